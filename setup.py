@@ -1,0 +1,19 @@
+"""Build the compiled modules named in conf/compiled.py (everything else is in pyproject.toml)."""
+
+import os
+import runpy
+
+from setuptools import Extension, setup
+
+MODULES = runpy.run_path(os.path.join(os.path.dirname(__file__) or ".", "conf", "compiled.py"))["COMPILED_MODULES"]
+
+if os.environ.get("STRATAMQ_PURE") == "1" or not MODULES:
+    setup()
+else:
+    from Cython.Build import cythonize
+
+    extensions = [
+        Extension(name, [name.replace(".", "/") + ".py"], extra_compile_args=["-O3", "-g1"]) for name in MODULES
+    ]
+    directives = {"language_level": "3", "boundscheck": False, "wraparound": False, "binding": False}
+    setup(ext_modules=cythonize(extensions, compiler_directives=directives, quiet=True))
