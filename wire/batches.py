@@ -1,0 +1,376 @@
+"""Binary payloads of the per-message frames: what they hold, written and read here for the tiers that are plain Python.
+
+The edge's compiled loop writes and reads the same bytes with C integers (``edge/hot``); a golden test keeps the two
+equal. Everything is big endian. A payload is a sequence of records of one kind, in order; nothing but the record's own
+fields separates them. Decision: docs/adr/0005-wire-format.md, origins: docs/adr/0004-origins.md.
+
+PUBLISH (edge to edge, edge to storage, storage to edge for wills), records of two types:
+
+    RUN  u8 type=0 | u8 version | u8 flags=0 | u16 topic bytes | u32 packet bytes | topic | packets
+         consecutive QoS 0 PUBLISH packets of one topic, RETAIN 0, verbatim as an MQTT `version` (4 or 5) client wrote
+         them without topic alias; only towards edges. Needs no tag: a link delivers a frame once.
+    MSG  u8 type=1 | u8 version | u8 flags | u8 origin kind | u64 tag | u64 origin_a | u64 origin_b | u64 session |
+         u64 owner_epoch | u32 expiry_s | u16 partitions | u16 topic bytes | u32 property bytes | u32 payload bytes |
+         partitions u16 each | topic | properties | payload
+
+         flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 shared pick (``share`` follows the partitions), bit 4 repeat (sent before, to another primary or after a reconnect).
+         version: 5 when ``properties`` holds an MQTT 5 property block (without its length, without Topic Alias and
+         Message Expiry Interval), 4 when empty. expiry_s: seconds left, NO_EXPIRY for none.
+         tag: the sender's counter for this message; acknowledgements name it. 0 at QoS 0: not acknowledged.
+         origin kind 0: (sending edge's incarnation, tag); 1: (session number, inbound counter); 2: will
+         (partition << 32 | partition_epoch, op_index). (session, owner_epoch): the publisher's, 0 where it has none.
+         share: u16 length + "share name/filter" follow the partitions when bit 3 is set, else absent.
+
+PUBLISH_ACK (storage to edge):  u64 tag | u16 partition | u8 reason code, per finished partition of a message.
+    An edge acknowledges a PUBLISH frame by TAKEN of the link alone: accepted means appended to its sessions' output.
+
+PUSH (storage to edge):
+    u64 session | u64 owner_epoch | u32 partition_epoch | u64 session_seq | u16 packet identifier | u8 flags |
+    u32 expiry_s | u16 topic bytes | u32 property bytes | u32 payload bytes | topic | properties | payload
+    flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 DUP, bit 4: PUBREL only (no topic, properties, payload).
+    properties: MQTT 5 block without length (subscription identifiers included), empty towards 3.1.1 readers too.
+
+PUSH_ACK (edge to storage):
+    u64 session | u64 owner_epoch | u32 partition_epoch | u64 session_seq | u8 packet type (4, 5 or 7) | u8 reason code
+"""
+
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+__all__ = [
+    "NO_EXPIRY",
+    "OriginKind",
+    "PublishAck",
+    "PublishMessage",
+    "PublishRun",
+    "Push",
+    "PushAck",
+    "decode_publish",
+    "decode_publish_acks",
+    "decode_push_acks",
+    "decode_pushes",
+    "encode_message",
+    "encode_publish_ack",
+    "encode_push",
+    "encode_push_ack",
+    "encode_run",
+]
+
+NO_EXPIRY = 0xFFFFFFFF
+FLAG_RETAIN = 0x04
+FLAG_SHARE = 0x08
+FLAG_REPEAT = 0x10
+PUSH_DUP = 0x08
+PUSH_PUBREL = 0x10
+
+RUN_TYPE = 0
+MESSAGE_TYPE = 1
+_RUN = struct.Struct(">BBBHI")
+_MESSAGE = struct.Struct(">BBBBQQQQQIHHII")
+_ACK = struct.Struct(">QHB")
+_PUSH = struct.Struct(">QQIQHBIHII")
+_PUSH_ACK = struct.Struct(">QQIQBB")
+
+
+class OriginKind:
+    """Who numbered a message (docs/adr/0004-origins.md)."""
+
+    EDGE = 0
+    SESSION = 1
+    WILL = 2
+
+
+class PublishRun(msgspec.Struct, gc=False):
+    """Consecutive QoS 0 packets of one topic, verbatim."""
+
+    version: int
+    topic: bytes
+    packets: bytes
+
+
+class PublishMessage(msgspec.Struct, gc=False):
+    """One message on its way to the delivery nodes that its resolution named."""
+
+    tag: int
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool = False
+    repeat: bool = False
+    properties: bytes = b""  # MQTT 5 block without length, without Topic Alias and Message Expiry Interval
+    version: int = 5
+    expiry_s: int = NO_EXPIRY
+    origin_kind: int = OriginKind.EDGE
+    origin_a: int = 0
+    origin_b: int = 0
+    session: int = 0
+    owner_epoch: int = 0
+    partitions: tuple[int, ...] = ()
+    share: bytes = b""  # "share name/topic filter" of the group this copy is a pick of
+
+
+class PublishAck(msgspec.Struct, gc=False):
+    """One partition finished one message: committed, a repeat, or refused."""
+
+    tag: int
+    partition: int
+    reason_code: int
+
+
+class Push(msgspec.Struct, gc=False):
+    """One entry of a durable session on its way to the client, or the PUBREL of one."""
+
+    session: int
+    owner_epoch: int
+    partition_epoch: int
+    session_seq: int
+    packet_identifier: int
+    qos: int
+    topic: bytes = b""
+    payload: bytes = b""
+    properties: bytes = b""
+    retain: bool = False
+    dup: bool = False
+    pubrel: bool = False
+    expiry_s: int = NO_EXPIRY
+
+
+class PushAck(msgspec.Struct, gc=False):
+    """The client's PUBACK (4), PUBREC (5) or PUBCOMP (7) for what was really written to it."""
+
+    session: int
+    owner_epoch: int
+    partition_epoch: int
+    session_seq: int
+    packet_type: int
+    reason_code: int
+
+
+def encode_run(run: PublishRun) -> bytes:
+    """Return one RUN record."""
+    return _RUN.pack(RUN_TYPE, run.version, 0, len(run.topic), len(run.packets)) + run.topic + run.packets
+
+
+def encode_message(message: PublishMessage) -> bytes:
+    """Return one MSG record."""
+    flags = message.qos
+    share = b""
+    if message.retain:
+        flags |= FLAG_RETAIN
+    if message.repeat:
+        flags |= FLAG_REPEAT
+    if message.share:
+        flags |= FLAG_SHARE
+        share = struct.pack(">H", len(message.share)) + message.share
+    partitions = message.partitions
+    head = _MESSAGE.pack(
+        MESSAGE_TYPE,
+        message.version,
+        flags,
+        message.origin_kind,
+        message.tag,
+        message.origin_a,
+        message.origin_b,
+        message.session,
+        message.owner_epoch,
+        message.expiry_s,
+        len(partitions),
+        len(message.topic),
+        len(message.properties),
+        len(message.payload),
+    )
+    where = struct.pack(f">{len(partitions)}H", *partitions) if partitions else b""
+    return b"".join((head, where, share, message.topic, message.properties, message.payload))
+
+
+def decode_publish(data: bytes) -> Iterator[PublishRun | PublishMessage]:
+    """Yield the records of a PUBLISH payload in order.
+
+    Raises:
+        ValueError: If the payload ends inside a record or a record's type is unknown.
+    """
+    offset, end = 0, len(data)
+    try:
+        while offset < end:
+            if data[offset] == MESSAGE_TYPE:
+                message, offset = _decode_message(data, offset)
+                yield message
+            elif data[offset] == RUN_TYPE:
+                _, version, _, topic_bytes, packet_bytes = _RUN.unpack_from(data, offset)
+                offset += _RUN.size
+                stop = offset + topic_bytes + packet_bytes
+                if stop > end:
+                    raise ValueError("run ends outside its frame")
+                yield PublishRun(
+                    version, data[offset : offset + topic_bytes], data[offset + topic_bytes : stop]
+                )
+                offset = stop
+            else:
+                raise ValueError(f"unknown record type {data[offset]}")
+    except struct.error as error:
+        raise ValueError("record ends outside its frame") from error
+
+
+def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
+    (
+        _,
+        version,
+        flags,
+        origin_kind,
+        tag,
+        origin_a,
+        origin_b,
+        session,
+        owner_epoch,
+        expiry_s,
+        count,
+        topic_bytes,
+        property_bytes,
+        payload_bytes,
+    ) = _MESSAGE.unpack_from(data, offset)
+    offset += _MESSAGE.size
+    partitions: tuple[int, ...] = ()
+    if count:
+        partitions = struct.unpack_from(f">{count}H", data, offset)
+        offset += 2 * count
+    share = b""
+    if flags & FLAG_SHARE:
+        (share_bytes,) = struct.unpack_from(">H", data, offset)
+        share = data[offset + 2 : offset + 2 + share_bytes]
+        offset += 2 + share_bytes
+    topic_end = offset + topic_bytes
+    property_end = topic_end + property_bytes
+    payload_end = property_end + payload_bytes
+    if payload_end > len(data):
+        raise ValueError("message ends outside its frame")
+    message = PublishMessage(
+        tag,
+        data[offset:topic_end],
+        data[property_end:payload_end],
+        flags & 0x03,
+        bool(flags & FLAG_RETAIN),
+        bool(flags & FLAG_REPEAT),
+        data[topic_end:property_end],
+        version,
+        expiry_s,
+        origin_kind,
+        origin_a,
+        origin_b,
+        session,
+        owner_epoch,
+        partitions,
+        share,
+    )
+    return message, payload_end
+
+
+def encode_publish_ack(tag: int, partition: int, reason_code: int) -> bytes:
+    """Return one PUBLISH_ACK record."""
+    return _ACK.pack(tag, partition, reason_code)
+
+
+def decode_publish_acks(data: bytes) -> Iterator[PublishAck]:
+    """Yield the records of a PUBLISH_ACK payload.
+
+    Raises:
+        ValueError: If the payload is not a whole number of records.
+    """
+    try:
+        for record in _ACK.iter_unpack(data):
+            yield PublishAck(*record)
+    except struct.error as error:
+        raise ValueError("PUBLISH_ACK is not a whole number of records") from error
+
+
+def encode_push(push: Push) -> bytes:
+    """Return one PUSH record."""
+    flags = push.qos
+    if push.retain:
+        flags |= FLAG_RETAIN
+    if push.dup:
+        flags |= PUSH_DUP
+    if push.pubrel:
+        flags |= PUSH_PUBREL
+    head = _PUSH.pack(
+        push.session,
+        push.owner_epoch,
+        push.partition_epoch,
+        push.session_seq,
+        push.packet_identifier,
+        flags,
+        push.expiry_s,
+        len(push.topic),
+        len(push.properties),
+        len(push.payload),
+    )
+    return b"".join((head, push.topic, push.properties, push.payload))
+
+
+def decode_pushes(data: bytes) -> Iterator[Push]:
+    """Yield the records of a PUSH payload in order.
+
+    Raises:
+        ValueError: If the payload ends inside a record.
+    """
+    offset, end = 0, len(data)
+    while offset < end:
+        try:
+            head = _PUSH.unpack_from(data, offset)
+        except struct.error as error:
+            raise ValueError("push ends outside its frame") from error
+        (
+            session,
+            owner_epoch,
+            partition_epoch,
+            seq,
+            identifier,
+            flags,
+            expiry_s,
+            topics,
+            properties,
+            payloads,
+        ) = head
+        offset += _PUSH.size
+        topic_end = offset + topics
+        property_end = topic_end + properties
+        payload_end = property_end + payloads
+        if payload_end > end:
+            raise ValueError("push ends outside its frame")
+        yield Push(
+            session,
+            owner_epoch,
+            partition_epoch,
+            seq,
+            identifier,
+            flags & 0x03,
+            data[offset:topic_end],
+            data[property_end:payload_end],
+            data[topic_end:property_end],
+            bool(flags & FLAG_RETAIN),
+            bool(flags & PUSH_DUP),
+            bool(flags & PUSH_PUBREL),
+            expiry_s,
+        )
+        offset = payload_end
+
+
+def encode_push_ack(ack: PushAck) -> bytes:
+    """Return one PUSH_ACK record."""
+    return _PUSH_ACK.pack(
+        ack.session, ack.owner_epoch, ack.partition_epoch, ack.session_seq, ack.packet_type, ack.reason_code
+    )
+
+
+def decode_push_acks(data: bytes) -> Iterator[PushAck]:
+    """Yield the records of a PUSH_ACK payload.
+
+    Raises:
+        ValueError: If the payload is not a whole number of records.
+    """
+    try:
+        for record in _PUSH_ACK.iter_unpack(data):
+            yield PushAck(*record)
+    except struct.error as error:
+        raise ValueError("PUSH_ACK is not a whole number of records") from error
