@@ -13,7 +13,8 @@ PUBLISH (edge to edge, edge to storage, storage to edge for wills), records of t
          u64 owner_epoch | u32 expiry_s | u16 partitions | u16 topic bytes | u32 property bytes | u32 payload bytes |
          partitions u16 each | topic | properties | payload
 
-         flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 shared pick (``share`` follows the partitions), bit 4 repeat (sent before, to another primary or after a reconnect).
+         flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 shared pick (``share`` follows the partitions), bit 4 repeat
+         (sent before, to another primary or after a reconnect).
          version: 5 when ``properties`` holds an MQTT 5 property block (without its length, without Topic Alias and
          Message Expiry Interval), 4 when empty. expiry_s: seconds left, NO_EXPIRY for none.
          tag: the sender's counter for this message; acknowledgements name it. 0 at QoS 0: not acknowledged.
@@ -203,9 +204,7 @@ def decode_publish(data: bytes) -> Iterator[PublishRun | PublishMessage]:
                 stop = offset + topic_bytes + packet_bytes
                 if stop > end:
                     raise ValueError("run ends outside its frame")
-                yield PublishRun(
-                    version, data[offset : offset + topic_bytes], data[offset + topic_bytes : stop]
-                )
+                yield PublishRun(version, data[offset : offset + topic_bytes], data[offset + topic_bytes : stop])
                 offset = stop
             else:
                 raise ValueError(f"unknown record type {data[offset]}")

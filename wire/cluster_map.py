@@ -1,0 +1,186 @@
+"""The ClusterMap as every node reads it: who is who, who owns what, at which epoch; and placement as pure functions.
+
+The routers change it by committed commands (``router/cluster_map.py``); every other node follows it as a stream of
+``MapSnapshot`` and ``MapDelta``. Placement is a table with epochs: a lookup is one hash and one list index, and
+the hash is CRC-32 so that Spark, SQL or a ten-line script can check it. Decision: docs/adr/0003.
+"""
+
+from zlib import crc32
+
+import msgspec
+
+__all__ = [
+    "ClusterMap",
+    "Delegation",
+    "MapDelta",
+    "NodeEntry",
+    "NodeState",
+    "PartitionEntry",
+    "ShardEntry",
+    "partition_of",
+]
+
+HASH_NAME = "crc32/ISO-HDLC of utf-8, modulo"  # stands in the map and in every manifest
+
+
+class NodeState:
+    """Life of a node's current incarnation in the map."""
+
+    JOINING = "joining"
+    ACTIVE = "active"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+class NodeEntry(msgspec.Struct, frozen=True):
+    """One node and its current incarnation."""
+
+    node: str
+    tier: str
+    incarnation: int
+    address: str  # of the node's links, host:port
+    clients: dict[str, str] = {}  # listener name -> host:port, edges only
+    zone: str = ""
+    weight: int = 1
+    state: str = NodeState.JOINING
+    admin_state: str = ""  # "draining" while an operator empties the node
+
+    @property
+    def alive(self) -> bool:
+        """True while this incarnation may act."""
+        return self.state in (NodeState.ACTIVE, NodeState.DRAINING)
+
+
+class PartitionEntry(msgspec.Struct, frozen=True, array_like=True):
+    """Placement of one storage partition."""
+
+    epoch: int = 0  # partition_epoch; 0: never placed
+    primary: str = ""  # "" while no in-sync replica is alive
+    in_sync: tuple[str, ...] = ()  # replicas that hold every acknowledged operation, the primary among them
+    joining: tuple[str, ...] = ()  # catching up; counts for acknowledging, never for promotion
+
+
+class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
+    """Placement of one route shard."""
+
+    epoch: int = 0  # shard_epoch
+    owner: str = ""
+
+
+class Delegation(msgspec.Struct, frozen=True):
+    """A subtree of the topic hierarchy with a jurisdiction of its own."""
+
+    prefix: str  # whole levels, without wildcard: "devices" or "plant-7/line-1"
+    depth: int  # levels of the route key under this prefix; at least the prefix's own
+    pin: str = ""  # router that owns the subtree; "": the ring decides
+    shard: int = -1  # a pinned prefix is a shard of its own, numbered from S up
+
+
+class MapDelta(msgspec.Struct, frozen=True, tag=True):
+    """What one committed step changed: from epoch - 1 to epoch."""
+
+    epoch: int
+    nodes: tuple[NodeEntry, ...] = ()
+    forgotten: tuple[str, ...] = ()
+    partitions: dict[int, PartitionEntry] = {}
+    shards: dict[int, ShardEntry] = {}
+    delegations: tuple[Delegation, ...] | None = None
+
+
+class ClusterMap(msgspec.Struct, tag=True):
+    """One epoch of the map. Followers mutate theirs only through ``apply``."""
+
+    cluster: str
+    epoch: int = 0
+    nodes: dict[str, NodeEntry] = {}
+    partitions: list[PartitionEntry] = []
+    shards: list[ShardEntry] = []
+    delegations: tuple[Delegation, ...] = ()
+    replicas: int = 1
+    min_in_sync: int = 1
+    lease_s: float = 2.0
+    base_shards: int = 0  # S; shards from here up are pinned prefixes
+    hash_name: str = HASH_NAME
+
+    def apply(self, delta: MapDelta) -> None:
+        """Move to ``delta.epoch``.
+
+        Raises:
+            ValueError: If the delta does not follow this epoch.
+        """
+        if delta.epoch != self.epoch + 1:
+            raise ValueError(f"delta to epoch {delta.epoch} does not follow epoch {self.epoch}")
+        for entry in delta.nodes:
+            self.nodes[entry.node] = entry
+        for node in delta.forgotten:
+            self.nodes.pop(node, None)
+        for number, placement in delta.partitions.items():
+            self.partitions[number] = placement
+        for number, shard in delta.shards.items():
+            while len(self.shards) <= number:
+                self.shards.append(ShardEntry())
+            self.shards[number] = shard
+        if delta.delegations is not None:
+            self.delegations = delta.delegations
+        self.epoch = delta.epoch
+
+    def is_alive(self, node: str, incarnation: int) -> bool:
+        """True if the map lists this very incarnation as one that may act."""
+        entry = self.nodes.get(node)
+        return entry is not None and entry.incarnation == incarnation and entry.alive
+
+    def live(self, tier: str) -> list[NodeEntry]:
+        """Return the live nodes of a tier, by name."""
+        return [
+            self.nodes[name] for name in sorted(self.nodes) if self.nodes[name].tier == tier and self.nodes[name].alive
+        ]
+
+    def partition_for(self, key: str) -> int:
+        """Return the partition of a client ID, or of a topic's retained register."""
+        return partition_of(key, len(self.partitions))
+
+    def jurisdiction(self, levels: list[str]) -> tuple[int, int]:
+        """Return (depth of the route key, pinned shard or -1) for a topic or a filter's concrete head."""
+        best: Delegation | None = None
+        for delegation in self.delegations:
+            prefix = delegation.prefix.split("/")
+            if levels[: len(prefix)] == prefix and (best is None or len(prefix) > len(best.prefix.split("/"))):
+                best = delegation
+        if best is None:
+            return 1, -1
+        return best.depth, best.shard if best.pin else -1
+
+    def shard_for_topic(self, topic: str) -> int:
+        """Return the shard that knows the destinations of a topic."""
+        levels = topic.split("/")
+        depth, pinned = self.jurisdiction(levels) if self.delegations else (1, -1)
+        if pinned >= 0:
+            return pinned
+        return crc32("/".join(levels[:depth]).encode()) % self.base_shards
+
+    def shards_for_filter(self, topic_filter: str) -> list[int]:
+        """Return the shards a filter is registered at: one, or all when it is broad (a wildcard in its route key)."""
+        levels = topic_filter.split("/")
+        head = levels
+        for index, level in enumerate(levels):
+            if level in ("+", "#"):
+                head = levels[:index]
+                break
+        if head:
+            depth, pinned = self.jurisdiction(head) if self.delegations else (1, -1)
+            # A prefix below the concrete head may have a jurisdiction of its own: then the filter is broad.
+            below = head is not levels and any(
+                len(parts := delegation.prefix.split("/")) > len(head) and parts[: len(head)] == head
+                for delegation in self.delegations
+            )
+            if not below:
+                if pinned >= 0:
+                    return [pinned]
+                if len(head) >= depth or head is levels:
+                    return [crc32("/".join(head[:depth]).encode()) % self.base_shards]
+        return list(range(len(self.shards)))
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """Return crc32(utf-8 key) mod P."""
+    return crc32(key.encode()) % partitions
