@@ -1,0 +1,390 @@
+"""The SSTable: schema, row kinds and the writer of one sorted run.
+
+An SSTable is a Parquet file with the newest version of each key of one partition, in unsigned bytewise key order.
+The storage tier writes them, the jobs merge and audit them, and anything that reads Parquet can look inside. This
+file decides the columns, what a row of each kind carries, the CRC and the digest. Which files make up a store is in
+``wire/manifest.py``; reading and merging in ``wire/run_reader.py``. pyarrow is imported when a run is written, not
+before. Format: docs/jobs.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from enum import IntEnum
+from functools import reduce
+from operator import lt, xor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wire.manifest import FileEntry, sync_directory
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = [
+    "COLUMNS",
+    "COLUMN_INDEX",
+    "ROW_GROUP_ROWS",
+    "EntryState",
+    "Row",
+    "RowKind",
+    "RunOrderError",
+    "RunWriter",
+    "arrow_schema",
+    "digest_of",
+    "make_row",
+    "pack_owner_epoch",
+    "row_crc",
+]
+
+Row = tuple[Any, ...]  # one value per column, in the order of COLUMNS
+
+ROW_GROUP_ROWS = 100_000  # between 64 k and 128 k: statistics prune, and a reader holds few rows at a time
+_BATCH_ROWS_MAX = 50_000  # rows turned into one Arrow batch; more costs memory and gains nothing
+_DICTIONARY_COLUMNS = ["partition", "client_id", "kind", "epoch"]  # never key or value: all different
+_U64 = (1 << 64) - 1
+
+
+class RowKind(IntEnum):
+    """What a row is, and which typed columns it fills so that an audit needs to decode no value.
+
+    Every row has partition, kind, key, seq, tombstone, expiry_ms (0: never), epoch and crc. A tombstone has no value,
+    and carries the typed columns that its key determines (session_id, session_seq, packet_identifier, body_id).
+    """
+
+    OTHER = 0  # op log, markers: nothing else
+    SESSION = 1  # client_id, session_id, owner_epoch, acked_up_to, acked_gaps; expiry_ms of the session, 0 connected
+    SUBSCRIPTION = 2  # client_id, session_id
+    QUEUED = 3  # session_id, session_seq, packet_identifier once given, state, body_id if stored apart, origin
+    INFLIGHT_OUT = 4  # session_id, session_seq, packet_identifier, state, owner_epoch
+    INFLIGHT_IN = 5  # QoS 2 from the client: session_id, packet_identifier, origin
+    WILL = 6  # client_id, session_id (null for an ephemeral client), owner_epoch, body_id if stored apart
+    RETAINED = 7  # body_id if stored apart, origin
+    ORIGIN_WATERMARK = 8  # origin: the sender's part of it
+    BODY = 9  # body_id; one row per piece
+
+
+class EntryState(IntEnum):
+    """``state`` of QUEUED and INFLIGHT_OUT rows (MQTT 5.0 section 4.3)."""
+
+    QUEUED = 0  # no packet identifier yet
+    SENT = 1  # PUBLISH handed to the edge; PUBACK or PUBREC outstanding
+    RECEIVED = 2  # PUBREC committed, PUBREL sent; PUBCOMP outstanding; the body is not needed any more
+
+
+# name, type, nullable. acked_up_to: every entry of the session with session_seq <= it is acknowledged;
+# acked_gaps: further session_seq, all above acked_up_to, that are acknowledged too (acknowledged across a gap).
+COLUMNS: tuple[tuple[str, str, bool], ...] = (
+    ("partition", "int32", False),
+    ("client_id", "string", True),
+    ("kind", "int8", False),
+    ("key", "binary", False),
+    ("seq", "int64", False),  # the partition's op_index that wrote this version
+    ("value", "binary", True),
+    ("tombstone", "bool", False),
+    ("expiry_ms", "int64", False),  # UTC ms since 1970; 0 = never
+    ("epoch", "int32", False),  # partition_epoch of the operation
+    ("crc", "int64", False),  # row_crc()
+    ("session_id", "int64", True),
+    ("session_seq", "int64", True),
+    ("packet_identifier", "int32", True),
+    ("state", "int8", True),
+    ("body_id", "binary", True),
+    ("owner_epoch", "int64", True),  # pack_owner_epoch()
+    ("acked_up_to", "int64", True),
+    ("acked_gaps", "list<int64>", True),
+    ("origin", "string", True),
+)
+COLUMN_INDEX: dict[str, int] = {name: i for i, (name, _, _) in enumerate(COLUMNS)}
+
+
+class RunOrderError(ValueError):
+    """Rows came out of key order, twice, or for another partition: a bug of the caller, the run is not written."""
+
+
+def row_crc(key: bytes, value: bytes | None, seq: int) -> int:
+    """Return CRC-32 (ISO-HDLC, zlib) over key || value || seq as 8 bytes big-endian; no value counts as empty."""
+    crc = zlib.crc32(key)
+    if value:
+        crc = zlib.crc32(value, crc)
+    return zlib.crc32(seq.to_bytes(8, "big"), crc)
+
+
+def pack_owner_epoch(partition_epoch: int, counter: int) -> int:
+    """Return (partition_epoch, counter) as one int64 that orders the same way."""
+    return partition_epoch << 32 | counter
+
+
+def make_row(
+    partition: int,
+    kind: int,
+    key: bytes,
+    seq: int,
+    value: bytes | None = None,
+    *,
+    client_id: str | None = None,
+    tombstone: bool = False,
+    expiry_ms: int = 0,
+    epoch: int = 0,
+    crc: int | None = None,
+    session_id: int | None = None,
+    session_seq: int | None = None,
+    packet_identifier: int | None = None,
+    state: int | None = None,
+    body_id: bytes | None = None,
+    owner_epoch: int | None = None,
+    acked_up_to: int | None = None,
+    acked_gaps: list[int] | None = None,
+    origin: str | None = None,
+) -> Row:
+    """Return a row in the order of COLUMNS; crc is computed unless given.
+
+    Give the stored crc of a record that failed its check: the bad row must stay visibly bad, not be blessed.
+    """
+    if crc is None:
+        crc = row_crc(key, value, seq)
+    return (
+        *(partition, client_id, kind, key, seq, value, tombstone, expiry_ms, epoch, crc),
+        *(session_id, session_seq, packet_identifier, state, body_id, owner_epoch),
+        *(acked_up_to, acked_gaps, origin),
+    )
+
+
+def digest_of(crc_sum: int, seq_xor: int) -> str:
+    """Return the order-free digest of a run: sum of crc and xor of seq, both as 16 hex digits.
+
+    Any tool can recompute it: ``sum(crc)`` and ``bit_xor(seq)`` in Spark and DuckDB.
+    """
+    return f"{crc_sum & _U64:016x}{seq_xor & _U64:016x}"
+
+
+def arrow_schema() -> Any:
+    """Return the pyarrow schema of an SSTable."""
+    import pyarrow as pa
+
+    types = {
+        "int8": pa.int8(),
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "bool": pa.bool_(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "list<int64>": pa.list_(pa.field("element", pa.int64())),
+    }
+    return pa.schema([pa.field(name, types[type_name], nullable) for name, type_name, nullable in COLUMNS])
+
+
+class _HashingFile:
+    """A file for Parquet's writer that hashes what was meant to be written, not what a read gives back."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("xb")
+        self.sha256 = hashlib.sha256()
+        self.bytes = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self.sha256.update(view)
+        self.file.write(view)
+        self.bytes += view.nbytes
+        return view.nbytes
+
+    def tell(self) -> int:
+        return self.bytes
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True  # the owner syncs and closes
+
+
+class RunWriter:
+    """Writes one run: rows of one partition in strictly ascending key order, one version per key.
+
+    The file appears under its name when ``close`` returns, complete and synced; before that it is ``<name>.tmp``.
+
+        with RunWriter(directory / "p00007-g000003.parquet", 7, generation=3, node="s1", now_ms=now) as run:
+            run.write(rows)  # as often as needed, any number of tuples
+        entry = run.entry
+
+    Args:
+        path: The file to create; it must not exist.
+        partition: Every row's partition.
+        generation: Age of the run among those of its partition; higher is newer.
+        level: 0 for an export, 1 and above for a compacted run.
+        node: The storage node whose replica this is.
+        full: The run is a base: it needs no older generation.
+        now_ms: UTC ms against which ``expired_at_write`` is counted.
+        root: Directory of the manifest; the entry's path is relative to it. Default: the file's own directory.
+        unsorted: Skip the order check (damaged files for tests).
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        partition: int,
+        *,
+        generation: int,
+        level: int = 0,
+        node: str = "",
+        shard: int = 0,
+        full: bool = False,
+        now_ms: int = 0,
+        root: Path | None = None,
+        compression_level: int = 1,
+        unsorted: bool = False,
+    ) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.path = path
+        self.entry = FileEntry(
+            path=path.relative_to(root or path.parent).as_posix(),
+            partition=partition,
+            level=level,
+            generation=generation,
+            shard=shard,
+            node=node,
+            full=full,
+            written_ms=now_ms,
+        )
+        self._pa = pa
+        self._schema = arrow_schema()
+        self._unsorted = unsorted
+        self._temporary = path.with_name(path.name + ".tmp")
+        self._temporary.unlink(missing_ok=True)  # of a writer that died
+        if path.exists():
+            raise FileExistsError(path)
+        self._file = _HashingFile(self._temporary)
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._file, mode="w"),
+            self._schema,
+            compression="zstd",
+            compression_level=compression_level,
+            use_dictionary=_DICTIONARY_COLUMNS,
+            write_statistics=True,
+            write_page_checksum=True,
+            write_page_index=True,
+            sorting_columns=[pq.SortingColumn(COLUMN_INDEX["key"])],
+        )
+        self._pending: list[Any] = []  # Arrow batches of the row group under way
+        self._pending_rows = 0
+        self._last_key: bytes | None = None
+        self._first_key: bytes | None = None
+        self._crc_sum = 0
+        self._seq_xor = 0
+        self._kinds: Counter[int] = Counter()
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Append rows, in key order within and across calls.
+
+        Raises:
+            RunOrderError: If a key is not above the one before, or a row is of another partition.
+        """
+        for start in range(0, len(rows), _BATCH_ROWS_MAX):
+            self._write_batch(rows[start : start + _BATCH_ROWS_MAX])
+
+    def _write_batch(self, rows: Sequence[Row]) -> None:
+        columns = dict(zip(COLUMN_INDEX, zip(*rows, strict=True), strict=True))
+        keys = columns["key"]
+        if not self._unsorted:
+            self._check_order(keys, columns["partition"])
+        self._last_key = keys[-1]
+        self._count(columns, len(rows))
+        arrays = [self._array(columns[field.name], field.type, len(rows)) for field in self._schema]
+        self._pending.append(self._pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._pending_rows += len(rows)
+        if self._pending_rows >= ROW_GROUP_ROWS:
+            self._flush_row_group()
+
+    def _check_order(self, keys: tuple[bytes, ...], partitions: tuple[int, ...]) -> None:
+        if self._last_key is not None and self._last_key >= keys[0]:
+            raise RunOrderError(f"key {keys[0].hex()} after {self._last_key.hex()}")
+        if not all(map(lt, keys, keys[1:])):
+            raise RunOrderError("keys of a batch are not strictly ascending")
+        if partitions.count(self.entry.partition) != len(partitions):
+            raise RunOrderError(f"row of another partition in a run of partition {self.entry.partition}")
+
+    def _count(self, columns: dict[str, tuple[Any, ...]], rows: int) -> None:
+        """Fold a batch into the manifest entry; column-wise, as this is half of the writer's cost."""
+        entry = self.entry
+        keys, seqs, epochs = columns["key"], columns["seq"], columns["epoch"]
+        low, high = (min(keys), max(keys)) if self._unsorted else (keys[0], keys[-1])
+        first = entry.rows == 0
+        entry.key_min_hex = low.hex() if first else min(entry.key_min_hex, low.hex())
+        entry.key_max_hex = high.hex() if first else max(entry.key_max_hex, high.hex())
+        entry.seq_min = min(seqs) if first else min(entry.seq_min, min(seqs))
+        entry.seq_max = max(entry.seq_max, max(seqs))
+        entry.epoch_min = min(epochs) if first else min(entry.epoch_min, min(epochs))
+        entry.epoch_max = max(entry.epoch_max, max(epochs))
+        entry.tombstones += columns["tombstone"].count(True)
+        expiries = columns["expiry_ms"]
+        if expiries.count(0) != rows:
+            timed = [ms for ms in expiries if ms]
+            entry.min_expiry_ms = min(timed + ([entry.min_expiry_ms] if entry.min_expiry_ms else []))
+            entry.expired_at_write += sum(ms <= entry.written_ms for ms in timed)
+        entry.live_bytes += sum(map(len, keys)) + sum(map(len, filter(None, columns["value"])))
+        self._crc_sum += sum(columns["crc"])
+        self._seq_xor = reduce(xor, seqs, self._seq_xor)
+        self._kinds.update(columns["kind"])
+        entry.rows += rows
+
+    def _array(self, values: tuple[Any, ...], arrow_type: Any, rows: int) -> Any:
+        if values[0] is None and values.count(None) == rows:
+            return self._pa.nulls(rows, arrow_type)
+        return self._pa.array(values, arrow_type)
+
+    def _flush_row_group(self) -> None:
+        if self._pending_rows:
+            table = self._pa.Table.from_batches(self._pending, self._schema)
+            self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            self._pending = []
+            self._pending_rows = 0
+
+    def close(self) -> FileEntry:
+        """Finish, sync and name the file; return its manifest entry."""
+        self._flush_row_group()
+        self._writer.close()
+        self._file.file.flush()
+        os.fsync(self._file.file.fileno())
+        self._file.file.close()
+        os.link(self._temporary, self.path)  # never over another run
+        self._temporary.unlink()
+        sync_directory(self.path.parent)
+        self.entry.bytes = self._file.bytes
+        self.entry.sha256 = self._file.sha256.hexdigest()
+        self.entry.digest = digest_of(self._crc_sum, self._seq_xor)
+        self.entry.kinds = {str(kind): count for kind, count in sorted(self._kinds.items())}
+        return self.entry
+
+    def abort(self) -> None:
+        """Drop the unfinished file."""
+        self._writer.close()  # while its file is open, else it complains when collected
+        self._file.file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
