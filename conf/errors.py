@@ -1,0 +1,33 @@
+"""The one class of error a person is meant to read: what happened, where, and what to do.
+
+Everything else that escapes is a bug and keeps its traceback. The command line turns a ``UserError`` into one line on
+stderr and its exit code; the codes are those of the operator's manual.
+"""
+
+import enum
+
+__all__ = ["ExitCode", "UserError"]
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of every ``stratamq`` command."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2  # wrong flags, or a configuration with mistakes
+    PARTIAL = 3  # some of what was asked was done
+    NOT_READY = 4  # ask again later: no router reached, no leader, cluster not ready
+
+
+class UserError(Exception):
+    """An expected failure: one line per mistake, no traceback.
+
+    Args:
+        message: What, where, and what to do; several lines when several mistakes were found at once.
+        exit_code: What the process exits with.
+    """
+
+    def __init__(self, message: str, exit_code: int = ExitCode.FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = int(exit_code)
