@@ -1,0 +1,96 @@
+"""What the storage room asks of a key-value store, so that a model can stand in for it in the simulation.
+
+Writes are visible at once and durable once a sync that *started* after their commit has ended. Commits become durable
+in order: after a power loss a store holds a prefix of them, whole transactions only.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+__all__ = ["Batch", "KeyValueStore", "Row", "SyncTicket", "prefix_stop", "row_slices"]
+
+Batch = Sequence[tuple[bytes, bytes | None]]  # None deletes the key; a later item of a batch overrides an earlier one
+Row = tuple[bytes, bytes]
+
+
+class SyncTicket(Protocol):
+    """One sync, prepared on the owner's thread and run on any."""
+
+    @property
+    def commit_no(self) -> int:
+        """Last commit that this sync makes durable: the newest one when the ticket was taken."""
+
+    def run(self) -> None:
+        """Sync, blocking, without the interpreter lock.
+
+        Raises:
+            SyncFailed: The process must end.
+        """
+
+
+class KeyValueStore(Protocol):
+    """An ordered map of bytes to bytes with atomic batches, used by one thread at a time."""
+
+    @property
+    def commit_no(self) -> int:
+        """Number of the newest commit, ascending by one; durable or not."""
+
+    @property
+    def acked_up_to(self) -> int:
+        """Commit up to which the marker says that others were told."""
+
+    def write(self, batch: Batch, *, reclaiming: bool = False) -> int:
+        """Commit a batch as one transaction and return its commit number; not durable yet.
+
+        Args:
+            batch: Puts and point deletes; an empty batch is a commit too.
+            reclaiming: The batch frees more than it writes (acks, expiry): accepted below the free-space floor,
+                down to a quarter of it.
+        Raises:
+            ValueTooLarge, StoreFull, StoreClosed: Nothing was written.
+            BatchUnknown: The batch may be in the store or not; see ``commit_no``.
+            StoreFatal: The process must end.
+        """
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, None if absent.
+
+        Raises:
+            StoreDamaged: The record or its page fails its check.
+        """
+
+    def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
+        """Return up to limit rows with start <= key < stop (None: no bound) in ascending order; fewer is the end."""
+
+    def scan_reverse(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
+        """Return up to limit rows with start <= key < stop, the highest key first."""
+
+    def begin_sync(self) -> SyncTicket:
+        """Prepare a sync that covers every commit so far."""
+
+    def acked(self, commit_no: int) -> None:
+        """Note, before anybody is told, that commits up to this one are about to be acknowledged."""
+
+    def close(self) -> None:
+        """Sync, close, release. Closing twice is allowed."""
+
+
+def prefix_stop(prefix: bytes) -> bytes | None:
+    """Return the first key after every key with this prefix, None if there is none (a prefix of 0xff only)."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
+
+
+def row_slices(store: KeyValueStore, start: bytes, stop: bytes | None, slice_rows: int) -> Iterator[list[Row]]:
+    """Yield the rows of a range in slices of at most slice_rows, each read with a cursor of its own.
+
+    A cursor left open would pin its snapshot, and file and log would grow without bound meanwhile. Rows written between
+    two slices behind the reading point are not seen: a consistent cut is the caller's business.
+    """
+    while True:
+        rows = store.scan(start, stop, slice_rows)
+        if rows:
+            yield rows
+        if len(rows) < slice_rows:
+            return
+        start = rows[-1][0] + b"\x00"

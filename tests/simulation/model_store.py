@@ -1,0 +1,250 @@
+"""A store of dictionaries with the contract of ``storage.store_protocol``, and a disk that forgets what was not synced.
+
+``ModelDisk`` outlives the process, ``ModelStore`` is one process's hold on it. Faults are asked for on the disk: power
+loss, a sync that fails or lies, no room, a flipped bit, an exception in the middle of a batch. Slowness is the
+simulation's: it takes a ticket and runs it as much later as it likes. The same contract tests run on this and on lsm-db.
+"""
+
+import random
+from bisect import bisect_left, insort
+from pathlib import Path
+
+from storage.record import RESERVED_PREFIX, decode_record, encode_record
+from storage.store_errors import (
+    BatchUnknown,
+    StoreBusy,
+    StoreClosed,
+    StoreDamaged,
+    StoreFull,
+    StoreMismatch,
+    StoreShort,
+    SyncFailed,
+    ValueTooLarge,
+)
+from storage.store_protocol import Batch, Row
+from storage.store_settings import StoreSettings
+
+__all__ = ["ModelDisk", "ModelStore", "ModelSync"]
+
+_Records = list[tuple[bytes, bytes | None]]
+_PATH = Path("model")
+
+
+class ModelDisk:
+    """What lies on one node's disk, and the faults waiting to happen to it."""
+
+    def __init__(self) -> None:
+        self.identity: tuple[str, str] | None = None
+        self.records: dict[bytes, bytes] = {}  # visible: page cache included
+        self.durable: dict[bytes, bytes] = {}
+        self.commit_no = 0
+        self.durable_commit_no = 0
+        self.unsynced: list[tuple[int, _Records]] = []
+        self.acked_up_to = 0
+        self.held = False  # a process has it open
+        self.incarnation = 0  # of the hold: a store of an earlier one is dead
+        self.full = False
+        self.fail_sync = False  # the next sync is EIO
+        self.lie_about_syncs = False  # syncs return and nothing is durable
+        self.poison: str | None = None  # the next write raises: "before" or "after" its commit
+        self.syncs = 0
+        self.commits = 0
+
+    def sync(self, commit_no: int) -> None:
+        """Make commits up to this one durable, unless the disk lies."""
+        self.syncs += 1
+        if self.lie_about_syncs:
+            return
+        while self.unsynced and self.unsynced[0][0] <= commit_no:
+            self.durable_commit_no, records = self.unsynced.pop(0)
+            _apply(self.durable, records)
+
+    def kill(self) -> None:
+        """Kill -9: the process is gone, the page cache is not."""
+        self.held = False
+        self.incarnation += 1
+
+    def power_loss(self, rng: random.Random) -> int:
+        """Lose a random tail of what was not synced, whole transactions only; return how many commits were lost."""
+        self.kill()
+        kept = rng.randint(0, len(self.unsynced))
+        for commit_no, records in self.unsynced[:kept]:
+            _apply(self.durable, records)
+            self.durable_commit_no = commit_no
+        lost = len(self.unsynced) - kept
+        self.unsynced.clear()
+        self.records = dict(self.durable)
+        self.commit_no = self.durable_commit_no
+        return lost
+
+    def flip_bit(self, key: bytes, bit: int) -> None:
+        """Flip one bit of a stored record; it is found when it is read."""
+        for records in (self.records, self.durable):
+            if key in records:
+                damaged = bytearray(records[key])
+                damaged[bit // 8 % len(damaged)] ^= 1 << bit % 8
+                records[key] = bytes(damaged)
+
+    def wipe(self) -> None:
+        """Become a new, empty disk."""
+        incarnation = self.incarnation + 1
+        self.__init__()  # type: ignore[misc]
+        self.incarnation = incarnation
+
+
+class ModelSync:
+    """A sync that ends when ``run`` is called; one that is never run was cut off."""
+
+    def __init__(self, disk: ModelDisk, commit_no: int) -> None:
+        self.commit_no = commit_no
+        self._disk = disk
+        self._incarnation = disk.incarnation
+
+    def run(self) -> None:
+        """Make the commits before the ticket durable; those after it are not."""
+        if self._disk.incarnation != self._incarnation:
+            return  # the process that asked is dead
+        if self._disk.fail_sync:
+            self._disk.fail_sync = False
+            raise SyncFailed("fdatasync: EIO")
+        self._disk.sync(self.commit_no)
+
+
+class ModelStore:
+    """One process's hold on a ModelDisk."""
+
+    def __init__(self, disk: ModelDisk, settings: StoreSettings) -> None:
+        self.settings = settings
+        self._disk: ModelDisk | None = disk
+        self._incarnation = disk.incarnation
+        self._keys = sorted(disk.records)
+
+    @classmethod
+    def open(cls, disk: ModelDisk, cluster_id: str, node_id: str, settings: StoreSettings) -> "ModelStore":
+        """Open, or create; refuses what ``Store.open`` refuses."""
+        if disk.held:
+            raise StoreBusy("model store is open")
+        if disk.identity is None:
+            disk.identity = (cluster_id, node_id)
+            disk.commit_no = disk.durable_commit_no = disk.acked_up_to = 1
+        if disk.identity != (cluster_id, node_id):
+            raise StoreMismatch(f"model store has identity {disk.identity}")
+        if disk.commit_no < disk.acked_up_to:
+            raise StoreShort(_PATH, disk.commit_no, disk.acked_up_to)
+        disk.sync(disk.commit_no)
+        disk.held = True
+        return cls(disk, settings)
+
+    @property
+    def commit_no(self) -> int:
+        """Number of the newest commit."""
+        return self._open_disk().commit_no
+
+    @property
+    def acked_up_to(self) -> int:
+        """Commit up to which others were told."""
+        return self._open_disk().acked_up_to
+
+    def write(self, batch: Batch, *, reclaiming: bool = False) -> int:
+        """Commit a batch; visible at once, durable after a sync."""
+        disk = self._open_disk()
+        records = [(key, self._record(key, value)) for key, value in batch]
+        if disk.full and not reclaiming:
+            raise StoreFull(0, self.settings.free_space_floor_bytes)
+        poison, disk.poison = disk.poison, None
+        if poison == "before":
+            raise BatchUnknown(disk.commit_no + 1, "injected")
+        disk.commit_no += 1
+        disk.commits += 1
+        disk.unsynced.append((disk.commit_no, records))
+        _apply(disk.records, records)
+        self._index(records)
+        if poison == "after":
+            raise BatchUnknown(disk.commit_no, "injected")
+        return disk.commit_no
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, checked."""
+        self._check_key(key)
+        record = self._open_disk().records.get(key)
+        return None if record is None else self._verified(key, record)
+
+    def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
+        """Return rows in ascending order."""
+        records = self._open_disk().records
+        first, last = self._bounds(start, stop)
+        return [(key, self._verified(key, records[key])) for key in self._keys[first : min(last, first + limit)]]
+
+    def scan_reverse(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
+        """Return rows in descending order."""
+        records = self._open_disk().records
+        first, last = self._bounds(start, stop)
+        keys = self._keys[max(first, last - limit) : last]
+        return [(key, self._verified(key, records[key])) for key in reversed(keys)]
+
+    def begin_sync(self) -> ModelSync:
+        """Take a ticket for every commit so far."""
+        disk = self._open_disk()
+        return ModelSync(disk, disk.commit_no)
+
+    def acked(self, commit_no: int) -> None:
+        """Raise the marker."""
+        disk = self._open_disk()
+        if commit_no > disk.commit_no:
+            raise ValueError(f"commit {commit_no} is not written, the newest is {disk.commit_no}")
+        disk.acked_up_to = max(disk.acked_up_to, commit_no)
+
+    def close(self) -> None:
+        """Sync and let go of the disk."""
+        disk = self._disk
+        self._disk = None
+        if disk is not None and disk.incarnation == self._incarnation:
+            ModelSync(disk, disk.commit_no).run()
+            disk.acked_up_to = disk.commit_no
+            disk.held = False
+
+    def _open_disk(self) -> ModelDisk:
+        if self._disk is None or self._disk.incarnation != self._incarnation:
+            raise StoreClosed("model store is closed")
+        return self._disk
+
+    def _bounds(self, start: bytes, stop: bytes | None) -> tuple[int, int]:
+        first = bisect_left(self._keys, start)
+        return first, len(self._keys) if stop is None else max(first, bisect_left(self._keys, stop))
+
+    def _index(self, records: _Records) -> None:
+        for key, record in records:
+            at = bisect_left(self._keys, key)
+            known = at < len(self._keys) and self._keys[at] == key
+            if record is None and known:
+                del self._keys[at]
+            elif record is not None and not known:
+                insort(self._keys, key)
+
+    def _record(self, key: bytes, value: bytes | None) -> bytes | None:
+        self._check_key(key)
+        if value is None:
+            return None
+        if len(value) > self.settings.value_bytes_max:
+            raise ValueTooLarge(f"value of {len(value)} bytes")
+        return encode_record(key, value)
+
+    def _check_key(self, key: bytes) -> None:
+        if not key or key.startswith(RESERVED_PREFIX):
+            raise ValueError("key is empty or reserved for the store itself")
+        if len(key) > self.settings.key_bytes_max:
+            raise ValueTooLarge(f"key of {len(key)} bytes")
+
+    def _verified(self, key: bytes, record: bytes) -> bytes:
+        value = decode_record(key, record)
+        if value is None:
+            raise StoreDamaged(_PATH, "checksum of the record", key)
+        return value
+
+
+def _apply(records: dict[bytes, bytes], changes: _Records) -> None:
+    for key, record in changes:
+        if record is None:
+            records.pop(key, None)
+        else:
+            records[key] = record
