@@ -1,0 +1,140 @@
+"""Key order of the LSM stores: partition | kind | number ..., so that a partition is one contiguous range.
+
+Integers are big endian, so bytewise order is numeric order; client text never stands in a key, a 16-byte BLAKE2 digest
+does. Move, export and drop of a partition are scans of ``partition_range``. Decision: docs/adr/0006-key-order.md.
+"""
+
+import struct
+from hashlib import blake2b
+
+__all__ = [
+    "BODY",
+    "FILTER",
+    "INBOUND",
+    "INFLIGHT",
+    "LOG",
+    "META",
+    "ORIGIN",
+    "QUEUE",
+    "RETAINED",
+    "SESSION",
+    "SUBSCRIPTION",
+    "WILL",
+    "body_key",
+    "digest",
+    "filter_key",
+    "inbound_key",
+    "inflight_key",
+    "kind_range",
+    "log_key",
+    "meta_key",
+    "origin_key",
+    "partition_range",
+    "queue_key",
+    "retained_key",
+    "session_key",
+    "session_range",
+    "subscription_key",
+    "will_key",
+]
+
+META = b"a"  # one row: op_index, partition_epoch, served clock, counters
+BODY = b"b"  # body id u64 | piece u16: payload bytes shared by queue rows
+FILTER = b"f"  # digest of a filter whose route stands at its shards
+INBOUND = b"i"  # session u64 | packet identifier u16: QoS 2 received, not released
+LOG = b"l"  # op_index u64: one operation, its writes packed
+ORIGIN = b"o"  # origin kind u8 | sender u64: highest counter taken
+QUEUE = b"q"  # session u64 | session_seq u64: one message of a session
+RETAINED = b"r"  # digest of the topic
+SESSION = b"s"  # session u64
+SUBSCRIPTION = b"u"  # session u64 | digest of the filter
+WILL = b"w"  # digest of the client ID
+INFLIGHT = (
+    b"x"  # session u64 | session_seq u64: identifier and state of an outbound message, where not in its queue row
+)
+
+_HEAD = struct.Struct(">Hc")
+_ONE = struct.Struct(">HcQ")
+_TWO = struct.Struct(">HcQQ")
+_SHORT = struct.Struct(">HcQH")
+_ORIGIN = struct.Struct(">HcBQ")
+
+
+def digest(text: str) -> bytes:
+    """Return 16 bytes that stand for client text in a key."""
+    return blake2b(text.encode(), digest_size=16).digest()
+
+
+def partition_range(partition: int) -> tuple[bytes, bytes]:
+    """Return [start, stop) of everything of a partition. 0xFFFF is not a partition number, so stop never wraps."""
+    return struct.pack(">H", partition), struct.pack(">H", partition + 1)
+
+
+def kind_range(partition: int, kind: bytes) -> tuple[bytes, bytes]:
+    """Return [start, stop) of one kind of row of a partition."""
+    return _HEAD.pack(partition, kind), _HEAD.pack(partition, bytes([kind[0] + 1]))
+
+
+def session_range(partition: int, kind: bytes, session: int) -> tuple[bytes, bytes]:
+    """Return [start, stop) of one session's rows of a kind."""
+    return _ONE.pack(partition, kind, session), _ONE.pack(partition, kind, session + 1)
+
+
+def meta_key(partition: int) -> bytes:
+    """Return the key of the partition's own row."""
+    return _HEAD.pack(partition, META)
+
+
+def session_key(partition: int, session: int) -> bytes:
+    """Return the key of a session row."""
+    return _ONE.pack(partition, SESSION, session)
+
+
+def subscription_key(partition: int, session: int, topic_filter: str) -> bytes:
+    """Return the key of one subscription of a session."""
+    return _ONE.pack(partition, SUBSCRIPTION, session) + digest(topic_filter)
+
+
+def queue_key(partition: int, session: int, session_seq: int) -> bytes:
+    """Return the key of one queued message."""
+    return _TWO.pack(partition, QUEUE, session, session_seq)
+
+
+def inflight_key(partition: int, session: int, session_seq: int) -> bytes:
+    """Return the key of an outbound message's identifier and state."""
+    return _TWO.pack(partition, INFLIGHT, session, session_seq)
+
+
+def inbound_key(partition: int, session: int, packet_identifier: int) -> bytes:
+    """Return the key of a QoS 2 packet identifier that the client has not released."""
+    return _SHORT.pack(partition, INBOUND, session, packet_identifier)
+
+
+def filter_key(partition: int, route: str) -> bytes:
+    """Return the key of the mark that a filter's route stands."""
+    return _HEAD.pack(partition, FILTER) + digest(route)
+
+
+def retained_key(partition: int, topic: str) -> bytes:
+    """Return the key of a topic's register."""
+    return _HEAD.pack(partition, RETAINED) + digest(topic)
+
+
+def origin_key(partition: int, kind: int, sender: int) -> bytes:
+    """Return the key of the highest counter taken from a sender."""
+    return _ORIGIN.pack(partition, ORIGIN, kind, sender)
+
+
+def will_key(partition: int, client_id: str) -> bytes:
+    """Return the key of the will of a client ID's current connection."""
+    return _HEAD.pack(partition, WILL) + digest(client_id)
+
+
+def log_key(partition: int, op_index: int) -> bytes:
+    """Return the key of one operation of the op log."""
+    return _ONE.pack(partition, LOG, op_index)
+
+
+def body_key(partition: int, body_id: int, piece: int) -> bytes:
+    """Return the key of one piece of a shared body."""
+    return _SHORT.pack(partition, BODY, body_id, piece)

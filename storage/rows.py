@@ -1,0 +1,211 @@
+"""Values of the LSM rows: what a partition remembers, packed.
+
+Small rows are msgpack arrays (msgspec); the queue row, written once per message, is one struct and three byte strings.
+Deadlines are milliseconds of the partition's *served clock*: the time that some primary served this partition, kept in
+its META row. It stands still while nobody serves and knows no wall clock, so an outage or a clock jump expires nothing.
+Source: docs/adr/0006-key-order.md.
+"""
+
+import struct
+from typing import TypeVar
+
+import msgspec
+
+from wire.messages import Subscription, Will
+
+__all__ = [
+    "NEVER",
+    "STATE_QUEUED",
+    "STATE_RELEASED",
+    "STATE_SENT",
+    "Entry",
+    "FilterRow",
+    "InflightRow",
+    "LogRow",
+    "MetaRow",
+    "RetainedRow",
+    "SessionRow",
+    "SubscriptionRow",
+    "WillRow",
+    "decode_entry",
+    "encode_entry",
+    "pack",
+    "unpack",
+]
+
+T = TypeVar("T")
+
+NEVER = 0  # a deadline that never comes
+
+STATE_QUEUED = 0  # no packet identifier yet
+STATE_SENT = 1  # identifier given, PUBLISH may have left
+STATE_RELEASED = 2  # QoS 2: PUBREC committed; only PUBREL is ever sent again
+
+
+class MetaRow(msgspec.Struct, array_like=True):
+    """The partition's own row, rewritten by every operation."""
+
+    partition_epoch: int = 0
+    op_index: int = 0
+    served_ms: int = 0
+    next_session: int = 1  # counter part of session numbers, never used again
+    next_body: int = 1
+    log_start: int = 1  # op_index of the oldest operation still in the log
+
+
+class SessionRow(msgspec.Struct, array_like=True):
+    """A durable session. ``next_seq`` is at least one above every entry that was ever deleted."""
+
+    client_id: str
+    owner_epoch: int
+    expiry_s: int
+    deadline: int = NEVER  # served clock; NEVER while connected or for expiry 0xFFFFFFFF
+    head: int = 1  # every entry below is consumed
+    gaps: list[int] = []  # consumed entries above head
+    next_seq: int = 1
+    next_identifier: int = 1
+    next_inbound: int = 1
+    dropped: int = 0  # by queue_full, for the audit
+    edge: str = ""  # of the live connection
+    incarnation: int = 0
+    connection: int = 0
+    ephemeral_end: bool = False  # Clean Start 0, expiry 0 over a durable session: it ends with this connection
+    protocol_version: int = 4
+
+
+class SubscriptionRow(msgspec.Struct, array_like=True):
+    """One subscription of a session."""
+
+    subscription: Subscription
+
+
+class FilterRow(msgspec.Struct, array_like=True):
+    """The route of this filter ("$share/..." included) stands at all its shards."""
+
+    route: str
+
+
+class InflightRow(msgspec.Struct, array_like=True):
+    """Identifier and state of an outbound message."""
+
+    packet_identifier: int
+    state: int
+    qos: int
+
+
+class WillRow(msgspec.Struct, array_like=True):
+    """The will of one connection; ``firing`` once its fan-out has begun, ``deadline`` while its delay runs."""
+
+    client_id: str
+    owner_epoch: int
+    will: Will
+    edge: str
+    incarnation: int
+    deadline: int = NEVER
+    firing: int = 0  # op_index of the firing; 0: not yet
+
+
+class RetainedRow(msgspec.Struct, array_like=True):
+    """One register: the last accepted retained PUBLISH of a topic, with its origin."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    properties: bytes
+    deadline: int
+    origin_kind: int
+    origin_a: int
+    origin_b: int
+    op_index: int
+    stored_ms: int = 0
+
+
+class LogRow(msgspec.Struct, array_like=True):
+    """One operation: all writes of one group commit to one partition, in key order of writing."""
+
+    partition_epoch: int
+    op_index: int
+    writes: list[tuple[bytes, bytes | None]]
+
+
+class Entry(msgspec.Struct, gc=False):
+    """One message of a session as it stands in its queue row."""
+
+    session_seq: int
+    topic: bytes
+    payload: bytes
+    properties: bytes = b""
+    qos: int = 1
+    retain: bool = False
+    deadline: int = NEVER
+    packet_identifier: int = 0
+    state: int = STATE_QUEUED
+    origin_kind: int = 0
+    origin_a: int = 0
+    origin_b: int = 0
+    body: int = 0  # body id when the payload stands in BODY rows
+
+
+_ENTRY = struct.Struct(">BBHQBQQQHI")
+_RETAIN = 0x04
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Return the value of a queue row (its key holds the session_seq)."""
+    flags = entry.qos | (_RETAIN if entry.retain else 0)
+    head = _ENTRY.pack(
+        flags,
+        entry.state,
+        entry.packet_identifier,
+        entry.deadline,
+        entry.origin_kind,
+        entry.origin_a,
+        entry.origin_b,
+        entry.body,
+        len(entry.topic),
+        len(entry.properties),
+    )
+    return b"".join((head, entry.topic, entry.properties, b"" if entry.body else entry.payload))
+
+
+def decode_entry(session_seq: int, value: bytes) -> Entry:
+    """Return the entry of a queue row.
+
+    Raises:
+        struct.error: If the value is shorter than its head.
+    """
+    flags, state, identifier, deadline, kind, origin_a, origin_b, body, topics, properties = _ENTRY.unpack_from(value)
+    topic_end = _ENTRY.size + topics
+    property_end = topic_end + properties
+    return Entry(
+        session_seq,
+        value[_ENTRY.size : topic_end],
+        value[property_end:],
+        value[topic_end:property_end],
+        flags & 0x03,
+        bool(flags & _RETAIN),
+        deadline,
+        identifier,
+        state,
+        kind,
+        origin_a,
+        origin_b,
+        body,
+    )
+
+
+_encoder = msgspec.msgpack.Encoder()
+pack = _encoder.encode
+_decoders: dict[type, msgspec.msgpack.Decoder[object]] = {}
+
+
+def unpack(kind: type[T], value: bytes) -> T:
+    """Return the row of a value.
+
+    Raises:
+        msgspec.DecodeError: If the value is not such a row.
+    """
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    return decoder.decode(value)  # type: ignore[return-value]
