@@ -75,6 +75,7 @@ class FileEntry(msgspec.Struct, kw_only=True):
     written_ms: int = 0  # UTC ms that expired_at_write was counted against
     expired_at_write: int = 0  # rows with 0 < expiry_ms <= written_ms
     live_bytes: int = 0  # keys and values before compression
+    expired_removed: int = 0  # rows that compactions removed because they had expired, all generations so far
     min_expiry_ms: int = 0  # smallest expiry_ms above 0; 0 when no row expires
     bad_rows: int = 0  # rows whose crc is known not to match
     digest: str = ""  # sstable.digest_of
@@ -101,6 +102,7 @@ class JobEntry(msgspec.Struct, kw_only=True):
     inputs: list[str] = []  # sha256 of each input file
     removed: dict[str, int] = {}  # rows removed, by reason
     held: dict[str, str] = {}  # partition -> why its files were carried unmerged
+    before: dict[str, list[int]] = {}  # partition merged -> generations, rows, bytes before
 
 
 class ParentEntry(msgspec.Struct, kw_only=True):
