@@ -1,0 +1,107 @@
+"""The contract between the hot loop and the edge core that decides: what the loop calls, and when.
+
+Every method is synchronous, answers at once or later, never awaits and never raises. Inside a call the handler may use
+any method of ``Hot`` (``write``, ``resume``, ``close``, ``publish``, ``install_route`` ...). ``resume`` and ``close``
+never call the handler back before they return. Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from edge.hot.state import Conn, Group, Inbound, Message, Peer, Remote, Route, Sub
+
+__all__ = ["Closed", "Handler", "LedgerSink"]
+
+
+class Closed:
+    """Why a connection ended (``Handler.closed``)."""
+
+    BY_PEER = 0  # end of file or reset
+    BY_US = 1  # ``Hot.close``
+    FAILED = 2  # the transport failed: TLS, filter, link framing
+    SHUTDOWN = 3  # the loop ended
+
+
+class Handler(Protocol):
+    """The edge core as the loop sees it."""
+
+    def packet(self, conn: Conn, first_byte: int, body: bytes) -> None:
+        """A packet that the loop does not handle (CONNECT, SUBSCRIBE, AUTH, DISCONNECT ...), length within bounds.
+
+        ``conn`` is parked until ``resume`` or ``close``. ``body`` follows the fixed header; nothing in it was checked.
+        The fixed header's flags were not checked either, except for PUBLISH.
+        """
+
+    def inbound(self, conn: Conn, publish: Inbound) -> None:
+        """A parsed PUBLISH that the loop does not deliver itself; ``conn`` is parked until ``resume`` or ``close``.
+
+        Why: RETAIN is set; or QoS 2 of a durable session. Alias resolved, properties checked, quota counted, lease
+        held. The core ends it with ``hot.publish(route, publish, ...)`` or ``hot.acknowledge(publish, reason_code)``,
+        at once or later; it may resume before that (order is then its business). A QoS 2 packet of a durable session
+        comes here every time, DUP or not: the partition knows whether its identifier is new.
+        """
+
+    def pubrel(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
+        """PUBREL of a durable session; not parked. The core answers with ``hot.released``."""
+
+    def miss(self, conn: Conn, topic: bytes) -> None:
+        """No Route is cached for a topic (valid UTF-8, no wildcard, may begin with ``$``) that ``conn`` publishes to.
+
+        Parked *before* the packet: install_route, then resume, and the packet is parsed again.
+        """
+
+    def fenced(self, conn: Conn) -> None:
+        """A QoS >= 1 PUBLISH came without a lease; parked before the packet until ``resume``."""
+
+    def error(self, conn: Conn, reason_code: int) -> None:
+        """The client broke the protocol, or a bound; parked for good. The core writes DISCONNECT and closes."""
+
+    def closed(self, conn: Conn, why: int) -> None:
+        """The connection is gone (``Closed``); called once per attached connection, links included."""
+
+    def accepted(self, listener: object, fd: int, address: tuple[str, int]) -> None:
+        """A new socket: the core calls ``hot.attach`` or closes ``fd``."""
+
+    def hello(self, conn: Conn, payload: bytes) -> None:
+        """A link's HELLO (payload of the frame). The core calls ``bind_link`` or ``close``; frames behind it wait."""
+
+    def frame(self, peer: Peer, kind: int, payload: bytes) -> None:
+        """A numbered frame that the loop does not take itself (CONTROL, RAFT ...), in order."""
+
+    def link_lost(self, peer: Peer) -> None:
+        """The peer's connection ended; frames not taken are kept for the next one until ``strike_peer``."""
+
+    def pick(self, group: Group, route: Route, conn: Conn | None, topic: bytes, qos: int) -> Sub | Remote | None:
+        """Choose a shared group's destination for one message; None drops it, counted. Called once per message."""
+
+    def picked(self, peer: Peer, share: bytes, topic: bytes, qos: int) -> Sub | None:
+        """Choose the local member for a message that another edge picked us for; None refuses it."""
+
+    def refused(self, message: Message, remote: Remote, reason_code: int) -> Sub | Remote | None:
+        """A picked destination refused (code >= 0x80) or died: choose another; None ends the message there."""
+
+    def local(self, topic: bytes) -> Sequence[Sub]:
+        """Return this edge's own subscribers of a topic, for messages that other edges forwarded here.
+
+        Called once per topic; the answer is kept until ``drop_route(topic)``.
+        """
+
+    def authorize(self, conn: Conn, topic: bytes) -> int:
+        """Return 0, or the reason code (0x87) that refuses ``conn`` to publish to the topic.
+
+        Called on first use of a topic by a connection, and again after ``forget_permissions``; only when
+        ``hot.authorizing`` is set.
+        """
+
+    def round_end(self, now_ns: int) -> None:
+        """Once per round, before the flush: batched requests leave here."""
+
+
+class LedgerSink(Protocol):
+    """Records what was acknowledged, for the audit; ``hot.ledger = None`` (default) costs one comparison."""
+
+    def acknowledged(self, conn: Conn, message: Message) -> None:
+        """PUBACK or PUBREC without error was written for the message."""
+
+    def client_acknowledged(self, conn: Conn, session_seq: int, packet_type: int) -> None:
+        """The client acknowledged an entry of its durable session (PUBACK 4, PUBREC 5, PUBCOMP 7)."""

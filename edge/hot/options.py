@@ -1,0 +1,76 @@
+"""What the edge core tells the hot loop about itself, a connection and a session; plain values, read once.
+
+Decides defaults only. Where a bound is enforced stands beside its field. Source: MQTT 5.0 sections 3.1.2.11, 3.2.2.3;
+docs/adr/0008-trio-with-a-compiled-loop.md.
+"""
+
+import ssl
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["ConnOptions", "HotLimits", "SessionOptions", "StreamFilter"]
+
+
+class StreamFilter(Protocol):
+    """A byte protocol between socket and MQTT: PROXY header, WebSocket. Sans-IO."""
+
+    def receive(self, data: bytes) -> bytes | None:
+        """Return the MQTT bytes that the peer's bytes completed; None when the connection must close."""
+
+    def wrap(self, data: bytes) -> bytes:
+        """Return the bytes that carry MQTT bytes to the peer."""
+
+    def take_output(self) -> bytes:
+        """Return bytes that the filter itself wants to say (handshake, pong, close)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotLimits:
+    """Bounds of one loop; none is per message, all are in bytes, counts or nanoseconds."""
+
+    output_high_bytes: int = 1024 * 1024  # above: publishers wait on the subscriber, then QoS 0 is dropped
+    output_low_bytes: int = 256 * 1024  # below: waiters are released, lagging ends
+    lag_after_ns: int = 100_000_000  # how long publishers wait for one slow subscriber
+    round_bytes_max: int = 4 * 1024 * 1024  # appended per round before it is cut and the outputs flushed
+    round_ns_max: int = 2_000_000
+    routes_max: int = 65_536  # cached topics; the oldest goes first
+    permissions_max: int = 1_024  # topics one connection was authorised for; forgotten together when full
+    pending_messages_max: int = 1_000  # per ephemeral session, QoS 1/2 beyond its window
+    pending_bytes_max: int = 1024 * 1024
+    outbound_window_max: int = 64  # min(client's Receive Maximum, this)
+    partitions: int = 256  # P of the cluster
+    outbox_bytes_max: int = 64 * 1024 * 1024  # unacknowledged messages towards all partitions; full: publishers wait
+    peer_low_bytes: int = 2 * 1024 * 1024  # room of a link below which publishers to it wait
+    will_origins_max: int = 4_096  # remembered origins of forwarded wills
+    accepts_per_round: int = 64
+    handshakes_per_round: int = 4
+    pacing_ns: int = 250_000  # ceiling of the gap between rounds; 0: off
+
+
+@dataclass(frozen=True, slots=True)
+class ConnOptions:
+    """How one socket is read before (and while) a session is open on it."""
+
+    packet_bytes_max: int = 64 * 1024  # of one packet before CONNECT was accepted; see SessionOptions for after
+    connect_timeout_ns: int = 10_000_000_000  # without open_session after this, sweep reports it; 0: never
+    tls: ssl.SSLContext | None = None
+    server_hostname: str | None = None  # client side of TLS (links that we opened)
+    filter: StreamFilter | None = None
+    owner: object = None  # the core's own record, Conn.owner
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What CONNECT and CONNACK agreed on. Intervals in nanoseconds, 0 for none."""
+
+    version: int  # 3 (MQTT 3.1), 4 (3.1.1) or 5
+    receive_maximum: int = 65_535  # the client's: bounds QoS 1/2 towards it [MQTT-3.3.4-9]
+    maximum_packet_size: int = 0  # the client's, 0 for none: larger is dropped and counted [MQTT-3.1.2-24]
+    keep_alive_ns: int = 0  # effective (Server Keep Alive applied), not yet times 1.5
+    announced_receive_maximum: int = 20  # ours: v5 beyond it is error 0x93, v3 is not read meanwhile [MQTT-3.3.4-7]
+    announced_maximum_packet_size: int = 1024 * 1024  # ours: beyond it is error 0x95
+    announced_topic_alias_maximum: int = 10  # ours: 0 or beyond it is error 0x94 [MQTT-3.3.2-9]
+    session: int = 0  # durable session number; 0: ephemeral
+    owner_epoch: int = 0
+    retain_available: bool = True
+    maximum_qos: int = 2
