@@ -1,0 +1,154 @@
+"""Sealing and opening: the outside of every datagram and of every frame of a TCP exchange.
+
+Outside, in clear: envelope version, a tag of the cluster's name (so that a neighbour's packets are counted as what they
+are), key id, nonce. Bound to it as associated data: the same, the cluster's full name, the protocol version, and the
+channel. Everything else is encrypted with AES-256-GCM.
+
+A datagram is also bound to two sessions: it is taken only by the process it was sent to, only from a process that is a
+known member, and each packet number once. So a replay fails at any member, also at one that restarted, and needs no
+agreement about time; a newcomer becomes known by a TCP exchange, which carries its own challenge (``exchange.py``).
+
+Nothing here raises for what a peer sent, logs, or changes anything but the counters and the replay window.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from struct import Struct
+
+from cryptography.exceptions import InvalidTag
+
+from membership.keyring import KEY_ID_BYTES, KeyRing
+from membership.members import Members
+from membership.packets import DATAGRAM_BYTES_MAX, MalformedGossip, Message, decode_messages
+
+__all__ = ["BODY_BYTES_MAX", "DROP_REASONS", "PROTOCOL_VERSION", "Envelope"]
+
+PROTOCOL_VERSION = 1
+_MAGIC = bytes((0x5A, PROTOCOL_VERSION))
+_TAG_BYTES = 4
+_NONCE_BYTES = 12
+_AUTH_BYTES = 16
+_OUTSIDE_BYTES = len(_MAGIC) + _TAG_BYTES + KEY_ID_BYTES
+_NONCE_END = _OUTSIDE_BYTES + _NONCE_BYTES
+_HEADER = Struct(">QQQ")  # sender's session, recipient's session, packet number
+SEALED_EXTRA_BYTES = _NONCE_END + _AUTH_BYTES
+BODY_BYTES_MAX = DATAGRAM_BYTES_MAX - SEALED_EXTRA_BYTES - _HEADER.size
+
+DROP_REASONS = (
+    "oversized",
+    "truncated",
+    "unknown_protocol",
+    "wrong_cluster",
+    "unknown_key",
+    "forged",
+    "own_packet",
+    "stale_recipient",
+    "unknown_sender",
+    "replayed",
+    "malformed",
+)
+
+
+class Envelope:
+    """Seals and opens for one process."""
+
+    def __init__(
+        self, cluster: str, session: int, key_ring: KeyRing, members: Members, nonce: Callable[[int], bytes]
+    ) -> None:
+        """Bind to a cluster and to our session.
+
+        Args:
+            cluster: The cluster's name, up to 64 bytes.
+            session: Ours.
+            key_ring: Shared with whoever rotates.
+            members: Whose sessions are known, and their replay windows.
+            nonce: Returns that many unpredictable bytes; the system's generator in a shell.
+        """
+        name = cluster.encode()
+        if not 1 <= len(name) <= 64 or b"\0" in name:
+            raise ValueError("a cluster name has 1 to 64 bytes, none of them zero")
+        self._session = session
+        self._key_ring = key_ring
+        self._members = members
+        self._nonce = nonce
+        self._number = 0
+        self._prefix = _MAGIC + hashlib.sha256(b"stratamq cluster\0" + name).digest()[:_TAG_BYTES]
+        self._suffix = b"\0" + name + b"\0"
+        self.dropped: Counter[str] = Counter()
+
+    def seal_datagram(self, recipient_session: int, body: bytes) -> bytes:
+        """Seal the body of a datagram for one process.
+
+        Raises:
+            KeyExhausted: The sealing key is used up.
+        """
+        self._number += 1
+        return self.seal(_HEADER.pack(self._session, recipient_session, self._number) + body, b"datagram")
+
+    def open_datagram(self, data: bytes) -> tuple[int, list[Message]] | None:
+        """Return the sender's session and its messages, or None when the packet was dropped and counted."""
+        try:
+            return self._open_datagram(data)
+        except _Dropped as dropped:
+            self.dropped[dropped.reason] += 1
+            return None
+
+    def seal(self, content: bytes, channel: bytes) -> bytes:
+        """Seal any content under a channel, which the opener must name alike.
+
+        Raises:
+            KeyExhausted: The sealing key is used up.
+        """
+        cipher = self._key_ring.sealing_cipher()
+        outside = self._prefix + self._key_ring.primary_id
+        nonce = self._nonce(_NONCE_BYTES)
+        return outside + nonce + cipher.encrypt(nonce, content, outside + self._suffix + channel)
+
+    def open(self, data: bytes, channel: bytes) -> bytes | None:
+        """Return the content, or None when the data was dropped and counted."""
+        try:
+            return self._open(data, channel)
+        except _Dropped as dropped:
+            self.dropped[dropped.reason] += 1
+            return None
+
+    def _open_datagram(self, data: bytes) -> tuple[int, list[Message]]:
+        if len(data) > DATAGRAM_BYTES_MAX:
+            raise _Dropped("oversized")
+        content = self._open(data, b"datagram")
+        if len(content) < _HEADER.size:
+            raise _Dropped("malformed")
+        sender, recipient, number = _HEADER.unpack_from(content)
+        if sender == self._session:
+            raise _Dropped("own_packet")
+        if recipient != self._session:
+            raise _Dropped("stale_recipient")
+        member = self._members.by_session(sender)
+        if member is None:
+            raise _Dropped("unknown_sender")
+        if not member.replay.take(number):
+            raise _Dropped("replayed")
+        try:
+            return sender, decode_messages(content[_HEADER.size :])
+        except MalformedGossip:
+            raise _Dropped("malformed") from None
+
+    def _open(self, data: bytes, channel: bytes) -> bytes:
+        if len(data) < SEALED_EXTRA_BYTES:
+            raise _Dropped("truncated")
+        outside = data[:_OUTSIDE_BYTES]
+        if outside[: len(self._prefix)] != self._prefix:
+            raise _Dropped("unknown_protocol" if outside[: len(_MAGIC)] != _MAGIC else "wrong_cluster")
+        cipher = self._key_ring.opening_cipher(outside[len(self._prefix) :])
+        if cipher is None:
+            raise _Dropped("unknown_key")
+        try:
+            return cipher.decrypt(data[_OUTSIDE_BYTES:_NONCE_END], data[_NONCE_END:], outside + self._suffix + channel)
+        except InvalidTag:
+            raise _Dropped("forged") from None
+
+
+class _Dropped(Exception):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason

@@ -1,0 +1,50 @@
+"""What a member tells about itself: tier, addresses, zone, weight, load, version, and which start of the process it is.
+
+The bound is 512 encoded bytes, so that two of them fit one packet. What the fields mean for placement is the
+ClusterMap's business; gossip only carries them.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+__all__ = ["METADATA_BYTES_MAX", "Name", "NodeMetadata", "encode_metadata"]
+
+METADATA_BYTES_MAX = 512  # encoded; two alive messages and the envelope stay below 1 400 bytes
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Purpose = Annotated[str, msgspec.Meta(min_length=1, max_length=16)]
+HostPort = Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
+
+
+class NodeMetadata(msgspec.Struct, frozen=True, array_like=True):
+    """One member's own description; only that member writes it, and each change raises its SWIM incarnation."""
+
+    name: Name  # the node's name, unique in the cluster
+    tier: Annotated[str, msgspec.Meta(min_length=1, max_length=16)]  # edge, router, storage
+    process_incarnation: Annotated[int, msgspec.Meta(ge=0)]  # which start of the process; higher is newer
+    addresses: Annotated[dict[Purpose, HostPort], msgspec.Meta(max_length=8)] = {}
+    zone: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    weight: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0  # share of placement this node asks for
+    load: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # 0 idle, 1 saturated
+    version: Annotated[str, msgspec.Meta(max_length=32)] = ""
+
+
+_encoder = msgspec.msgpack.Encoder(order="sorted")
+_decoder = msgspec.msgpack.Decoder(NodeMetadata)
+
+
+def encode_metadata(metadata: NodeMetadata) -> bytes:
+    """Encode and check every bound.
+
+    Raises:
+        ValueError: A field is outside its bounds, or the whole exceeds METADATA_BYTES_MAX bytes.
+    """
+    encoded = _encoder.encode(metadata)
+    if len(encoded) > METADATA_BYTES_MAX:
+        raise ValueError(f"metadata of {metadata.name} takes {len(encoded)} bytes, more than {METADATA_BYTES_MAX}")
+    try:
+        _decoder.decode(encoded)  # msgspec checks bounds when it decodes, not when a struct is made
+    except msgspec.ValidationError as error:
+        raise ValueError(f"metadata of {metadata.name}: {error}") from None
+    return encoded

@@ -1,0 +1,176 @@
+"""What members say to each other, and its encoding: compact, bounded, strict.
+
+Messages are msgpack arrays ``[kind, field, ...]``; a reader takes longer arrays (fields of a later release) and refuses
+unknown kinds, missing fields and values out of bounds. A datagram holds a handful of messages; a full exchange over
+TCP holds the state of every member. Sealing, addressing and replay protection are in ``envelope.py``.
+Source: SWIM (2002) section 3.1 (ping, ping-req, ack) and 4.2 (alive, suspect, confirm); nack from Lifeguard (2018).
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from membership.metadata import METADATA_BYTES_MAX, Name, NodeMetadata, encode_metadata
+
+__all__ = [
+    "DATAGRAM_BYTES_MAX",
+    "MEMBERS_MAX",
+    "Ack",
+    "Address",
+    "Alive",
+    "Dead",
+    "MalformedGossip",
+    "MemberRecord",
+    "Message",
+    "Nack",
+    "Ping",
+    "PingReq",
+    "Suspect",
+    "decode_messages",
+    "decode_records",
+    "encode_message",
+    "encode_records",
+    "join_messages",
+]
+
+DATAGRAM_BYTES_MAX = 1400  # sealed, without IP and UDP headers: fits an Ethernet MTU of 1 500 with room for a tunnel
+MESSAGES_MAX = 64  # per datagram; the smallest message has more than 20 bytes on average
+MEMBERS_MAX = 1024  # per cluster as gossip sees it; beyond, newcomers are refused and counted
+
+Address = tuple[str, int]  # numeric host, port
+
+U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Host = Annotated[str, msgspec.Meta(min_length=2, max_length=45)]  # the longest numeric IPv6 form has 45
+
+
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Direct probe. The name lets a process that took over an address stay silent."""
+
+    sequence: U32
+    target: Name
+
+
+class Ack(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Answer to a ping, passed on by a relay under the prober's sequence."""
+
+    sequence: U32
+
+
+class Nack(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """A relay's "no ack from the target, but I am here"."""
+
+    sequence: U32
+
+
+class PingReq(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Ask a relay to probe a member."""
+
+    sequence: U32
+    target: Name
+
+
+class Alive(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """A member, where its process can be reached, and what it says of itself."""
+
+    incarnation: U63
+    session: U63  # names one start of the member's process on the network: replay protection is per session
+    host: Host
+    port: Port
+    metadata: NodeMetadata
+
+    @property
+    def name(self) -> str:
+        """The member's name."""
+        return self.metadata.name
+
+
+class Suspect(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """An accuser missed a member's acks."""
+
+    name: Name
+    incarnation: U63
+    accuser: Name
+
+
+class Dead(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """A suspicion ran out; when the accuser is the member itself, it left."""
+
+    name: Name
+    incarnation: U63
+    accuser: Name
+
+
+Message = Ping | Ack | Nack | PingReq | Alive | Suspect | Dead
+
+
+class MemberRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One row of a full exchange."""
+
+    state: Literal["alive", "suspect", "dead", "left"]
+    alive: Alive
+
+
+class MalformedGossip(ValueError):
+    """The bytes came from a holder of the key and are not what this protocol version says."""
+
+
+_encoder = msgspec.msgpack.Encoder(order="sorted")
+_messages = msgspec.msgpack.Decoder(Annotated[list[Message], msgspec.Meta(max_length=MESSAGES_MAX)])
+_records = msgspec.msgpack.Decoder(Annotated[list[MemberRecord], msgspec.Meta(max_length=MEMBERS_MAX)])
+
+
+def encode_message(message: Message) -> bytes:
+    """Encode one message; news is encoded once and sent many times."""
+    return _encoder.encode(message)
+
+
+def join_messages(encoded: list[bytes]) -> bytes:
+    """Put encoded messages into the body of one datagram: a msgpack array of them."""
+    count = len(encoded)
+    head = bytes((0x90 | count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
+    return head + b"".join(encoded)
+
+
+def decode_messages(body: bytes) -> list[Message]:
+    """Decode the body of a datagram.
+
+    Raises:
+        MalformedGossip: Nothing of the body may be used.
+    """
+    try:
+        messages: list[Message] = _messages.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedGossip(str(error)) from None
+    for message in messages:
+        if type(message) is Alive:
+            _check_metadata(message.metadata)
+    return messages
+
+
+def encode_records(records: list[MemberRecord]) -> bytes:
+    """Encode the state of every member for a full exchange."""
+    return _encoder.encode(records)
+
+
+def decode_records(body: bytes) -> list[MemberRecord]:
+    """Decode a full exchange.
+
+    Raises:
+        MalformedGossip: Nothing of the body may be used.
+    """
+    try:
+        records: list[MemberRecord] = _records.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedGossip(str(error)) from None
+    for record in records:
+        _check_metadata(record.alive.metadata)
+    return records
+
+
+def _check_metadata(metadata: NodeMetadata) -> None:
+    try:
+        encode_metadata(metadata)
+    except ValueError:
+        raise MalformedGossip(f"metadata above {METADATA_BYTES_MAX} bytes") from None

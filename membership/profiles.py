@@ -1,0 +1,123 @@
+"""The constants of gossip, in two sets: ``LAN`` for a cluster in one site, ``LOCAL`` for one machine.
+
+Decides how often members probe, how long a suspicion lasts and how far news is repeated. Nothing here is guessed per
+deployment: an operator picks a profile by name. Sources: SWIM (Das, Gupta, Motivala, 2002) sections 3 and 4;
+Lifeguard (Dadgar, Phillips, Currey, 2018), whose defaults are the starting point. Where ours differ, the field says
+why.
+"""
+
+from dataclasses import dataclass
+from math import ceil, log10
+
+__all__ = ["LAN", "LOCAL", "PROFILES", "Profile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One set of constants. Seconds unless the name says otherwise; N counts the live members, ourselves included."""
+
+    name: str
+    protocol_period_s: float
+    """Time from one direct probe to the next, times (local health score + 1). Lower finds a death sooner; packets per
+    member and second grow as 1 / period and do not depend on N."""
+    probe_timeout_s: float
+    """Wait for a direct ack before relays are asked, times (score + 1). Lower asks relays for slow links too."""
+    indirect_probes: int
+    """Relays asked after a missed direct ack. More costs packets, fewer costs false suspicion: with packet loss p,
+    about p ** (2 * indirect_probes) of the missed probes of a live member stay unanswered."""
+    nack_fraction: float
+    """A relay says "no ack, but I am here" after this part of the probe timeout (Lifeguard: 0.8), so that the nack
+    arrives before the round ends."""
+    suspicion_multiplier: float
+    """Suspicion lasts at least multiplier * max(1, log10 N) * protocol_period_s. 6 on the LAN, not 4: a member stopped
+    for 5 s must wake, hear of the suspicion and refute it before that time is over."""
+    suspicion_max_multiplier: float
+    """An unconfirmed suspicion lasts this many times the minimum (Lifeguard: beta = 6)."""
+    suspicion_confirmations: int
+    """Independent suspicions that bring the time down to the minimum (Lifeguard: k = 3)."""
+    gossip_interval_s: float
+    """Time between two sends of dedicated gossip; none is sent when there is no news."""
+    gossip_fanout: int
+    """Members each dedicated gossip goes to. News reaches all in about log N / log(fanout + 1) intervals."""
+    retransmit_multiplier: int
+    """lambda: each piece of news is sent ceil(lambda * log10(N + 1)) times by each member (SWIM section 4.1)."""
+    push_pull_interval_s: float
+    """Time between two full exchanges over TCP; doubled each time N doubles beyond 32."""
+    reconnect_interval_s: float
+    """Time between two attempts to reach one dead member or one seed nobody has heard of: this heals partitions."""
+    dead_retention_s: float
+    """A dead or left member is remembered, and can come back by one refutation, for this long."""
+    local_health_max: int
+    """Ceiling of the local health score S: periods and timeouts grow up to (S + 1)-fold (Lifeguard: S = 8)."""
+    pause_threshold_s: float
+    """A timer that fires later than this was a pause of our own process: deadlines move by the pause."""
+    metadata_interval_s: float
+    """At most one change of our own metadata is told per interval; the newest wins."""
+    leave_timeout_s: float
+    """A graceful leave waits this long for its own news to be sent."""
+    exchange_timeout_s: float
+    """Bound of each step of a TCP exchange (connect, frame)."""
+    lifeguard: bool = True
+    """False is plain SWIM: fixed suspicion, no nacks, no local health. Only to measure the difference."""
+
+    def suspicion_min_s(self, members: int) -> float:
+        """Return the shortest suspicion among ``members`` live members."""
+        return self.suspicion_multiplier * max(1.0, log10(max(1, members))) * self.protocol_period_s
+
+    def retransmit_limit(self, members: int) -> int:
+        """Return how often one piece of news is sent: ceil(lambda * log10(N + 1)), at least 1."""
+        return max(1, ceil(self.retransmit_multiplier * log10(members + 1)))
+
+    def push_pull_s(self, members: int) -> float:
+        """Return the time between full exchanges, which grows with N so that the cluster's total traffic does not."""
+        scale = 1
+        while members > 32 * scale:
+            scale *= 2
+        return self.push_pull_interval_s * scale
+
+
+LAN = Profile(
+    name="lan",
+    protocol_period_s=1.0,
+    probe_timeout_s=0.5,
+    indirect_probes=3,
+    nack_fraction=0.8,
+    suspicion_multiplier=6.0,
+    suspicion_max_multiplier=6.0,
+    suspicion_confirmations=3,
+    gossip_interval_s=0.2,
+    gossip_fanout=3,
+    retransmit_multiplier=4,
+    push_pull_interval_s=30.0,
+    reconnect_interval_s=10.0,
+    dead_retention_s=600.0,
+    local_health_max=8,
+    pause_threshold_s=0.4,
+    metadata_interval_s=1.0,
+    leave_timeout_s=3.0,
+    exchange_timeout_s=5.0,
+)
+
+LOCAL = Profile(
+    name="local",
+    protocol_period_s=0.5,
+    probe_timeout_s=0.2,
+    indirect_probes=3,
+    nack_fraction=0.8,
+    suspicion_multiplier=4.0,
+    suspicion_max_multiplier=6.0,
+    suspicion_confirmations=3,
+    gossip_interval_s=0.1,
+    gossip_fanout=3,
+    retransmit_multiplier=3,
+    push_pull_interval_s=10.0,
+    reconnect_interval_s=3.0,
+    dead_retention_s=120.0,
+    local_health_max=8,
+    pause_threshold_s=0.3,
+    metadata_interval_s=0.5,
+    leave_timeout_s=1.0,
+    exchange_timeout_s=3.0,
+)
+
+PROFILES = {profile.name: profile for profile in (LAN, LOCAL)}

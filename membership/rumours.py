@@ -1,0 +1,231 @@
+"""What to believe: the rules for alive, suspect, dead and left.
+
+Decides the state of every member from what is said about it, and answers what is said about us (refutation by
+incarnation). Who is probed, and when, is in ``probing.py``. Source: SWIM (2002) section 4.2, the order of Alive,
+Suspect and Confirm; Lifeguard (2018) section IV.B for confirmations. Two things are ours: a restarted process is told
+apart by its session, and a newer process with our name silences us instead of starting a quarrel.
+"""
+
+from membership.dissemination import Dissemination
+from membership.events import NodeJoin, NodeLeave, NodeUpdate, Superseded
+from membership.local_health import LocalHealth
+from membership.members import Member, Members, MemberState, MemberView
+from membership.metadata import NodeMetadata
+from membership.outbox import Outbox
+from membership.packets import MEMBERS_MAX, Address, Alive, Dead, MemberRecord, Suspect, encode_message
+from membership.profiles import Profile
+from membership.suspicion import Suspicion
+from membership.timers import Timers
+
+__all__ = ["LocalMember", "Rumours"]
+
+
+class LocalMember:
+    """Ourselves: the only member whose incarnation we may raise."""
+
+    def __init__(self, metadata: NodeMetadata, address: Address, session: int, incarnation: int, now: float) -> None:
+        self.metadata = metadata
+        self.session = session
+        self.incarnation = incarnation
+        self.address = address
+        self.since = now
+        self.joined = False  # a full exchange with someone has succeeded
+        self.leaving = False
+        self.silent = False  # left or superseded: nothing is sent any more
+
+    @property
+    def name(self) -> str:
+        """Our name."""
+        return self.metadata.name
+
+    @property
+    def alive(self) -> Alive:
+        """Our own description at the present incarnation."""
+        host, port = self.address
+        return Alive(self.incarnation, self.session, host, port, self.metadata)
+
+    def view(self) -> MemberView:
+        """Ourselves as operators see us."""
+        state: MemberState = "left" if self.leaving else "alive"
+        return MemberView(self.name, state, self.incarnation, self.address, self.metadata, self.since, is_self=True)
+
+
+class Rumours:
+    """Applies what is said to the table of members."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        local: LocalMember,
+        members: Members,
+        news: Dissemination,
+        health: LocalHealth,
+        timers: Timers,
+        outbox: Outbox,
+    ) -> None:
+        self._profile = profile
+        self._local = local
+        self._members = members
+        self._news = news
+        self._health = health
+        self._timers = timers
+        self._outbox = outbox
+        self._suspicions: dict[str, Suspicion] = {}
+
+    def alive(self, now: float, said: Alive) -> None:
+        """Someone describes a member. A higher incarnation than we know is news and clears suspicion and death."""
+        if said.name == self._local.name:
+            self._alive_about_us(said)
+            return
+        member = self._members.get(said.name)
+        if member is None:
+            self._newcomer(now, said)
+        elif said.incarnation > member.incarnation:
+            self._renew(now, member, said)
+
+    def _newcomer(self, now: float, said: Alive) -> None:
+        if len(self._members) >= MEMBERS_MAX - 1:
+            self._outbox.counters["refused_member"] += 1
+            return
+        if said.session == self._local.session or self._members.by_session(said.session) is not None:
+            self._outbox.counters["refused_session"] += 1  # a session belongs to one name
+            return
+        encoded = encode_message(said)
+        member = Member(said, "alive", said.incarnation, now, encoded)
+        self._members.add(member)
+        self._news.add(member.name, encoded)
+        self._outbox.tell(NodeJoin(view(member)))
+
+    def _renew(self, now: float, member: Member, said: Alive) -> None:
+        taken = self._members.by_session(said.session)
+        if said.session == self._local.session or (taken is not None and taken is not member):
+            self._outbox.counters["refused_session"] += 1
+            return
+        before = member.state
+        changed = before == "suspect" or _differs(member.alive, said)
+        encoded = encode_message(said)
+        self._members.replace_alive(member, said, encoded)
+        self._end_suspicion(member)
+        self._members.set_state(member, "alive", now)
+        self._news.add(member.name, encoded)
+        if before in ("dead", "left"):
+            self._outbox.tell(NodeJoin(view(member)))
+        elif changed:
+            self._outbox.tell(NodeUpdate(view(member)))
+
+    def _alive_about_us(self, said: Alive) -> None:
+        local = self._local
+        if said.session == local.session:
+            if said.incarnation > local.incarnation:  # we never said that; be above it
+                self.refute(said.incarnation)
+            return
+        newer = said.metadata.process_incarnation > local.metadata.process_incarnation
+        if local.joined and newer and said.incarnation > local.incarnation:
+            self._outbox.tell(Superseded(said.metadata.process_incarnation))
+            self._outbox.counters["superseded"] += 1
+            local.silent = True
+            self._timers.clear()
+        elif said.incarnation >= local.incarnation:  # our own past
+            self.refute(said.incarnation)
+
+    def suspect(self, now: float, said: Suspect) -> None:
+        """Someone missed a member's acks."""
+        if said.name == self._local.name:
+            if said.incarnation >= self._local.incarnation:
+                self._outbox.counters["suspected_by_others"] += 1
+                self._health.refuted()
+                self.refute(said.incarnation)
+            return
+        member = self._members.get(said.name)
+        if member is None or not member.live or said.incarnation < member.incarnation:
+            return
+        suspicion = self._suspicions.get(said.name)
+        if suspicion is None or said.incarnation > member.incarnation:
+            self._begin_suspicion(now, member, said)
+        elif suspicion.confirm(said.accuser):
+            self._timers.set(("suspicion", member.name), suspicion.deadline)
+            self._news.add(member.name, encode_message(said))
+
+    def _begin_suspicion(self, now: float, member: Member, said: Suspect) -> None:
+        profile, count = self._profile, self._members.live_count
+        expected = min(profile.suspicion_confirmations, count - 2) if profile.lifeguard else 0
+        shortest = profile.suspicion_min_s(count)
+        longest = shortest * profile.suspicion_max_multiplier
+        suspicion = Suspicion(now, said.accuser, expected, shortest, longest)
+        self._suspicions[member.name] = suspicion
+        member.incarnation = said.incarnation
+        was_alive = member.state == "alive"
+        self._members.set_state(member, "suspect", now)
+        self._timers.set(("suspicion", member.name), suspicion.deadline)
+        self._news.add(member.name, encode_message(said))
+        self._outbox.counters["suspicions"] += 1
+        if was_alive:
+            self._outbox.tell(NodeUpdate(view(member)))
+
+    def suspicion_expired(self, now: float, name: str) -> None:
+        """A suspect did not refute in time."""
+        member = self._members.get(name)
+        if member is not None and member.state == "suspect":
+            self._outbox.counters["declared_dead"] += 1
+            self.dead(now, Dead(name, member.incarnation, self._local.name))
+
+    def dead(self, now: float, said: Dead) -> None:
+        """Someone declares a member dead; the member itself, that it left."""
+        if said.name == self._local.name:
+            if said.incarnation >= self._local.incarnation and not self._local.leaving:
+                self._outbox.counters["declared_dead_by_others"] += 1
+                self._health.refuted()
+                self.refute(said.incarnation)
+            return
+        member = self._members.get(said.name)
+        if member is None or said.incarnation < member.incarnation or not member.live:
+            return
+        self._end_suspicion(member)
+        member.incarnation = said.incarnation
+        self._members.set_state(member, "left" if said.accuser == said.name else "dead", now)
+        self._news.add(member.name, encode_message(said))
+        self._outbox.tell(NodeLeave(view(member)))
+
+    def merge(self, now: float, record: MemberRecord) -> None:
+        """Take one row of a full exchange.
+
+        What the other side holds dead is only suspect to us, so that it can still refute; and a member it holds dead
+        that we never heard of is none of our business.
+        """
+        said, name = record.alive, record.alive.name
+        known = name == self._local.name or self._members.get(name) is not None
+        if record.state in ("dead", "left") and not known:
+            return
+        self.alive(now, said)
+        if record.state == "left":
+            self.dead(now, Dead(name, said.incarnation, name))
+        elif record.state != "alive":
+            self.suspect(now, Suspect(name, said.incarnation, self._local.name))
+
+    def refute(self, incarnation: int) -> None:
+        """Say that we are alive, above what was said."""
+        local = self._local
+        if local.silent or local.leaving:
+            return
+        local.incarnation = max(local.incarnation, incarnation) + 1
+        self._outbox.counters["refutations"] += 1
+        self._news.add(local.name, encode_message(local.alive))
+
+    def shift(self, pause_s: float) -> None:
+        """Our own process stood still."""
+        for suspicion in self._suspicions.values():
+            suspicion.shift(pause_s)
+
+    def _end_suspicion(self, member: Member) -> None:
+        if self._suspicions.pop(member.name, None) is not None:
+            self._timers.cancel(("suspicion", member.name))
+
+
+def view(member: Member) -> MemberView:
+    """Copy a member for services and operators."""
+    alive = member.alive
+    return MemberView(member.name, member.state, member.incarnation, member.address, alive.metadata, member.since)
+
+
+def _differs(old: Alive, new: Alive) -> bool:
+    return (old.session, old.host, old.port, old.metadata) != (new.session, new.host, new.port, new.metadata)

@@ -1,0 +1,311 @@
+"""The SWIM core: one member's membership protocol, without sockets, clocks or dice.
+
+``Swim.handle(now, event) -> Ready`` is the whole door. This file decides when something happens: rounds, dedicated
+gossip, full exchanges, reconnection, forgetting, leaving. What a probe is, is in ``probing.py``; what to believe, in
+``rumours.py``; what rides along, in ``outbox.py``. Gossip suggests, it decides nothing about placement or leadership
+(``docs/membership.md``). Sources: SWIM (Das, Gupta, Motivala, 2002); Lifeguard (Dadgar, Phillips, Currey, 2018).
+"""
+
+from random import Random
+
+from membership.dissemination import Dissemination
+from membership.events import (
+    ExchangeFailed,
+    Input,
+    LeaveRequested,
+    Left,
+    MessagesReceived,
+    MetadataChanged,
+    Ready,
+    RecordsReceived,
+    SeedsResolved,
+    Tick,
+)
+from membership.local_health import LocalHealth
+from membership.members import Member, Members, MemberView
+from membership.metadata import NodeMetadata, encode_metadata
+from membership.outbox import Outbox
+from membership.packets import (
+    Ack,
+    Address,
+    Alive,
+    Dead,
+    MemberRecord,
+    Message,
+    Nack,
+    Ping,
+    PingReq,
+    Suspect,
+    encode_message,
+)
+from membership.probing import Probing
+from membership.profiles import Profile
+from membership.rumours import LocalMember, Rumours, view
+from membership.timers import Timers
+
+__all__ = ["Swim"]
+
+JOIN_FANOUT = 3  # seeds asked at a time
+JOIN_RETRY_S = 0.5  # first pause between attempts to join; doubled up to JOIN_RETRY_MAX_S
+JOIN_RETRY_MAX_S = 8.0
+
+
+class Swim:
+    """One member's view of the cluster."""
+
+    def __init__(
+        self,
+        metadata: NodeMetadata,
+        address: Address,
+        session: int,
+        incarnation: int,
+        profile: Profile,
+        rng: Random,
+        now: float,
+    ) -> None:
+        """Start alone.
+
+        Args:
+            metadata: Ours; its name is our name.
+            address: Where others reach our gossip, as they see it.
+            session: Unpredictable and new for each start of the process, 63 bits.
+            incarnation: First SWIM incarnation; above that of our former process saves one refutation.
+            profile: The constants.
+            rng: All choices draw from it.
+            now: Seconds on the clock of every later ``now``.
+        """
+        encode_metadata(metadata)
+        self._profile = profile
+        self._rng = rng
+        self._local = LocalMember(metadata, address, session, incarnation, now)
+        self.members = Members(rng)
+        self._news = Dissemination()
+        self.health = LocalHealth(profile.local_health_max, enabled=profile.lifeguard)
+        self._timers = Timers()
+        self._outbox = Outbox(profile, self.members, self._news, metadata.name)
+        parts = (self.health, self._timers, self._outbox)
+        self._rumours = Rumours(profile, self._local, self.members, self._news, *parts)
+        self._probing = Probing(profile, self._local, self.members, *parts, self._rumours)
+        self._seeds: tuple[Address, ...] = ()
+        self._join_retry_s = JOIN_RETRY_S
+        self._pending_metadata: NodeMetadata | None = None
+        self._leave_by = 0.0
+        self._timers.set(("reconnect", 0), now + self._jitter(profile.reconnect_interval_s))
+        self._timers.set(("push_pull", 0), now + self._jitter(profile.push_pull_interval_s))
+        self._timers.set(("forget", 0), now + profile.dead_retention_s / 10)
+
+    @property
+    def local(self) -> LocalMember:
+        """Ourselves."""
+        return self._local
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What happened so far, by name."""
+        return dict(self._outbox.counters)
+
+    def views(self) -> list[MemberView]:
+        """Every member as we see it, ourselves included, sorted by name."""
+        views = [view(member) for member in self.members.all()]
+        return sorted([*views, self._local.view()], key=lambda each: each.name)
+
+    def records(self) -> list[MemberRecord]:
+        """Our half of a full exchange, ourselves first."""
+        rows = [MemberRecord("left" if self._local.leaving else "alive", self._local.alive)]
+        for member in self.members.all():
+            said = member.alive
+            if said.incarnation != member.incarnation:  # suspected above what it last said of itself
+                said = Alive(member.incarnation, said.session, said.host, said.port, said.metadata)
+            rows.append(MemberRecord(member.state, said))
+        return rows
+
+    def handle(self, now: float, event: Input) -> Ready:
+        """Take one event; return what should happen. Timers fire on ``Tick`` alone, so that packets that wait in a
+        socket buffer are heard before anybody is judged for their absence."""
+        if self._local.silent:
+            return Ready()
+        self._notice_pause(now)
+        match event:
+            case MessagesReceived():
+                self._messages_received(now, event)
+            case Tick():
+                self._fire_timers(now)
+            case RecordsReceived():
+                self._records_received(now, event)
+            case SeedsResolved():
+                self._seeds = event.addresses
+                if not self._local.joined and ("join", 0) not in self._timers:
+                    self._join(now)
+            case ExchangeFailed():
+                self._outbox.counters["exchanges_failed"] += 1
+            case MetadataChanged():
+                self._metadata_changed(now, event.metadata)
+            case LeaveRequested():
+                self._leave(now)
+        return self._ready(now)
+
+    def _ready(self, now: float) -> Ready:
+        if self._news and not self._local.silent and ("gossip", 0) not in self._timers:
+            self._timers.set(("gossip", 0), now + self._jitter(self._profile.gossip_interval_s))
+        return self._outbox.flush(self._timers.next_deadline)
+
+    def _notice_pause(self, now: float) -> None:
+        """A timer far overdue means that this process stood still (stopped, swapped, starved of processor time).
+
+        Nothing the others said could be heard in that time, so nobody is judged by it: every deadline moves.
+        """
+        late_s = now - self._timers.next_deadline
+        if not self._profile.lifeguard or late_s <= self._profile.pause_threshold_s:
+            return
+        self._outbox.counters["pauses"] += 1
+        self.health.paused()
+        self._timers.shift(late_s)
+        self._rumours.shift(late_s)
+        self._probing.abandon()
+
+    def _messages_received(self, now: float, event: MessagesReceived) -> None:
+        for message in event.messages:
+            # Looked up each time: a message before may have replaced or removed the sender's process.
+            sender = self.members.by_session(event.sender_session)
+            if sender is None or self._local.silent:
+                return
+            self._message(now, sender, message)
+
+    def _message(self, now: float, sender: Member, message: Message) -> None:
+        match message:
+            case Ping():
+                self._probing.ping(sender, message)
+            case Ack():
+                self._probing.ack(sender, message)
+            case Nack():
+                self._probing.nack(sender, message)
+            case PingReq():
+                self._probing.ping_req(now, sender, message)
+            case Alive():
+                self._rumours.alive(now, message)
+            case Suspect():
+                self._rumours.suspect(now, message)
+            case Dead():
+                self._rumours.dead(now, message)
+
+    def _fire_timers(self, now: float) -> None:
+        while not self._local.silent and (key := self._timers.pop_due(now)) is not None:
+            self._fire(now, *key)
+
+    def _fire(self, now: float, kind: str, which: str | int) -> None:
+        match kind, which:
+            case "round", _:
+                self._probing.round_ended(now)
+            case "direct", _:
+                self._probing.direct_timeout()
+            case "nack", int(sequence):
+                self._probing.relay_nack(sequence)
+            case "relay", int(sequence):
+                self._probing.relay_ended(sequence)
+            case "suspicion", str(name):
+                self._rumours.suspicion_expired(now, name)
+            case "gossip", _:
+                self._gossip(now)
+            case "join", _:
+                self._join(now)
+            case "push_pull", _:
+                self._push_pull(now)
+            case "reconnect", _:
+                self._reconnect(now)
+            case "metadata", _:
+                self._tell_metadata()
+            case "forget", _:
+                self._forget(now)
+            case _:
+                raise AssertionError(f"unknown timer {kind} {which}")
+
+    def _gossip(self, now: float) -> None:
+        for member in self.members.sample(self._profile.gossip_fanout):
+            self._outbox.gossip(member)
+        if not self.members.live:
+            self._news.discard(self._local.name)  # nobody to tell; a full exchange tells whoever comes
+        told = self._local.name not in self._news
+        if self._local.leaving and (told or now >= self._leave_by):
+            self._local.silent = True
+            self._timers.clear()
+            self._outbox.tell(Left())
+        elif self._news and self.members.live:
+            self._timers.set(("gossip", 0), now + self._profile.gossip_interval_s)
+
+    def _join(self, now: float) -> None:
+        """Ask some seeds for the cluster's state, again and again until one answers."""
+        if self._local.joined:
+            return
+        seeds = self._strange_seeds()
+        for address in self._rng.sample(seeds, min(JOIN_FANOUT, len(seeds))):
+            self._outbox.exchange(address)
+        if seeds:
+            self._timers.set(("join", 0), now + self._join_retry_s * (0.75 + self._rng.random() / 2))
+            self._join_retry_s = min(JOIN_RETRY_MAX_S, 2 * self._join_retry_s)
+
+    def _push_pull(self, now: float) -> None:
+        for member in self.members.sample(1):
+            self._outbox.exchange(member.address)
+        period_s = self._profile.push_pull_s(self.members.live_count)
+        self._timers.set(("push_pull", 0), now + self._jitter(period_s) + period_s / 2)
+
+    def _reconnect(self, now: float) -> None:
+        """Try one address of somebody we hold dead or never met: it may be the other half of a healed partition."""
+        dead = [member.address for member in self.members.all() if member.state == "dead"]
+        candidates = sorted({*dead, *self._strange_seeds()})
+        if candidates and self._local.joined:
+            self._outbox.exchange(self._rng.choice(candidates))
+        period_s = self._profile.reconnect_interval_s
+        self._timers.set(("reconnect", 0), now + self._jitter(period_s) + period_s / 2)
+
+    def _strange_seeds(self) -> list[Address]:
+        """Seeds at which nobody alive is known, and not ourselves."""
+        known = {member.address for member in self.members.live} | {self._local.address}
+        return [address for address in self._seeds if address not in known]
+
+    def _records_received(self, now: float, event: RecordsReceived) -> None:
+        for record in event.records:
+            self._rumours.merge(now, record)
+        others = any(record.alive.name != self._local.name for record in event.records)
+        if others and not self._local.silent:
+            if not self._local.joined:
+                self._timers.cancel(("join", 0))
+                self._local.joined = True
+            # Not at once: the others must first hear of our session, or our first pings find no ear.
+            self._probing.start(now, self._profile.protocol_period_s * (1 + self._rng.random()))
+
+    def _metadata_changed(self, now: float, metadata: NodeMetadata) -> None:
+        if metadata.name != self._local.name:
+            raise ValueError("a member cannot change its name")
+        encode_metadata(metadata)
+        self._pending_metadata = metadata
+        if ("metadata", 0) not in self._timers:
+            self._tell_metadata()
+            self._timers.set(("metadata", 0), now + self._profile.metadata_interval_s)
+
+    def _tell_metadata(self) -> None:
+        metadata, self._pending_metadata = self._pending_metadata, None
+        if metadata is None or metadata == self._local.metadata or self._local.leaving:
+            return
+        self._local.metadata = metadata
+        self._local.incarnation += 1
+        self._news.add(self._local.name, encode_message(self._local.alive))
+
+    def _leave(self, now: float) -> None:
+        if self._local.leaving:
+            return
+        self._local.leaving = True
+        self._leave_by = now + self._profile.leave_timeout_s
+        goodbye = Dead(self._local.name, self._local.incarnation, self._local.name)
+        self._news.add(self._local.name, encode_message(goodbye))
+        self._timers.set(("gossip", 0), now)
+
+    def _forget(self, now: float) -> None:
+        for member in self.members.all():
+            if not member.live and now - member.since >= self._profile.dead_retention_s:
+                self.members.remove(member)
+                self._news.discard(member.name)
+        self._timers.set(("forget", 0), now + self._profile.dead_retention_s / 10)
+
+    def _jitter(self, period_s: float) -> float:
+        return period_s * self._rng.random()
