@@ -165,15 +165,21 @@ def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str
         raise LinkError("HELLO without a usable node name and incarnation")
     if hello.node == mine.node:
         raise LinkError(f"the peer uses this node's own name {mine.node!r}")
-    if certified is not None:
-        # Several commands of one operator run at once: each is "<name in the certificate>/<anything>".
-        name = hello.node.partition("/")[0] if hello.tier == TIER_OPERATOR else hello.node
-        if certified != (hello.cluster, hello.tier, name):
-            raise LinkError(
-                f"{hello.tier} {hello.node} of {hello.cluster} came with the certificate of "
-                f"{certified[1]} {certified[2]} of {certified[0]}"
-            )
+    if hello.tier == TIER_OPERATOR:
+        # Several commands of one operator run at once; the name before the slash is the certified one.
+        if certified is not None and certified[:2] != (hello.cluster, hello.tier):
+            raise LinkError(f"an operator came with the certificate of {_describe(certified)}")
+        name = certified[2] if certified is not None else TIER_OPERATOR
+        return PeerKey(f"{name}/{hello.node}", hello.tier, hello.incarnation)
+    claimed = (hello.cluster, hello.tier, hello.node)
+    if certified is not None and certified != claimed:
+        raise LinkError(f"{_describe(claimed)} came with the certificate of {_describe(certified)}")
     return PeerKey(hello.node, hello.tier, hello.incarnation)
+
+
+def _describe(identity: tuple[str, str, str]) -> str:
+    cluster, tier, node = identity
+    return f"{tier} {node} of cluster {cluster}"
 
 
 def dials(tier: str, node: str, peer_tier: str, peer_node: str) -> bool:

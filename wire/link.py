@@ -144,9 +144,9 @@ class LinkCore:
         self._output_bytes -= size
         return b"".join(chunks)
 
-    def keepalive(self) -> bytes:
-        """Return a TAKEN frame without news, for a connection that was idle: the peer sees that we live."""
-        return self._taken_frame() if self.is_connected else _NO_OUTPUT
+    def keepalive(self) -> None:
+        """Make the next ``take_output`` carry a TAKEN without news: an idle connection shows that we live."""
+        self._taken_told = -1
 
     def _taken_frame(self) -> bytes:
         self._taken_told = self.taken

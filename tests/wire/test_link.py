@@ -67,7 +67,8 @@ def test_one_taken_per_flush_however_many_frames() -> None:
     right.receive(left.take_output())
     assert len(right.take_output()) == HEADER_BYTES + 8
     assert right.take_output() == b""
-    assert len(right.keepalive()) == HEADER_BYTES + 8
+    right.keepalive()
+    assert len(right.take_output()) == HEADER_BYTES + 8
 
 
 def test_resumes_at_the_first_frame_not_taken() -> None:

@@ -1,0 +1,276 @@
+"""LinkHub over loopback: who dials, what survives a broken connection, who is refused."""
+
+import datetime
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from conf.errors import ExitCode, UserError
+from wire.authority import DevelopmentAuthority
+from wire.frames import FrameKind
+from wire.hello import NodeIdentity, PeerKey, encode_hello
+from wire.messages import Admin, AdminReply, decode_control, encode_control
+from wire.request import request
+from wire.service import LinkHub
+from wire.tls import LinkContexts, link_contexts
+
+CONTROL = FrameKind.CONTROL
+
+
+class Node:
+    """A hub that writes down what its callbacks are told."""
+
+    def __init__(
+        self, tier: str, name: str, incarnation: int = 1, contexts: LinkContexts | None = None, cluster: str = "test"
+    ) -> None:
+        self.log: list[tuple[str, str, object]] = []
+        self.frames: list[bytes] = []
+        self.changed = trio.Event()
+        self.on_frame: Callable[[PeerKey, bytes], None] | None = None
+        self.hub = LinkHub(
+            NodeIdentity(cluster, name, tier, incarnation),
+            contexts,
+            on_frame=self._frame,
+            on_up=lambda peer: self._note("up", peer),
+            on_down=lambda peer: self._note("down", peer),
+            on_reset=lambda peer: self._note("reset", peer),
+            rng=random.Random(1),
+        )
+
+    def _frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
+        assert kind in (CONTROL, FrameKind.RAFT)
+        self.frames.append(payload)
+        if self.on_frame is not None:
+            self.on_frame(peer, payload)
+        self._wake()
+
+    def _note(self, what: str, peer: PeerKey) -> None:
+        self.log.append((what, peer.node, peer.incarnation))
+        self._wake()
+
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        with trio.fail_after(10):
+            while not condition():
+                await self.changed.wait()
+
+
+async def start(nursery: trio.Nursery, node: Node, listen: str = "127.0.0.1:0") -> str:
+    return str(await nursery.start(node.hub.run, listen))
+
+
+def certificates(folder: Path, tier: str, name: str, cluster: str = "test") -> LinkContexts:
+    authority = DevelopmentAuthority(folder, cluster, datetime.datetime.now(datetime.UTC))
+    return link_contexts(authority.operator(name) if tier == "operator" else authority.node(tier, name))
+
+
+async def test_lower_rank_dials_and_both_may_send(tmp_path: Path) -> None:
+    """A storage node dials a router; frames go both ways over mutual TLS."""
+    router = Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0"))
+    storage = Node("storage", "storage-0", contexts=certificates(tmp_path, "storage", "storage-0"))
+    async with trio.open_nursery() as nursery:
+        address = await start(nursery, router)
+        storage_address = await start(nursery, storage)
+        router.hub.set_peers({"storage-0": ("storage", storage_address)})  # not its turn to dial
+        storage.hub.set_peers({"router-0": ("router", address)})
+        await storage.until(lambda: ("up", "router-0", 1) in storage.log)
+        assert storage.hub.send("router-0", CONTROL, b"ping")
+        await router.until(lambda: router.frames == [b"ping"])
+        assert router.hub.send("storage-0", CONTROL, b"pong")
+        await storage.until(lambda: storage.frames == [b"pong"])
+        assert router.hub.connected() == [PeerKey("storage-0", "storage", 1)]
+        assert router.log == [("up", "storage-0", 1)]
+        assert not router.hub.send("storage-9", CONTROL, b"")
+        nursery.cancel_scope.cancel()
+
+
+async def test_frames_survive_a_broken_connection() -> None:
+    """What was sent while the connection was down arrives after the reconnect, once and in order."""
+    router, edge = Node("router", "router-0"), Node("edge", "edge-0")
+    async with trio.open_nursery() as nursery:
+        address = await start(nursery, router)
+        await start(nursery, edge)
+        edge.hub.set_seeds([address])
+        await edge.until(lambda: len(edge.log) == 1)
+        for number in range(200):
+            assert edge.hub.send("router-0", CONTROL, b"%d" % number)
+            if number % 20 == 10:
+                peer = router.hub._peers.get("edge-0")
+                assert peer is not None
+                router.hub._drop_connection(peer)
+                await trio.sleep(0)
+        await router.until(lambda: len(router.frames) == 200)
+        assert router.frames == [b"%d" % number for number in range(200)]
+        assert ("reset", "edge-0", 1) not in router.log
+        nursery.cancel_scope.cancel()
+
+
+async def test_another_incarnation_resets_and_an_older_one_is_refused() -> None:
+    """A new life voids everything of the old one; the old one is not let in again."""
+    router = Node("router", "router-0")
+    async with trio.open_nursery() as nursery:
+        address = await start(nursery, router)
+        for incarnation in (5, 6):
+            edge = Node("edge", "edge-0", incarnation)
+            async with trio.open_nursery() as life:
+                await start(life, edge)
+                edge.hub.set_seeds([address])
+                await edge.until(lambda edge=edge: len(edge.log) == 1)  # type: ignore[misc]
+                life.cancel_scope.cancel()
+        await router.until(lambda: len(router.log) == 5)
+        assert router.log == [
+            ("up", "edge-0", 5),
+            ("down", "edge-0", 5),
+            ("reset", "edge-0", 5),
+            ("up", "edge-0", 6),
+            ("down", "edge-0", 6),
+        ]
+        stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
+        await stream.send_all(encode_hello(NodeIdentity("test", "edge-0", "edge", 4)))
+        assert await stream.receive_some() == b""
+        assert router.hub.connections_refused == 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("tier", "name", "cluster"),
+    [("router", "router-1", "test"), ("storage", "storage-7", "test"), ("storage", "storage-0", "other")],
+)
+async def test_a_certificate_of_another_node_tier_or_cluster_is_refused(
+    tmp_path: Path, tier: str, name: str, cluster: str
+) -> None:
+    """HELLO must say what the certificate says."""
+    router = Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0"))
+    liar = Node(tier, name, contexts=certificates(tmp_path, "storage", "storage-0"), cluster=cluster)
+    async with trio.open_nursery() as nursery:
+        address = await start(nursery, router)
+        await start(nursery, liar)
+        liar.hub.set_seeds([address])
+        with trio.fail_after(5):
+            while router.hub.connections_refused == 0:
+                await trio.sleep(0.01)
+        assert router.log == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_plain_speakers_and_strangers_do_not_get_past_tls(tmp_path: Path) -> None:
+    """No certificate of our authority, no link."""
+    router = Node("router", "router-0", contexts=certificates(tmp_path / "a", "router", "router-0"))
+    stranger = Node("storage", "storage-0", contexts=certificates(tmp_path / "b", "storage", "storage-0"))
+    async with trio.open_nursery() as nursery:
+        address = await start(nursery, router)
+        await start(nursery, stranger)
+        stranger.hub.set_peers({"router-0": ("router", address)})
+        stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
+        await stream.send_all(encode_hello(NodeIdentity("test", "storage-0", "storage", 1)))
+        with trio.fail_after(5):
+            while router.hub.connections_refused < 2:
+                await trio.sleep(0.01)
+        assert router.log == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_tier_may_not_send_what_is_not_its_to_send() -> None:
+    """An edge cannot speak Raft: its link is closed and stays closed for this life."""
+    router, edge = Node("router", "router-0"), Node("edge", "edge-0")
+    async with trio.open_nursery() as nursery:
+        address = await start(nursery, router)
+        await start(nursery, edge)
+        edge.hub.set_seeds([address])
+        await edge.until(lambda: len(edge.log) == 1)
+        edge.hub.send("router-0", FrameKind.RAFT, b"vote for me")
+        await router.until(lambda: ("down", "edge-0", 1) in router.log)
+        with trio.fail_after(5):
+            while router.hub.connections_refused == 0:
+                await trio.sleep(0.01)
+        assert router.frames == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_silent_connection_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    """Half-open is noticed in less than 5 s; an idle but living peer is kept."""
+    del autojump_clock
+    from wire.connection import Connection
+    from wire.link import LinkCore
+
+    def connection() -> tuple[Connection, trio.testing.MemorySendStream]:
+        ours, theirs = trio.testing.memory_stream_pair()
+        core = LinkCore()
+        core.connected(0)
+        return Connection(ours, core, lambda _kind, _payload: None), theirs  # type: ignore[arg-type, return-value]
+
+    silent, _theirs = connection()
+    began = trio.current_time()
+    await silent.run(b"")
+    assert "nothing heard" in silent.why
+    assert 3.0 < trio.current_time() - began < 5.0
+
+    left, right = trio.testing.memory_stream_pair()
+    cores = [LinkCore(), LinkCore()]
+    with trio.move_on_after(60):
+        async with trio.open_nursery() as nursery:
+            for stream, core in zip((left, right), cores, strict=True):
+                core.connected(0)
+                idle = Connection(stream, core, lambda _kind, _payload: None)  # type: ignore[arg-type]
+                nursery.start_soon(idle.run, b"")
+    assert trio.current_time() - began > 60
+
+
+async def test_operator_asks_a_router(tmp_path: Path) -> None:
+    """`request` gets the reply of its own number, and clear words when nobody is there."""
+    router = Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0"))
+
+    def answer(peer: PeerKey, payload: bytes) -> None:
+        message = decode_control(payload)
+        assert isinstance(message, Admin) and peer.tier == "operator" and peer.node.startswith("operator/cli-")
+        for number in (message.request + 1, message.request):
+            reply = AdminReply(request=number, ok=True, result={"verb": message.verb, "request": number})
+            assert router.hub.send(peer.node, CONTROL, encode_control(reply))
+
+    router.on_frame = answer
+    operator = certificates(tmp_path, "operator", "operator")
+    async with trio.open_nursery() as nursery:
+        address = await start(nursery, router)
+        reply = await request(address, operator, Admin(request=3, verb="ring show"), cluster="test")
+        assert reply.result == {"verb": "ring show", "request": 3}
+        await router.until(lambda: router.log[-1][0] == "reset")  # an operator's link is not kept
+        with pytest.raises(UserError, match="belongs to cluster 'test', this node to 'other'"):
+            await request(address, operator, Admin(request=3, verb="ring show"), cluster="other")
+        router.on_frame = None
+        with pytest.raises(UserError, match="did not answer") as caught:
+            await request(address, operator, Admin(request=4, verb="x"), cluster="test", timeout_s=0.2)
+        assert caught.value.exit_code == ExitCode.NOT_READY
+        nursery.cancel_scope.cancel()
+    with pytest.raises(UserError, match="cannot reach router"):
+        await request(address, operator, Admin(request=4, verb="x"), cluster="test")
+
+
+async def test_port_in_use_is_one_clear_line() -> None:
+    """No traceback for what an operator can mend."""
+    first, second = Node("router", "router-0"), Node("router", "router-1")
+    async with trio.open_nursery() as nursery:
+        address = await start(nursery, first)
+        with pytest.raises(UserError, match=f"cannot listen for nodes on {address}: Address already in use"):
+            await second.hub.run(address)
+        nursery.cancel_scope.cancel()
+
+
+async def test_no_room_is_told_and_counted() -> None:
+    """A peer that is away cannot make the buffer grow without bound."""
+    router, edge = Node("router", "router-0"), Node("edge", "edge-0")
+    edge.hub._resend_bytes_max = 1000
+    async with trio.open_nursery() as nursery:
+        address = await start(nursery, router)
+        await start(nursery, edge)
+        edge.hub.set_seeds([address])
+        await edge.until(lambda: len(edge.log) == 1)
+        assert edge.hub.send("router-0", CONTROL, bytes(900))
+        assert not edge.hub.send("router-0", CONTROL, bytes(900))
+        assert edge.hub.frames_refused == {"no_peer": 0, "no_room": 1}
+        nursery.cancel_scope.cancel()

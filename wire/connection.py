@@ -1,0 +1,185 @@
+"""One connection of a link: TLS, HELLO, and three small loops that read, write and watch for silence.
+
+Decides nothing about frames (``wire/link.py``) or about who may connect (``wire/service.py``).
+"""
+
+import ssl
+from collections.abc import Callable
+
+import trio
+
+from conf.errors import ExitCode, UserError
+from wire.hello import Hello, HelloReader, LinkError
+from wire.link import LinkCore
+from wire.tls import peer_identity
+
+__all__ = [
+    "HELLO_TIMEOUT_S",
+    "Connection",
+    "Stream",
+    "certified_identity",
+    "close_quietly",
+    "read_hello",
+    "split_address",
+    "wrap_tls",
+]
+
+HELLO_TIMEOUT_S = 4.0  # TCP, TLS and HELLO together
+WATCH_S = 0.5  # tick of the watch: something is written at least every second tick
+IDLE_TICKS_MAX = 7  # ticks without a byte: half-open, give it up (found in less than 5 s)
+READ_BYTES_MAX = 256 * 1024
+
+SecureStream = trio.SSLStream[trio.SocketStream]
+Stream = trio.SocketStream | SecureStream
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split ``host:port``; IPv6 hosts stand in brackets.
+
+    Raises:
+        UserError: Not of that form.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65535:
+        raise UserError(f"not an address: {address!r}, expected host:port", ExitCode.USAGE)
+    return host.strip("[]"), int(port)
+
+
+async def wrap_tls(stream: trio.SocketStream, context: ssl.SSLContext, *, server_side: bool) -> SecureStream:
+    """Do the TLS handshake; the caller bounds the wait.
+
+    Raises:
+        LinkError: Why it failed, in the words of the TLS library; the stream is closed.
+    """
+    secured = trio.SSLStream(stream, context, server_side=server_side, https_compatible=True)
+    try:
+        await secured.do_handshake()
+    except (trio.BrokenResourceError, ssl.SSLError) as error:
+        await close_quietly(stream)
+        raise LinkError(f"TLS handshake failed: {error.__cause__ or error or 'connection closed'}") from None
+    return secured
+
+
+def certified_identity(stream: Stream) -> tuple[str, str, str] | None:
+    """Return (cluster, tier, node) of the peer's certificate; None on a plaintext stream.
+
+    Raises:
+        LinkError: The certificate names no node.
+    """
+    if isinstance(stream, trio.SocketStream):
+        return None
+    try:
+        return peer_identity(stream)
+    except ValueError as error:
+        raise LinkError(str(error)) from None
+
+
+async def read_hello(stream: Stream) -> tuple[Hello, bytes]:
+    """Read the peer's HELLO and whatever came right behind it; the caller bounds the wait."""
+    reader = HelloReader()
+    while True:
+        data = await stream.receive_some(READ_BYTES_MAX)
+        if not data:
+            raise LinkError("closed before HELLO (refused by the peer: its log says why)")
+        hello = reader.receive(bytes(data))
+        if hello is not None:
+            return hello, reader.rest
+
+
+async def close_quietly(stream: Stream) -> None:
+    """Close without waiting for anybody."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await stream.aclose()
+
+
+class Connection:
+    """Moves bytes between a stream and a connected ``LinkCore`` until either end fails or ``close`` is called."""
+
+    __slots__ = ("_closed", "_core", "_idle_ticks", "_on_frame", "_quiet_ticks", "_scope", "_stream", "_wakeup", "why")
+
+    def __init__(self, stream: Stream, core: LinkCore, on_frame: Callable[[int, bytes], None]) -> None:
+        self._stream = stream
+        self._core = core
+        self._on_frame = on_frame
+        self._scope = trio.CancelScope()
+        self._closed = False  # from here on the core belongs to another connection
+        self._wakeup = trio.Event()
+        self._idle_ticks = self._quiet_ticks = 0  # since the last read, since the last write
+        self.why = "closed here"
+
+    def wake(self) -> None:
+        """There is something to write."""
+        self._wakeup.set()
+
+    def close(self) -> None:
+        """End the connection; nothing is read from or written to the core after this call."""
+        self._closed = True
+        self._scope.cancel()
+
+    async def run(self, rest: bytes) -> None:
+        """Serve until the connection ends; ``why`` says how. Errors of ``on_frame`` other than LinkError go up."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._read, rest)
+                    nursery.start_soon(self._write)
+                    nursery.start_soon(self._watch)
+        finally:
+            await close_quietly(self._stream)
+
+    def _end(self, why: str) -> None:
+        if not self._closed:
+            self.why = why
+        self._scope.cancel()
+
+    async def _read(self, rest: bytes) -> None:
+        data: bytes | bytearray = rest
+        try:
+            while True:
+                if data:
+                    self._take(bytes(data))
+                data = await self._stream.receive_some(READ_BYTES_MAX)
+                if not data:
+                    return self._end("closed by the peer")
+                self._idle_ticks = 0
+        except LinkError as error:
+            self._end(str(error))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._end(f"broken: {error.__cause__ or error}")
+
+    def _take(self, data: bytes) -> None:
+        if self._closed:
+            return
+        for frame in self._core.receive(data):
+            if self._closed:  # a callback ended this link: what follows is void with it
+                return
+            self._on_frame(frame.kind, frame.payload)
+        if self._core.wants_flush:
+            self._wakeup.set()
+
+    async def _write(self) -> None:
+        try:
+            while not self._closed:
+                data = self._core.take_output()
+                if data:
+                    await self._stream.send_all(data)  # unbounded: _watch ends it when the peer is silent
+                    self._quiet_ticks = 0
+                else:
+                    self._wakeup = trio.Event()
+                    await self._wakeup.wait()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._end(f"broken: {error.__cause__ or error}")
+
+    async def _watch(self) -> None:
+        """Notice a half-open connection, and let the peer notice that this one is not."""
+        # Ticks, not clock readings: a process that was stopped for a minute has to read first and judge then.
+        while True:
+            await trio.sleep(WATCH_S)
+            self._idle_ticks += 1
+            self._quiet_ticks += 1
+            if self._idle_ticks > IDLE_TICKS_MAX:
+                return self._end(f"nothing heard for {IDLE_TICKS_MAX * WATCH_S} s")
+            if self._quiet_ticks >= 2 and not self._closed:
+                self._core.keepalive()
+                self._wakeup.set()

@@ -1,0 +1,74 @@
+"""One request of an operator to a router: connect, HELLO, ask, read the answer, close.
+
+Used by the command line and by tests; what the verbs mean is decided by the node that answers.
+"""
+
+import math
+import os
+import time
+
+import trio
+
+from conf.errors import ExitCode, UserError
+from wire.connection import certified_identity, close_quietly, read_hello, split_address, wrap_tls
+from wire.frames import FrameKind
+from wire.hello import TIER_OPERATOR, LinkError, NodeIdentity, check_hello, encode_hello
+from wire.link import LinkCore
+from wire.messages import Admin, AdminReply, decode_control, encode_control
+from wire.tls import LinkContexts
+
+__all__ = ["request"]
+
+READ_BYTES_MAX = 256 * 1024
+
+
+async def request(
+    address: str,
+    contexts: LinkContexts | None,
+    message: Admin,
+    *,
+    cluster: str,
+    timeout_s: float = 10.0,
+) -> AdminReply:
+    """Send one Admin message to a router and return its reply.
+
+    Raises:
+        UserError: The router cannot be reached (exit code 4), refused the link (1), or did not answer in time (4).
+    """
+    identity = NodeIdentity(cluster, f"cli-{os.getpid()}", TIER_OPERATOR, time.time_ns())
+    try:
+        with trio.fail_after(timeout_s):
+            return await _exchange(address, contexts, message, identity)
+    except trio.TooSlowError:
+        waited = "" if math.isinf(timeout_s) else f" within {timeout_s:g} s"
+        raise UserError(f"router {address} did not answer{waited}", ExitCode.NOT_READY) from None
+    except (LinkError, trio.BrokenResourceError) as error:
+        raise UserError(f"router {address}: {error}") from None
+    except OSError as error:
+        why = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        raise UserError(f"cannot reach router {address}: {why}", ExitCode.NOT_READY) from None
+
+
+async def _exchange(address: str, contexts: LinkContexts | None, message: Admin, identity: NodeIdentity) -> AdminReply:
+    host, port = split_address(address)
+    plain = await trio.open_tcp_stream(host, port)
+    stream = plain if contexts is None else await wrap_tls(plain, contexts.client, server_side=False)
+    try:
+        await stream.send_all(encode_hello(identity))
+        hello, rest = await read_hello(stream)
+        check_hello(identity, hello, certified_identity(stream))
+        core = LinkCore()
+        core.connected(0)
+        core.send(FrameKind.CONTROL, encode_control(message))
+        await stream.send_all(core.take_output())
+        data = rest
+        while True:
+            for frame in core.receive(data):
+                reply = decode_control(frame.payload) if frame.kind == FrameKind.CONTROL else None
+                if isinstance(reply, AdminReply) and reply.request == message.request:
+                    return reply
+            data = bytes(await stream.receive_some(READ_BYTES_MAX))
+            if not data:
+                raise LinkError("closed before it answered")
+    finally:
+        await close_quietly(stream)
