@@ -10,7 +10,7 @@ import os
 
 __all__ = ["COMPILED_MODULES", "NotCompiled", "require_compiled"]
 
-COMPILED_MODULES: tuple[str, ...] = ()
+COMPILED_MODULES: tuple[str, ...] = ("mqtt.topic_trie",)
 
 
 class NotCompiled(RuntimeError):

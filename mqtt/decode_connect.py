@@ -1,0 +1,132 @@
+"""Reading CONNECT, the packet that says which protocol is spoken (MQTT 5.0 section 3.1, MQTT 3.1.1 section 3.1).
+
+An error carries in ``connect_version`` how it may be answered. Without it the peer is only closed on: 3.1.1 has no code
+for a malformed packet, and who cannot write the flags or the credentials is told nothing.
+"""
+
+from mqtt.data_types import read_binary, read_text, read_u16
+from mqtt.errors import MalformedPacket, RemoteProtocolError
+from mqtt.limits import DEFAULT_LIMITS, Limits
+from mqtt.packets import Connect, Will
+from mqtt.properties import WILL_PROPERTIES, Properties, PropertyId, decode_properties
+from mqtt.reasons import PacketType, ReasonCode
+
+__all__ = ["decode_connect"]
+
+_NAMES = {b"MQTT": (4, 5), b"MQIsdp": (3,)}
+
+_RESERVED = 0x01
+_CLEAN_START = 0x02
+_WILL = 0x04
+_WILL_QOS = 0x18
+_WILL_RETAIN = 0x20
+_PASSWORD = 0x40
+_USERNAME = 0x80
+
+
+def decode_connect(first_byte: int, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Connect:
+    """Decode the body of a CONNECT of MQTT 3.1, 3.1.1 or 5.0.
+
+    A zero-length client id is returned as it is: assigning one, or refusing it, is the broker's decision.
+
+    Raises:
+        MalformedPacket: 0x81, and RemoteProtocolError with 0x82, 0x84 (version) or 0x85 (client id).
+    """
+    version, offset = _protocol(data)
+    if offset >= len(data):
+        raise MalformedPacket("CONNECT ends before its flags")
+    flags = data[offset]
+    _check_flags(first_byte, flags, version)
+    try:
+        return _body(data, offset + 1, version, flags, limits)
+    except _Unanswered:
+        raise
+    except RemoteProtocolError as error:
+        if version == 5:
+            error.connect_version = 5
+        raise
+
+
+class _Unanswered(MalformedPacket):
+    """Refused without a word: credentials that are not well formed."""
+
+
+def _protocol(data: bytes) -> tuple[int, int]:
+    name, offset = read_binary(data, 0)
+    if offset >= len(data):
+        raise MalformedPacket("CONNECT ends before its protocol version")
+    version = data[offset]
+    versions = _NAMES.get(name)
+    if versions is None:  # [MQTT-3.1.2-1]: not MQTT at all, so no CONNACK either
+        raise RemoteProtocolError("unknown protocol name [MQTT-3.1.2-1]", ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
+    if version in versions:
+        return version, offset + 1
+    error = RemoteProtocolError(f"protocol version {version} [MQTT-3.1.2-2]", ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
+    # v3 [MQTT-3.1.2-2]: a level that 3.1.1 clients use is refused in their words, any other in those of MQTT 5.
+    error.connect_version = 4 if version in (3, 4) else 5
+    raise error
+
+
+def _check_flags(first_byte: int, flags: int, version: int) -> None:
+    if version == 3:  # MQTT 3.1 gave the fixed header's flags and the reserved one no meaning
+        flags &= ~_RESERVED
+    elif first_byte & 0x0F:
+        raise MalformedPacket("reserved flags in the first byte of CONNECT [MQTT-2.1.3-1]")
+    if flags & _RESERVED:
+        raise MalformedPacket("reserved connect flag is 1 [MQTT-3.1.2-3]")
+    if flags & _WILL:
+        if flags & _WILL_QOS == _WILL_QOS:
+            raise MalformedPacket("will QoS 3 [MQTT-3.1.2-12]")
+    elif flags & _WILL_QOS:
+        raise MalformedPacket("will QoS without a will [MQTT-3.1.2-11]")
+    elif flags & _WILL_RETAIN:
+        raise MalformedPacket("will retain without a will [MQTT-3.1.2-13]")
+    if version != 5 and flags & _PASSWORD and not flags & _USERNAME:
+        raise MalformedPacket("password without a user name, v3 [MQTT-3.1.2-22]")
+
+
+def _body(data: bytes, offset: int, version: int, flags: int, limits: Limits) -> Connect:
+    keep_alive_s, offset = read_u16(data, offset)
+    properties: Properties = {}
+    if version == 5:
+        properties, offset = decode_properties(data, offset, PacketType.CONNECT, limits)
+        if PropertyId.AUTHENTICATION_DATA in properties and PropertyId.AUTHENTICATION_METHOD not in properties:
+            raise RemoteProtocolError("authentication data without a method, section 3.1.2.11.10")
+    client_id, offset = _client_id(data, offset, limits)
+    will = None
+    if flags & _WILL:  # [MQTT-3.1.2-9]
+        will, offset = _will(data, offset, version, flags, limits)
+    username: str | None = None
+    password: bytes | None = None
+    try:
+        if flags & _USERNAME:  # [MQTT-3.1.2-17] [MQTT-3.1.3-12]
+            username, offset = read_text(data, offset, limits.control_characters)
+        if flags & _PASSWORD:  # [MQTT-3.1.2-19]
+            password, offset = read_binary(data, offset)
+    except MalformedPacket as error:
+        raise _Unanswered(str(error)) from error
+    if offset != len(data):  # [MQTT-3.1.2-16] [MQTT-3.1.2-18]
+        raise MalformedPacket("bytes behind the last field of CONNECT [MQTT-3.1.4-1]")
+    clean_start = bool(flags & _CLEAN_START)
+    return Connect(client_id, clean_start, keep_alive_s, version, will, username, password, properties)
+
+
+def _client_id(data: bytes, offset: int, limits: Limits) -> tuple[str, int]:
+    end = read_binary(data, offset)[1]  # a client id cut short is malformed, one of bad characters is not valid
+    try:
+        return read_text(data, offset, limits.control_characters)  # [MQTT-3.1.3-4]
+    except MalformedPacket as error:
+        assert end <= len(data)
+        error.reason_code = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8]: it names the field at fault
+        raise
+
+
+def _will(data: bytes, offset: int, version: int, flags: int, limits: Limits) -> tuple[Will, int]:
+    properties: Properties = {}
+    if version == 5:
+        properties, offset = decode_properties(data, offset, WILL_PROPERTIES, limits)
+    topic_name, offset = read_text(data, offset, limits.control_characters)  # [MQTT-3.1.3-11]
+    if not topic_name or "+" in topic_name or "#" in topic_name:
+        raise MalformedPacket("will topic is empty or has a wildcard [MQTT-4.7.0-1] [MQTT-4.7.3-1]")
+    payload, offset = read_binary(data, offset)
+    return Will(topic_name, payload, flags >> 3 & 3, bool(flags & _WILL_RETAIN), properties), offset

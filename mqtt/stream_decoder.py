@@ -1,0 +1,121 @@
+"""Framing: from a byte stream, cut anywhere, to packets (MQTT 5.0 section 2.1).
+
+Decides where a packet begins and ends, and refuses as early as the bytes allow: a bad first byte before its length, a
+length before its body. Nothing is kept that the limits forbid.
+"""
+
+from mqtt.decode import check_first_byte, decode_packet
+from mqtt.errors import MalformedPacket, RemoteProtocolError
+from mqtt.limits import DEFAULT_LIMITS, Limits
+from mqtt.packets import Connect, Packet
+from mqtt.reasons import PacketType, ReasonCode
+
+__all__ = ["StreamDecoder"]
+
+
+class StreamDecoder:
+    """Incremental decoder of one direction of one connection.
+
+    Args:
+        protocol_version: 3, 4 or 5. A CONNECT that passes by sets it.
+        limits: What the receiver takes.
+        connect_first: The first packet must be a CONNECT and no other may be [MQTT-3.1.0-1] [MQTT-3.1.0-2].
+
+    Attributes:
+        protocol_version: The version now spoken.
+        error: What ended the stream, or None. It is raised by the call that meets it, unless that call also has
+            packets to return, which stand before it in the stream: then by the next call.
+    """
+
+    def __init__(
+        self, protocol_version: int = 4, limits: Limits = DEFAULT_LIMITS, *, connect_first: bool = False
+    ) -> None:
+        self.protocol_version = protocol_version
+        self.error: RemoteProtocolError | None = None
+        self._limits = limits
+        self._connect_first = connect_first
+        self._first = True
+        self._buffer = bytearray()
+        self._body = 0  # where the body of the packet found last begins
+        self._needed = 1  # bytes that must be there before another look is worth it
+
+    def __len__(self) -> int:
+        """Return how many bytes wait for the rest of their packet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Packet]:
+        """Take the next bytes of the stream; return the packets that they complete.
+
+        Raises:
+            MalformedPacket: 0x81. The stream cannot be used any further.
+            RemoteProtocolError: 0x82, 0x95 for a packet above the limit, or another code.
+        """
+        if self.error is not None:
+            raise self.error
+        packets: list[Packet] = []
+        buffer = self._buffer
+        buffer += data
+        offset = 0
+        try:
+            while (end := self._frame_end(offset)) is not None:
+                packets.append(self._decode(offset, end))
+                offset = end
+        except RemoteProtocolError as error:
+            self.error = error
+            self._buffer = bytearray()
+            if not packets:
+                raise
+            return packets
+        if offset:
+            del buffer[:offset]
+            self._needed -= offset
+        return packets
+
+    def _frame_end(self, offset: int) -> int | None:
+        """Return where the packet at offset ends, or None while it is not complete."""
+        buffer = self._buffer
+        if len(buffer) < self._needed:
+            return None
+        if offset == len(buffer):
+            self._needed = offset + 1
+            return None
+        self._check_first_byte(buffer[offset])
+        length = shift = 0
+        for position in range(offset + 1, offset + 5):
+            if position == len(buffer):
+                self._needed = position + 1
+                return None
+            byte = buffer[position]
+            length |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+        else:
+            raise MalformedPacket("remaining length longer than four bytes, section 2.1.4")
+        if byte == 0 and shift and self.protocol_version == 5 and not self._first:
+            raise MalformedPacket("remaining length not in its shortest form [MQTT-1.5.5-1]")
+        end = position + 1 + length
+        limits = self._limits
+        if end - offset > (limits.first_packet_bytes_max if self._first else limits.maximum_packet_size):
+            raise RemoteProtocolError(f"packet of {end - offset} bytes", ReasonCode.PACKET_TOO_LARGE)
+        self._needed = end
+        if end > len(buffer):
+            return None
+        self._body = position + 1
+        return end
+
+    def _check_first_byte(self, first_byte: int) -> None:
+        if self._connect_first and (first_byte >> 4 == PacketType.CONNECT) != self._first:
+            if self._first:
+                raise RemoteProtocolError("the first packet is no CONNECT [MQTT-3.1.0-1]")
+            raise RemoteProtocolError("a second CONNECT [MQTT-3.1.0-2]")
+        check_first_byte(first_byte, self.protocol_version, self._limits)
+
+    def _decode(self, offset: int, end: int) -> Packet:
+        buffer = self._buffer
+        packet = decode_packet(buffer[offset], bytes(buffer[self._body : end]), self.protocol_version, self._limits)
+        self._first = False
+        self._needed = end + 1
+        if isinstance(packet, Connect):
+            self.protocol_version = packet.protocol_version
+        return packet

@@ -1,0 +1,314 @@
+# cython: annotation_typing=False
+"""Matching a topic name against many topic filters.
+
+``TopicTrie`` decides which entries a topic reaches. Filters without a wildcard, the most by far, are found with one
+hash lookup; only those with a wildcard stand in the tree, one node per level. What is stored under a filter (sessions,
+nodes, shared groups) and what overlapping filters mean is the owner's affair. Source: MQTT 5.0 section 4.7.
+
+Compiled (``mqtt/topic_trie.pxd`` types the nodes), with the same results uncompiled. Compiled indexing does not wrap
+around, so nothing here may count from the end.
+"""
+
+from collections.abc import Iterator
+from sys import intern
+from typing import Any
+
+from mqtt.errors import MqttError
+from mqtt.reasons import ReasonCode
+
+__all__ = ["VISITS_MAX", "TooManyVisits", "TopicTrie"]
+
+# A topic of depth d can reach at most 2^(d+1) nodes, and no more than all wildcard filters have; only filters made to
+# hurt come near this.
+VISITS_MAX = 10_000
+
+
+class TooManyVisits(MqttError):
+    """The filters stored make this topic too expensive to match; nothing was returned."""
+
+    reason_code = ReasonCode.QUOTA_EXCEEDED
+
+
+class Entries:
+    """What one filter holds: one key and value in place, or a dict of more."""
+
+    __slots__ = ("key", "many", "value")
+
+    def __init__(self, key: Any, value: Any) -> None:
+        self.key = key
+        self.value = value
+        self.many: dict[Any, Any] | None = None
+
+
+class Node:
+    """One level of filters with a wildcard."""
+
+    __slots__ = ("children", "here", "multi_level", "single_level")
+
+    def __init__(self) -> None:
+        self.children: dict[str, Node] | None = None  # by literal level
+        self.single_level: Node | None = None  # "+"
+        self.here: Entries | None = None  # filters that end at this level
+        self.multi_level: Entries | None = None  # filters that end with "#" below this level
+
+
+class TopicTrie:
+    """Entries (key, value) under topic filters; a key occurs once per filter.
+
+    Filters must be valid and without a share name. Values of None are not allowed: ``get`` could not tell them.
+
+    Args:
+        visits_max: Most nodes one match may touch.
+    """
+
+    __slots__ = ("_concrete", "_root", "_size", "visits_max")
+
+    def __init__(self, visits_max: int = VISITS_MAX) -> None:
+        self.visits_max = visits_max
+        self._concrete: dict[str, Entries] = {}
+        self._root = Node()
+        self._size = 0
+
+    def __len__(self) -> int:
+        """Return the number of entries, of all filters."""
+        return self._size
+
+    def add(self, topic_filter: str, key: Any, value: Any) -> bool:
+        """Store value under filter and key, replacing an older one; return True if the filter had no entry before."""
+        if "+" not in topic_filter and "#" not in topic_filter:
+            entries = self._concrete.get(topic_filter)
+            if entries is None:
+                self._concrete[topic_filter] = Entries(key, value)
+        else:
+            node = self._make_node(topic_filter)
+            multi_level = topic_filter.endswith("#")
+            entries = node.multi_level if multi_level else node.here
+            if entries is None:
+                if multi_level:
+                    node.multi_level = Entries(key, value)
+                else:
+                    node.here = Entries(key, value)
+        if entries is None:
+            self._size += 1
+            return True
+        self._size += _put(entries, key, value)
+        return False
+
+    def remove(self, topic_filter: str, key: Any) -> bool:
+        """Forget an entry; return True if its filter has no entry left by that (False too if there was none)."""
+        if "+" not in topic_filter and "#" not in topic_filter:
+            entries = self._concrete.get(topic_filter)
+            if entries is None or not _holds(entries, key):
+                return False
+            self._size -= 1
+            if not _discard(entries, key):
+                return False
+            del self._concrete[topic_filter]
+            return True
+        path = self._path(topic_filter)
+        if path is None:
+            return False
+        node = path[len(path) - 1]
+        multi_level = topic_filter.endswith("#")
+        entries = node.multi_level if multi_level else node.here
+        if entries is None or not _holds(entries, key):
+            return False
+        self._size -= 1
+        if not _discard(entries, key):
+            return False
+        if multi_level:
+            node.multi_level = None
+        else:
+            node.here = None
+        self._prune(path, topic_filter.split("/"))
+        return True
+
+    def get(self, topic_filter: str, key: Any) -> Any:
+        """Return the value stored under filter and key, or None."""
+        entries = self._find(topic_filter)
+        if entries is None:
+            return None
+        if entries.many is not None:
+            return entries.many.get(key)
+        return entries.value if entries.key == key else None
+
+    def entries(self, topic_filter: str) -> list[tuple[Any, Any]]:
+        """Return the (key, value) pairs of one filter."""
+        entries = self._find(topic_filter)
+        if entries is None:
+            return []
+        return [(entries.key, entries.value)] if entries.many is None else list(entries.many.items())
+
+    def match(self, topic: str) -> list[Any]:
+        """Return the values of all entries whose filter matches a topic name, in no order, duplicates included.
+
+        Raises:
+            TooManyVisits: If more than ``visits_max`` nodes would have to be touched.
+        """
+        found: list[Any] = []
+        entries = self._concrete.get(topic)
+        if entries is not None:
+            _collect(entries, found)
+        node = self._root
+        if node.children is None and node.single_level is None and node.multi_level is None:
+            return found
+        levels = topic.split("/")
+        depth = len(levels)
+        budget = self.visits_max
+        # Nodes reached, and how many levels lead to each: a stack of our own, so no topic can exhaust Python's.
+        nodes: list[Node] = []
+        depths: list[int] = []
+        if topic[:1] == "$":  # wildcards at the first level do not match it [MQTT-4.7.2-1]
+            first = None if node.children is None else node.children.get(levels[0])
+            if first is None:
+                return found
+            nodes.append(first)
+            depths.append(1)
+        else:
+            nodes.append(node)
+            depths.append(0)
+        while nodes:
+            node = nodes.pop()
+            position = depths.pop()
+            # Walk down the literal levels; only a "+" beside them needs the stack.
+            while True:
+                budget -= 1
+                if budget < 0:
+                    raise TooManyVisits(f"more than {self.visits_max} nodes for one topic")
+                if node.multi_level is not None:  # the parent level included (section 4.7.1.2)
+                    _collect(node.multi_level, found)
+                if position == depth:
+                    if node.here is not None:
+                        _collect(node.here, found)
+                    break
+                child = None if node.children is None else node.children.get(levels[position])
+                position += 1
+                beside = node.single_level
+                if beside is not None:
+                    if child is None:
+                        node = beside
+                        continue
+                    nodes.append(beside)
+                    depths.append(position)
+                if child is None:
+                    break
+                node = child
+        return found
+
+    def filters(self) -> Iterator[str]:
+        """Iterate over all filters that have an entry, in no order; the trie must not change meanwhile."""
+        return iter(list(self._concrete) + self._wildcard_filters())
+
+    def _wildcard_filters(self) -> list[str]:
+        filters: list[str] = []
+        stack: list[tuple[Node, str]] = [(self._root, "")]
+        while stack:
+            node, prefix = stack.pop()
+            if node.here is not None:
+                filters.append(prefix[: len(prefix) - 1])
+            if node.multi_level is not None:
+                filters.append(prefix + "#")
+            if node.single_level is not None:
+                stack.append((node.single_level, prefix + "+/"))
+            if node.children is not None:
+                for level, child in node.children.items():
+                    stack.append((child, prefix + level + "/"))
+        return filters
+
+    def _make_node(self, topic_filter: str) -> Node:
+        node = self._root
+        for level in topic_filter.split("/"):
+            if level == "#":
+                break
+            if level == "+":
+                if node.single_level is None:
+                    node.single_level = Node()
+                node = node.single_level
+                continue
+            if node.children is None:
+                node.children = {}
+            child = node.children.get(level)
+            if child is None:
+                child = Node()
+                node.children[intern(level)] = child  # levels repeat: "temperature" should exist once
+            node = child
+        return node
+
+    def _path(self, topic_filter: str) -> list[Node] | None:
+        """Return the nodes from the root to that of a filter with a wildcard."""
+        path = [self._root]
+        for level in topic_filter.split("/"):
+            if level == "#":
+                break
+            node = path[len(path) - 1]
+            if level == "+":
+                child = node.single_level
+            else:
+                child = None if node.children is None else node.children.get(level)
+            if child is None:
+                return None
+            path.append(child)
+        return path
+
+    def _find(self, topic_filter: str) -> Entries | None:
+        if "+" not in topic_filter and "#" not in topic_filter:
+            return self._concrete.get(topic_filter)
+        path = self._path(topic_filter)
+        if path is None:
+            return None
+        node = path[len(path) - 1]
+        return node.multi_level if topic_filter.endswith("#") else node.here
+
+    def _prune(self, path: list[Node], levels: list[str]) -> None:
+        """Unlink the nodes at the end of path that hold nothing."""
+        for position in range(len(path) - 1, 0, -1):
+            node = path[position]
+            if node.here is not None or node.multi_level is not None:
+                return
+            if node.single_level is not None or node.children is not None:
+                return
+            parent = path[position - 1]
+            if levels[position - 1] == "+":
+                parent.single_level = None
+            elif parent.children is not None:
+                del parent.children[levels[position - 1]]
+                if not parent.children:
+                    parent.children = None
+
+
+def _put(entries: Entries, key: Any, value: Any) -> int:
+    """Store an entry beside others; return how many were added, 0 or 1."""
+    many = entries.many
+    if many is None:
+        if entries.key == key:
+            entries.value = value
+            return 0
+        entries.many = {entries.key: entries.value, key: value}
+        entries.key = entries.value = None
+        return 1
+    added = 0 if key in many else 1
+    many[key] = value
+    return added
+
+
+def _holds(entries: Entries, key: Any) -> bool:
+    return key in entries.many if entries.many is not None else bool(entries.key == key)
+
+
+def _discard(entries: Entries, key: Any) -> bool:
+    """Remove a key that is there; return whether nothing is left."""
+    many = entries.many
+    if many is None:
+        return True
+    del many[key]
+    if len(many) == 1:
+        entries.key, entries.value = many.popitem()
+        entries.many = None
+    return False
+
+
+def _collect(entries: Entries, found: list[Any]) -> None:
+    if entries.many is None:
+        found.append(entries.value)
+    else:
+        found.extend(entries.many.values())
