@@ -65,8 +65,11 @@ class KeyValueStore(Protocol):
     def scan_reverse(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
         """Return up to limit rows with start <= key < stop, the highest key first."""
 
-    def begin_sync(self) -> SyncTicket:
-        """Prepare a sync that covers every commit so far."""
+    def begin_sync(self, *, marker: bool = False) -> SyncTicket:
+        """Prepare a sync that covers every commit so far, and the marker if asked or if it is a group behind."""
+
+    def require_room(self, *, reclaiming: bool = False) -> None:
+        """Raise StoreFull if ``write`` would; ask before an operation is ordered, not when it is written."""
 
     def acked(self, commit_no: int) -> None:
         """Note, before anybody is told, that commits up to this one are about to be acknowledged."""

@@ -3,9 +3,9 @@
 The options of lsm-db are constants of ``storage/store.py``: another value there is another durability, not a tuning.
 """
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-__all__ = ["StoreSettings"]
+__all__ = ["GroupCommitSettings", "StoreSettings"]
 
 
 class StoreSettings(BaseModel, frozen=True, extra="forbid"):
@@ -18,3 +18,16 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     value_bytes_max: int = Field(
         default=1024 * 1024, ge=1024, le=1024 * 1024
     )  # above 2 GiB lsm-db loses values silently
+
+
+class GroupCommitSettings(BaseModel, frozen=True, extra="forbid"):
+    """When writes of several operations become one transaction and one sync."""
+
+    delay_s: PositiveFloat = 0.002  # between sync starts under load; higher saves syncs and adds to every latency
+    batch_ops: PositiveInt = 512  # rows that end the waiting
+    batch_bytes: PositiveInt = 256 * 1024  # likewise
+    batch_ops_max: PositiveInt = 8192  # rows in one transaction when a slow disk let them pile up
+    batch_bytes_max: PositiveInt = 4 * 1024 * 1024  # likewise; more than autoflush would flush inside one commit
+    small_batch_ops: PositiveInt = 16  # batches below this on average: the next one does not wait at all
+    backlog_bytes_max: PositiveInt = 32 * 1024 * 1024  # submitted, not committed: above it readers must stop reading
+    marker_idle_s: PositiveFloat = 0.1  # of rest, until the marker is synced too

@@ -2,7 +2,7 @@
 
 ``ModelDisk`` outlives the process, ``ModelStore`` is one process's hold on it. Faults are asked for on the disk: power
 loss, a sync that fails or lies, no room, a flipped bit, an exception in the middle of a batch. Slowness is the
-simulation's: it takes a ticket and runs it as much later as it likes. The same contract tests run on this and on lsm-db.
+simulation's: it takes a ticket and runs it as much later as it likes. The contract tests run on this and on lsm-db.
 """
 
 import random
@@ -149,8 +149,7 @@ class ModelStore:
         """Commit a batch; visible at once, durable after a sync."""
         disk = self._open_disk()
         records = [(key, self._record(key, value)) for key, value in batch]
-        if disk.full and not reclaiming:
-            raise StoreFull(0, self.settings.free_space_floor_bytes)
+        self.require_room(reclaiming=reclaiming)
         poison, disk.poison = disk.poison, None
         if poison == "before":
             raise BatchUnknown(disk.commit_no + 1, "injected")
@@ -182,8 +181,8 @@ class ModelStore:
         keys = self._keys[max(first, last - limit) : last]
         return [(key, self._verified(key, records[key])) for key in reversed(keys)]
 
-    def begin_sync(self) -> ModelSync:
-        """Take a ticket for every commit so far."""
+    def begin_sync(self, *, marker: bool = False) -> ModelSync:  # noqa: ARG002
+        """Take a ticket for every commit so far; the model's marker is always durable."""
         disk = self._open_disk()
         return ModelSync(disk, disk.commit_no)
 
@@ -193,6 +192,11 @@ class ModelStore:
         if commit_no > disk.commit_no:
             raise ValueError(f"commit {commit_no} is not written, the newest is {disk.commit_no}")
         disk.acked_up_to = max(disk.acked_up_to, commit_no)
+
+    def require_room(self, *, reclaiming: bool = False) -> None:
+        """Raise StoreFull if the disk was made full."""
+        if self._open_disk().full and not reclaiming:
+            raise StoreFull(0, self.settings.free_space_floor_bytes)
 
     def close(self) -> None:
         """Sync and let go of the disk."""
