@@ -1,0 +1,29 @@
+"""Judging one history: all checkers, one verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stratamq.history.checkers import CHECKERS
+from stratamq.history.history import History, read_history
+from stratamq.history.verdict import Verdict
+
+__all__ = ["check_history", "judge"]
+
+
+def check_history(path: Path | str) -> Verdict:
+    """Read a history file and run every checker on it.
+
+    Raises:
+        HistoryError: The file is not a history of this version.
+        OSError: The file cannot be read.
+    """
+    return judge(read_history(Path(path)))
+
+
+def judge(history: History) -> Verdict:
+    """Run every checker on a history in memory."""
+    reports = {name: checker(history) for name, checker in CHECKERS.items()}
+    if history.truncated:
+        reports["lost"].notes.append("the last line is cut off: the recorder was killed")
+    return Verdict(history.header, len(history.records), reports)

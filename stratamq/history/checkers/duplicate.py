@@ -1,0 +1,78 @@
+"""R7 and R8: a QoS 2 message is handed over once.
+
+Out: a client that keeps its state, and so ignores a packet identifier it has not seen released, is handed each
+QoS 2 message once per session, across reconnects. A PUBLISH repeated after its PUBREC was accepted shows up
+here too: the client has released the identifier and takes it for a new message.
+In: a QoS 2 PUBLISH that was sent again before its PUBCOMP enters each queue once. Where the subscription lowers the
+QoS to 1, two deliveries on one connection without DUP are two queue entries.
+
+Overlapping subscriptions may each deliver a copy (MQTT 5.0 section 3.3.4). The scope ends where the client
+starts clean; a session that the broker forgot does not excuse it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from stratamq.history.history import History
+from stratamq.history.operations import Record
+from stratamq.history.subscriptions import Subscription, subscriptions_by_client, topic_matches
+from stratamq.history.verdict import Report
+
+__all__ = ["check"]
+
+
+def check(history: History) -> Report:
+    report = Report("duplicate", "R7, R8")
+    subscriptions = subscriptions_by_client(history)
+    for client_id, messages in sorted(history.received_by.items()):
+        own = subscriptions.get(client_id, [])
+        for payload, receives in messages.items():
+            publish = history.publishes.get(payload)
+            if publish is None or publish.invoke.qos != 2:
+                continue
+            report.checked += 1
+            live = [r for r in receives if not r.retain]
+            if len(live) < 2:
+                continue
+            copies = max(1, _filters_that_match(own, publish.invoke.topic))
+            _check_handed_over(history, report, client_id, [r for r in live if r.qos == 2], copies)
+            _check_entered_once(report, client_id, [r for r in live if r.qos == 1 and not r.dup], copies)
+    return report
+
+
+def _check_handed_over(history: History, report: Report, client_id: str, receives: list[Record], copies: int) -> None:
+    by_session: dict[int, list[Record]] = defaultdict(list)
+    for record in receives:
+        by_session[_clean_starts_before(history, client_id, record)].append(record)
+    for records in by_session.values():
+        if len(records) > copies:
+            publish = history.publishes[records[0].payload or ""]
+            report.add(
+                f"{records[0].payload} was handed to {client_id} {len(records)} times at QoS 2", publish, *records
+            )
+
+
+def _check_entered_once(report: Report, client_id: str, receives: list[Record], copies: int) -> None:
+    by_connection: dict[int, list[Record]] = defaultdict(list)
+    for record in receives:
+        by_connection[record.connection].append(record)
+    for records in by_connection.values():
+        if len(records) > copies:
+            report.add(
+                f"{records[0].payload}, published at QoS 2, was queued for {client_id} {len(records)} times",
+                *records,
+            )
+
+
+def _clean_starts_before(history: History, client_id: str, record: Record) -> int:
+    """Return how many clean starts this client had made up to the connection of the record."""
+    return sum(
+        connection.connect.invoke.clean_start
+        for connection in history.connections_of.get(client_id, ())
+        if connection.number <= record.connection
+    )
+
+
+def _filters_that_match(subscriptions: list[Subscription], topic: str) -> int:
+    return len({s.subscribe.invoke.topic_filter for s in subscriptions if topic_matches(s.topic_filter, topic)})

@@ -1,0 +1,84 @@
+"""R1: an accepted QoS 1 or 2 message reaches every durable session that was subscribed when it was sent.
+
+Also R2 and R3, by the faults of the run. A message is lost when its PUBLISH was accepted, a durable session's
+subscription surely held from before the PUBLISH to the end, the client was online when the quiet phase ended,
+and the client never received it. Policy drops that the broker counted itself (``dropped`` events) are set off.
+A session that the broker forgot is no excuse. Shared subscriptions are for ``shared_group``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from stratamq.history.history import History, Operation
+from stratamq.history.operations import Kind
+from stratamq.history.subscriptions import Subscription, subscriptions_by_client, topic_matches
+from stratamq.history.verdict import Report
+
+__all__ = ["accepted_publishes", "check"]
+
+
+def check(history: History) -> Report:
+    report = Report("lost", "R1")
+    drained_ns = history.drained_ns
+    if drained_ns is None:
+        report.notes.append("no quiet phase at the end: nothing can be called lost")
+        return report
+    accepted = accepted_publishes(history)
+    drops = _counted_drops(history)
+    for client_id, subscriptions in sorted(subscriptions_by_client(history).items()):
+        durable = [s for s in subscriptions if s.durable and s.granted_qos > 0 and not s.share_name]
+        if not durable:
+            continue
+        if not history.online_at_end(client_id):
+            report.notes.append(f"{client_id} was not online at the end: its queue is not judged")
+            continue
+        missing = _missing(history, report, client_id, durable, accepted, drained_ns)
+        if excused := min(drops[client_id], len(missing)):
+            report.notes.append(f"{client_id}: {excused} missing messages set off against counted drops")
+        for publish, subscription in missing[drops[client_id] :]:
+            report.add(
+                f"{publish.invoke.payload} was accepted but never reached {client_id}",
+                subscription.subscribe,
+                publish,
+            )
+    return report
+
+
+def accepted_publishes(history: History) -> list[Operation]:
+    """Return accepted QoS 1 and 2 publishes that must be delivered: with a payload, without expiry."""
+    return [
+        publish
+        for publish in history.publishes.values()
+        if publish.ok and publish.invoke.qos > 0 and publish.invoke.message_expiry_interval_s is None
+    ]
+
+
+def _missing(
+    history: History,
+    report: Report,
+    client_id: str,
+    subscriptions: list[Subscription],
+    accepted: list[Operation],
+    drained_ns: int,
+) -> list[tuple[Operation, Subscription]]:
+    received = history.received_by.get(client_id, {})
+    missing = []
+    for publish in accepted:
+        for subscription in subscriptions:
+            if subscription.held(publish.started_ns, drained_ns) and topic_matches(
+                subscription.topic_filter, publish.invoke.topic
+            ):
+                report.checked += 1
+                if publish.invoke.payload not in received:
+                    missing.append((publish, subscription))
+                break
+    return missing
+
+
+def _counted_drops(history: History) -> defaultdict[str, int]:
+    drops: defaultdict[str, int] = defaultdict(int)
+    for mark in history.marks:
+        if mark.kind is Kind.DROPPED:
+            drops[mark.client_id] += mark.count
+    return drops

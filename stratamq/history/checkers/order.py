@@ -1,0 +1,100 @@
+"""R6: first deliveries come in the order in which one client sent on one topic at one QoS.
+
+Per subscriber outside shared groups. Retained replay is not a first delivery of the live stream. A message whose
+outcome is unknown may arrive late once its publisher has a new connection: it is compared only with messages
+first sent on the same connection. Where several programs fight for one client identifier, arrival times on
+different connections do not tell the order of delivery, so each connection is judged by itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from stratamq.history.history import History, Operation
+from stratamq.history.operations import Kind, Record
+from stratamq.history.subscriptions import subscriptions_by_client
+from stratamq.history.verdict import Report
+
+__all__ = ["check"]
+
+Arrival = tuple[Operation, Record]
+
+
+@dataclass(slots=True)
+class _Stream:
+    """Latest-sent message seen so far of one publisher, topic and QoS, overall and per publishing connection."""
+
+    latest: Arrival | None = None
+    latest_by_connection: dict[int, Arrival] = field(default_factory=dict)
+
+    def overtaken_by(self, arrival: Arrival) -> Arrival | None:
+        """Return a message sent later that arrived earlier, and remember this one."""
+        publish = arrival[0]
+        sent_on = publish.invoke.connection
+        rivals = [self.latest_by_connection.get(sent_on)]
+        if publish.ok:
+            rivals.append(self.latest)
+        self.latest = _later(self.latest, arrival)
+        self.latest_by_connection[sent_on] = _later(self.latest_by_connection.get(sent_on), arrival)
+        number = publish.invoke.operation
+        return next((r for r in rivals if r is not None and r[0].invoke.operation > number), None)
+
+
+def check(history: History) -> Report:
+    report = Report("order", "R6")
+    sharing = {
+        client_id
+        for client_id, subscriptions in subscriptions_by_client(history).items()
+        if any(s.share_name for s in subscriptions)
+    }
+    for client_id in sorted(history.received_by.keys() - sharing):
+        for arrivals in _deliveries(history, client_id):
+            _check_arrivals(report, client_id, arrivals)
+    return report
+
+
+def _check_arrivals(report: Report, client_id: str, arrivals: list[Arrival]) -> None:
+    streams: dict[tuple[str, str, int], _Stream] = defaultdict(_Stream)
+    for publish, record in arrivals:
+        report.checked += 1
+        invoke = publish.invoke
+        stream = streams[invoke.process, invoke.topic, invoke.qos]
+        earlier = stream.overtaken_by((publish, record))
+        if earlier is not None:
+            report.add(
+                f"{client_id} received {invoke.payload} after {earlier[0].invoke.payload}, which was sent later",
+                publish,
+                earlier[0],
+                earlier[1],
+                record,
+            )
+
+
+def _deliveries(history: History, client_id: str) -> Iterator[list[Arrival]]:
+    """Yield the first deliveries of one client; one list per connection where connections may overlap."""
+    processes = {c.connect.invoke.process for c in history.connections_of.get(client_id, ())}
+    firsts = []
+    for payload, receives in history.received_by[client_id].items():
+        publish = history.publishes.get(payload)
+        live = [r for r in receives if not r.retain]
+        if publish is None or publish.invoke.kind is not Kind.PUBLISH or not live:
+            continue
+        if len(processes) > 1 and len({r.connection for r in live}) > 1:
+            continue
+        firsts.append((publish, live[0]))
+    firsts.sort(key=lambda arrival: (arrival[1].time_ns, arrival[1].line))
+    if len(processes) <= 1:
+        yield firsts
+        return
+    by_connection: dict[int, list[Arrival]] = defaultdict(list)
+    for arrival in firsts:
+        by_connection[arrival[1].connection].append(arrival)
+    yield from by_connection.values()
+
+
+def _later(current: Arrival | None, arrival: Arrival) -> Arrival:
+    if current is None or arrival[0].invoke.operation > current[0].invoke.operation:
+        return arrival
+    return current

@@ -1,0 +1,108 @@
+"""R10: Session Present is 1 exactly when a stored session is resumed.
+
+A clean start always answers 0. Otherwise the answer must be 1 when a durable session surely existed, and 0 when
+none can have existed. A CONNECT without an answer may have taken effect, so it can make either uncertain; an
+interval too close to the session's expiry does so as well. After a wrong 0 the broker has a new session, and the
+next CONNECT is judged by that one.
+
+Source: MQTT 5.0 sections 3.1.2.4, 3.1.2.11.2 and 3.2.2.1.1.
+"""
+
+from __future__ import annotations
+
+from stratamq.history.history import FOREVER_NS, Connection, History
+from stratamq.history.operations import NEVER_EXPIRES_S
+from stratamq.history.verdict import Report
+
+__all__ = ["check"]
+
+NS_PER_S = 1_000_000_000
+DETECTION_S = 5.0  # until the broker has surely noticed the end of a connection, unless the history says otherwise
+
+
+def check(history: History) -> Report:
+    report = Report("session_present", "R10")
+    detection_ns = int(history.setting("detection_s", DETECTION_S) * NS_PER_S)
+    for connections in history.connections_of.values():
+        for connection in connections:
+            answer = connection.connect.completion
+            if connection.connect.ok and answer is not None and answer.session_present is not None:
+                report.checked += 1
+                _check_answer(report, connection, connections, answer.session_present, detection_ns)
+    return report
+
+
+def _check_answer(
+    report: Report, connection: Connection, connections: list[Connection], present: bool, detection_ns: int
+) -> None:
+    client_id = connection.client_id
+    if connection.connect.invoke.clean_start:
+        if present:  # [MQTT-3.2.2-2]
+            report.add(f"{client_id} started clean and was told that a session is present", connection.connect)
+    elif present:
+        if not any(_may_have_left_session(c, connection, connections, detection_ns) for c in connections):
+            report.add(f"{client_id} was told of a session that cannot exist", connection.connect)
+    elif (source := _surely_stored(connection, connections)) is not None:
+        report.add(f"the stored session of {client_id} was not resumed", source.connect, connection.connect)
+
+
+def _surely_stored(connection: Connection, connections: list[Connection]) -> Connection | None:
+    """Return the connection that left a session which must still exist when this CONNECT is handled."""
+    start_ns = connection.connect.started_ns
+    before = [c for c in connections if c.connect.ok and c.connect.ended_ns < start_ns and c is not connection]
+    if not before:
+        return None
+    source = max(before, key=lambda c: c.connect.ended_ns)
+    for other in connections:
+        meddles = other.connect.may_have_happened and other is not connection
+        overlaps = other.connect.started_ns < connection.connect.ended_ns
+        if meddles and overlaps and other.connect.ended_ns >= source.connect.started_ns and not _durable(other):
+            return None
+    if not _durable(source) or _may_have_expired(source, connection):
+        return None
+    return source
+
+
+def _may_have_expired(source: Connection, connection: Connection) -> bool:
+    """Whether the broker may have seen the source end so early that its session expired before this CONNECT."""
+    expiry_s = _expiry_s(source)
+    if expiry_s == NEVER_EXPIRES_S:
+        return False
+    absent_since_ns = max(source.last_heard_ns, source.connect.started_ns)
+    return connection.connect.ended_ns - absent_since_ns > expiry_s * NS_PER_S
+
+
+def _may_have_left_session(
+    source: Connection, connection: Connection, connections: list[Connection], detection_ns: int
+) -> bool:
+    """Whether a session of the source connection can still be there when this CONNECT is handled."""
+    start_ns = connection.connect.started_ns
+    earlier = source.connect.started_ns < connection.connect.ended_ns
+    if source is connection or not earlier or not source.connect.may_have_happened:
+        return False
+    for other in connections:  # another connection came surely in between, and it answers for what is left
+        if (
+            other not in (source, connection)
+            and other.connect.ok
+            and source.connect.ended_ns < other.connect.started_ns
+            and other.connect.ended_ns < start_ns
+        ):
+            return False
+    if source.ended_ns == FOREVER_NS or not source.connect.ok:
+        return True
+    expiry_s = _expiry_s(source)
+    if expiry_s == NEVER_EXPIRES_S:
+        return True
+    return start_ns <= source.ended_ns + expiry_s * NS_PER_S + detection_ns
+
+
+def _expiry_s(connection: Connection) -> int:
+    """Return the session expiry interval in force; DISCONNECT may lower it to 0 (recorded as reason)."""
+    disconnect = connection.disconnect
+    if disconnect is not None and disconnect.invoke.reason == "end session":
+        return 0
+    return connection.connect.invoke.session_expiry_interval_s
+
+
+def _durable(connection: Connection) -> bool:
+    return _expiry_s(connection) > 0

@@ -1,0 +1,83 @@
+"""R9: once a new CONNECT is acknowledged, nothing of an older connection of that client identifier has effect.
+
+A connection is older than another when its CONNACK was read before the other's CONNECT was sent; CONNECTs that
+overlap are not compared. From the newer CONNACK on, an operation invoked on the older connection must not be
+answered with success, a message it publishes must not be delivered to anybody, and no message sent from then on may be
+delivered to it (older ones may still be on the wire).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from stratamq.history.history import Connection, History, Operation
+from stratamq.history.operations import Kind, Record
+from stratamq.history.verdict import Report
+
+__all__ = ["check"]
+
+EFFECTS = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
+
+
+def check(history: History) -> Report:
+    report = Report("single_owner", "R9")
+    fences = _fences(history)
+    if not fences:
+        return report
+    deliveries = _deliveries(history)
+    for operation in history.operations.values():
+        fence = fences.get(operation.invoke.connection)
+        if fence is None or operation.invoke.kind not in EFFECTS:
+            continue
+        report.checked += 1
+        if operation.started_ns >= fence.connect.ended_ns and not operation.resends:
+            _check_effect(report, operation, fence, deliveries)
+    for record in history.receives:
+        fence = fences.get(record.connection)
+        publish = history.publishes.get(record.payload or "")
+        if fence is None or publish is None:
+            continue
+        report.checked += 1
+        if publish.started_ns >= fence.connect.ended_ns:
+            report.add(
+                f"{record.payload} was delivered to connection {record.connection} of {record.client_id}, though it "
+                f"was sent after CONNACK of connection {fence.number}",
+                fence.connect,
+                publish,
+                record,
+            )
+    return report
+
+
+def _check_effect(report: Report, operation: Operation, fence: Connection, deliveries: dict[str, list[Record]]) -> None:
+    invoke = operation.invoke
+    delivered = deliveries.get(invoke.payload or "", []) if invoke.kind is Kind.PUBLISH else []
+    answered = operation.ok and not (invoke.kind is Kind.PUBLISH and invoke.qos == 0)
+    if answered or delivered:
+        how = "answered" if answered else "delivered"
+        report.add(
+            f"{invoke.kind} on connection {invoke.connection} of {invoke.client_id} was {how} after CONNACK of "
+            f"connection {fence.number}",
+            fence.connect,
+            operation,
+            *delivered[:1],
+        )
+
+
+def _fences(history: History) -> dict[int, Connection]:
+    """Return, by connect number, the newer connection that was acknowledged first."""
+    fences: dict[int, Connection] = {}
+    for connections in history.connections_of.values():
+        acknowledged = sorted((c for c in connections if c.connect.ok), key=lambda c: (c.connect.ended_ns, c.number))
+        for older in acknowledged:
+            newer = next((c for c in acknowledged if c.connect.started_ns > older.connect.ended_ns), None)
+            if newer is not None:
+                fences[older.number] = newer
+    return fences
+
+
+def _deliveries(history: History) -> dict[str, list[Record]]:
+    deliveries: dict[str, list[Record]] = defaultdict(list)
+    for record in history.receives:
+        deliveries[record.payload or ""].append(record)
+    return deliveries

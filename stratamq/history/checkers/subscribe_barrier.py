@@ -1,0 +1,117 @@
+"""R4: once SUBACK was read, every accepted PUBLISH sent afterwards through any edge reaches that session.
+
+As long as the connection stays. Two kinds of proof that a message is missing and not late: the connection of an
+ephemeral session was still open when the quiet phase had ended (durable ones are for ``lost``); or the same
+connection received a message that the same client sent later on the same topic and QoS, and messages of one
+publisher do not overtake each other (R6). A PUBLISH that overlaps the SUBSCRIBE may or may not arrive. Clients for
+which the broker counted drops are not judged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from stratamq.history.checkers.lost import accepted_publishes
+from stratamq.history.history import FOREVER_NS, History, Operation
+from stratamq.history.operations import Kind, Record
+from stratamq.history.subscriptions import Subscription, subscriptions_by_client, topic_matches
+from stratamq.history.verdict import Report
+
+__all__ = ["check"]
+
+Stream = tuple[str, str, int]  # process, topic, QoS
+
+
+def check(history: History) -> Report:
+    report = Report("subscribe_barrier", "R4")
+    by_topic: dict[str, list[Operation]] = defaultdict(list)
+    for publish in accepted_publishes(history):
+        by_topic[publish.invoke.topic].append(publish)
+    dropped = {mark.client_id for mark in history.marks if mark.kind is Kind.DROPPED and mark.count}
+    for client_id, subscriptions in sorted(subscriptions_by_client(history).items()):
+        if client_id in dropped:
+            continue
+        for subscription in subscriptions:
+            if subscription.granted_qos and not subscription.share_name and subscription.subscribe.ok:
+                for topic, publishes in by_topic.items():
+                    if topic_matches(subscription.topic_filter, topic):
+                        _check_subscription(history, report, client_id, subscription, publishes)
+    return report
+
+
+def _check_subscription(
+    history: History,
+    report: Report,
+    client_id: str,
+    subscription: Subscription,
+    publishes: list[Operation],
+) -> None:
+    connection = history.connections.get(subscription.subscribe.invoke.connection)
+    if connection is None:
+        return
+    received = history.received_by.get(client_id, {})
+    until_ns = min(subscription.sure_until_ns, connection.ended_ns, _first_rival_ns(history, subscription))
+    drained_ns = history.drained_ns
+    stayed = drained_ns is not None and drained_ns <= until_ns and not subscription.durable
+    latest = _latest_received(history, received, connection.number)
+    for publish in publishes:
+        if not subscription.sure_from_ns <= publish.started_ns <= until_ns:
+            continue
+        report.checked += 1
+        if publish.invoke.payload in received:
+            continue
+        overtaker = latest.get(_stream(publish))
+        if stayed:
+            report.add(
+                f"{publish.invoke.payload} was sent after SUBACK and accepted but never reached {client_id}",
+                subscription.subscribe,
+                publish,
+            )
+        elif overtaker is not None and _proves_a_gap(publish, *overtaker):
+            report.add(
+                f"{client_id} received {overtaker[0].invoke.payload} but not {publish.invoke.payload}, sent before "
+                "it and after SUBACK",
+                subscription.subscribe,
+                publish,
+                overtaker[0],
+                overtaker[1],
+            )
+
+
+def _proves_a_gap(publish: Operation, overtaker: Operation, received: Record) -> bool:
+    """Whether the message was sent before the one received, and accepted before that one arrived."""
+    sent_before = publish.invoke.operation < overtaker.invoke.operation
+    return sent_before and publish.ended_ns <= received.time_ns
+
+
+def _latest_received(
+    history: History, received: dict[str, list[Record]], connection: int
+) -> dict[Stream, tuple[Operation, Record]]:
+    """Return, per stream, the latest-sent message that this connection received live."""
+    latest: dict[Stream, tuple[Operation, Record]] = {}
+    for payload, records in received.items():
+        publish = history.publishes.get(payload)
+        record = next((r for r in records if r.connection == connection and not r.retain), None)
+        if publish is None or record is None:
+            continue
+        known = latest.get(_stream(publish))
+        if known is None or known[0].invoke.operation < publish.invoke.operation:
+            latest[_stream(publish)] = (publish, record)
+    return latest
+
+
+def _first_rival_ns(history: History, subscription: Subscription) -> int:
+    """Return when another CONNECT with this client identifier may first have taken the session over."""
+    own = subscription.subscribe.invoke.connection
+    return min(
+        (
+            c.connect.started_ns
+            for c in history.connections_of.get(subscription.client_id, ())
+            if c.number != own and c.connect.ended_ns > subscription.maybe_from_ns
+        ),
+        default=FOREVER_NS,
+    )
+
+
+def _stream(publish: Operation) -> Stream:
+    return publish.invoke.process, publish.invoke.topic, publish.invoke.qos

@@ -1,0 +1,125 @@
+"""R15: how long clients waited for a success, per kind of operation and per fault.
+
+A gap of one client program runs from the first invoke that has not succeeded to its next success of that kind, through
+as many attempts as it took; time in which a client asked for nothing does not count. Findings only where the
+history states a limit (``unavailability_limit_s``), and where a client never got back in during the quiet phase.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from stratamq.history.history import History, Operation
+from stratamq.history.operations import Kind, Record
+from stratamq.history.verdict import Report
+
+__all__ = ["FaultGap", "Gap", "check", "gaps", "gaps_after_faults"]
+
+NS_PER_S = 1_000_000_000
+ANSWERED = (Kind.CONNECT, Kind.SUBSCRIBE, Kind.PUBLISH)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """One wait for a success; ok is None when none came before the history ended."""
+
+    kind: Kind
+    process: str
+    start_ns: int
+    end_ns: int
+    first: Operation
+    ok: Operation | None
+
+    @property
+    def length_s(self) -> float:
+        return (self.end_ns - self.start_ns) / NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class FaultGap:
+    """The longest wait of any client that overlaps the time from one fault to the next."""
+
+    fault: Record
+    kind: Kind
+    length_s: float
+
+
+def check(history: History) -> Report:
+    report = Report("unavailability", "R15")
+    limit_s = history.setting("unavailability_limit_s", 0.0)
+    longest: dict[Kind, Gap] = {}
+    for gap in gaps(history):
+        report.checked += 1
+        if gap.kind not in longest or gap.length_s > longest[gap.kind].length_s:
+            longest[gap.kind] = gap
+        if limit_s and gap.length_s > limit_s:
+            last = [gap.ok] if gap.ok is not None else []
+            report.add(f"{gap.process} waited {gap.length_s:.2f} s for {gap.kind}", gap.first, *last)
+    for kind, gap in sorted(longest.items()):
+        report.notes.append(f"longest wait for {kind}: {gap.length_s:.3f} s ({gap.process})")
+    for kind in ANSWERED:
+        lengths = [gap.length_s for gap in gaps_after_faults(history) if gap.kind is kind]
+        if lengths:
+            report.notes.append(
+                f"{kind} after {len(lengths)} faults: median {median(lengths):.3f} s, worst {max(lengths):.3f} s"
+            )
+    _check_quiet_phase(history, report)
+    return report
+
+
+def gaps(history: History) -> Iterator[Gap]:
+    """Yield every wait of every client program, in order of its end."""
+    events: list[tuple[int, int, bool, Operation]] = []
+    for operation in history.operations.values():
+        if operation.invoke.kind in ANSWERED and not _unanswered_by_nature(operation):
+            events.append((operation.started_ns, operation.invoke.operation, False, operation))
+            if operation.ok:
+                events.append((operation.ended_ns, operation.invoke.operation, True, operation))
+    events.sort(key=lambda event: event[:3])
+    waiting: dict[tuple[Kind, str], list[Operation]] = defaultdict(list)
+    succeeded_ns: dict[tuple[Kind, str], int] = defaultdict(int)
+    for time_ns, _, succeeded, operation in events:
+        key = operation.invoke.kind, operation.invoke.process
+        if not succeeded:
+            waiting[key].append(operation)
+            continue
+        first = waiting[key][0]
+        yield Gap(*key, max(first.started_ns, succeeded_ns[key]), time_ns, first, operation)
+        succeeded_ns[key] = time_ns
+        # What is in flight and will be answered is waited for from now on; the rest was given up before this success.
+        waiting[key] = [o for o in waiting[key] if o.ended_ns > time_ns and o.ok]
+    for key, operations in waiting.items():
+        if operations:
+            start_ns = max(operations[0].started_ns, succeeded_ns[key])
+            yield Gap(*key, start_ns, max(history.end_ns, start_ns), operations[0], None)
+
+
+def gaps_after_faults(history: History) -> list[FaultGap]:
+    """Return, per kill or other fault and kind of operation, the longest wait before the next fault."""
+    faults = [mark for mark in history.marks if mark.kind in (Kind.KILL, Kind.FAULT)]
+    bounds = [fault.time_ns for fault in faults] + [history.end_ns]
+    longest: dict[tuple[int, Kind], float] = {}
+    for gap in gaps(history):
+        for number in range(len(faults)):
+            if gap.end_ns > bounds[number] and gap.start_ns < bounds[number + 1]:
+                length_s = (gap.end_ns - max(gap.start_ns, bounds[number])) / NS_PER_S
+                longest[number, gap.kind] = max(longest.get((number, gap.kind), 0.0), length_s)
+    return [FaultGap(faults[number], kind, length) for (number, kind), length in sorted(longest.items())]
+
+
+def _check_quiet_phase(history: History, report: Report) -> None:
+    """A client that kept trying and never got in during the quiet phase means that service did not come back."""
+    quiet_ns, drained_ns = history.quiet_ns, history.drained_ns
+    if quiet_ns is None or drained_ns is None:
+        return
+    for client_id, connections in sorted(history.connections_of.items()):
+        tried = [c for c in connections if quiet_ns <= c.connect.started_ns <= drained_ns]
+        if tried and not history.online_at_end(client_id) and not any(c.connect.ok for c in tried):
+            report.add(f"{client_id} could not connect in the quiet phase", tried[0].connect, tried[-1].connect)
+
+
+def _unanswered_by_nature(operation: Operation) -> bool:
+    return operation.invoke.kind is Kind.PUBLISH and operation.invoke.qos == 0

@@ -1,0 +1,52 @@
+"""R5: after UNSUBACK no message sent afterwards is queued for that subscription.
+
+A receive is a finding when no subscription of that client that matches its topic was possible at any time
+between the PUBLISH and the receive. That covers messages after an UNSUBACK, after a clean start, and to clients that
+never subscribed. Any QoS, and any outcome of the PUBLISH: it was sent, and it arrived.
+"""
+
+from __future__ import annotations
+
+from stratamq.history.history import History, Operation
+from stratamq.history.operations import Kind
+from stratamq.history.subscriptions import subscriptions_by_client, topic_matches
+from stratamq.history.verdict import Report
+
+__all__ = ["check"]
+
+
+def check(history: History) -> Report:
+    report = Report("unsubscribe_barrier", "R5")
+    subscriptions = subscriptions_by_client(history)
+    for client_id, messages in sorted(history.received_by.items()):
+        own = subscriptions.get(client_id, [])
+        for payload, receives in messages.items():
+            publish = history.publishes.get(payload)
+            if publish is None:
+                continue
+            matching = [s for s in own if topic_matches(s.topic_filter, publish.invoke.topic)]
+            for record in receives:
+                report.checked += 1
+                start_ns = publish.started_ns
+                if record.retain and not record.dup:
+                    start_ns = record.time_ns  # a retained value is older than the subscription that fetched it
+                if not any(s.possible_within(start_ns, record.time_ns) for s in matching):
+                    report.add(
+                        f"{client_id} received {payload}, sent when it was not subscribed to {publish.invoke.topic}",
+                        *_unsubscribes(history, client_id, publish),
+                        publish,
+                        record,
+                    )
+                    break
+    return report
+
+
+def _unsubscribes(history: History, client_id: str, publish: Operation) -> list[Operation]:
+    """Return the UNSUBSCRIBEs that had been answered when the message was sent."""
+    return [
+        operation
+        for operation in history.of_kind(Kind.UNSUBSCRIBE)
+        if operation.invoke.client_id == client_id
+        and operation.ended_ns <= publish.started_ns
+        and topic_matches(operation.invoke.topic_filter, publish.invoke.topic)
+    ]

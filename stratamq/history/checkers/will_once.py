@@ -1,0 +1,124 @@
+"""R11: a will is published exactly once per connection that ends abnormally, never after an accepted DISCONNECT.
+
+Judged through watchers: clients whose durable subscription on the will topic surely held from before the CONNECT
+to the end. Every will payload is unique to its connection. A second publication is a second receive without DUP
+(QoS 1), or a second hand-over (QoS 2). With a will delay, a session resumed before the delay ran out must keep it
+silent; close to the boundary either is right. Detection takes its time and is no part of the promise.
+
+Source: MQTT 5.0 sections 3.1.2.5 and 3.1.3.2.2.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from stratamq.history.history import FOREVER_NS, Connection, History
+from stratamq.history.operations import Record
+from stratamq.history.subscriptions import subscriptions_by_client, topic_matches
+from stratamq.history.verdict import Report
+
+__all__ = ["check"]
+
+NS_PER_S = 1_000_000_000
+DETECTION_S = 5.0  # until the broker has surely noticed the end of a connection, unless the history says otherwise
+
+
+def check(history: History) -> Report:
+    report = Report("will_once", "R11")
+    receives: dict[str, list[Record]] = defaultdict(list)
+    for record in history.receives:
+        if record.payload and record.handed_over and not record.retain:
+            receives[record.payload].append(record)
+    for connection in history.connections.values():
+        will = connection.connect.invoke.will_payload
+        if will:
+            report.checked += 1
+            _check_will(history, report, connection, receives[will])
+    return report
+
+
+def _check_will(history: History, report: Report, connection: Connection, receives: list[Record]) -> None:
+    will = connection.connect.invoke.will_payload
+    proof = [connection.connect, *([connection.disconnect] if connection.disconnect else [])]
+    ends = [connection.close] if connection.close is not None else []
+    least, most = _expected(history, connection)
+    if receives and most == 0:
+        report.add(f"will {will} was published, though it must not be", *proof, *ends, *receives[:1])
+    for (client_id, _), records in _by_watcher(receives).items():
+        if len(records) > 1:
+            report.add(f"will {will} reached {client_id} {len(records)} times", *proof, *ends, *records)
+    if least == 0:
+        return
+    heard = {record.client_id for record in receives}
+    for client_id in _watchers(history, connection):
+        if client_id not in heard:
+            report.add(f"will {will} was never published to {client_id}", *proof, *ends)
+
+
+def _by_watcher(receives: list[Record]) -> dict[tuple[str, int], list[Record]]:
+    """Group the publications, without their redeliveries, by watcher and connection (QoS 2: any connection)."""
+    grouped: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    for record in receives:
+        if record.qos == 2:
+            grouped[record.client_id, 0].append(record)
+        elif not record.dup:
+            grouped[record.client_id, record.connection].append(record)
+    return grouped
+
+
+def _expected(history: History, connection: Connection) -> tuple[int, int]:
+    """Return the least and the most times that the will may be published."""
+    if not connection.connect.may_have_happened:
+        return 0, 0
+    if not connection.connect.ok:
+        return 0, 1
+    disconnect = connection.disconnect
+    if disconnect is not None and not disconnect.invoke.reason_code:  # 0x00 discards the will [MQTT-3.1.2-10]
+        return (0, 0) if disconnect.ok else (0, 1)
+    if connection.ended_ns == FOREVER_NS:
+        return 0, 0
+    drained_ns = history.drained_ns
+    if drained_ns is not None and connection.ended_ns >= drained_ns:
+        return 0, 1
+    return _after_delay(history, connection)
+
+
+def _after_delay(history: History, connection: Connection) -> tuple[int, int]:
+    """Return what is expected of a connection that ended abnormally, by its will delay and the next CONNECTs."""
+    asked = connection.connect.invoke
+    delay_ns = min(asked.will_delay_interval_s, asked.session_expiry_interval_s) * NS_PER_S
+    detection_ns = int(history.setting("detection_s", DETECTION_S) * NS_PER_S)
+    fires_by_ns = connection.ended_ns + delay_ns + detection_ns
+    if delay_ns:
+        for later in history.connections_of[connection.client_id]:
+            if later.number <= connection.number or not later.connect.may_have_happened:
+                continue
+            if later.connect.started_ns > fires_by_ns:
+                continue
+            resumed = later.connect.ok and not later.connect.invoke.clean_start
+            in_time = later.connect.ended_ns < max(connection.last_heard_ns, connection.connect.ended_ns) + delay_ns
+            return (0, 0) if resumed and in_time else (0, 1)
+    end_ns = history.drained_ns
+    return (0, 1) if end_ns is None or fires_by_ns > end_ns else (1, 1)
+
+
+def _watchers(history: History, connection: Connection) -> list[str]:
+    """Return clients that must have heard the will by the end of the quiet phase."""
+    drained_ns = history.drained_ns
+    if drained_ns is None:
+        return []
+    topic = connection.connect.invoke.will_topic
+    return sorted(
+        client_id
+        for client_id, subscriptions in subscriptions_by_client(history).items()
+        if history.online_at_end(client_id)
+        and connection.connect.invoke.will_qos > 0
+        and any(
+            s.durable
+            and s.granted_qos > 0
+            and not s.share_name
+            and topic_matches(s.topic_filter, topic)
+            and s.held(connection.connect.started_ns, drained_ns)
+            for s in subscriptions
+        )
+    )

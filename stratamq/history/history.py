@@ -1,0 +1,256 @@
+"""A history read back: operations joined from their lines, and connections from their operations.
+
+Decides what counts as a whole history and what is refused. Judges nothing: that is for ``checkers/``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from stratamq.history.operations import FORMAT_NAME, FORMAT_VERSION, Header, Kind, Phase, Record
+
+FOREVER_NS: Final = 2**62  # later than any record: the end of an operation that was never answered
+EVENT_KINDS: Final = frozenset(
+    {
+        Kind.RECEIVE,
+        Kind.RESEND,
+        Kind.CLOSE,
+        Kind.KILL,
+        Kind.RESTART,
+        Kind.FAULT,
+        Kind.HEAL,
+        Kind.DROPPED,
+        Kind.QUIET,
+        Kind.DRAINED,
+    }
+)
+MARK_KINDS: Final = EVENT_KINDS - {Kind.RECEIVE, Kind.RESEND, Kind.CLOSE}
+
+__all__ = ["FOREVER_NS", "Connection", "History", "HistoryError", "Operation", "parse_history", "read_history"]
+
+
+class HistoryError(Exception):
+    """The file is not a history that this version can judge."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """One invoke line with what is known of its outcome."""
+
+    invoke: Record
+    completion: Record | None = None
+    resends: list[Record] = field(default_factory=list)
+
+    @property
+    def phase(self) -> Phase:
+        """OK, FAIL or UNKNOWN; without a completion line UNKNOWN."""
+        return self.completion.phase if self.completion is not None else Phase.UNKNOWN
+
+    @property
+    def ok(self) -> bool:
+        return self.phase is Phase.OK
+
+    @property
+    def started_ns(self) -> int:
+        return self.invoke.time_ns
+
+    @property
+    def ended_ns(self) -> int:
+        """When the answer was read; FOREVER_NS when there was none, as it may take effect at any later time."""
+        if self.completion is None or self.completion.phase is Phase.UNKNOWN:
+            return FOREVER_NS
+        return self.completion.time_ns
+
+    @property
+    def may_have_happened(self) -> bool:
+        """False only for a refusal of something sent once: an earlier copy may have been accepted."""
+        return self.phase is not Phase.FAIL or bool(self.resends)
+
+    @property
+    def proof(self) -> list[Record]:
+        return [self.invoke] if self.completion is None else [self.invoke, self.completion]
+
+
+@dataclass(slots=True)
+class Connection:
+    """One CONNECT and what became of it."""
+
+    connect: Operation
+    disconnect: Operation | None = None
+    close: Record | None = None
+    last_heard_ns: int = 0  # last line that proves that the broker still served this connection
+
+    @property
+    def number(self) -> int:
+        return self.connect.invoke.connection
+
+    @property
+    def client_id(self) -> str:
+        return self.connect.invoke.client_id
+
+    @property
+    def durable(self) -> bool:
+        return self.connect.invoke.session_expiry_interval_s > 0
+
+    @property
+    def ended_ns(self) -> int:
+        """When the client knew that the connection was over; FOREVER_NS while it is open."""
+        ends = [self.close.time_ns] if self.close is not None else []
+        if self.disconnect is not None:
+            ends.append(self.disconnect.started_ns)
+        return min(ends, default=FOREVER_NS)
+
+
+class History:
+    """All records of one run, with the indexes that checkers share."""
+
+    def __init__(self, header: Header, records: Iterable[Record], truncated: bool = False) -> None:
+        self.header = header
+        self.records = list(records)
+        self.truncated = truncated
+        self.operations: dict[int, Operation] = {}
+        self.receives: list[Record] = []
+        self.marks: list[Record] = []
+        self.connections: dict[int, Connection] = {}
+        for record in self.records:
+            self._add(record)
+
+    def of_kind(self, kind: Kind) -> Iterator[Operation]:
+        """Yield operations of one kind in the order in which they were invoked."""
+        return (operation for operation in self.operations.values() if operation.invoke.kind is kind)
+
+    def setting(self, name: str, default: float) -> float:
+        return self.header.settings.get(name, default)
+
+    @cached_property
+    def publishes(self) -> dict[str, Operation]:
+        """Publish operations by payload identifier; empty payloads (retained clears) are left out."""
+        return {op.invoke.payload: op for op in self.of_kind(Kind.PUBLISH) if op.invoke.payload}
+
+    @cached_property
+    def connections_of(self) -> dict[str, list[Connection]]:
+        """Connections by client identifier, in the order of their CONNECTs."""
+        found: dict[str, list[Connection]] = defaultdict(list)
+        for connection in self.connections.values():
+            found[connection.client_id].append(connection)
+        return dict(found)
+
+    @cached_property
+    def received_by(self) -> dict[str, dict[str, list[Record]]]:
+        """Handed-over messages: client identifier -> payload identifier -> receives in order of time."""
+        found: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+        for record in self.receives:
+            if record.handed_over and record.payload:
+                found[record.client_id][record.payload].append(record)
+        return {client_id: dict(messages) for client_id, messages in found.items()}
+
+    @cached_property
+    def drained_ns(self) -> int | None:
+        """When the quiet phase had ended; None when the run was cut short, and nothing can be called lost."""
+        ends = [mark.time_ns for mark in self.marks if mark.kind is Kind.DRAINED]
+        return ends[-1] if ends else None
+
+    @cached_property
+    def quiet_ns(self) -> int | None:
+        starts = [mark.time_ns for mark in self.marks if mark.kind is Kind.QUIET]
+        return starts[-1] if starts else None
+
+    @cached_property
+    def end_ns(self) -> int:
+        return self.records[-1].time_ns if self.records else 0
+
+    def online_at_end(self, client_id: str) -> bool:
+        """Whether the client had an open connection when the quiet phase ended: it could have been delivered to."""
+        drained_ns = self.drained_ns
+        return drained_ns is not None and any(
+            connection.connect.ok and connection.connect.ended_ns <= drained_ns <= connection.ended_ns
+            for connection in self.connections_of.get(client_id, ())
+        )
+
+    def _add(self, record: Record) -> None:
+        connection = self.connections.get(record.connection)
+        if record.phase is Phase.INVOKE:
+            self._add_invoke(record, connection)
+            return
+        if connection is not None and record.phase is not Phase.UNKNOWN and record.kind is not Kind.CLOSE:
+            connection.last_heard_ns = record.time_ns
+        if record.phase is Phase.EVENT:
+            self._add_event(record, connection)
+            return
+        operation = self.operations.get(record.operation)
+        if operation is None or operation.invoke.kind is not record.kind:
+            raise HistoryError(f"line {record.line}: completes operation {record.operation}, never invoked")
+        if operation.completion is not None:
+            raise HistoryError(f"line {record.line}: operation {record.operation} completes twice")
+        operation.completion = record
+
+    def _add_invoke(self, record: Record, connection: Connection | None) -> None:
+        if record.operation in self.operations or record.kind in EVENT_KINDS:
+            raise HistoryError(f"line {record.line}: bad invoke of operation {record.operation}")
+        operation = self.operations[record.operation] = Operation(record)
+        if record.kind is Kind.CONNECT:
+            if record.connection in self.connections:
+                raise HistoryError(f"line {record.line}: connect number {record.connection} used twice")
+            self.connections[record.connection] = Connection(operation)
+        elif record.kind is Kind.DISCONNECT and connection is not None:
+            connection.disconnect = operation
+
+    def _add_event(self, record: Record, connection: Connection | None) -> None:
+        if record.kind is Kind.RECEIVE:
+            self.receives.append(record)
+        elif record.kind is Kind.RESEND:
+            if record.operation in self.operations:
+                self.operations[record.operation].resends.append(record)
+        elif record.kind is Kind.CLOSE:
+            if connection is not None and connection.close is None:
+                connection.close = record
+        elif record.kind in MARK_KINDS:
+            self.marks.append(record)
+        else:
+            raise HistoryError(f"line {record.line}: {record.kind} is not an event")
+
+
+def read_history(path: Path) -> History:
+    """Read a history file.
+
+    A last line without its newline is dropped: the recorder was killed while it wrote.
+
+    Raises:
+        HistoryError: Not a history, another version, or lines that contradict each other.
+        OSError: The file cannot be read.
+    """
+    return parse_history(path.read_bytes())
+
+
+def parse_history(data: bytes) -> History:
+    """Read a history from the bytes of its file; see ``read_history``."""
+    lines = data.split(b"\n")
+    truncated = bool(lines[-1])
+    lines.pop()
+    if not lines:
+        raise HistoryError("no header line")
+    try:
+        header = msgspec.json.decode(lines[0], type=Header)
+    except msgspec.DecodeError as error:
+        raise HistoryError(f"line 1: {error}") from error
+    if header.format != FORMAT_NAME or header.version != FORMAT_VERSION:
+        raise HistoryError(f"line 1: {header.format} version {header.version}, expected {FORMAT_VERSION}")
+    return History(header, _decode_records(lines), truncated)
+
+
+def _decode_records(lines: list[bytes]) -> Iterator[Record]:
+    decoder = msgspec.json.Decoder(Record)
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            record = decoder.decode(line)
+        except msgspec.DecodeError as error:
+            raise HistoryError(f"line {number}: {error}") from error
+        record.line = number
+        yield record

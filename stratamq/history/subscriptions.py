@@ -1,0 +1,160 @@
+"""When a client was surely, and when it was possibly, subscribed.
+
+A checker that looks for missing messages asks for certainty, one that looks for messages too many asks for
+possibility; what lies between (a SUBSCRIBE in flight, an answer that never came, a session that may have expired)
+excuses the broker in both. Filters are matched here and not by the broker's own trie: a checker that shares
+code with what it checks shares its bugs.
+
+Source: MQTT 5.0 sections 3.1.2.4, 3.1.2.11.2, 4.7 and 4.8.2.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from stratamq.history.history import FOREVER_NS, Connection, History, Operation
+from stratamq.history.operations import NEVER_EXPIRES_S, Kind
+
+__all__ = ["Subscription", "subscriptions_by_client", "topic_matches"]
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Subscription:
+    """One SUBSCRIBE of one filter, with the times between which it held.
+
+    Attributes:
+        topic_filter: Without the ``$share`` prefix.
+        share_name: "" for an ordinary subscription.
+        granted_qos: QoS of the SUBACK; of the SUBSCRIBE when no answer came.
+        sure_from_ns: SUBACK read. FOREVER_NS when it was not.
+        sure_until_ns: First moment at which something could have ended it; FOREVER_NS: nothing could.
+        maybe_from_ns: SUBSCRIBE about to be sent.
+        maybe_until_ns: It had surely ended.
+    """
+
+    client_id: str
+    topic_filter: str
+    share_name: str
+    granted_qos: int
+    durable: bool
+    subscribe: Operation
+    sure_from_ns: int
+    sure_until_ns: int
+    maybe_from_ns: int
+    maybe_until_ns: int
+
+    def held(self, start_ns: int, end_ns: int) -> bool:
+        """Whether it surely held from start_ns to end_ns."""
+        return self.sure_from_ns <= start_ns and end_ns <= self.sure_until_ns
+
+    def possible_within(self, start_ns: int, end_ns: int) -> bool:
+        return self.maybe_from_ns <= end_ns and start_ns <= self.maybe_until_ns
+
+
+def topic_matches(topic_filter: str, topic: str) -> bool:
+    """Match one topic name against one filter (MQTT 5.0 section 4.7)."""
+    filter_levels, levels = topic_filter.split("/"), topic.split("/")
+    if topic.startswith("$") and filter_levels[0] in ("+", "#"):  # [MQTT-4.7.2-1]
+        return False
+    for position, level in enumerate(filter_levels):
+        if level == "#":
+            return True
+        if position >= len(levels) or level not in ("+", levels[position]):
+            return False
+    return len(filter_levels) == len(levels)
+
+
+def subscriptions_by_client(history: History) -> dict[str, list[Subscription]]:
+    """Return every subscription that may have existed, by client identifier, in order of SUBSCRIBE."""
+    unsubscribes: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+    for operation in history.of_kind(Kind.UNSUBSCRIBE):
+        unsubscribes[operation.invoke.client_id, operation.invoke.topic_filter].append(operation)
+    found: dict[str, list[Subscription]] = defaultdict(list)
+    for operation in history.of_kind(Kind.SUBSCRIBE):
+        if operation.may_have_happened:
+            invoke = operation.invoke
+            ends = unsubscribes[invoke.client_id, invoke.topic_filter]
+            found[invoke.client_id].append(_subscription(history, operation, ends))
+    return dict(found)
+
+
+def _subscription(history: History, subscribe: Operation, unsubscribes: list[Operation]) -> Subscription:
+    invoke = subscribe.invoke
+    connections = history.connections_of.get(invoke.client_id, [])
+    own = history.connections.get(invoke.connection)
+    sure_ends, maybe_ends = _session_ends(history, own, connections, subscribe)
+    for unsubscribe in unsubscribes:
+        if unsubscribe.ended_ns >= subscribe.started_ns and unsubscribe.may_have_happened:
+            sure_ends.append(unsubscribe.started_ns)
+        # UNSUBACK for an UNSUBSCRIBE sent later on the same connection answers for an unanswered SUBSCRIBE too:
+        # one connection is read in order.
+        same = unsubscribe.invoke.connection == invoke.connection
+        known_from_ns = subscribe.started_ns if same else subscribe.ended_ns
+        if unsubscribe.ok and unsubscribe.started_ns >= known_from_ns:
+            maybe_ends.append(unsubscribe.ended_ns)
+    share_name, topic_filter = _split_share(invoke.topic_filter)
+    completion = subscribe.completion
+    granted = completion.qos if subscribe.ok and completion is not None else invoke.qos
+    return Subscription(
+        client_id=invoke.client_id,
+        topic_filter=topic_filter,
+        share_name=share_name,
+        granted_qos=granted,
+        durable=own is not None and own.durable,
+        subscribe=subscribe,
+        sure_from_ns=subscribe.ended_ns if subscribe.ok else FOREVER_NS,
+        sure_until_ns=min(sure_ends, default=FOREVER_NS),
+        maybe_from_ns=subscribe.started_ns,
+        maybe_until_ns=min(maybe_ends, default=FOREVER_NS),
+    )
+
+
+def _session_ends(
+    history: History, own: Connection | None, connections: list[Connection], subscribe: Operation
+) -> tuple[list[int], list[int]]:
+    """Return the times at which the session could have ended, and those by which it surely had."""
+    could: list[int] = []
+    surely: list[int] = []
+    for connection in connections:
+        connect, asked = connection.connect, connection.connect.invoke
+        later = connection is not own and connect.started_ns > subscribe.started_ns
+        concurrent = connection is not own and connect.ended_ns > subscribe.started_ns
+        if (concurrent or later) and connect.may_have_happened:
+            if asked.clean_start or not connection.durable:
+                could.append(connect.started_ns)
+            answer = connect.completion
+            # Only the checker of Session Present may hold a wrong 0 against the broker; here it says that the
+            # subscription is not there any more, so nothing more is expected to arrive for it.
+            if later and connect.ok and answer is not None and answer.session_present is False:
+                surely.append(connect.ended_ns)
+        if connection.ended_ns >= subscribe.started_ns:
+            could.extend(_expiry(history, connection, connections))
+    return could, surely
+
+
+def _expiry(history: History, connection: Connection, connections: list[Connection]) -> list[int]:
+    """Return the time of a connection's end when its session may have expired before the next CONNECT."""
+    expiry_s = connection.connect.invoke.session_expiry_interval_s
+    disconnect = connection.disconnect
+    if disconnect is not None and disconnect.invoke.session_expiry_interval_s:
+        expiry_s = disconnect.invoke.session_expiry_interval_s
+    if connection.ended_ns == FOREVER_NS or expiry_s == NEVER_EXPIRES_S:
+        return []
+    back_ns = min(
+        (c.connect.ended_ns for c in connections if c.number > connection.number and c.connect.ok),
+        default=max(history.end_ns, connection.ended_ns),
+    )
+    absent_since_ns = max(connection.last_heard_ns, connection.connect.started_ns)
+    if expiry_s == 0 or back_ns - absent_since_ns > expiry_s * NS_PER_S:
+        return [min(connection.ended_ns, back_ns)]
+    return []
+
+
+def _split_share(topic_filter: str) -> tuple[str, str]:
+    if not topic_filter.startswith("$share/"):
+        return "", topic_filter
+    _, share_name, rest = topic_filter.split("/", 2)
+    return share_name, rest

@@ -1,0 +1,67 @@
+"""What the checkers found: findings with the records that prove them, and how much was looked at.
+
+A report without findings is only as good as the number of things it checked, so that number stands beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stratamq.history.history import Operation
+from stratamq.history.operations import Header, Record
+
+FINDINGS_MAX = 200  # kept per checker; the rest is only counted: one dead node can lose every message
+
+__all__ = ["Finding", "Report", "Verdict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One broken promise, with the lines of the history that prove it."""
+
+    checker: str
+    promise: str
+    message: str
+    proof: tuple[Record, ...]
+
+
+@dataclass(slots=True)
+class Report:
+    """What one checker has to say.
+
+    Attributes:
+        promise: The promise that it checks, such as "R1".
+        checked: How many things (messages, connects, reads) could have been a finding.
+        found: All findings; at most FINDINGS_MAX of them are kept.
+        notes: What could not be decided, and why; measured figures.
+    """
+
+    checker: str
+    promise: str
+    checked: int = 0
+    found: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, message: str, *proof: Record | Operation) -> None:
+        self.found += 1
+        if len(self.findings) < FINDINGS_MAX:
+            records = [r for item in proof for r in (item.proof if isinstance(item, Operation) else [item])]
+            self.findings.append(Finding(self.checker, self.promise, message, tuple(records)))
+
+
+@dataclass(slots=True)
+class Verdict:
+    """All reports on one history."""
+
+    header: Header
+    records: int
+    reports: dict[str, Report]
+
+    @property
+    def clean(self) -> bool:
+        return not any(report.found for report in self.reports.values())
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [finding for report in self.reports.values() for finding in report.findings]
