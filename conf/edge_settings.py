@@ -1,0 +1,179 @@
+"""Settings of the connection tier: listeners, and every bound that a client can meet.
+
+Defaults follow what operators of other brokers expect; raising a bound here never weakens a promise, it costs memory.
+Sources: MQTT 5.0 sections 3.1.2.11 and 3.2.2.3; docs/adr/0008-trio-with-a-compiled-loop.md.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from conf.node_settings import NAME_PATTERN
+
+__all__ = ["EdgeSettings", "ListenerSettings"]
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class ListenerSettings(BaseModel, frozen=True, extra="forbid"):
+    """One address that MQTT clients connect to: table ``[edge.listeners.<name>]``."""
+
+    name: str = Field(pattern=NAME_PATTERN, max_length=32, description="the table's name; label in metrics and logs")
+    bind: str = Field("127.0.0.1", description="address; 0.0.0.0 or [::] for all interfaces")
+    port: int = Field(ge=0, le=65535, description="TCP port; 0: chosen by the system and printed")
+    protocol: Literal["mqtt", "ws"] = Field("mqtt", description="MQTT over TCP, or over WebSocket (subprotocol mqtt)")
+    tls: bool = Field(True, description="TLS 1.2 or newer; false is plain TCP")
+    certificate: Path | None = Field(None, description="PEM chain shown to clients; needed with tls")
+    key: Path | None = Field(None, description="PEM private key; not readable by everybody")
+    client_ca: Path | None = Field(
+        None, description="PEM; a client certificate that is presented is verified against it"
+    )
+    require_client_certificate: bool = Field(False, description="refuse clients without a certificate; needs client_ca")
+    allow_anonymous: bool = Field(
+        False, description="take clients that give neither certificate nor accepted credentials"
+    )
+    proxy_protocol: Literal["none", "v1", "v2", "any"] = Field(
+        "none", description="PROXY header expected before the first byte; with it every connection must send one"
+    )
+    backlog: int = Field(1024, ge=1, le=65535, description="connections the kernel queues before accept")
+
+    @model_validator(mode="after")
+    def _certificates(self) -> "ListenerSettings":
+        if self.tls and (self.certificate is None or self.key is None):
+            raise ValueError("tls needs certificate and key (or tls = false)")
+        if self.require_client_certificate and (not self.tls or self.client_ca is None):
+            raise ValueError("require_client_certificate needs tls and client_ca")
+        return self
+
+
+class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
+    """Room ``edge``."""
+
+    listeners: tuple[ListenerSettings, ...] = Field((), description="where clients connect; none: nobody can")
+
+    # --- what a client may ask for
+    connect_timeout_s: float = Field(
+        10.0, gt=0, le=300, description="s from accept to a complete CONNECT, handshakes included"
+    )
+    keep_alive_max_s: int = Field(
+        3600,
+        ge=1,
+        le=65535,
+        description="s; a longer Keep Alive, or none, becomes this (MQTT 5 is told); higher finds dead clients later",
+    )
+    receive_maximum: int = Field(
+        20,
+        ge=1,
+        le=65535,
+        description="QoS 1/2 messages a client may have open towards us; higher is memory per client",
+    )
+    topic_alias_maximum: int = Field(10, ge=0, le=65535, description="topic aliases per client and direction")
+    maximum_packet_size: int = Field(
+        MIB,
+        ge=KIB,
+        le=268_435_460,
+        description="bytes of a packet from a client; larger ones end the connection (0x95)",
+    )
+    session_expiry_max_s: int = Field(
+        7 * 86400,
+        ge=0,
+        le=0xFFFFFFFF,
+        description="s a session outlives its connection at most; longer wishes become this",
+    )
+    topic_levels_max: int = Field(32, ge=1, le=1024, description="levels of a topic name or filter")
+    topic_bytes_max: int = Field(KIB, ge=1, le=65535, description="bytes of a topic name or filter")
+    client_id_bytes_max: int = Field(256, ge=23, le=65535, description="bytes of a client identifier")
+    filters_per_session_max: int = Field(1000, ge=1, le=1_000_000, description="subscriptions of one session")
+    user_property_bytes_max: int = Field(
+        8 * KIB, ge=0, le=MIB, description="bytes of all user properties of one packet; `stratamq up` allows 128 KiB"
+    )
+    retain_available: bool = Field(True, description="take retained messages; announced to MQTT 5 clients")
+    maximum_qos: int = Field(2, ge=0, le=2, description="highest QoS of a PUBLISH; announced to MQTT 5 clients")
+    retained_per_subscribe_max: int = Field(
+        10_000, ge=1, le=10_000_000, description="retained messages one SUBSCRIBE delivers; what is left out is counted"
+    )
+    retained_hold_s: float = Field(
+        5.0, gt=0, le=60, description="s that live messages of a new subscription wait for its retained ones"
+    )
+
+    # --- slow clients
+    outbound_window_max: int = Field(
+        64,
+        ge=1,
+        le=65535,
+        description="QoS 1/2 messages open towards a client: the smaller of its Receive Maximum and this",
+    )
+    output_buffer_bytes_max: int = Field(
+        MIB, ge=16 * KIB, le=256 * MIB, description="bytes unsent to a client above which it counts as slow"
+    )
+    output_buffer_bytes_low: int = Field(
+        256 * KIB, ge=4 * KIB, le=256 * MIB, description="bytes unsent below which it is in step again"
+    )
+    lagging_after_ms: int = Field(
+        100,
+        ge=0,
+        le=60_000,
+        description="ms that publishers wait for a slow subscriber; then its QoS 0 is dropped, counted",
+    )
+    pending_messages_max: int = Field(
+        1000,
+        ge=0,
+        le=1_000_000,
+        description="QoS 1/2 messages queued in memory beyond the window, per ephemeral session",
+    )
+    pending_bytes_max: int = Field(MIB, ge=0, le=1024 * MIB, description="bytes of those")
+
+    # --- floods
+    connections_max: int = Field(100_000, ge=1, le=10_000_000, description="clients of this edge; more get 0x89")
+    connect_rate_max: float = Field(
+        0.0, ge=0, le=1e6, description="CONNECTs per second taken, 0: no limit; more get 0x89; on in conf/edge.toml"
+    )
+    publish_rate_max: float = Field(
+        0.0, ge=0, le=1e7, description="messages per second read from one client, 0: no limit; the rest waits unread"
+    )
+    unauthenticated_bytes_max: int = Field(
+        64 * KIB, ge=KIB, le=MIB, description="bytes read from a connection before its CONNECT was accepted"
+    )
+    routes_max: int = Field(65_536, ge=16, le=10_000_000, description="topics in the route cache; more is memory")
+    outbox_bytes_max: int = Field(
+        64 * MIB,
+        ge=MIB,
+        le=16_384 * MIB,
+        description="bytes not yet acknowledged by storage; full: publishers are not read",
+    )
+
+    # --- the node itself
+    pacing_us_max: int = Field(
+        250,
+        ge=0,
+        le=10_000,
+        description="us between rounds under load; higher makes larger batches and adds latency; 0: off",
+    )
+    sys_interval_s: int = Field(10, ge=0, le=3600, description="s between $SYS messages; 0: none")
+    fence_close_s: float = Field(
+        10.0, gt=0, le=600, description="s without a lease after which clients are closed (0x88) to find another edge"
+    )
+    ledger: Path | None = Field(
+        None, description="file for the acknowledgement ledger that the audit job reads; none: off, costs throughput"
+    )
+
+    @field_validator("listeners", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        """Take ``[edge.listeners.<name>]`` tables; the name is the key."""
+        if isinstance(value, Mapping):
+            return tuple(_with_name(name, table) for name, table in value.items())
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "EdgeSettings":
+        if self.output_buffer_bytes_low >= self.output_buffer_bytes_max:
+            raise ValueError("output_buffer_bytes_low must be below output_buffer_bytes_max")
+        return self
+
+
+def _with_name(name: str, table: Any) -> Any:
+    return {"name": name, **table} if isinstance(table, Mapping) else table

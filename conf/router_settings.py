@@ -1,0 +1,80 @@
+"""Settings of the routing tier: the size of the table, leases, Raft.
+
+``partitions`` and ``shards`` are fixed when a cluster is bootstrapped; afterwards the stored map holds.
+Sources: docs/adr/0003 (map and leases); the Raft paper, section 9.3, for the relation of timeouts.
+"""
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from conf.node_settings import split_list
+
+__all__ = ["RouterSettings"]
+
+
+class RouterSettings(BaseModel, frozen=True, extra="forbid"):
+    """Room ``router``."""
+
+    members: tuple[str, ...] = Field(
+        (),
+        description="id@host:port of the 1, 3 or 5 routers of a new cluster, this one included; empty: this one alone",
+    )
+    join: bool = Field(False, description="do not bootstrap: wait to be added to a running cluster as a learner")
+    partitions: int = Field(
+        256, ge=1, le=65_536, description="storage partitions, fixed at bootstrap; more spreads finer and costs memory"
+    )
+    shards: int = Field(64, ge=1, le=4096, description="route shards, fixed at bootstrap")
+    replicas: int = Field(
+        3, ge=1, le=7, description="copies of each partition; fewer storage nodes hold fewer, and the log says so"
+    )
+    min_in_sync: int = Field(
+        2, ge=1, le=7, description="copies that must be synced before an acknowledgement; below it the partition stops"
+    )
+    lease_s: float = Field(
+        2.0,
+        ge=0.5,
+        le=60,
+        description="s; a dead node is replaced after about this; lower fails over sooner, on less evidence",
+    )
+    lease_margin_s: float = Field(
+        0.1, ge=0.0, le=10, description="s the routers wait beyond a lease for differences between clocks"
+    )
+    election_timeout_s: float = Field(
+        0.3, ge=0.05, le=30, description="s without a leader before a campaign, drawn between 1 and 2 times this"
+    )
+    heartbeat_s: float = Field(
+        0.06, ge=0.005, le=10, description="s between the leader's messages; well below the election timeout"
+    )
+    snapshot_every_entries: int = Field(
+        10_000, ge=100, le=10_000_000, description="log entries between snapshots; more makes a longer restart"
+    )
+    trailing_entries: int = Field(
+        5_000, ge=0, le=10_000_000, description="entries kept behind a snapshot for routers that are a little late"
+    )
+    cached_topics_max: int = Field(
+        1_000_000,
+        ge=1000,
+        le=100_000_000,
+        description="topics that edges cache, remembered for invalidation; oldest go first",
+    )
+    ring_vnodes: int = Field(
+        256, ge=1, le=4096, description="points of a node of weight 1 on the ring; more is evener, slower"
+    )
+
+    @field_validator("members", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return split_list(value)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RouterSettings":
+        if self.min_in_sync > self.replicas:
+            raise ValueError("min_in_sync cannot be more than replicas")
+        if self.heartbeat_s * 2 > self.election_timeout_s:
+            raise ValueError("heartbeat_s must be at most half of election_timeout_s")
+        if len(self.members) not in (0, 1, 3, 5):
+            raise ValueError("members: 1, 3 or 5 routers")
+        for member in self.members:
+            name, at, address = member.partition("@")
+            if not (name and at and address.rpartition(":")[2].isdecimal()):
+                raise ValueError(f"members: {member!r} is not id@host:port")
+        return self

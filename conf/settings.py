@@ -1,0 +1,129 @@
+"""All settings of a process, from all sources: the configuration object each tier is started with.
+
+Decides which rooms a tier has and what its defaults are; models are in ``conf/*_settings.py``, precedence and error
+lines in ``conf/sources.py``. The room ``membership`` is modelled in a room that this one may not import: whoever loads
+passes the model in.
+"""
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from conf.edge_settings import EdgeSettings, ListenerSettings
+from conf.node_settings import LogSettings, MetricsSettings, NodeSettings
+from conf.router_settings import RouterSettings
+from conf.sources import Loaded, load_rooms
+from conf.storage_settings import StorageSettings
+
+__all__ = [
+    "ROOMS",
+    "TIERS",
+    "EdgeConfig",
+    "EdgeSettings",
+    "ListenerSettings",
+    "LogSettings",
+    "MetricsSettings",
+    "NodeConfig",
+    "NodeSettings",
+    "RouterConfig",
+    "RouterSettings",
+    "StorageConfig",
+    "StorageSettings",
+    "load",
+]
+
+TIERS = ("edge", "router", "storage")
+LINK_PORTS = {"edge": 7949, "router": 7947, "storage": 7948}
+ROOMS: dict[str, type[BaseModel]] = {
+    "node": NodeSettings,
+    "edge": EdgeSettings,
+    "router": RouterSettings,
+    "storage": StorageSettings,
+    "metrics": MetricsSettings,
+    "logs": LogSettings,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """What every tier is started with."""
+
+    node: NodeSettings
+    membership: Any  # membership.settings.MembershipSettings
+    metrics: MetricsSettings
+    logs: LogSettings
+    sources: Mapping[str, str]  # "edge.receive_maximum" -> where the value came from; defaults are not listed
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeConfig(NodeConfig):
+    """Argument of ``edge.service.main``."""
+
+    edge: EdgeSettings
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig(NodeConfig):
+    """Argument of ``router.service.main``."""
+
+    router: RouterSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StorageConfig(NodeConfig):
+    """Argument of ``storage.service.main``."""
+
+    storage: StorageSettings
+
+
+def load(
+    tier: str,
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str],
+    flags: Sequence[str] = (),
+    membership: type[BaseModel] | None = None,
+) -> NodeConfig:
+    """Return a tier's configuration: defaults < file < environment < flags.
+
+    Args:
+        tier: "edge", "router" or "storage".
+        file: TOML; None for defaults.
+        environment: ``os.environ``, or what a test wants.
+        flags: ``room.key=value`` each.
+        membership: Model of the room ``membership``; None where that room is not needed.
+    Returns:
+        EdgeConfig, RouterConfig or StorageConfig.
+    Raises:
+        UserError: Every mistake, one line each; exit code 2.
+    """
+    rooms = dict(ROOMS) if membership is None else {**ROOMS, "membership": membership}
+    own = ["node", tier, "metrics", "logs"] + (["membership"] if membership else [])
+    loaded = load_rooms(rooms, own, defaults=tier_defaults(tier), file=file, environment=environment, flags=flags)
+    return _composite(tier, loaded)
+
+
+def tier_defaults(tier: str) -> dict[str, dict[str, object]]:
+    """Return the defaults that differ from tier to tier."""
+    host = "".join(letter if letter.isalnum() else "-" for letter in socket.gethostname()).strip("-") or "host"
+    return {"node": {"id": f"{tier}-{host}"[:64], "data_dir": f"data/{tier}", "link_port": LINK_PORTS[tier]}}
+
+
+def _composite(tier: str, loaded: Loaded) -> NodeConfig:
+    rooms: dict[str, Any] = loaded.rooms
+    common = {
+        "node": rooms["node"],
+        "membership": rooms.get("membership"),
+        "metrics": rooms["metrics"],
+        "logs": rooms["logs"],
+        "sources": loaded.sources,
+    }
+    if tier == "edge":
+        return EdgeConfig(**common, edge=rooms["edge"])
+    if tier == "router":
+        return RouterConfig(**common, router=rooms["router"])
+    return StorageConfig(**common, storage=rooms["storage"])

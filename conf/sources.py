@@ -1,0 +1,250 @@
+"""Where settings come from: defaults < TOML file < environment < flags, and the one line per mistake.
+
+Decides precedence, names in the environment, suggestions for unknown names, and the words of each error. Which rooms
+and keys exist is said by the pydantic models it is given.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from conf.errors import ExitCode, UserError
+
+__all__ = ["ENVIRONMENT_NAMES", "ENVIRONMENT_PREFIX", "Loaded", "load_rooms"]
+
+ENVIRONMENT_PREFIX = "STRATAMQ_"
+# Names with the prefix that are no settings; everything else with the prefix is an error.
+ENVIRONMENT_NAMES = {
+    "STRATAMQ_PURE": "1: run uncompiled modules (tests, debugging)",
+    "STRATAMQ_ROUTER": "host:port of a router for the command line",
+}
+SUGGESTION_CUTOFF = 0.55  # of difflib's ratio; lower suggests nonsense, higher misses dropped words
+
+Path_ = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Validated rooms, and for each value that is not a default where it came from."""
+
+    rooms: dict[str, BaseModel]
+    sources: dict[str, str]
+
+
+class _Collector:
+    """Values of all sources merged by path, with the source of each and the mistakes so far."""
+
+    def __init__(self, rooms: Mapping[str, type[BaseModel]]) -> None:
+        self.rooms = rooms
+        self.values: dict[str, Any] = {}
+        self.sources: dict[Path_, str] = {}
+        self.mistakes: list[str] = []
+
+    def put(self, path: Path_, value: object, source: str) -> None:
+        """Set one value; tables go in leaf by leaf, so that a later source replaces only what it names."""
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                self.put((*path, str(key)), item, source)
+            return
+        table = self.values
+        for key in path[:-1]:
+            inner = table.setdefault(key, {})
+            if not isinstance(inner, dict):
+                self.mistakes.append(f"{source}: {'.'.join(path)} is inside {key}, which is not a table")
+                return
+            table = inner
+        table[path[-1]] = value
+        self.sources[path] = source
+
+    def unknown_room(self, room: str, source: str) -> None:
+        """Note a room that does not exist."""
+        self.mistakes.append(f"{source}: unknown room {room}{_suggest(room, self.rooms)}")
+
+
+def load_rooms(
+    rooms: Mapping[str, type[BaseModel]],
+    own: Sequence[str],
+    *,
+    defaults: Mapping[str, Mapping[str, object]],
+    file: Path | None,
+    environment: Mapping[str, str],
+    flags: Sequence[str],
+) -> Loaded:
+    """Merge the sources and validate the rooms of this process.
+
+    Args:
+        rooms: Every room there is, by name.
+        own: The rooms of this process. A file may only name these; environment and flags may name any, since several
+            tiers share them, and the others' are checked for their names only.
+        defaults: Below every source.
+    Raises:
+        UserError: All mistakes, one line each; exit code 2.
+    """
+    collector = _Collector(rooms)
+    for room, table in defaults.items():
+        collector.put((room,), table, "default")
+    if file is not None:
+        _read_file(collector, file, {name: rooms[name] for name in own})
+    _read_environment(collector, environment)
+    _read_flags(collector, flags)
+    validated = {}
+    for room in rooms:
+        if room in own or room in collector.values:
+            model = _validate(collector, room, own=room in own)
+            if model is not None and room in own:
+                validated[room] = model
+    if collector.mistakes:
+        raise UserError("\n".join(collector.mistakes), ExitCode.USAGE)
+    sources = {".".join(path): source for path, source in collector.sources.items() if source != "default"}
+    return Loaded(validated, sources)
+
+
+# -- sources
+
+
+def _read_file(collector: _Collector, file: Path, own: Mapping[str, type[BaseModel]]) -> None:
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        collector.mistakes.append(f"{file}: {error.strerror or error}")
+        return
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        collector.mistakes.append(f"{file}: not TOML: {error}")
+        return
+    for room, table in content.items():
+        if room not in own:
+            collector.mistakes.append(f"{file}: unknown room {room}{_suggest(room, own)}")
+        elif not isinstance(table, Mapping):
+            collector.mistakes.append(f"{file}: {room} is a room: write [{room}]")
+        else:
+            collector.put((room,), _by_name(table), str(file))
+
+
+def _by_name(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn ``[[room.key]]`` lists of named tables into tables by name, which other sources can address."""
+    result = {}
+    for key, value in table.items():
+        named = isinstance(value, list) and value and all(isinstance(item, dict) and "name" in item for item in value)
+        result[key] = {item["name"]: item for item in value} if named else value
+    return result
+
+
+def _read_environment(collector: _Collector, environment: Mapping[str, str]) -> None:
+    for name in sorted(environment):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in ENVIRONMENT_NAMES:
+            continue
+        path = tuple(part.lower() for part in name.removeprefix(ENVIRONMENT_PREFIX).split("__"))
+        if path[0] not in collector.rooms or len(path) < 2 or not all(path):
+            known = [*ENVIRONMENT_NAMES, *_environment_names(collector.rooms)]
+            collector.mistakes.append(f"environment: unknown {name}{_suggest(name, known)}")
+        else:
+            collector.put(path, _value(environment[name]), f"environment {name}")
+
+
+def _environment_names(rooms: Mapping[str, type[BaseModel]]) -> list[str]:
+    return [
+        f"{ENVIRONMENT_PREFIX}{room.upper()}__{key.upper()}"
+        for room, model in rooms.items()
+        for key in model.model_fields
+    ]
+
+
+def _read_flags(collector: _Collector, flags: Sequence[str]) -> None:
+    for flag in flags:
+        name, equals, text = flag.partition("=")
+        path = tuple(name.strip().split("."))
+        if not equals or len(path) < 2 or not all(path):
+            collector.mistakes.append(f"--set {flag}: expected room.key=value")
+        elif path[0] not in collector.rooms:
+            collector.unknown_room(path[0], f"--set {flag}")
+        else:
+            collector.put(path, _value(text), f"--set {name}")
+
+
+def _value(text: str) -> object:
+    """Read lists and tables as TOML; scalars stay text, which the models convert."""
+    if text.startswith(("[", "{")):
+        try:
+            return tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            return text
+    return text
+
+
+# -- mistakes
+
+
+def _validate(collector: _Collector, room: str, *, own: bool) -> BaseModel | None:
+    values = collector.values.get(room, {})
+    try:
+        return collector.rooms[room].model_validate(values)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            if own or detail["type"] == "extra_forbidden":
+                collector.mistakes.append(_line(collector, room, values, detail))
+        return None
+
+
+def _line(collector: _Collector, room: str, values: Any, detail: Any) -> str:
+    """Return one mistake in words: where it was written, which key, what is wrong with it."""
+    path: Path_ = (room, *_named_path(values, detail["loc"]))
+    key = ".".join(path)
+    source = _source(collector, path)
+    if detail["type"] == "extra_forbidden":
+        known = _keys(collector.rooms[room], path[1:-1])
+        prefix = ".".join(path[:-1])
+        return f"{source}unknown key {key}{_suggest(path[-1], known, prefix)}"
+    if detail["type"] == "missing":
+        return f"{source}{key} is missing"
+    message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    message = message[0].lower() + message[1:]
+    given = detail["input"]
+    shown = "" if isinstance(given, Mapping | BaseModel) else f" = {given!r}"
+    return f"{source}{key}{shown}: {message}"
+
+
+def _named_path(values: Any, location: Sequence[str | int]) -> Path_:
+    """Replace positions in lists made of named tables by the names."""
+    path: list[str] = []
+    for part in location:
+        if isinstance(part, int) and isinstance(values, Mapping):
+            part = list(values)[part]
+        path.append(str(part))
+        if isinstance(values, Mapping):
+            values = values.get(part)
+        elif isinstance(values, Sequence) and isinstance(part, int):
+            values = values[part]
+    return tuple(path)
+
+
+def _source(collector: _Collector, path: Path_) -> str:
+    """Return where a path, or the first value below or above it, was written."""
+    for length in range(len(path), 0, -1):
+        for known, source in collector.sources.items():
+            if known[:length] == path[:length] and source != "default":
+                return f"{source}: "
+    return ""
+
+
+def _keys(model: type[BaseModel], path: Path_) -> list[str]:
+    """Return the keys of the model that lies at a path below a room."""
+    for part in path:
+        field = model.model_fields.get(part)
+        if field is None:
+            continue  # the name of a table in a list of named tables
+        for candidate in (field.annotation, *get_args(field.annotation)):
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+                model = candidate
+    return list(model.model_fields)
+
+
+def _suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=SUGGESTION_CUTOFF)
+    if not matches:
+        return ""
+    return f" (did you mean {prefix}.{matches[0]}?)" if prefix else f" (did you mean {matches[0]}?)"

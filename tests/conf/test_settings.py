@@ -1,0 +1,159 @@
+"""Settings: precedence of sources, and one line for every mistake, all at once."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from conf.errors import ExitCode, UserError
+from conf.settings import EdgeConfig, RouterConfig, StorageConfig, load
+
+
+def edge(
+    tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, flags: tuple[str, ...] = ()
+) -> EdgeConfig:
+    file = tmp_path / "edge.toml"
+    file.write_text(toml)
+    config = load("edge", file=file, environment=environment or {}, flags=flags)
+    assert isinstance(config, EdgeConfig)
+    return config
+
+
+def mistakes(
+    tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, flags: tuple[str, ...] = ()
+) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        edge(tmp_path, toml, environment, flags)
+    assert caught.value.exit_code == ExitCode.USAGE
+    return caught.value.message.replace(str(tmp_path / "edge.toml"), "FILE").split("\n")
+
+
+def test_each_source_overrides_the_one_before(tmp_path: Path) -> None:
+    """Defaults < file < environment < flags, key by key."""
+    toml = "[edge]\nreceive_maximum = 1\ntopic_levels_max = 2\nsys_interval_s = 3\n"
+    environment = {"STRATAMQ_EDGE__TOPIC_LEVELS_MAX": "20", "STRATAMQ_EDGE__SYS_INTERVAL_S": "30", "PATH": "x"}
+    config = edge(tmp_path, toml, environment, ("edge.sys_interval_s=300",))
+    values = (config.edge.receive_maximum, config.edge.topic_levels_max, config.edge.sys_interval_s)
+    assert values == (1, 20, 300)
+    assert config.edge.topic_alias_maximum == 10
+    assert config.sources["edge.receive_maximum"].endswith("edge.toml")
+    assert config.sources["edge.topic_levels_max"] == "environment STRATAMQ_EDGE__TOPIC_LEVELS_MAX"
+    assert config.sources["edge.sys_interval_s"] == "--set edge.sys_interval_s"
+    assert "edge.topic_alias_maximum" not in config.sources
+
+
+def test_listeners_are_named_tables_that_other_sources_can_reach(tmp_path: Path) -> None:
+    """`[edge.listeners.plain]` and `[[edge.listeners]]` mean the same."""
+    for head in ("[edge.listeners.plain]", "[[edge.listeners]]\nname = 'plain'"):
+        toml = f"{head}\nport = 1883\ntls = false\n"
+        config = edge(tmp_path, toml, {"STRATAMQ_EDGE__LISTENERS__PLAIN__PORT": "1884"})
+        (listener,) = config.edge.listeners
+        assert (listener.name, listener.port, listener.allow_anonymous) == ("plain", 1884, False)
+
+
+def test_lists_from_text(tmp_path: Path) -> None:
+    """`a,b` and TOML both give a list."""
+    for text in ("a:1,b:2", '["a:1", "b:2"]'):
+        assert edge(tmp_path, flags=(f"node.seeds={text}",)).node.seeds == ("a:1", "b:2")
+
+
+def test_tiers_have_their_own_rooms_and_defaults() -> None:
+    """The link port and the data folder differ from tier to tier."""
+    router = load("router", environment={})
+    storage = load("storage", environment={})
+    assert isinstance(router, RouterConfig)
+    assert isinstance(storage, StorageConfig)
+    assert (router.node.link_port, storage.node.link_port) == (7947, 7948)
+    assert storage.node.data_dir == Path("data/storage")
+    assert router.node.id.startswith("router-")
+
+
+def test_rooms_of_other_tiers_are_shared_through_the_environment(tmp_path: Path) -> None:
+    """One environment serves all tiers: names are checked, values are the other tier's business."""
+    edge(tmp_path, environment={"STRATAMQ_STORAGE__QUEUE_MESSAGES_MAX": "5"})
+    assert mistakes(tmp_path, environment={"STRATAMQ_STORAGE__QUEUE_MESSAGE_MAX": "5"}) == [
+        "environment STRATAMQ_STORAGE__QUEUE_MESSAGE_MAX: unknown key storage.queue_message_max "
+        "(did you mean storage.queue_messages_max?)"
+    ]
+
+
+def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
+    """One line each: where, which key, what is wrong, what was meant."""
+    toml = """
+[edge]
+kep_alive = 60
+receive_maximum = 0
+[edge.listeners.tls]
+port = 70000
+tls = false
+allow_anonymus = true
+[node]
+cluster = "a b"
+[edgee]
+"""
+    environment = {"STRATAMQ_EDGE__TOPIC_LEVELS": "3", "STRATAMQ_ROTER": "x", "STRATAMQ_PURE": "1"}
+    lines = mistakes(tmp_path, toml, environment, ("metrics.port=http", "nonsense", "lgs.level=info"))
+    assert sorted(lines) == sorted(
+        [
+            "FILE: unknown key edge.kep_alive (did you mean edge.keep_alive_max_s?)",
+            "FILE: edge.receive_maximum = 0: must be greater than or equal to 1",
+            "FILE: edge.listeners.tls.port = 70000: must be less than or equal to 65535",
+            "FILE: unknown key edge.listeners.tls.allow_anonymus (did you mean edge.listeners.tls.allow_anonymous?)",
+            "FILE: node.cluster = 'a b': string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'",
+            "FILE: unknown room edgee (did you mean edge?)",
+            "environment STRATAMQ_EDGE__TOPIC_LEVELS: "
+            "unknown key edge.topic_levels (did you mean edge.topic_levels_max?)",
+            "environment: unknown STRATAMQ_ROTER (did you mean STRATAMQ_ROUTER?)",
+            "--set metrics.port: metrics.port = 'http': must be a valid integer, unable to parse string as an integer",
+            "--set nonsense: expected room.key=value",
+            "--set lgs.level=info: unknown room lgs (did you mean logs?)",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("toml", "line"),
+    [
+        ("[edge.listeners.a]\nport = 1\n", "FILE: edge.listeners.a: tls needs certificate and key (or tls = false)"),
+        ("[storage]\nstores = 1\n", "FILE: unknown room storage"),
+        ("edge = 1\n", "FILE: edge is a room: write [edge]"),
+        ("[edge\n", "FILE: not TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
+        ("[edge]\noutput_buffer_bytes_low = 2000000\n", "FILE: edge: output_buffer_bytes_low must be below "),
+    ],
+)
+def test_mistakes_of_files(tmp_path: Path, toml: str, line: str) -> None:
+    """A file is one tier's; what does not belong there is refused."""
+    assert [found[: len(line)] for found in mistakes(tmp_path, toml)] == [line]
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """One line, exit code 2."""
+    with pytest.raises(UserError, match=r"none\.toml: No such file or directory"):
+        load("edge", file=tmp_path / "none.toml", environment={})
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("router.min_in_sync=4",), "min_in_sync cannot be more than replicas"),
+        (("router.members=a@h:1,b@h:2",), "1, 3 or 5 routers"),
+        (("router.members=a-h:1",), "is not id@host:port"),
+        (("router.heartbeat_s=0.2",), "at most half of election_timeout_s"),
+    ],
+)
+def test_router_settings_are_consistent(flags: tuple[str, ...], words: str) -> None:
+    """Rules between keys are told like rules of one."""
+    with pytest.raises(UserError, match=words):
+        load("router", environment={}, flags=flags)
+
+
+def test_membership_is_handed_in() -> None:
+    """Its model lives in a room above this one."""
+
+    class Model(BaseModel, frozen=True, extra="forbid"):
+        profile: str = "lan"
+
+    config = load("edge", environment={}, flags=("membership.profile=local",), membership=Model)
+    assert config.membership == Model(profile="local")
+    with pytest.raises(UserError, match="unknown room membership"):
+        load("edge", environment={}, flags=("membership.profile=local",))
