@@ -1,0 +1,177 @@
+"""Elections: pre-vote, vote, and when a leader gives up.
+
+Three rules that only work together: *pre-vote* (nobody raises its term before a majority would vote for it),
+*stickiness* (who heard a leader within the election timeout helps nobody to depose it) and *check-quorum* (a leader
+that hears no majority steps down, or followers would stay loyal to a deaf one for ever). A refusal carries the
+refuser's term and the asker adopts it; otherwise a peer with a higher term and a shorter log and one with a lower
+term and a longer log block each other (etcd #8243, #8501). A former leader is judged like any other
+(hashicorp/raft #605). Source: Raft paper, section 5.2 and 5.4.1; Ongaro's thesis, section 9.6 and 6.2.
+"""
+
+import math
+
+from router.raft.events import Role
+from router.raft.leadership_transfer import LeadershipTransfer
+from router.raft.messages import (
+    CONFIG,
+    NOOP,
+    PreVote,
+    PreVoteReply,
+    RequestVote,
+    RequestVoteReply,
+    TimeoutNow,
+    encode_configuration,
+)
+
+__all__ = ["Elections"]
+
+
+class Elections(LeadershipTransfer):
+    """Becoming leader, helping others to, and stepping down."""
+
+    def election_timed_out(self) -> None:
+        """No leader for an election timeout: ask whether a campaign would succeed."""
+        self.reset_election_deadline()
+        self.leader = None
+        if self.id not in self.configuration.voters or self.identity_refused:
+            return
+        if not self.is_voter:
+            self.election_deadline = self.now + self.config.heartbeat_s
+            self._send_pre_votes()  # introduces us: nobody votes before all disks of the bootstrap are known
+            return
+        self.begin_campaign()
+
+    def begin_campaign(self) -> None:
+        """Ask for pre-votes first."""
+        self.role = Role.PRE_CANDIDATE
+        self.votes = {self.id: True}
+        if self._won():
+            self.campaign()
+        else:
+            self._send_pre_votes()
+
+    def campaign(self, transfer: bool = False) -> None:
+        """Enter the next term, vote for ourselves and ask for votes."""
+        self.set_term(self.term + 1, self.id)
+        self.role = Role.CANDIDATE
+        self.leader = None
+        self.votes = {self.id: True}
+        self.reset_election_deadline()
+        if self._won():
+            self.become_leader()
+            return
+        for peer in self.other_voters():
+            self.send(
+                RequestVote(
+                    *self.header(peer),
+                    last_log_index=self.log.last_index,
+                    last_log_term=self.log.last_term,
+                    transfer=transfer,
+                )
+            )
+
+    def become_leader(self) -> None:
+        """Append an entry of our own term: nothing is committed or read before it (Raft paper, section 8)."""
+        self.role = Role.LEADER
+        self.leader = self.id
+        self.votes.clear()
+        self.progress.clear()
+        self.round = 0
+        self.election_deadline = math.inf
+        self.first_index_of_term = self.log.last_index + 1
+        for peer in self.replicas():
+            self.progress_of(peer)
+        if self.configuration_index:
+            self.append_own((b"",), NOOP)
+        else:  # the first leader writes down the bootstrap, with the disks that were met
+            self.append_own((encode_configuration(self.configuration),), CONFIG)
+        self.broadcast_heartbeat()
+
+    def check_quorum(self) -> None:
+        """Step down when no majority was heard for an election timeout."""
+        since = self.now - self.config.election_timeout_s
+        voters = self.configuration.voters
+        heard = sum(1 for peer in voters if peer == self.id or self.progress_of(peer).last_heard >= since)
+        if heard < self.configuration.quorum:
+            self.become_follower(self.term, None)
+
+    def is_sticky(self) -> bool:
+        """Whether we lead, or heard a leader within the election timeout."""
+        if self.role is Role.LEADER:
+            return True
+        return self.leader is not None and self.now < self.last_heard_leader + self.config.election_timeout_s
+
+    def is_up_to_date(self, last_log_index: int, last_log_term: int) -> bool:
+        """Whether a log is at least as up to date as ours (Raft paper, section 5.4.1)."""
+        return (last_log_term, last_log_index) >= (self.log.last_term, self.log.last_index)
+
+    def on_pre_vote(self, message: PreVote) -> None:
+        """Judge a candidacy; neither term nor vote changes."""
+        granted = (
+            self.may_vote()
+            and message.proposed_term > self.term
+            and self.is_up_to_date(message.last_log_index, message.last_log_term)
+            and not self.is_sticky()
+        )
+        self.send(PreVoteReply(*self.header(message.sender), proposed_term=message.proposed_term, granted=granted))
+
+    def on_pre_vote_reply(self, reply: PreVoteReply) -> None:
+        """A majority of pre-votes begins the campaign."""
+        if self.role is not Role.PRE_CANDIDATE or reply.proposed_term != self.term + 1:
+            return
+        if self._count(reply.sender, reply.granted, self.is_stranger(reply)):
+            self.campaign()
+
+    def on_request_vote(self, message: RequestVote) -> None:
+        """Vote once per term, for a log at least as up to date as ours."""
+        granted = (
+            self.may_vote()
+            and message.term == self.term
+            and self.voted_for in (None, message.sender)
+            and (self.role is Role.FOLLOWER or self.role is Role.PRE_CANDIDATE)
+            and self.is_up_to_date(message.last_log_index, message.last_log_term)
+        )
+        if granted:
+            self.role = Role.FOLLOWER
+            if self.voted_for is None:
+                self.set_term(self.term, message.sender)
+            self.reset_election_deadline()
+        self.send(RequestVoteReply(*self.header(message.sender), granted=granted))
+
+    def on_request_vote_reply(self, reply: RequestVoteReply) -> None:
+        """A majority of votes makes a leader."""
+        if self.role is not Role.CANDIDATE:
+            return
+        if self._count(reply.sender, reply.granted, self.is_stranger(reply)):
+            self.become_leader()
+
+    def on_timeout_now(self, message: TimeoutNow) -> None:
+        """The leader hands over to us."""
+        if message.sender == self.leader and self.is_voter and self.role is not Role.LEADER:
+            self.campaign(transfer=True)
+
+    def may_vote(self) -> bool:
+        """Whether our vote counts and rests on a memory that was never lost."""
+        return self.is_voter and not self.identity_refused
+
+    def _count(self, voter: str, granted: bool, stranger: bool) -> bool:
+        if stranger:
+            self.drop("storage_id_unknown")
+            return False
+        self.votes[voter] = granted
+        return self._won()
+
+    def _won(self) -> bool:
+        granted = sum(1 for peer in self.configuration.voters if self.votes.get(peer))
+        return granted >= self.configuration.quorum
+
+    def _send_pre_votes(self) -> None:
+        for peer in self.other_voters():
+            self.send(
+                PreVote(
+                    *self.header(peer),
+                    proposed_term=self.term + 1,
+                    last_log_index=self.log.last_index,
+                    last_log_term=self.log.last_term,
+                )
+            )

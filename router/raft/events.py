@@ -1,0 +1,190 @@
+"""What goes into the Raft core and what comes out of it: settings, events, stored state, Ready.
+
+The order of effects is the safety rule and is written at each field of ``Ready`` (Raft paper, figure 2; the habit of
+etcd's Ready). This file decides nothing.
+"""
+
+import enum
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from router.raft.messages import NORMAL, Configuration, Entry, EntryKind, Message
+
+__all__ = [
+    "ChangeMembership",
+    "Event",
+    "HardState",
+    "Persisted",
+    "Propose",
+    "ProposeBatch",
+    "RaftConfig",
+    "RaftInvariantBroken",
+    "ReadIndexEvent",
+    "ReadState",
+    "Ready",
+    "Receive",
+    "Role",
+    "Snapshot",
+    "SnapshotTaken",
+    "Stored",
+    "Tick",
+    "TransferLeadership",
+]
+
+
+class RaftInvariantBroken(Exception):
+    """A state that Raft proves impossible, such as truncating a committed entry: stop, do not go on."""
+
+
+class Role(enum.Enum):
+    """What a peer is at the moment; a learner is a follower that is not among the voters."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre_candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one peer. ``voters`` matter only until the log holds a configuration."""
+
+    id: str
+    voters: tuple[str, ...] = ()  # of the bootstrap; empty: wait to be added as a learner
+    learners: tuple[str, ...] = ()
+    storage_ids: dict[str, int] = {}  # of the bootstrap, where known; others are bound at first contact
+    election_timeout_s: float = 0.3  # drawn between 1 and 2 times this; also the lease of a leader's stickiness
+    heartbeat_s: float = 0.06  # raise to save messages; must stay well below the election timeout
+    max_entries_per_append: int = 512
+    max_bytes_per_append: int = 1 << 20  # at least one entry always fits
+    max_inflight_appends: int = 8  # unanswered appends with entries per peer
+    max_uncommitted_bytes: int = 64 << 20  # proposals beyond this are refused: "busy"
+    max_pending_reads: int = 10_000
+    max_snapshot_bytes: int = 1 << 30  # a larger incoming snapshot is refused
+    snapshot_chunk_bytes: int = 256 << 10
+    trailing_entries: int = 5_000  # kept in memory behind a snapshot for followers that are only a little late
+    promote_lag_entries: int = 1_000  # a learner at most this far behind counts as caught up
+
+
+class HardState(msgspec.Struct, frozen=True, array_like=True):
+    """What must survive any crash beside the log. ``bindings``: storage ids learnt before the log holds them."""
+
+    term: int = 0
+    voted_for: str | None = None
+    bindings: dict[str, int] = {}
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """The state machine after applying ``index``."""
+
+    index: int
+    term: int
+    configuration: Configuration
+    data: bytes
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What a disk holds when a peer starts; entries follow the snapshot without a gap."""
+
+    storage_id: int
+    hard_state: HardState = HardState()
+    snapshot: Snapshot | None = None
+    entries: tuple[Entry, ...] = ()
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """The deadline of the last Ready has come (early and repeated ticks do no harm)."""
+
+
+class Receive(msgspec.Struct, frozen=True):
+    """A message came from a peer whose identity the link has proved."""
+
+    message: Message
+
+
+class Propose(msgspec.Struct, frozen=True):
+    """Append one entry; ``Ready.proposed`` has its index, or ``Ready.refused`` the reason."""
+
+    data: bytes
+    kind: EntryKind = NORMAL
+
+
+class ProposeBatch(msgspec.Struct, frozen=True):
+    """Append several normal entries at once; all or none."""
+
+    data: tuple[bytes, ...]
+
+
+class ReadIndexEvent(msgspec.Struct, frozen=True):
+    """Ask for the index that a linearizable read beginning now must have applied; contexts are never reused."""
+
+    context: int | bytes
+
+
+class TransferLeadership(msgspec.Struct, frozen=True):
+    to: str
+
+
+class ChangeMembership(msgspec.Struct, frozen=True):
+    """One step: ``add_learner``, ``promote`` a learner to voter, or ``remove`` either."""
+
+    action: Literal["add_learner", "promote", "remove"]
+    peer: str
+
+
+class Persisted(msgspec.Struct, frozen=True):
+    """Everything in Ready ``number``, and in all before it, is synced."""
+
+    number: int
+
+
+class SnapshotTaken(msgspec.Struct, frozen=True):
+    """The state machine after applying ``index`` is ``data`` and is on disk."""
+
+    index: int
+    data: bytes
+
+
+Event: TypeAlias = (
+    Tick
+    | Receive
+    | Propose
+    | ProposeBatch
+    | ReadIndexEvent
+    | TransferLeadership
+    | ChangeMembership
+    | Persisted
+    | SnapshotTaken
+)
+
+
+class ReadState(msgspec.Struct, frozen=True):
+    """A read may be served once ``index`` is applied; -1: leadership was lost or unknown, ask again."""
+
+    context: int | bytes
+    index: int
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """Work the core asks of its shell: persist, then send, then apply (Raft paper, figure 2).
+
+    Readies are worked off in order of ``number``. Several may share one sync; none may overtake another.
+    """
+
+    number: int
+    hard_state: HardState | None = None  # on disk before the entries of the same Ready are written
+    snapshot: Snapshot | None = None  # installed from the leader: on disk, state machine restored, log dropped
+    entries: tuple[Entry, ...] = ()  # an index already on disk replaces it and all behind it
+    messages: tuple[Message, ...] = ()  # leave only when this Ready and all before are synced
+    early_messages: tuple[Message, ...] = ()  # a leader's appends: may leave while its own sync still runs
+    committed: tuple[Entry, ...] = ()  # applied once each, in index order; already synced here
+    read_states: tuple[ReadState, ...] = ()
+    proposed: int | None = None  # index of the first entry appended by this event
+    refused: str | None = None  # why a proposal, transfer or change was not begun
+    role: Role | None = None  # set when it changed
+    next_deadline: float = float("inf")  # when to Tick, on the clock of ``now``
+
+    @property
+    def must_persist(self) -> bool:
+        """Whether there is something to write."""
+        return bool(self.entries) or self.hard_state is not None or self.snapshot is not None

@@ -1,0 +1,121 @@
+"""The log as the core sees it: entries in memory, which of them are on disk, and the snapshot they follow.
+
+Decides what "durable" means while writes are under way: a write that is still being synced may meanwhile be
+truncated in memory, and its completion must then not count for the entries that replaced it. The files are in
+``router/raft/log.py``. Source: Raft paper, sections 5.3 and 7.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from router.raft.events import RaftInvariantBroken, Snapshot
+from router.raft.messages import Entry
+
+__all__ = ["LogView"]
+
+
+class LogView:
+    """Entries after ``base_index``; what lies before is in the snapshot.
+
+    Attributes:
+        base_index: Index before the first entry held; at most the snapshot's index.
+        durable_index: Last index known to be synced here, with everything before it.
+    """
+
+    def __init__(self, snapshot: Snapshot | None, entries: Sequence[Entry]) -> None:
+        self.snapshot = snapshot
+        self.base_index = snapshot.index if snapshot else 0
+        self.base_term = snapshot.term if snapshot else 0
+        self.entries: list[Entry] = list(entries)
+        if self.entries and self.entries[0].index != self.base_index + 1:
+            raise RaftInvariantBroken(f"log begins at {self.entries[0].index}, snapshot ends at {self.base_index}")
+        self.durable_index = self.last_index
+        self._unwritten_from = self.last_index + 1
+        self._writes: deque[list[int]] = deque()  # [Ready number, index it makes durable]
+
+    @property
+    def last_index(self) -> int:
+        return self.base_index + len(self.entries)
+
+    @property
+    def last_term(self) -> int:
+        return self.entries[-1].term if self.entries else self.base_term
+
+    def term_at(self, index: int) -> int | None:
+        """Return the term of the entry, or None when it is not held (compacted or not there yet)."""
+        offset = index - self.base_index
+        if offset == 0:
+            return self.base_term
+        if offset < 0 or offset > len(self.entries):
+            return None
+        return self.entries[offset - 1].term
+
+    def slice(self, first: int, last: int) -> list[Entry]:
+        """Return entries first..last, both inclusive, as far as held."""
+        return self.entries[max(0, first - self.base_index - 1) : max(0, last - self.base_index)]
+
+    def batch(self, first: int, max_entries: int, max_bytes: int) -> tuple[Entry, ...]:
+        """Return entries from first within both limits, at least one if there is one."""
+        entries = self.slice(first, first + max_entries - 1)
+        total = 0
+        for count, entry in enumerate(entries):
+            total += len(entry.data)
+            if total > max_bytes and count:
+                return tuple(entries[:count])
+        return tuple(entries)
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Append entries that follow the last one."""
+        self.entries.extend(entries)
+
+    def truncate_from(self, index: int) -> None:
+        """Drop the entry at index and all behind it; writes under way no longer count for them."""
+        del self.entries[index - self.base_index - 1 :]
+        self._unwritten_from = min(self._unwritten_from, index)
+        self.durable_index = min(self.durable_index, index - 1)
+        for write in self._writes:
+            write[1] = min(write[1], index - 1)
+
+    def match_hint(self, index: int, term: int) -> tuple[int, int]:
+        """Return the last (index, term) at or before index whose term is not above the given one."""
+        index = min(index, self.last_index)
+        while index > self.base_index:
+            own = self.entries[index - self.base_index - 1].term
+            if own <= term:
+                return index, own
+            index -= 1
+        return self.base_index, self.base_term
+
+    def take_unwritten(self, number: int) -> tuple[Entry, ...]:
+        """Return the entries that Ready ``number`` must write, once each."""
+        if self._unwritten_from > self.last_index:
+            return ()
+        entries = tuple(self.entries[self._unwritten_from - self.base_index - 1 :])
+        self._unwritten_from = self.last_index + 1
+        self._writes.append([number, self.last_index])
+        return entries
+
+    def persisted(self, number: int) -> None:
+        """Count what Ready ``number`` and those before it wrote as durable."""
+        while self._writes and self._writes[0][0] <= number:
+            self.durable_index = max(self.durable_index, self._writes.popleft()[1])
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Replace the whole log by a snapshot: what conflicts once is not to be trusted further on."""
+        self.snapshot = snapshot
+        self.entries.clear()
+        self.base_index, self.base_term = snapshot.index, snapshot.term
+        self._unwritten_from = snapshot.index + 1
+        for write in self._writes:
+            write[1] = 0
+        # The snapshot itself is on disk before anything behind it is acknowledged (order of Readies).
+        self.durable_index = snapshot.index
+
+    def compact(self, snapshot: Snapshot, trailing: int) -> None:
+        """Remember the newer snapshot and drop entries more than ``trailing`` behind it."""
+        self.snapshot = snapshot
+        cut = min(snapshot.index - trailing, self.durable_index)
+        term = self.term_at(cut)
+        if cut > self.base_index and term is not None:
+            del self.entries[: cut - self.base_index]
+            self.base_index, self.base_term = cut, term

@@ -1,0 +1,81 @@
+"""Changing the group by one member at a time.
+
+Decides when a change may begin: one at a time, and only once an entry of the leader's own term is committed; without
+that gate two leaders can each change a configuration the other does not know, and commit with disjoint majorities
+(Ongaro, raft-dev, 2015). New members learn first and are promoted, with the storage id of their disk, when caught up.
+A change is in force when it is in the log, and undone if truncated. Source: Ongaro's thesis, chapter 4.
+"""
+
+from router.raft.events import ChangeMembership, Role
+from router.raft.messages import CONFIG, Configuration, encode_configuration
+from router.raft.read_index import ReadIndexes
+
+__all__ = ["MembershipChange"]
+
+
+class MembershipChange(ReadIndexes):
+    """Configuration entries at the leader."""
+
+    def change_membership(self, change: ChangeMembership) -> tuple[int | None, str | None]:
+        """Append the new configuration.
+
+        Returns:
+            The index of the config entry and None, or None and why the change was refused.
+        """
+        if self.role is not Role.LEADER:
+            return None, "not_leader"
+        if not self.may_change():
+            return None, "change_in_progress" if self.change_pending() else "no_entry_of_term_committed"
+        target, reason = self._next_configuration(change)
+        if target is None:
+            return None, reason
+        index = self.append_own((encode_configuration(target),), CONFIG)
+        for peer in [peer for peer in self.progress if peer not in target.voters and peer not in target.learners]:
+            del self.progress[peer]
+        self.broadcast_append()
+        return index, None
+
+    def change_pending(self) -> bool:
+        """Whether the last configuration is not committed yet."""
+        return self.configuration_index > self.commit_index
+
+    def may_change(self) -> bool:
+        return not self.change_pending() and self.commit_index >= self.first_index_of_term
+
+    def drop_to_follower_if_removed(self) -> None:
+        """A leader that removed itself leads until the removal is committed, and tells everyone before it goes."""
+        if self.role is Role.LEADER and self.id not in self.configuration.voters and not self.change_pending():
+            self.broadcast_append()
+            self.become_follower(self.term, None)
+
+    def _next_configuration(self, change: ChangeMembership) -> tuple[Configuration | None, str]:
+        peer = change.peer
+        voters, learners = dict(self.configuration.voters), dict(self.configuration.learners)
+        if change.action == "add_learner":
+            if peer in voters or peer in learners:
+                return None, "already_member"
+            learners[peer] = 0
+        elif change.action == "promote":
+            reason = self._not_promotable(peer)
+            if reason:
+                return None, reason
+            del learners[peer]
+            voters[peer] = self.progress_of(peer).storage_id
+        else:
+            if peer not in voters and peer not in learners:
+                return None, "not_a_member"
+            if voters.keys() == {peer}:
+                return None, "last_voter"
+            voters.pop(peer, None)
+            learners.pop(peer, None)
+        return Configuration(voters, learners), ""
+
+    def _not_promotable(self, peer: str) -> str:
+        if peer not in self.configuration.learners:
+            return "not_a_learner"
+        progress = self.progress_of(peer)
+        if not progress.storage_id or self.now - progress.last_heard > self.config.election_timeout_s:
+            return "learner_silent"
+        if progress.match_index < max(1, self.log.last_index - self.config.promote_lag_entries):
+            return "learner_behind"
+        return ""

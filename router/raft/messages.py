@@ -1,0 +1,225 @@
+"""What Raft peers say to each other, and what a log entry is.
+
+Names are the paper's ("In Search of an Understandable Consensus Algorithm", Ongaro and Ousterhout 2014, figures 2 and
+13; TimeoutNow and learners from Ongaro's thesis, sections 3.10 and 4.2.1). PreVote is section 9.6 of the thesis,
+ReadIndex section 6.4. This file decides the encoding and nothing else; who sends what and when is in the core.
+
+Every message opens with the same header: who sends, to whom, the sender's *real* term (a pre-vote too: the term it
+would campaign in is a field of its own), the sender's incarnation (one life of its process), its storage id (one life
+of its disk) and the storage id that the sender believes the receiver to have, 0 when it does not know.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+__all__ = [
+    "CONFIG",
+    "NOOP",
+    "NORMAL",
+    "AppendEntries",
+    "AppendEntriesReply",
+    "Configuration",
+    "Entry",
+    "EntryKind",
+    "InstallSnapshot",
+    "InstallSnapshotReply",
+    "Message",
+    "PreVote",
+    "PreVoteReply",
+    "ReadIndex",
+    "ReadIndexReply",
+    "RequestVote",
+    "RequestVoteReply",
+    "TimeoutNow",
+    "decode_configuration",
+    "decode_message",
+    "encode_configuration",
+    "encode_message",
+]
+
+EntryKind: TypeAlias = Literal["normal", "config", "noop"]
+NORMAL: EntryKind = "normal"
+CONFIG: EntryKind = "config"
+NOOP: EntryKind = "noop"
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One slot of the replicated log; index counts from 1."""
+
+    index: int
+    term: int
+    kind: EntryKind
+    data: bytes
+
+
+class Configuration(msgspec.Struct, frozen=True, array_like=True):
+    """Who votes and who learns, with the storage id of each (0: not bound to a disk yet)."""
+
+    voters: dict[str, int] = {}
+    learners: dict[str, int] = {}
+
+    @property
+    def quorum(self) -> int:
+        """Votes that make a majority."""
+        return len(self.voters) // 2 + 1
+
+    def storage_id(self, peer: str) -> int:
+        """Return the storage id bound to the peer; 0 when the peer or its disk is unknown."""
+        return self.voters.get(peer) or self.learners.get(peer) or 0
+
+    def peers(self) -> list[str]:
+        """Return voters, then learners, in the order they were added."""
+        return [*self.voters, *self.learners]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Header of every message."""
+
+    sender: str
+    to: str
+    term: int
+    incarnation: int
+    storage_id: int
+    expected_storage_id: int
+
+
+class PreVote(Message, frozen=True):
+    """Would you vote for me in ``proposed_term``? Changes nothing at the receiver."""
+
+    proposed_term: int
+    last_log_index: int
+    last_log_term: int
+
+
+class PreVoteReply(Message, frozen=True):
+    """A refusal's ``term`` is adopted by the asker; without it two nodes can block each other for ever."""
+
+    proposed_term: int
+    granted: bool
+
+
+class RequestVote(Message, frozen=True):
+    """``transfer``: the leader itself asked for this election, so its lease does not stand against it."""
+
+    last_log_index: int
+    last_log_term: int
+    transfer: bool = False
+
+
+class RequestVoteReply(Message, frozen=True):
+    granted: bool
+
+
+class AppendEntries(Message, frozen=True):
+    """Replication and heartbeat in one; ``round`` numbers the leader's heartbeat rounds for ReadIndex."""
+
+    prev_log_index: int
+    prev_log_term: int
+    leader_commit: int
+    round: int
+    entries: tuple[Entry, ...] = ()
+
+
+class AppendEntriesReply(Message, frozen=True):
+    """Success: the log equals the leader's up to ``match_index`` and is on disk that far.
+
+    Refusal: ``prev_log_index`` did not match; ``hint_index`` and ``hint_term`` name the last entry of the follower
+    that can match, so that one refusal skips a whole diverged term.
+    """
+
+    success: bool
+    round: int
+    match_index: int = 0
+    prev_log_index: int = 0
+    hint_index: int = 0
+    hint_term: int = 0
+
+
+class InstallSnapshot(Message, frozen=True):
+    """One chunk of a snapshot, beginning at byte ``offset``."""
+
+    snapshot_index: int
+    snapshot_term: int
+    configuration: Configuration
+    offset: int
+    data: bytes
+    done: bool
+    round: int
+
+
+class InstallSnapshotReply(Message, frozen=True):
+    """``offset``: the next byte wanted; ``match_index``: set once the snapshot is on disk."""
+
+    snapshot_index: int
+    offset: int
+    match_index: int
+    round: int
+
+
+class TimeoutNow(Message, frozen=True):
+    """Campaign at once: the leader hands over."""
+
+
+class ReadIndex(Message, frozen=True):
+    """A follower asks on behalf of its reader; answered when leadership was confirmed afterwards."""
+
+    context: int | bytes
+
+
+class ReadIndexReply(Message, frozen=True):
+    """``asker_incarnation`` stops an answer to a former life from being taken for a later read's.
+
+    ``read_index`` is -1 when the receiver of the question does not lead.
+    """
+
+    context: int | bytes
+    read_index: int
+    asker_incarnation: int
+
+
+AnyMessage: TypeAlias = (
+    PreVote
+    | PreVoteReply
+    | RequestVote
+    | RequestVoteReply
+    | AppendEntries
+    | AppendEntriesReply
+    | InstallSnapshot
+    | InstallSnapshotReply
+    | TimeoutNow
+    | ReadIndex
+    | ReadIndexReply
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_message_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+_configuration_decoder = msgspec.msgpack.Decoder(Configuration)
+
+
+def encode_message(message: Message) -> bytes:
+    """Return the message as msgpack."""
+    return _encoder.encode(message)
+
+
+def decode_message(payload: bytes | bytearray | memoryview) -> AnyMessage:
+    """Return the message in the payload.
+
+    Raises:
+        msgspec.DecodeError: The payload is no Raft message (msgspec.ValidationError is a subclass).
+    """
+    return _message_decoder.decode(payload)
+
+
+def encode_configuration(configuration: Configuration) -> bytes:
+    """Return the data of a config entry."""
+    return _encoder.encode(configuration)
+
+
+def decode_configuration(data: bytes) -> Configuration:
+    """Return the configuration in a config entry's data.
+
+    Raises:
+        msgspec.DecodeError: The data is no configuration.
+    """
+    return _configuration_decoder.decode(data)

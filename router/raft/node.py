@@ -1,0 +1,341 @@
+"""The Raft shell: one peer with its disk, clock and queues, for a service that brings links and a state machine.
+
+Decides batching (what waits together is proposed together and synced together), and the order of effects: a Ready's
+messages leave when it and all before it are synced; a leader's appends leave at once; committed entries are applied
+one by one in order. The protocol is in ``router/raft/core.py``. fsync runs in a thread, one at a time, while the loop
+goes on; what arrives meanwhile shares the next sync. Every queue is bounded; waiting proposals are refused, not kept,
+when they are too many. A disk error is final: the node stops, because a retried fsync proves nothing.
+"""
+
+import itertools
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from router.raft.core import RaftCore
+from router.raft.events import (
+    ChangeMembership,
+    Event,
+    Persisted,
+    ProposeBatch,
+    RaftConfig,
+    ReadIndexEvent,
+    Ready,
+    Receive,
+    Role,
+    Snapshot,
+    SnapshotTaken,
+    Tick,
+    TransferLeadership,
+)
+from router.raft.messages import NORMAL, Configuration, Entry, Message
+from router.raft.outcomes import NotLeader, Outcome, Outcomes, Unavailable
+from router.raft.storage import Storage
+
+__all__ = ["NotLeader", "RaftNode", "Unavailable"]
+
+MAX_WAITING_PROPOSALS = 10_000  # beyond this: Unavailable("busy"); each holds a caller
+MAX_INBOX = 20_000  # messages received and not handled yet; beyond this they are dropped, Raft repeats
+MAX_PROPOSAL_BATCH = 1_024  # entries given to the core at once; more would delay heartbeats
+SNAPSHOT_EVERY_ENTRIES = 10_000  # applied since the last snapshot; lower trims sooner and serialises oftener
+
+
+class RaftNode:
+    """One peer. ``await nursery.start(node.run)``, then ``receive``, ``propose`` and ``read_index``."""
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        storage: Storage,
+        *,
+        send: Callable[[str, Message], None],
+        apply: Callable[[Entry], Any],
+        take_snapshot: Callable[[], bytes],
+        restore: Callable[[bytes], None],
+        rng: random.Random,
+        incarnation: int,
+        on_role: Callable[[Role, str | None], None] | None = None,
+        snapshot_every_entries: int = SNAPSHOT_EVERY_ENTRIES,
+    ) -> None:
+        """Load the disk and restore the state machine; nothing is sent yet.
+
+        Args:
+            send: Hands a message to the peer's link without waiting; may drop it.
+            apply: Applies a committed entry of kind normal and returns its result to the proposer, if he is here.
+            take_snapshot: Returns the state machine after the last applied entry.
+            restore: Replaces the state machine.
+            incarnation: Not used before by this peer under its storage id.
+            on_role: Told when role or leader changed.
+        Raises:
+            LogDamaged: This peer must not vote or serve until rebuilt.
+        """
+        self._storage = storage
+        stored = storage.load()
+        if stored.snapshot is not None:
+            restore(stored.snapshot.data)
+        self.core = RaftCore(config, stored, rng, incarnation)
+        self._send, self._apply, self._take_snapshot, self._restore = send, apply, take_snapshot, restore
+        self._on_role = on_role
+        self._snapshot_every = snapshot_every_entries
+        self._snapshot_index = stored.snapshot.index if stored.snapshot else 0
+        self.applied_index = self._snapshot_index
+
+        self._inbox: deque[Message] = deque()
+        self._proposals: deque[tuple[bytes, Outcome]] = deque()
+        self._requests: deque[tuple[Event, Outcome]] = deque()
+        self._reads: deque[Outcome] = deque()  # waiting to ask; those asked are in _outcomes
+        self._outcomes = Outcomes()
+        self._contexts = itertools.count(1)
+        self._to_persist: deque[Ready] = deque()
+        self._persisting = False
+        self._own_snapshot: Snapshot | None = None  # to be written with the next sync
+        self._wake = trio.Event()
+        self._disk_wake = trio.Event()
+        self._leader_seen: tuple[Role, str | None] = (Role.FOLLOWER, None)
+        self._deadline = -math.inf
+        self._stopped = False
+        self._read_timeout_s = 4 * config.election_timeout_s
+        self.dropped_inbox = 0
+
+    # For the service
+
+    @property
+    def is_leader(self) -> bool:
+        return self.core.role is Role.LEADER
+
+    @property
+    def leader_hint(self) -> str | None:
+        return self.core.leader_hint
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.core.configuration
+
+    def receive(self, message: Message) -> None:
+        """Take a message from a link; the link has proved that ``message.sender`` is its peer."""
+        if len(self._inbox) >= MAX_INBOX:
+            self.dropped_inbox += 1
+            return
+        self._inbox.append(message)
+        self._wake.set()
+
+    async def propose(self, data: bytes) -> Any:
+        """Replicate and apply one entry; return what ``apply`` returned.
+
+        Raises:
+            NotLeader: Not appended; ask ``leader_hint``.
+            Unavailable: Nothing is known about the entry's fate unless the reason is "busy": then it was not appended.
+        """
+        outcome = Outcome()
+        if self._stopped:
+            raise Unavailable("stopped")
+        if len(self._proposals) >= MAX_WAITING_PROPOSALS:
+            raise Unavailable("busy")
+        self._proposals.append((data, outcome))
+        self._wake.set()
+        return await outcome.wait()
+
+    async def read_index(self) -> int:
+        """Wait until a read of the local state machine is linearizable with everything before this call.
+
+        Raises:
+            Unavailable: No confirmed leader; ask again.
+        """
+        outcome = Outcome()
+        if self._stopped or len(self._reads) + self._outcomes.reads >= MAX_WAITING_PROPOSALS:
+            raise Unavailable("stopped" if self._stopped else "busy")
+        self._reads.append(outcome)
+        self._wake.set()
+        # By then the round or the leader is lost, and lost questions are not repeated.
+        with trio.move_on_after(self._read_timeout_s):
+            return int(await outcome.wait())
+        raise Unavailable("no answer to ReadIndex")
+
+    async def transfer_leadership(self, to: str) -> None:
+        """Begin to hand over; raises Unavailable with the core's reason if refused."""
+        await self._request(TransferLeadership(to))
+
+    async def change_membership(self, change: ChangeMembership) -> None:
+        """Change the group by one member; returns when the change is committed.
+
+        Raises:
+            NotLeader: Ask the leader.
+            Unavailable: Refused, with the core's reason, or of unknown fate.
+        """
+        await self._request(change)
+
+    async def _request(self, event: Event) -> None:
+        outcome = Outcome()
+        self._requests.append((event, outcome))
+        self._wake.set()
+        await outcome.wait()
+
+    # Tasks
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled; whoever waits then gets Unavailable."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._disk_loop)
+                task_status.started()
+                await self._loop()
+        finally:
+            self._stopped = True
+            self._outcomes.fail_all(Unavailable("stopped"))
+            for _, outcome in (*self._proposals, *self._requests):
+                outcome.fail(Unavailable("stopped"))
+            for outcome in self._reads:
+                outcome.fail(Unavailable("stopped"))
+            self._storage.close()
+
+    async def _loop(self) -> None:
+        while True:
+            if not (self._inbox or self._proposals or self._requests or self._reads):
+                with trio.move_on_at(self._deadline):
+                    await self._wake.wait()
+            self._wake = trio.Event()
+            await trio.lowlevel.checkpoint()  # the deadline may always be past: let others run
+            now = trio.current_time()
+            if now >= self._deadline:
+                self._handle(Tick())
+            for _ in range(len(self._inbox)):
+                self._handle(Receive(self._inbox.popleft()))
+            self._handle_requests()
+            self._handle_proposals()
+
+    def _handle_requests(self) -> None:
+        while self._requests:
+            event, outcome = self._requests.popleft()
+            ready = self._handle(event)
+            if ready.refused is not None:
+                outcome.fail(self._refusal(ready.refused))
+            elif ready.proposed is not None:
+                self._outcomes.proposed(ready.proposed, self.core.term, outcome)
+            else:
+                outcome.set(None)
+        if self._reads:
+            context = next(self._contexts)  # one question for all that wait: it begins after all of them
+            now = trio.current_time()
+            self._outcomes.expire(now)
+            self._outcomes.asked(context, tuple(self._reads), now + self._read_timeout_s)
+            self._reads.clear()
+            self._handle(ReadIndexEvent(context))
+
+    def _handle_proposals(self) -> None:
+        while self._proposals:
+            count = min(len(self._proposals), MAX_PROPOSAL_BATCH)
+            batch = [self._proposals.popleft() for _ in range(count)]
+            ready = self._handle(ProposeBatch(tuple(data for data, _ in batch)), [outcome for _, outcome in batch])
+            if ready.refused is not None:
+                for _, outcome in batch:
+                    outcome.fail(self._refusal(ready.refused))
+
+    def _refusal(self, reason: str) -> Exception:
+        if reason == "not_leader":
+            return NotLeader(self.core.leader_hint)
+        return Unavailable(reason)
+
+    def _handle(self, event: Event, proposers: list[Outcome] | None = None) -> Ready:
+        ready = self.core.handle(trio.current_time(), event)
+        if proposers is not None and ready.proposed is not None:
+            for at, outcome in enumerate(proposers):
+                self._outcomes.proposed(ready.proposed + at, self.core.term, outcome)
+        for message in ready.early_messages:
+            self._send(message.to, message)
+        if ready.must_persist or self._to_persist or self._persisting:
+            if ready.must_persist or ready.messages:
+                self._to_persist.append(ready)
+                self._disk_wake.set()
+        else:
+            for message in ready.messages:
+                self._send(message.to, message)
+        self._apply_committed(ready)
+        for read in ready.read_states:
+            self._outcomes.answered(read.context, read.index, self.applied_index)
+        self._deadline = ready.next_deadline
+        self._watch_role()
+        return ready
+
+    def _watch_role(self) -> None:
+        seen = (self.core.role, self.core.leader_hint)
+        if seen == self._leader_seen:
+            return
+        if self._leader_seen[0] is Role.LEADER and seen[0] is not Role.LEADER:
+            # Entries may still commit under the next leader: their proposers learn it from the log, or "unknown".
+            self._outcomes.lost_leadership()
+        self._leader_seen = seen
+        if self._on_role is not None:
+            self._on_role(*seen)
+
+    def _apply_committed(self, ready: Ready) -> None:
+        for entry in ready.committed:
+            result = self._apply(entry) if entry.kind == NORMAL else None
+            self.applied_index = entry.index
+            self._outcomes.applied(entry, result)
+        if not ready.committed:
+            return
+        self._outcomes.applied_up_to(self.applied_index)
+        if self.applied_index - self._snapshot_index >= self._snapshot_every and self._own_snapshot is None:
+            self._begin_snapshot(ready.committed[-1])
+
+    def _begin_snapshot(self, last: Entry) -> None:
+        self._snapshot_index = last.index
+        configuration = self.core.configuration_at(last.index)
+        self._own_snapshot = Snapshot(last.index, last.term, configuration, self._take_snapshot())
+        self._disk_wake.set()
+
+    # Disk
+
+    async def _disk_loop(self) -> None:
+        while True:
+            if not self._to_persist and self._own_snapshot is None:
+                await self._disk_wake.wait()  # for ever: nothing to write while nothing happens
+            self._disk_wake = trio.Event()
+            batch = list(self._to_persist)
+            self._to_persist.clear()
+            own, self._persisting = self._own_snapshot, True
+            await trio.to_thread.run_sync(self._persist, batch, own)
+            self._persisting = False
+            self._persisted(batch, own)
+
+    def _persist(self, batch: list[Ready], own: Snapshot | None) -> None:
+        """Runs in a thread. The newest hard state first: it only ever promises more."""
+        storage = self._storage
+        hard_states = [ready.hard_state for ready in batch if ready.hard_state is not None]
+        entries: list[Entry] = []
+        if hard_states:
+            storage.write(hard_states[-1], ())
+        for ready in batch:
+            if ready.snapshot is not None:
+                storage.write(None, entries)
+                entries = []
+                storage.sync()
+                storage.install_snapshot(ready.snapshot)
+            entries.extend(ready.entries)
+        if entries:
+            storage.write(None, entries)
+            storage.sync()
+        if own is not None:
+            storage.save_snapshot(own)
+
+    def _persisted(self, batch: list[Ready], own: Snapshot | None) -> None:
+        for ready in batch:
+            if ready.snapshot is not None:
+                self._restored(ready.snapshot)
+            for message in ready.messages:
+                self._send(message.to, message)
+        if own is not None:
+            self._own_snapshot = None
+            self._handle(SnapshotTaken(own.index, own.data))
+        if batch:
+            self._handle(Persisted(batch[-1].number))
+        self._wake.set()
+
+    def _restored(self, snapshot: Snapshot) -> None:
+        self._restore(snapshot.data)
+        self.applied_index = self._snapshot_index = snapshot.index
+        self._outcomes.applied_up_to(snapshot.index)

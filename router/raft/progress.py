@@ -1,0 +1,75 @@
+"""What a leader knows about one peer's log: where it is, and how much may be sent before an answer.
+
+Three states, after etcd's practice: ``probe`` (position unknown: one empty append at a time), ``replicate`` (position
+known: appends are pipelined and next_index runs ahead), ``snapshot`` (what the peer needs is compacted).
+Decides flow control only; messages are built in ``router/raft/replication.py``.
+"""
+
+import enum
+from collections import deque
+
+from router.raft.events import Snapshot
+
+__all__ = ["Progress", "ProgressState"]
+
+
+class ProgressState(enum.Enum):
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+class Progress:
+    """One peer's progress; exists at leaders only."""
+
+    def __init__(self, next_index: int, now: float) -> None:
+        self.state = ProgressState.PROBE
+        self.next_index = next_index
+        self.match_index = 0
+        self.sent_commit = 0
+        self.inflight: deque[int] = deque()  # last index of each append with entries not answered yet
+        self.paused = False  # a probe is under way
+        self.last_heard = now  # of any answer in this term; check-quorum counts it
+        self.acked_round = 0  # highest heartbeat round answered
+        self.storage_id = 0  # as seen in its answers
+        self.incarnation = 0
+        self.snapshot: Snapshot | None = None
+        self.snapshot_offset = 0
+
+    def become_probe(self, next_index: int | None = None) -> None:
+        """Forget what is in flight and ask where the peer is."""
+        self.state = ProgressState.PROBE
+        self.next_index = self.match_index + 1 if next_index is None else max(next_index, self.match_index + 1)
+        self.inflight.clear()
+        self.paused = False
+        self.snapshot = None
+
+    def become_replicate(self) -> None:
+        """Position known: pipeline from behind match_index."""
+        self.state = ProgressState.REPLICATE
+        self.next_index = self.match_index + 1
+        self.inflight.clear()
+        self.paused = False
+        self.snapshot = None
+
+    def become_snapshot(self, snapshot: Snapshot) -> None:
+        """Send this snapshot, kept alive here even when a newer one is taken meanwhile."""
+        self.state = ProgressState.SNAPSHOT
+        self.snapshot = snapshot
+        self.snapshot_offset = 0
+        self.inflight.clear()
+
+    def sent(self, last_index: int) -> None:
+        """Count an append with entries up to last_index as in flight."""
+        self.next_index = last_index + 1
+        self.inflight.append(last_index)
+
+    def acknowledged(self, match_index: int) -> bool:
+        """Take a success up to match_index; return whether it is news."""
+        while self.inflight and self.inflight[0] <= match_index:
+            self.inflight.popleft()
+        if match_index <= self.match_index:
+            return False
+        self.match_index = match_index
+        self.next_index = max(self.next_index, match_index + 1)
+        return True

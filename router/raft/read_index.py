@@ -1,0 +1,122 @@
+"""ReadIndex: linearizable reads without an entry in the log.
+
+Decides when a leader may name the index a read has to wait for: only after an entry of its own term is committed
+(before, its commit index may lag behind what a former leader acknowledged), and only after a majority answered a
+heartbeat round that *began after the request arrived*. Rounds are shared: requests that come while one runs wait for
+the next. No clock is trusted. Source: Ongaro's thesis, section 6.4.
+"""
+
+from collections import deque
+
+from router.raft.events import ReadState, Role
+from router.raft.messages import ReadIndex, ReadIndexReply
+from router.raft.replication import Replication
+
+__all__ = ["ReadIndexes"]
+
+
+class _PendingRead:
+    """Who asked, and since when leadership must be confirmed."""
+
+    __slots__ = ("asker", "asker_incarnation", "context", "read_index", "round")
+
+    def __init__(self, asker: str, asker_incarnation: int, context: int | bytes) -> None:
+        self.asker = asker
+        self.asker_incarnation = asker_incarnation
+        self.context = context
+        self.read_index = 0
+        self.round = 0
+
+
+class ReadIndexes(Replication):
+    """Reads waiting for a round, at leaders; forwarding and answers, at followers."""
+
+    _waiting: deque[_PendingRead]
+    _confirming: deque[_PendingRead]
+
+    def reset_reads(self) -> None:
+        """Begin without pending reads."""
+        self._waiting, self._confirming = deque(), deque()
+
+    def read_index(self, context: int | bytes) -> None:
+        """A local reader asks."""
+        if self.role is Role.LEADER:
+            self._ask(_PendingRead(self.id, self.incarnation, context))
+        elif self.leader is not None:
+            self.send(ReadIndex(*self.header(self.leader), context=context))
+        else:
+            self.read_states.append(ReadState(context, -1))
+
+    def on_read_index(self, message: ReadIndex) -> None:
+        """A follower forwards a read."""
+        read = _PendingRead(message.sender, message.incarnation, message.context)
+        if self.role is Role.LEADER:
+            self._ask(read)
+        else:
+            self._answer(read, -1)
+
+    def on_read_index_reply(self, reply: ReadIndexReply) -> None:
+        """The leader confirmed; an answer to a former life of ours is none."""
+        if reply.asker_incarnation == self.incarnation:
+            self.read_states.append(ReadState(reply.context, reply.read_index))
+        else:
+            self.drop("read_of_former_incarnation")
+
+    def advance_reads(self) -> None:
+        """Answer what is confirmed and start the next round if any read waits for one."""
+        if self.role is not Role.LEADER or not (self._waiting or self._confirming):
+            return
+        confirmed = self.confirmed_round()
+        while self._confirming and self._confirming[0].round <= confirmed:
+            read = self._confirming.popleft()
+            self._answer(read, read.read_index)
+        if self._waiting and not self._confirming and self.may_read():
+            self._start_round()
+            if len(self.configuration.voters) == 1:
+                self.advance_reads()
+
+    def may_read(self) -> bool:
+        """Whether an entry of the current term is committed (etcd #7331)."""
+        return self.commit_index >= self.first_index_of_term
+
+    def confirmed_round(self) -> int:
+        """Return the last round that a majority of voters answered, ourselves included."""
+        rounds = sorted(
+            (
+                self.round if peer == self.id else self.progress_of(peer).acked_round
+                for peer in self.configuration.voters
+            ),
+            reverse=True,
+        )
+        return rounds[self.configuration.quorum - 1]
+
+    def fail_reads(self) -> None:
+        for read in (*self._confirming, *self._waiting):
+            self._answer(read, -1)
+        self.reset_reads()
+
+    def _ask(self, read: _PendingRead) -> None:
+        if len(self._waiting) + len(self._confirming) >= self.config.max_pending_reads:
+            self.drop("reads_full")
+            self._answer(read, -1)
+            return
+        self._waiting.append(read)
+
+    def _start_round(self) -> None:
+        self.broadcast_heartbeat()
+        for read in self._waiting:
+            read.read_index, read.round = self.commit_index, self.round
+        self._confirming, self._waiting = self._waiting, deque()
+
+    def _answer(self, read: _PendingRead, index: int) -> None:
+        if read.asker == self.id:
+            self.read_states.append(ReadState(read.context, index))
+            return
+        self.send(
+            ReadIndexReply(
+                *self.header(read.asker),
+                context=read.context,
+                read_index=index,
+                asker_incarnation=read.asker_incarnation,
+            )
+        )

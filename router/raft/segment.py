@@ -1,0 +1,76 @@
+"""The bytes of a log segment: header, records, and how far they can be read.
+
+Each record carries its length, index, term and kind and a CRC-32 over all of it, seeded with the CRC of the record
+before: a flipped bit, a lost or a stale record breaks the chain. Decides what is readable; whether an unreadable end
+is a torn tail or damage is for ``router/raft/log.py``, which knows how far was synced.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+from zlib import crc32
+
+from router.raft.messages import CONFIG, NOOP, NORMAL, Entry, EntryKind
+
+__all__ = ["HEADER_BYTES", "SegmentHeader", "decode_header", "encode_header", "encode_record", "read_records"]
+
+_MAGIC = b"SMQRAFT1"
+# magic, storage id, segment number, base index, base term, reset, CRC the chain begins with; then the header's CRC
+_HEADER = struct.Struct("<8sQQQQBI")
+HEADER_BYTES = _HEADER.size + 4
+_RECORD = struct.Struct("<IIQQB")  # CRC, payload bytes, index, term, kind
+_CHECKED = struct.Struct("<IQQB")  # what the CRC covers, before the payload
+MAX_RECORD_BYTES = 1 << 30
+_KINDS: tuple[EntryKind, ...] = (NORMAL, CONFIG, NOOP)
+
+
+class SegmentHeader(NamedTuple):
+    """``reset``: the log before this segment is void; it continues behind the snapshot at (base_index, base_term)."""
+
+    storage_id: int
+    number: int
+    base_index: int
+    base_term: int
+    reset: bool
+    chain: int
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """Return the header's bytes."""
+    packed = _HEADER.pack(_MAGIC, *header)
+    return packed + crc32(packed).to_bytes(4, "little")
+
+
+def decode_header(data: bytes) -> SegmentHeader | None:
+    """Return the header, or None when it is torn or damaged."""
+    if len(data) < HEADER_BYTES:
+        return None
+    packed = data[: _HEADER.size]
+    if crc32(packed) != int.from_bytes(data[_HEADER.size : HEADER_BYTES], "little"):
+        return None
+    magic, storage_id, number, base_index, base_term, reset, chain = _HEADER.unpack(packed)
+    if magic != _MAGIC:
+        return None
+    return SegmentHeader(storage_id, number, base_index, base_term, bool(reset), chain)
+
+
+def encode_record(entry: Entry, chain: int) -> tuple[bytes, int]:
+    """Return the record's bytes and the CRC that the next record continues."""
+    kind = _KINDS.index(entry.kind)
+    checked = _CHECKED.pack(len(entry.data), entry.index, entry.term, kind)
+    crc = crc32(entry.data, crc32(checked, chain))
+    return crc.to_bytes(4, "little") + checked + entry.data, crc
+
+
+def read_records(data: bytes, chain: int) -> Iterator[tuple[Entry, int, int]]:
+    """Yield (entry, offset behind it, chain) from behind the header until the first unreadable record."""
+    offset = HEADER_BYTES
+    while offset + _RECORD.size <= len(data):
+        crc, length, index, term, kind = _RECORD.unpack_from(data, offset)
+        end = offset + _RECORD.size + length
+        if length > MAX_RECORD_BYTES or end > len(data):
+            return
+        if crc32(data[offset + 4 : end], chain) != crc or kind >= len(_KINDS):
+            return
+        yield Entry(index, term, _KINDS[kind], data[offset + _RECORD.size : end]), end, crc
+        offset, chain = end, crc

@@ -1,0 +1,204 @@
+"""The shell with real files and threads: one member, three members, restart, snapshot, a lost disk."""
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from router.raft.events import ChangeMembership, RaftConfig, Role
+from router.raft.log import RaftLog, create_log
+from router.raft.messages import Entry, Message, decode_message, encode_message
+from router.raft.node import NotLeader, RaftNode, Unavailable
+
+
+class Register:
+    """A state machine: the list of what was applied."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+
+    def apply(self, entry: Entry) -> int:
+        self.values.append(entry.data)
+        return len(self.values)
+
+    def take(self) -> bytes:
+        return b"\n".join(self.values)
+
+    def restore(self, data: bytes) -> None:
+        self.values = data.split(b"\n") if data else []
+
+
+class Group:
+    """Nodes in one process; messages go through their encoding."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.nodes: dict[str, RaftNode] = {}
+        self.registers: dict[str, Register] = {}
+        self.scopes: dict[str, trio.CancelScope] = {}
+        self.cut: set[str] = set()
+        self.lives = 0
+
+    def create(self, peer: str) -> None:
+        self.lives += 1
+        create_log(self.folder / peer, random.Random(self.lives).getrandbits(62) + 1)
+
+    async def start(self, nursery: trio.Nursery, peer: str, voters: tuple[str, ...], **node_settings: Any) -> None:
+        self.lives += 1
+        register = self.registers[peer] = Register()
+
+        def send(to: str, message: Message) -> None:
+            if to in self.nodes and not {peer, to} & self.cut:
+                self.nodes[to].receive(decode_message(encode_message(message)))
+
+        node = RaftNode(
+            RaftConfig(id=peer, voters=voters, **{"election_timeout_s": 0.15, "heartbeat_s": 0.03, **self.settings}),
+            RaftLog(self.folder / peer),
+            send=send,
+            apply=register.apply,
+            take_snapshot=register.take,
+            restore=register.restore,
+            rng=random.Random(self.lives),
+            incarnation=self.lives,
+            **node_settings,
+        )
+        self.nodes[peer] = node
+        scope = self.scopes[peer] = trio.CancelScope()
+
+        async def run(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+            with scope:
+                await node.run(task_status)
+
+        await nursery.start(run)
+
+    def stop(self, peer: str) -> None:
+        self.scopes.pop(peer).cancel()
+        del self.nodes[peer]
+
+    async def leader(self) -> RaftNode:
+        while True:
+            for node in self.nodes.values():
+                if node.is_leader:
+                    return node
+            await trio.sleep(0.005)
+
+    async def propose(self, data: bytes) -> int:
+        while True:
+            try:
+                return int(await (await self.leader()).propose(data))
+            except (NotLeader, Unavailable):
+                await trio.sleep(0.005)
+
+
+async def until(condition: Any, limit_s: float = 5.0) -> None:
+    with trio.fail_after(limit_s):
+        while not condition():
+            await trio.sleep(0.005)
+
+
+async def test_a_single_voter_leads_at_once_and_keeps_its_log(tmp_path: Path) -> None:
+    """No timeout is waited for, and a restart finds every acknowledged entry."""
+    group = Group(tmp_path, election_timeout_s=60.0, heartbeat_s=10.0)
+    group.create("a")
+    async with trio.open_nursery() as nursery:
+        await group.start(nursery, "a", ("a",))
+        with trio.fail_after(1):
+            assert await group.propose(b"one") == 1
+            assert await group.nodes["a"].read_index() >= 2
+        group.stop("a")
+    async with trio.open_nursery() as nursery:
+        await group.start(nursery, "a", ("a",))
+        await until(lambda: group.registers["a"].values == [b"one"])
+        assert group.nodes["a"].core.role is Role.LEADER
+        nursery.cancel_scope.cancel()
+
+
+async def test_three_nodes_elect_in_a_second_and_replicate(tmp_path: Path) -> None:
+    """Fresh disks introduce themselves, elect, replicate, fail over and serve reads at a follower."""
+    group = Group(tmp_path)
+    peers = ("a", "b", "c")
+    for peer in peers:
+        group.create(peer)
+    async with trio.open_nursery() as nursery:
+        for peer in peers:
+            await group.start(nursery, peer, peers)
+        with trio.fail_after(1):
+            first = await group.leader()
+        with pytest.raises(NotLeader):
+            await next(node for node in group.nodes.values() if node is not first).propose(b"x")
+        for at in range(20):
+            await group.propose(b"%d" % at)
+        await until(lambda: all(len(register.values) == 20 for register in group.registers.values()))
+        group.stop(first.core.id)
+        with trio.fail_after(3):
+            await group.propose(b"after")
+        follower = next(node for node in group.nodes.values() if not node.is_leader)
+        with trio.fail_after(1):
+            await follower.read_index()
+        assert group.registers[follower.core.id].values[-1] == b"after"
+        await group.start(nursery, first.core.id, peers)
+        await until(lambda: group.registers[first.core.id].values[-1:] == [b"after"])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_late_node_gets_a_snapshot_and_joins_as_learner(tmp_path: Path) -> None:
+    """A compacted log is replaced by a snapshot in chunks; a learner is promoted when caught up."""
+    group = Group(tmp_path, snapshot_chunk_bytes=64, trailing_entries=5)
+    for peer in ("a", "b"):
+        group.create(peer)
+    async with trio.open_nursery() as nursery:
+        await group.start(nursery, "a", ("a",), snapshot_every_entries=20)
+        for at in range(100):
+            await group.propose(b"value %d" % at)
+        await until(lambda: group.nodes["a"].core.log.base_index > 0)
+        await group.start(nursery, "b", ())
+        await group.nodes["a"].change_membership(ChangeMembership("add_learner", "b"))
+        await until(lambda: len(group.registers["b"].values) == 100)
+        with trio.fail_after(2):
+            await group.nodes["a"].change_membership(ChangeMembership("promote", "b"))
+        assert await group.propose(b"last") == 101
+        await until(lambda: group.registers["b"].values == group.registers["a"].values)
+        group.stop("b")
+        await group.start(nursery, "b", ())
+        await until(lambda: group.registers["b"].values == group.registers["a"].values)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_lost_its_disk_counts_for_nothing_until_added_again(tmp_path: Path) -> None:
+    """etcd #21178: an empty disk under a known name must not give a majority."""
+    group = Group(tmp_path)
+    peers = ("a", "b", "c")
+    for peer in peers:
+        group.create(peer)
+    async with trio.open_nursery() as nursery:
+        for peer in peers:
+            await group.start(nursery, peer, peers)
+        await group.propose(b"kept")
+        leader = (await group.leader()).core.id
+        lost, other = [peer for peer in peers if peer != leader]
+        group.stop(lost)
+        await until(lambda: group.registers[other].values == [b"kept"])
+        shutil.rmtree(tmp_path / lost)
+        group.create(lost)
+        await group.start(nursery, lost, peers)
+        await until(lambda: group.nodes[lost].core.identity_refused)
+        group.cut.add(other)  # a majority of names, a minority of memories
+        with trio.move_on_after(0.6):
+            await group.propose(b"must not commit")
+            raise AssertionError("the lost disk was counted")
+        group.cut.clear()
+        for action in ("remove", "add_learner", "promote"):
+            with trio.fail_after(3):
+                while True:
+                    try:
+                        await (await group.leader()).change_membership(ChangeMembership(action, lost))
+                        break
+                    except (NotLeader, Unavailable):
+                        await trio.sleep(0.01)
+        await until(lambda: group.nodes[lost].core.is_voter)
+        await until(lambda: group.registers[lost].values[:1] == [b"kept"])
+        nursery.cancel_scope.cancel()
