@@ -14,6 +14,7 @@ import contextlib
 import errno
 import fcntl
 import importlib.metadata
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ from storage.store_errors import (
 from storage.store_protocol import Batch, Row
 from storage.store_settings import StoreSettings
 
-__all__ = ["LSM_DB_VERSION", "Store", "StoreSync"]
+__all__ = ["LSM_DB_VERSION", "Store", "StoreSync", "quarantine", "store_files"]
 
 LSM_DB_VERSION = "0.7.3"  # two other distributions install a module of the same name
 FORMAT_VERSION = 1
@@ -57,6 +58,7 @@ _OPTIONS = {
     "automerge": _AUTOMERGE,  # never changed while data exists
 }
 _WORK_KB = 4096
+_SUFFIXES = ("-log", "-acked", "-lock")
 
 _META_KEY = RESERVED_PREFIX + b"\x00meta"
 _HEAD_KEY = RESERVED_PREFIX + b"\x00head"
@@ -108,11 +110,24 @@ class Store:
             StoreUnavailable: The system refuses the folder or a file.
         """
         _require_library()
-        store = cls(Path(path), settings)
+        return cls._open(Path(path), (cluster_id, node_id), settings)
+
+    @classmethod
+    def open_existing(cls, path: Path, settings: StoreSettings) -> "Store":
+        """Open a store whoever it belongs to, for tools; never creates one. Raises what ``open`` raises."""
+        _require_library()
+        path = Path(path)
+        if not path.exists():
+            raise StoreUnavailable(f"store {path}: there is none")
+        return cls._open(path, None, settings)
+
+    @classmethod
+    def _open(cls, path: Path, identity: tuple[str, str] | None, settings: StoreSettings) -> "Store":
+        store = cls(path, settings)
         try:
-            with _system_errors(store.path):
+            with _system_errors(path):
                 store._lock()
-                store._connect_first(cluster_id, node_id)
+                store._connect_first(identity)
         except BaseException:
             store._abandon()
             raise
@@ -202,10 +217,9 @@ class Store:
     def _get(self, handle: Any, key: bytes) -> bytes | None:
         cursor = handle.cursor()
         try:
-            cursor.seek(key, lsm.SEEK_EQ)
+            if not _found(cursor, key, lsm.SEEK_EQ):
+                return None
             found, record = cursor.key(), cursor.value()
-        except KeyError:
-            return None
         except Exception as error:
             raise StoreDamaged(self.path, str(error), key) from error
         finally:
@@ -244,14 +258,21 @@ class Store:
                 rows.append((key, self._verified(key, record)))
         return rows
 
+    def raw_scan(self, start: bytes, limit: int) -> list[Row]:
+        """Return stored records from start on, unchecked and those of the store itself included: for the scrub."""
+        rows: list[Row] = []
+        with self._cursor_at(start, lsm.SEEK_GE, start) as records:
+            for row in records:
+                rows.append(row)
+                if len(rows) >= limit:
+                    break
+        return rows
+
     @contextlib.contextmanager
     def _cursor_at(self, key: bytes, seek: int, start: bytes, *, reverse: bool = False) -> Iterator[Iterator[Row]]:
         cursor = self._require_handle().cursor(reverse)
         try:
-            cursor.seek(key, seek)
-            yield iter(cursor)
-        except KeyError:
-            yield iter(())
+            yield iter(cursor) if _found(cursor, key, seek) else iter(())
         except StoreError:
             raise
         except Exception as error:
@@ -338,7 +359,7 @@ class Store:
         except BlockingIOError as error:
             raise StoreBusy(f"store {self.path} is open in another process or twice in this one") from error
 
-    def _connect_first(self, cluster_id: str, node_id: str) -> None:
+    def _connect_first(self, identity: tuple[str, str] | None) -> None:
         marker_path = self._sibling("-acked")
         has_marker = marker_path.exists()
         if not has_marker and self.path.exists() and self.path.stat().st_size > 0:
@@ -347,8 +368,8 @@ class Store:
         self._marker = AckedMarker.open(marker_path) if has_marker else AckedMarker.create(marker_path, os.urandom(16))
         self._connect()
         if self._sentinel() is None:
-            self._create_sentinel(cluster_id, node_id)
-        self._check_sentinel(cluster_id, node_id)
+            self._create_sentinel(identity)
+        self._check_sentinel(identity)
         self._commit_no = self._recovered_head()
         if self._commit_no < self._marker.acked_up_to:
             raise StoreShort(self.path, self._commit_no, self._marker.acked_up_to)
@@ -376,14 +397,17 @@ class Store:
         value = self._get(self._handle, _META_KEY)
         return None if value is None else dict(json.loads(value))
 
-    def _create_sentinel(self, cluster_id: str, node_id: str) -> None:
+    def _create_sentinel(self, identity: tuple[str, str] | None) -> None:
         marker = self._open_marker()
         if marker.acked_up_to > 0:
             raise StoreDamaged(self.path, f"no sentinel, but {marker.acked_up_to} commits were acknowledged")
         if self._get(self._handle, _HEAD_KEY) is not None or self.scan(b"\x00", None, 1):
             raise StoreDamaged(self.path, "records without a sentinel")
+        if identity is None:
+            raise StoreUnavailable(f"store {self.path}: its creation was cut short, it is empty")
         self.require_room()
         self.store_id = marker.store_id
+        cluster_id, node_id = identity
         meta = {"cluster_id": cluster_id, "format": FORMAT_VERSION, "node_id": node_id, "store_id": self.store_id.hex()}
         value = json.dumps(meta, sort_keys=True).encode()
         self._transact(self._handle, [(_META_KEY, encode_record(_META_KEY, value))], 1)
@@ -391,18 +415,33 @@ class Store:
         self.begin_sync().run()
         self.acked(1)
 
-    def _check_sentinel(self, cluster_id: str, node_id: str) -> None:
+    def _check_sentinel(self, identity: tuple[str, str] | None) -> None:
         found = self._sentinel()
         if found is None:
             raise StoreDamaged(self.path, "the sentinel cannot be read back")
         marker = self._open_marker()
-        wanted = {"format": FORMAT_VERSION, "cluster_id": cluster_id, "node_id": node_id}
+        wanted: dict[str, Any] = {"format": FORMAT_VERSION}
+        if identity is not None:
+            wanted["cluster_id"], wanted["node_id"] = identity
         for name, value in wanted.items():
             if found.get(name) != value:
                 raise StoreMismatch(f"store {self.path} has {name} {found.get(name)!r}, this node has {value!r}")
         if found.get("store_id") != marker.store_id.hex():
             raise StoreMismatch(f"store {self.path} and its marker are not of one store")
         self.store_id = marker.store_id
+
+    def check_identity(self) -> None:
+        """Read sentinel, newest commit and marker again, and raise StoreUnproven if they do not agree."""
+        self._require_handle()
+        self._check_sentinel(None)
+        head, marker = self._recovered_head(), AckedMarker.open(self._sibling("-acked"))
+        marker.close()
+        if head != self._commit_no:
+            raise StoreDamaged(self.path, f"its newest commit reads as {head}, it was {self._commit_no}")
+        if head < marker.acked_up_to:
+            raise StoreShort(self.path, head, marker.acked_up_to)
+        if marker.damaged_slots:
+            raise StoreDamaged(self.path, f"{marker.damaged_slots} slots of its marker fail their checksum")
 
     def _recovered_head(self) -> int:
         value = self._get(self._handle, _HEAD_KEY)
@@ -449,6 +488,14 @@ class Store:
             self._lock_descriptor = -1
 
 
+def _found(cursor: Any, key: bytes, seek: int) -> bool:
+    try:
+        cursor.seek(key, seek)
+    except KeyError:
+        return False
+    return True
+
+
 def _roll_back(handle: Any) -> None:
     """Bring the library's nesting level back to 0; it refuses to close otherwise, and keeps the write lock."""
     with contextlib.suppress(Exception):
@@ -457,6 +504,34 @@ def _roll_back(handle: Any) -> None:
             handle.begin()
         while handle.transaction_depth > 0:
             handle.rollback(False)
+
+
+def store_files(path: Path) -> list[Path]:
+    """Return the files of a store: data, log, marker, lock."""
+    return [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
+
+
+def quarantine(path: Path) -> Path:
+    """Put an unproven store aside, so that an empty one can take its place; return where its data file went.
+
+    Raises:
+        StoreBusy: It is open.
+    """
+    lock = os.open(path.with_name(path.name + "-lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        number = next(n for n in itertools.count(1) if not path.with_name(f"{path.name}.quarantined-{n}").exists())
+        target = path.with_name(f"{path.name}.quarantined-{number}")
+        for source, goal in zip(store_files(path), store_files(target), strict=True):
+            # The marker is moved last but for the lock: without it, what is left is refused, not taken for a store.
+            if source.exists():
+                source.rename(goal)
+        _sync_folder(path.parent)
+    except BlockingIOError as error:
+        raise StoreBusy(f"store {path} is open") from error
+    finally:
+        os.close(lock)
+    return target
 
 
 def _require_library() -> None:
