@@ -22,23 +22,28 @@ class ListenerSettings(BaseModel, frozen=True, extra="forbid"):
     """One address that MQTT clients connect to: table ``[edge.listeners.<name>]``."""
 
     name: str = Field(pattern=NAME_PATTERN, max_length=32, description="the table's name; label in metrics and logs")
-    bind: str = Field("127.0.0.1", description="address; 0.0.0.0 or [::] for all interfaces")
+    bind: str = Field(default="127.0.0.1", description="address; 0.0.0.0 or [::] for all interfaces")
     port: int = Field(ge=0, le=65535, description="TCP port; 0: chosen by the system and printed")
-    protocol: Literal["mqtt", "ws"] = Field("mqtt", description="MQTT over TCP, or over WebSocket (subprotocol mqtt)")
-    tls: bool = Field(True, description="TLS 1.2 or newer; false is plain TCP")
-    certificate: Path | None = Field(None, description="PEM chain shown to clients; needed with tls")
-    key: Path | None = Field(None, description="PEM private key; not readable by everybody")
-    client_ca: Path | None = Field(
-        None, description="PEM; a client certificate that is presented is verified against it"
+    protocol: Literal["mqtt", "ws"] = Field(
+        default="mqtt", description="MQTT over TCP, or over WebSocket (subprotocol mqtt)"
     )
-    require_client_certificate: bool = Field(False, description="refuse clients without a certificate; needs client_ca")
+    tls: bool = Field(default=True, description="TLS 1.2 or newer; false is plain TCP")
+    certificate: Path | None = Field(default=None, description="PEM chain shown to clients; needed with tls")
+    key: Path | None = Field(default=None, description="PEM private key; not readable by everybody")
+    client_ca: Path | None = Field(
+        default=None, description="PEM; a client certificate that is presented is verified against it"
+    )
+    require_client_certificate: bool = Field(
+        default=False, description="refuse clients without a certificate; needs client_ca"
+    )
     allow_anonymous: bool = Field(
-        False, description="take clients that give neither certificate nor accepted credentials"
+        default=False, description="take clients that give neither certificate nor accepted credentials"
     )
     proxy_protocol: Literal["none", "v1", "v2", "any"] = Field(
-        "none", description="PROXY header expected before the first byte; with it every connection must send one"
+        default="none",
+        description="PROXY header expected before the first byte; with it every connection must send one",
     )
-    backlog: int = Field(1024, ge=1, le=65535, description="connections the kernel queues before accept")
+    backlog: int = Field(default=1024, ge=1, le=65535, description="connections the kernel queues before accept")
 
     @model_validator(mode="after")
     def _certificates(self) -> "ListenerSettings":
@@ -52,94 +57,110 @@ class ListenerSettings(BaseModel, frozen=True, extra="forbid"):
 class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
     """Room ``edge``."""
 
-    listeners: tuple[ListenerSettings, ...] = Field((), description="where clients connect; none: nobody can")
+    listeners: tuple[ListenerSettings, ...] = Field(default=(), description="where clients connect; none: nobody can")
 
     # --- what a client may ask for
     connect_timeout_s: float = Field(
-        10.0, gt=0, le=300, description="s from accept to a complete CONNECT, handshakes included"
+        default=10.0, gt=0, le=300, description="s from accept to a complete CONNECT, handshakes included"
     )
     keep_alive_max_s: int = Field(
-        3600,
+        default=3600,
         ge=1,
         le=65535,
         description="s; a longer Keep Alive, or none, becomes this (MQTT 5 is told); higher finds dead clients later",
     )
     receive_maximum: int = Field(
-        20,
+        default=20,
         ge=1,
         le=65535,
         description="QoS 1/2 messages a client may have open towards us; higher is memory per client",
     )
-    topic_alias_maximum: int = Field(10, ge=0, le=65535, description="topic aliases per client and direction")
+    topic_alias_maximum: int = Field(default=10, ge=0, le=65535, description="topic aliases per client and direction")
     maximum_packet_size: int = Field(
-        MIB,
+        default=MIB,
         ge=KIB,
         le=268_435_460,
         description="bytes of a packet from a client; larger ones end the connection (0x95)",
     )
     session_expiry_max_s: int = Field(
-        7 * 86400,
+        default=7 * 86400,
         ge=0,
         le=0xFFFFFFFF,
         description="s a session outlives its connection at most; longer wishes become this",
     )
-    topic_levels_max: int = Field(32, ge=1, le=1024, description="levels of a topic name or filter")
-    topic_bytes_max: int = Field(KIB, ge=1, le=65535, description="bytes of a topic name or filter")
-    client_id_bytes_max: int = Field(256, ge=23, le=65535, description="bytes of a client identifier")
-    filters_per_session_max: int = Field(1000, ge=1, le=1_000_000, description="subscriptions of one session")
+    topic_levels_max: int = Field(default=32, ge=1, le=1024, description="levels of a topic name or filter")
+    topic_bytes_max: int = Field(default=KIB, ge=1, le=65535, description="bytes of a topic name or filter")
+    client_id_bytes_max: int = Field(default=256, ge=23, le=65535, description="bytes of a client identifier")
+    filters_per_session_max: int = Field(default=1000, ge=1, le=1_000_000, description="subscriptions of one session")
     user_property_bytes_max: int = Field(
-        8 * KIB, ge=0, le=MIB, description="bytes of all user properties of one packet; `stratamq up` allows 128 KiB"
+        default=8 * KIB,
+        ge=0,
+        le=MIB,
+        description="bytes of all user properties of one packet; `stratamq up` allows 128 KiB",
     )
-    retain_available: bool = Field(True, description="take retained messages; announced to MQTT 5 clients")
-    maximum_qos: int = Field(2, ge=0, le=2, description="highest QoS of a PUBLISH; announced to MQTT 5 clients")
+    retain_available: bool = Field(default=True, description="take retained messages; announced to MQTT 5 clients")
+    maximum_qos: int = Field(default=2, ge=0, le=2, description="highest QoS of a PUBLISH; announced to MQTT 5 clients")
     retained_per_subscribe_max: int = Field(
-        10_000, ge=1, le=10_000_000, description="retained messages one SUBSCRIBE delivers; what is left out is counted"
+        default=10_000,
+        ge=1,
+        le=10_000_000,
+        description="retained messages one SUBSCRIBE delivers; what is left out is counted",
     )
     retained_hold_s: float = Field(
-        5.0, gt=0, le=60, description="s that live messages of a new subscription wait for its retained ones"
+        default=5.0, gt=0, le=60, description="s that live messages of a new subscription wait for its retained ones"
     )
 
     # --- slow clients
     outbound_window_max: int = Field(
-        64,
+        default=64,
         ge=1,
         le=65535,
         description="QoS 1/2 messages open towards a client: the smaller of its Receive Maximum and this",
     )
     output_buffer_bytes_max: int = Field(
-        MIB, ge=16 * KIB, le=256 * MIB, description="bytes unsent to a client above which it counts as slow"
+        default=MIB, ge=16 * KIB, le=256 * MIB, description="bytes unsent to a client above which it counts as slow"
     )
     output_buffer_bytes_low: int = Field(
-        256 * KIB, ge=4 * KIB, le=256 * MIB, description="bytes unsent below which it is in step again"
+        default=256 * KIB, ge=4 * KIB, le=256 * MIB, description="bytes unsent below which it is in step again"
     )
     lagging_after_ms: int = Field(
-        100,
+        default=100,
         ge=0,
         le=60_000,
         description="ms that publishers wait for a slow subscriber; then its QoS 0 is dropped, counted",
     )
     pending_messages_max: int = Field(
-        1000,
+        default=1000,
         ge=0,
         le=1_000_000,
         description="QoS 1/2 messages queued in memory beyond the window, per ephemeral session",
     )
-    pending_bytes_max: int = Field(MIB, ge=0, le=1024 * MIB, description="bytes of those")
+    pending_bytes_max: int = Field(default=MIB, ge=0, le=1024 * MIB, description="bytes of those")
 
     # --- floods
-    connections_max: int = Field(100_000, ge=1, le=10_000_000, description="clients of this edge; more get 0x89")
+    connections_max: int = Field(
+        default=100_000, ge=1, le=10_000_000, description="clients of this edge; more get 0x89"
+    )
     connect_rate_max: float = Field(
-        0.0, ge=0, le=1e6, description="CONNECTs per second taken, 0: no limit; more get 0x89; on in conf/edge.toml"
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="CONNECTs per second taken, 0: no limit; more get 0x89; on in conf/edge.toml",
     )
     publish_rate_max: float = Field(
-        0.0, ge=0, le=1e7, description="messages per second read from one client, 0: no limit; the rest waits unread"
+        default=0.0,
+        ge=0,
+        le=1e7,
+        description="messages per second read from one client, 0: no limit; the rest waits unread",
     )
     unauthenticated_bytes_max: int = Field(
-        64 * KIB, ge=KIB, le=MIB, description="bytes read from a connection before its CONNECT was accepted"
+        default=64 * KIB, ge=KIB, le=MIB, description="bytes read from a connection before its CONNECT was accepted"
     )
-    routes_max: int = Field(65_536, ge=16, le=10_000_000, description="topics in the route cache; more is memory")
+    routes_max: int = Field(
+        default=65_536, ge=16, le=10_000_000, description="topics in the route cache; more is memory"
+    )
     outbox_bytes_max: int = Field(
-        64 * MIB,
+        default=64 * MIB,
         ge=MIB,
         le=16_384 * MIB,
         description="bytes not yet acknowledged by storage; full: publishers are not read",
@@ -147,17 +168,21 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
 
     # --- the node itself
     pacing_us_max: int = Field(
-        250,
+        default=250,
         ge=0,
         le=10_000,
         description="us between rounds under load; higher makes larger batches and adds latency; 0: off",
     )
-    sys_interval_s: int = Field(10, ge=0, le=3600, description="s between $SYS messages; 0: none")
+    sys_interval_s: int = Field(default=10, ge=0, le=3600, description="s between $SYS messages; 0: none")
     fence_close_s: float = Field(
-        10.0, gt=0, le=600, description="s without a lease after which clients are closed (0x88) to find another edge"
+        default=10.0,
+        gt=0,
+        le=600,
+        description="s without a lease after which clients are closed (0x88) to find another edge",
     )
     ledger: Path | None = Field(
-        None, description="file for the acknowledgement ledger that the audit job reads; none: off, costs throughput"
+        default=None,
+        description="file for the acknowledgement ledger that the audit job reads; none: off, costs throughput",
     )
 
     @field_validator("listeners", mode="before")

@@ -25,7 +25,7 @@ class NodeSettings(BaseModel, frozen=True, extra="forbid"):
     """Room ``node``: identity, links to other nodes, data folder."""
 
     cluster: str = Field(
-        "stratamq",
+        default="stratamq",
         pattern=NAME_PATTERN,
         max_length=64,
         description="name of the cluster; nodes, stores and certificates of another name are refused",
@@ -39,34 +39,42 @@ class NodeSettings(BaseModel, frozen=True, extra="forbid"):
         description="folder of everything this node keeps; one node per folder; default: data/<tier>"
     )
     seeds: tuple[str, ...] = Field(
-        (),
+        default=(),
         description="host:port of routers, asked for the map at start; one that answers is enough, name them all",
     )
     zone: str = Field(
-        "", max_length=64, description="failure domain (rack, site); copies of a partition are spread over zones"
+        default="",
+        max_length=64,
+        description="failure domain (rack, site); copies of a partition are spread over zones",
     )
     weight: int = Field(
-        1,
+        default=1,
         ge=1,
         le=100,
         description="share of partitions or shards relative to other nodes; twice the weight, twice the load",
     )
-    link_bind: str = Field("127.0.0.1", description="address that other nodes connect to; 0.0.0.0 for all interfaces")
+    link_bind: str = Field(
+        default="127.0.0.1", description="address that other nodes connect to; 0.0.0.0 for all interfaces"
+    )
     link_port: int = Field(
         ge=0,
         le=65535,
         description="TCP port of links; 0: chosen by the system; default: router 7947, storage 7948, edge 7949",
     )
     advertise: str = Field(
-        "", description="host:port that other nodes dial when it is not the one bound (container, NAT)"
+        default="", description="host:port that other nodes dial when it is not the one bound (container, NAT)"
     )
     certificate: Path | None = Field(
-        None, description="PEM, names this node by URI stratamq://<cluster>/<tier>/<id>; for server and client use"
+        default=None,
+        description="PEM, names this node by URI stratamq://<cluster>/<tier>/<id>; for server and client use",
     )
-    key: Path | None = Field(None, description="PEM private key of the certificate; not readable by everybody")
-    authority: Path | None = Field(None, description="PEM of the authority that signs the nodes of this cluster")
+    key: Path | None = Field(default=None, description="PEM private key of the certificate; not readable by everybody")
+    authority: Path | None = Field(
+        default=None, description="PEM of the authority that signs the nodes of this cluster"
+    )
     plaintext_links: bool = Field(
-        False, description="links without TLS: nodes are not authenticated; said in the log at start; for tests only"
+        default=False,
+        description="links without TLS: nodes are not authenticated; said in the log at start; for tests only",
     )
 
     @field_validator("seeds", mode="before")
@@ -78,23 +86,24 @@ class NodeSettings(BaseModel, frozen=True, extra="forbid"):
 class MetricsSettings(BaseModel, frozen=True, extra="forbid"):
     """Room ``metrics``: /metrics, /livez and /readyz."""
 
-    enabled: bool = Field(True, description="serve the page; counters are kept in any case")
-    bind: str = Field("127.0.0.1", description="address; the page has no secrets and no authentication")
-    port: int = Field(0, ge=0, le=65535, description="TCP port; 0: chosen by the system and printed")
+    enabled: bool = Field(default=True, description="serve the page; counters are kept in any case")
+    bind: str = Field(default="127.0.0.1", description="address; the page has no secrets and no authentication")
+    port: int = Field(default=0, ge=0, le=65535, description="TCP port; 0: chosen by the system and printed")
 
 
 class LogSettings(BaseModel, frozen=True, extra="forbid"):
     """Room ``logs``: what goes to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least severe level written; debug also writes what is normal about each connection"
+        default="info", description="least severe level written; debug also writes what is normal about each connection"
     )
     format: Literal["auto", "json", "text"] = Field(
-        "auto", description="json: one object per line; text: for people; auto: text on a terminal, json elsewhere"
+        default="auto",
+        description="json: one object per line; text: for people; auto: text on a terminal, json elsewhere",
     )
     repeat_s: float = Field(
-        10.0,
+        default=10.0,
         ge=0.0,
         le=3600.0,
-        description="s; the same event of one logger is written once per interval, with the number left out; 0: all",
+        description="s; beyond ten records of one event within this, the rest is left out and counted; 0: nothing is",
     )

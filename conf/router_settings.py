@@ -15,49 +15,66 @@ class RouterSettings(BaseModel, frozen=True, extra="forbid"):
     """Room ``router``."""
 
     members: tuple[str, ...] = Field(
-        (),
+        default=(),
         description="id@host:port of the 1, 3 or 5 routers of a new cluster, this one included; empty: this one alone",
     )
-    join: bool = Field(False, description="do not bootstrap: wait to be added to a running cluster as a learner")
-    partitions: int = Field(
-        256, ge=1, le=65_536, description="storage partitions, fixed at bootstrap; more spreads finer and costs memory"
+    join: bool = Field(
+        default=False, description="do not bootstrap: wait to be added to a running cluster as a learner"
     )
-    shards: int = Field(64, ge=1, le=4096, description="route shards, fixed at bootstrap")
+    partitions: int = Field(
+        default=256,
+        ge=1,
+        le=65_536,
+        description="storage partitions, fixed at bootstrap; more spreads finer and costs memory",
+    )
+    shards: int = Field(default=64, ge=1, le=4096, description="route shards, fixed at bootstrap")
     replicas: int = Field(
-        3, ge=1, le=7, description="copies of each partition; fewer storage nodes hold fewer, and the log says so"
+        default=3,
+        ge=1,
+        le=7,
+        description="copies of each partition; fewer storage nodes hold fewer, and the log says so",
     )
     min_in_sync: int = Field(
-        2, ge=1, le=7, description="copies that must be synced before an acknowledgement; below it the partition stops"
+        default=2,
+        ge=1,
+        le=7,
+        description="copies that must be synced before an acknowledgement; below it the partition stops",
     )
     lease_s: float = Field(
-        2.0,
+        default=2.0,
         ge=0.5,
         le=60,
         description="s; a dead node is replaced after about this; lower fails over sooner, on less evidence",
     )
     lease_margin_s: float = Field(
-        0.1, ge=0.0, le=10, description="s the routers wait beyond a lease for differences between clocks"
+        default=0.1, ge=0.0, le=10, description="s the routers wait beyond a lease for differences between clocks"
     )
     election_timeout_s: float = Field(
-        0.3, ge=0.05, le=30, description="s without a leader before a campaign, drawn between 1 and 2 times this"
+        default=0.3,
+        ge=0.05,
+        le=30,
+        description="s without a leader before a campaign, drawn between 1 and 2 times this",
     )
     heartbeat_s: float = Field(
-        0.06, ge=0.005, le=10, description="s between the leader's messages; well below the election timeout"
+        default=0.06, ge=0.005, le=10, description="s between the leader's messages; well below the election timeout"
     )
     snapshot_every_entries: int = Field(
-        10_000, ge=100, le=10_000_000, description="log entries between snapshots; more makes a longer restart"
+        default=10_000, ge=100, le=10_000_000, description="log entries between snapshots; more makes a longer restart"
     )
     trailing_entries: int = Field(
-        5_000, ge=0, le=10_000_000, description="entries kept behind a snapshot for routers that are a little late"
+        default=5_000,
+        ge=0,
+        le=10_000_000,
+        description="entries kept behind a snapshot for routers that are a little late",
     )
     cached_topics_max: int = Field(
-        1_000_000,
+        default=1_000_000,
         ge=1000,
         le=100_000_000,
         description="topics that edges cache, remembered for invalidation; oldest go first",
     )
     ring_vnodes: int = Field(
-        256, ge=1, le=4096, description="points of a node of weight 1 on the ring; more is evener, slower"
+        default=256, ge=1, le=4096, description="points of a node of weight 1 on the ring; more is evener, slower"
     )
 
     @field_validator("members", mode="before")

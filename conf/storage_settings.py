@@ -16,37 +16,47 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
     """Room ``storage``."""
 
     stores: int = Field(
-        1, ge=1, le=16, description="LSM stores of this node; fixed when the data folder is made; more sync in parallel"
+        default=1,
+        ge=1,
+        le=16,
+        description="LSM stores of this node; fixed when the data folder is made; more sync in parallel",
     )
     durability: Literal["fsync", "memory"] = Field(
-        "fsync",
+        default="fsync",
         description="what an acknowledgement means: synced to disk, or (power loss forgets) written; shown everywhere",
     )
     group_commit_ms: float = Field(
-        2.0, ge=0.0, le=100.0, description="ms that operations are gathered for one commit under load; adds to latency"
+        default=2.0,
+        ge=0.0,
+        le=100.0,
+        description="ms that operations are gathered for one commit under load; adds to latency",
     )
-    group_commit_operations_max: int = Field(512, ge=1, le=100_000, description="operations of one commit")
-    group_commit_bytes_max: int = Field(256 * 1024, ge=4096, le=64 * MIB, description="bytes of one commit")
+    group_commit_operations_max: int = Field(default=512, ge=1, le=100_000, description="operations of one commit")
+    group_commit_bytes_max: int = Field(default=256 * 1024, ge=4096, le=64 * MIB, description="bytes of one commit")
 
     # --- queues of durable sessions
     queue_messages_max: int = Field(
-        10_000, ge=1, le=100_000_000, description="messages queued for one session; what happens then: queue_full"
+        default=10_000,
+        ge=1,
+        le=100_000_000,
+        description="messages queued for one session; what happens then: queue_full",
     )
-    queue_bytes_max: int = Field(64 * MIB, ge=4096, le=1 << 40, description="bytes queued for one session")
+    queue_bytes_max: int = Field(default=64 * MIB, ge=4096, le=1 << 40, description="bytes queued for one session")
     queue_full: Literal["drop_oldest", "refuse"] = Field(
-        "drop_oldest", description="drop the oldest (counted), or refuse the new one: 0x97, no acknowledgement in 3.1.1"
+        default="drop_oldest",
+        description="drop the oldest (counted), or refuse the new one: 0x97, no acknowledgement in 3.1.1",
     )
     outbound_window_max: int = Field(
-        64,
+        default=64,
         ge=1,
         le=65535,
         description="QoS 1/2 messages open towards a client: the smaller of its Receive Maximum and this",
     )
     inbound_unreleased_max: int = Field(
-        1024, ge=1, le=65535, description="QoS 2 messages of one publisher between PUBREC and PUBREL"
+        default=1024, ge=1, le=65535, description="QoS 2 messages of one publisher between PUBREC and PUBREL"
     )
     session_expiry_max_s: int = Field(
-        7 * 86400,
+        default=7 * 86400,
         ge=0,
         le=0xFFFFFFFF,
         description="s a session is kept after its connection ended; longer becomes this",
@@ -54,22 +64,32 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
 
     # --- retained messages
     retained_messages_max: int = Field(
-        1_000_000, ge=0, le=1_000_000_000, description="retained topics per partition; more are refused (0x97)"
+        default=1_000_000, ge=0, le=1_000_000_000, description="retained topics per partition; more are refused (0x97)"
     )
     retained_bytes_max: int = Field(
-        256 * MIB, ge=0, le=1 << 40, description="bytes of retained payloads per partition; more are refused (0x97)"
+        default=256 * MIB,
+        ge=0,
+        le=1 << 40,
+        description="bytes of retained payloads per partition; more are refused (0x97)",
     )
 
     # --- op log and disk
     log_operations_max: int = Field(
-        10_000, ge=0, le=100_000_000, description="operations per partition kept for catching-up copies and increments"
+        default=10_000,
+        ge=0,
+        le=100_000_000,
+        description="operations per partition kept for catching-up copies and increments",
     )
-    keep_log: bool = Field(True, description="keep the op log even with one copy: incremental export needs it")
+    keep_log: bool = Field(default=True, description="keep the op log even with one copy: incremental export needs it")
     free_space_floor_bytes: int = Field(
-        512 * MIB,
+        default=512 * MIB,
         ge=0,
         le=1 << 40,
         description="bytes of free disk below which writes are refused; the larger floor holds",
     )
-    free_space_floor_percent: float = Field(5.0, ge=0.0, le=90.0, description="the same in per cent of the file system")
-    ledger: str = Field("", description="file for the acknowledgement ledger that the audit job reads; empty: off")
+    free_space_floor_percent: float = Field(
+        default=5.0, ge=0.0, le=90.0, description="the same in per cent of the file system"
+    )
+    ledger: str = Field(
+        default="", description="file for the acknowledgement ledger that the audit job reads; empty: off"
+    )

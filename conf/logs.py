@@ -1,0 +1,102 @@
+"""What a node writes to standard error: one JSON object per line, or text for a person at a terminal.
+
+Decides the fields (``ts``, ``level``, ``event``, ``node``, ``logger``, then the caller's) and leaves out repeats of a
+flood, counted. Modules log through the standard library; facts go into ``extra={"fields": {...}}``. Payloads,
+passwords and keys are never logged.
+"""
+
+import datetime
+import json
+import logging
+import sys
+from collections import OrderedDict
+from typing import TextIO
+
+from conf.node_settings import LogSettings
+
+__all__ = ["RepeatFilter", "configure_logs"]
+
+BURST = 10  # records of one event within repeat_s before the rest is left out
+EVENTS_MAX = 1024  # events watched for repeats; the least recent is forgotten
+
+
+class RepeatFilter(logging.Filter):
+    """Lets the first records of an event through in each interval, and says with the next how many were left out.
+
+    An event is a logger's message template: a flood of one cause about many clients is one event.
+    """
+
+    def __init__(self, repeat_s: float) -> None:
+        super().__init__()
+        self._repeat_s = repeat_s
+        self._seen: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # -> began, records since
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to write a record; sets ``record.left_out`` on the first one after a flood."""
+        if self._repeat_s <= 0:
+            return True
+        key = (record.name, str(record.msg))
+        began, count = self._seen.get(key, (record.created, 0))
+        if record.created - began >= self._repeat_s:
+            if count > BURST:
+                record.left_out = count - BURST
+            began, count = record.created, 0
+        self._seen[key] = (began, count + 1)
+        self._seen.move_to_end(key)
+        if len(self._seen) > EVENTS_MAX:
+            self._seen.popitem(last=False)
+        return count < BURST
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self._node = node
+
+    def fields(self, record: logging.LogRecord) -> dict[str, object]:
+        """Return the caller's facts, and the number of records left out before this one."""
+        fields = dict(getattr(record, "fields", {}))
+        if hasattr(record, "left_out"):
+            fields["left_out"] = record.left_out
+        return fields
+
+    def trace(self, record: logging.LogRecord) -> str:
+        """Return the traceback of an error that is a bug, or nothing."""
+        return self.formatException(record.exc_info) if record.exc_info else ""
+
+
+class _JsonLines(_Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        ts = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line: dict[str, object] = {
+            "ts": ts.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "node": self._node,
+            "logger": record.name,
+            **self.fields(record),
+        }
+        if trace := self.trace(record):
+            line["trace"] = trace
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class _Text(_Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        ts = datetime.datetime.fromtimestamp(record.created).astimezone()
+        facts = "".join(f" {key}={value}" for key, value in self.fields(record).items())
+        trace = self.trace(record)
+        line = f"{ts:%H:%M:%S}.{int(record.msecs):03d} {record.levelname.lower():7} {self._node}: {record.getMessage()}"
+        return f"{line}{facts}" + (f"\n{trace}" if trace else "")
+
+
+def configure_logs(settings: LogSettings, node: str, stream: TextIO | None = None) -> None:
+    """Send this process's log to standard error; call once, before anything is logged."""
+    target = sys.stderr if stream is None else stream
+    text = settings.format == "text" or (settings.format == "auto" and target.isatty())
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(_Text(node) if text else _JsonLines(node))
+    handler.addFilter(RepeatFilter(settings.repeat_s))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.level.upper())

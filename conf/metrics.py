@@ -1,0 +1,180 @@
+"""Figures of a node, and the page that shows them: ``/metrics``, ``/livez``, ``/readyz``.
+
+Hot code counts in plain integers and histograms of its own; this module reads them when somebody asks. The page runs on
+starlette and hypercorn, whose import takes longer than the start of a node: the socket is bound at once, the rest is
+imported in a thread after the node is ready, and a scraper that comes earlier waits in the backlog.
+Names: base units, ``_total`` on counters, no client or topic in labels.
+"""
+
+import contextlib
+import importlib
+import socket
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import trio
+
+from conf.errors import UserError
+from conf.node_settings import MetricsSettings
+
+__all__ = ["Histogram", "Metrics", "bind_metrics", "serve_metrics"]
+
+NAME_PREFIX = "stratamq_"
+LATENCY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+Reading = float | Mapping[tuple[str, ...], float]
+
+
+class Histogram:
+    """Counts per bucket as plain integers."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float] = LATENCY_BOUNDS_S) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value; a value equal to a bound belongs below it, as Prometheus has it."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Metrics:
+    """What one process exposes. Readers are called from the page's task, synchronously; they must be quick."""
+
+    def __init__(self, tier: str, node: str, version: str) -> None:
+        self._families: dict[str, tuple[str, str, Callable[[], Any], tuple[str, ...]]] = {}
+        self._checks: dict[str, Callable[[], bool]] = {}
+        build: Reading = {(version, tier, node): 1.0}
+        self.gauge("build_info", "Version of this node.", lambda: build, ("version", "tier", "node"))
+
+    def counter(self, name: str, text: str, read: Callable[[], Reading], labels: tuple[str, ...] = ()) -> None:
+        """Expose a number that only grows; ``name`` without prefix, ending in ``_total``."""
+        if not name.endswith("_total"):
+            raise ValueError(f"counter {name} must end in _total")
+        self._add("counter", name, text, read, labels)
+
+    def gauge(self, name: str, text: str, read: Callable[[], Reading], labels: tuple[str, ...] = ()) -> None:
+        """Expose a number that goes up and down."""
+        self._add("gauge", name, text, read, labels)
+
+    def histogram(self, name: str, text: str, bounds: Sequence[float] = LATENCY_BOUNDS_S) -> Histogram:
+        """Return a new histogram that the page shows."""
+        histogram = Histogram(bounds)
+        self._add("histogram", name, text, lambda: histogram, ())
+        return histogram
+
+    def check(self, name: str, ready: Callable[[], bool]) -> None:
+        """Add a condition of ``/readyz``."""
+        self._checks[name] = ready
+
+    def readiness(self) -> dict[str, bool]:
+        """Return every condition of ``/readyz``."""
+        return {name: bool(ready()) for name, ready in self._checks.items()}
+
+    def read(self) -> dict[str, Any]:
+        """Return all values by name, without prefix; for ``$SYS``, status verbs and tests."""
+        return {name: read() for name, (_kind, _text, read, _labels) in self._families.items()}
+
+    def _add(self, kind: str, name: str, text: str, read: Callable[[], Any], labels: tuple[str, ...]) -> None:
+        if name in self._families:
+            raise ValueError(f"metric {name} is registered twice")
+        self._families[name] = (kind, text, read, labels)
+
+    def collect(self) -> Iterator[Any]:
+        """Yield prometheus-client families: this object is a collector of its registry."""
+        from prometheus_client import core
+
+        for name, (kind, text, read, labels) in self._families.items():
+            full = NAME_PREFIX + name
+            value = read()
+            if kind == "histogram":
+                histogram = core.HistogramMetricFamily(full, text)
+                histogram.add_metric([], _cumulative(value), value.total)
+                yield histogram
+                continue
+            make = core.CounterMetricFamily if kind == "counter" else core.GaugeMetricFamily
+            family = make(full, text, labels=labels)
+            for key, number in value.items() if isinstance(value, Mapping) else (((), value),):
+                family.add_metric(key, number)
+            yield family
+
+    def render(self) -> bytes:
+        """Return the page in Prometheus' text format."""
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
+
+
+def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:
+    buckets = []
+    running = 0
+    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
+        running += count
+        buckets.append((bound, float(running)))
+    return buckets
+
+
+def bind_metrics(settings: MetricsSettings) -> socket.socket:
+    """Bind the page's socket; quick, so that the address is known when the node is ready.
+
+    Raises:
+        UserError: The address cannot be bound.
+    """
+    family = socket.AF_INET6 if ":" in settings.bind else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.bind, settings.port))
+        listener.listen(64)
+    except OSError as error:
+        listener.close()
+        where = f"{settings.bind}:{settings.port}"
+        raise UserError(f"cannot listen for metrics on {where}: {error.strerror or error}") from None
+    listener.setblocking(False)
+    return listener
+
+
+async def serve_metrics(metrics: Metrics, listener: socket.socket) -> None:
+    """Serve the page until cancelled; start it when the node is ready."""
+    with contextlib.closing(listener):
+        application = await trio.to_thread.run_sync(_application, metrics)
+        server = importlib.import_module("hypercorn.trio")
+        config = importlib.import_module("hypercorn.config").Config()
+        config.bind = [f"fd://{listener.detach()}"]  # hypercorn's from here on
+    config.loglevel = "WARNING"
+    config.include_server_header = False
+    config.graceful_timeout = 0.2
+    await server.serve(application, config, shutdown_trigger=trio.sleep_forever)
+
+
+def _application(metrics: Metrics) -> Any:
+    """Build the page; also imports everything slow, which is why it runs in a thread."""
+    for name in ("prometheus_client", "hypercorn.trio", "hypercorn.config"):
+        importlib.import_module(name)
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse, Response
+    from starlette.routing import Route
+
+    async def show_metrics(_request: Request) -> Response:
+        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def livez(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")  # answering at all shows that the loop turns
+
+    async def readyz(request: Request) -> Response:
+        checks = metrics.readiness()
+        ready = all(checks.values())
+        text = "ok\n" if ready else "not ready\n"
+        if "verbose" in request.query_params:
+            text = "".join(f"{name}: {'ok' if passed else 'no'}\n" for name, passed in checks.items()) + text
+        return PlainTextResponse(text, status_code=200 if ready else 503)
+
+    routes = [Route("/metrics", show_metrics), Route("/livez", livez), Route("/readyz", readyz)]
+    return Starlette(routes=routes)

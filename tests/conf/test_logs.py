@@ -1,0 +1,66 @@
+"""Log lines: the fields, and what a flood leaves of itself."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from conf.logs import BURST, RepeatFilter, configure_logs
+from conf.node_settings import LogSettings
+
+
+@pytest.fixture(autouse=True)
+def _root_logger() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_json_lines_have_the_documented_fields() -> None:
+    """`ts, level, event, node`, then the caller's facts."""
+    stream = io.StringIO()
+    configure_logs(LogSettings(), "edge-0", stream)
+    logging.getLogger("edge.core").warning("client %s is slow", "c1", extra={"fields": {"reason": "lagging"}})
+    logging.getLogger("edge.core").debug("not at this level")
+    (line,) = stream.getvalue().splitlines()
+    record = json.loads(line)
+    assert record.pop("ts").endswith("Z")
+    assert record == {
+        "level": "warning",
+        "event": "client c1 is slow",
+        "node": "edge-0",
+        "logger": "edge.core",
+        "reason": "lagging",
+    }
+
+
+def test_text_for_people_and_the_traceback_of_a_bug() -> None:
+    """An unexpected error keeps its traceback in both forms."""
+    for form in ("text", "json"):
+        stream = io.StringIO()
+        configure_logs(LogSettings(format=form), "edge-0", stream)
+        try:
+            raise RuntimeError("oops")
+        except RuntimeError:
+            logging.getLogger("x").exception("unexpected")
+        assert "edge-0" in stream.getvalue() and "RuntimeError: oops" in stream.getvalue()
+
+
+def test_floods_are_cut_and_counted() -> None:
+    """One event, many clients: the first few, then a number."""
+    repeats = RepeatFilter(10.0)
+
+    def passes(created: float) -> logging.LogRecord | None:
+        record = logging.LogRecord("edge", logging.WARNING, "", 0, "dropped %s", ("c",), None)
+        record.created = created
+        return record if repeats.filter(record) else None
+
+    assert sum(passes(100.0 + step / 100) is not None for step in range(100)) == BURST
+    after = passes(111.0)
+    assert after is not None and after.left_out == 100 - BURST  # type: ignore[attr-defined]
+    again = passes(112.0)
+    assert again is not None and not hasattr(again, "left_out")

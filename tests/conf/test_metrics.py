@@ -1,0 +1,87 @@
+"""The metrics page: plain numbers in, Prometheus text out, over HTTP."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+import trio
+
+from conf.errors import UserError
+from conf.metrics import Metrics, bind_metrics, serve_metrics
+from conf.node_settings import MetricsSettings
+
+
+def example() -> Metrics:
+    metrics = Metrics("edge", "edge-0", "0.1.0")
+    metrics.counter("messages_dropped_total", "Dropped.", lambda: {("queue_full",): 3}, ("reason",))
+    metrics.gauge("connections", "Clients.", lambda: 7)
+    latency = metrics.histogram("publish_ack_seconds", "PUBLISH to PUBACK.", (0.1, 1.0))
+    for value in (0.1, 0.5, 5.0):
+        latency.observe(value)
+    return metrics
+
+
+def test_page_shows_plain_numbers() -> None:
+    """Counters, gauges and histograms under our prefix."""
+    page = example().render().decode()
+    for line in (
+        'stratamq_build_info{node="edge-0",tier="edge",version="0.1.0"} 1.0',
+        'stratamq_messages_dropped_total{reason="queue_full"} 3.0',
+        "stratamq_connections 7.0",
+        'stratamq_publish_ack_seconds_bucket{le="0.1"} 1.0',
+        'stratamq_publish_ack_seconds_bucket{le="+Inf"} 3.0',
+        "stratamq_publish_ack_seconds_sum 5.6",
+    ):
+        assert line in page.splitlines(), page
+
+
+def test_names_are_checked() -> None:
+    """A counter says so in its name; a name is used once."""
+    metrics = example()
+    with pytest.raises(ValueError, match="_total"):
+        metrics.counter("drops", "", lambda: 0)
+    with pytest.raises(ValueError, match="twice"):
+        metrics.gauge("connections", "", lambda: 0)
+
+
+async def get(address: tuple[str, int], path: str) -> str:
+    stream = await trio.open_tcp_stream(*address)
+    async with stream:
+        await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        return b"".join([bytes(chunk) async for chunk in stream]).decode()
+
+
+async def test_page_is_served_and_readiness_follows_its_checks() -> None:
+    """/metrics, /livez, /readyz; a request that comes before the server waits for it."""
+    metrics = example()
+    ready = False
+    metrics.check("lease", lambda: ready)
+    listener = bind_metrics(MetricsSettings())
+    address = listener.getsockname()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_metrics, metrics, listener)
+        with trio.fail_after(15):
+            assert "stratamq_connections 7.0" in await get(address, "/metrics")
+            assert "200" in (await get(address, "/livez")).splitlines()[0]
+            answer = await get(address, "/readyz?verbose")
+            assert "503" in answer.splitlines()[0] and "lease: no" in answer
+            ready = True
+            assert "200" in (await get(address, "/readyz")).splitlines()[0]
+        nursery.cancel_scope.cancel()
+
+
+def test_port_in_use_is_one_clear_line() -> None:
+    """What an operator can mend is told in one line."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"cannot listen for metrics on 127.0.0.1:{port}: Address already in use"):
+            bind_metrics(MetricsSettings(port=port))
+
+
+def test_import_does_not_pull_in_the_web_server() -> None:
+    """Start to ready must not pay for the page."""
+    slow = ("starlette", "hypercorn", "prometheus_client")
+    code = f"import conf.metrics, sys; print([name for name in {slow} if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
