@@ -314,6 +314,14 @@ class Store:
         except OSError as error:
             raise SyncFailed(f"marker: {error}") from error
 
+    def flush(self) -> None:
+        """Write the memory tree out as a segment; for tests and for tools that end a load."""
+        handle = self._require_handle()
+        try:
+            handle.flush()
+        except Exception as error:
+            self._reopen(f"flush: {error}")
+
     def work(self) -> None:
         """Merge a little, for idle moments; holds the interpreter lock for some milliseconds."""
         handle = self._require_handle()

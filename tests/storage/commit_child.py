@@ -1,0 +1,62 @@
+"""A process that commits until it is killed, and what its store must hold afterwards.
+
+Commit n puts rows that follow from n alone and deletes those of commit n - WINDOW, so the newest commit number of a
+recovered store decides its whole content: a lost, torn or half-applied transaction shows as a difference.
+
+Run: python commit_child.py PATH [SYNC_EVERY]; prints the number of each acknowledged commit.
+"""
+
+import random
+import sys
+from pathlib import Path
+
+import storage.store as store_module
+from storage.store import Store
+from storage.store_errors import StoreFatal
+from storage.store_settings import StoreSettings
+
+SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0, marker_sync_commits=8)
+WINDOW = 40  # commits whose rows live
+SYNC_FAILED_EXIT = 42
+
+
+def rows_of(commit_no: int) -> list[tuple[bytes, bytes]]:
+    """Return the rows that a commit puts; commit 1 is the store's own."""
+    if commit_no < 2:
+        return []
+    rng = random.Random(commit_no)
+    head = b"\x00\x01q" + commit_no.to_bytes(8, "big")
+    return [(head + bytes((row,)), rng.randbytes(rng.choice((10, 200, 1500)))) for row in range(rng.randrange(1, 60))]
+
+
+def expected_rows(commit_no: int) -> list[tuple[bytes, bytes]]:
+    """Return everything that a store with this newest commit holds."""
+    return [row for number in range(max(2, commit_no - WINDOW + 1), commit_no + 1) for row in rows_of(number)]
+
+
+def smaller_steps() -> None:
+    """Flush, merge and checkpoint often, so that kills hit them."""
+    store_module._OPTIONS.update(autoflush=256, autocheckpoint=512)
+
+
+def main() -> None:
+    """Commit, sync, acknowledge, without end."""
+    smaller_steps()
+    sync_every = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    try:
+        store = Store.open(Path(sys.argv[1]), "c", "n", SETTINGS)
+        while True:
+            number = store.commit_no + 1
+            deletes = [(key, None) for key, _ in rows_of(number - WINDOW)]
+            assert store.write([*rows_of(number), *deletes]) == number
+            if number % sync_every == 0:
+                store.begin_sync().run()
+                store.acked(number)
+                print(number, flush=True)
+    except StoreFatal as error:
+        print(error, file=sys.stderr)
+        sys.exit(SYNC_FAILED_EXIT)
+
+
+if __name__ == "__main__":
+    main()

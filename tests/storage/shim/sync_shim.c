@@ -1,0 +1,82 @@
+/* Interposed sync calls: what a power loss would leave of a folder, and syncs that are slow, fail or lie.
+ *
+ * Every fsync/fdatasync of a file below SHIM_FOLDER copies the file to SHIM_IMAGE (write to a side name, then rename),
+ * so that SHIM_IMAGE holds exactly what was synced. The library under test knows nothing of it.
+ *   SHIM_SYNC_US=n      each sync takes n microseconds longer
+ *   SHIM_EIO_AT=n       the n-th sync of a file ending in "-log" fails with EIO, once
+ *   SHIM_LIE_AFTER=n    from the n-th such sync on, syncs return 0 and nothing is copied
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static long log_syncs;
+
+static long setting(const char *name) {
+  const char *text = getenv(name);
+  return text ? atol(text) : 0;
+}
+
+static int ends_with(const char *text, const char *end) {
+  size_t n = strlen(text), m = strlen(end);
+  return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static void copy_to_image(int source, const char *name) {
+  static char buffer[1 << 20]; /* the store never runs two syncs at once */
+  char side[PATH_MAX], goal[PATH_MAX];
+  const char *image = getenv("SHIM_IMAGE");
+  off_t at = 0;
+  ssize_t n;
+  int target;
+  snprintf(side, sizeof side, "%s/.%s.copy", image, name);
+  snprintf(goal, sizeof goal, "%s/%s", image, name);
+  target = open(side, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  if (target < 0) abort();
+  while ((n = pread(source, buffer, sizeof buffer, at)) > 0) {
+    if (pwrite(target, buffer, (size_t)n, at) != n) abort();
+    at += n;
+  }
+  close(target);
+  if (rename(side, goal) != 0) abort();
+}
+
+static int sync_file(int descriptor, long call) {
+  char link[64], path[PATH_MAX];
+  const char *folder = getenv("SHIM_FOLDER");
+  struct stat status;
+  ssize_t n;
+  snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+  n = readlink(link, path, sizeof path - 1);
+  if (n <= 0 || !folder) return (int)syscall(call, descriptor);
+  path[n] = 0;
+  if (strncmp(path, folder, strlen(folder)) != 0) return (int)syscall(call, descriptor);
+  if (setting("SHIM_SYNC_US")) usleep((useconds_t)setting("SHIM_SYNC_US"));
+  if (ends_with(path, "-log")) {
+    log_syncs++;
+    if (setting("SHIM_EIO_AT") == log_syncs) {
+      errno = EIO;
+      return -1;
+    }
+  }
+  if (setting("SHIM_LIE_AFTER") && log_syncs >= setting("SHIM_LIE_AFTER")) return 0;
+  if (getenv("SHIM_IMAGE") && fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) {
+    /* Through the path's own descriptor: the caller's may be write-only. */
+    int source = open(link, O_RDONLY);
+    if (source >= 0) {
+      copy_to_image(source, strrchr(path, '/') + 1);
+      close(source);
+    }
+  }
+  return 0;
+}
+
+int fsync(int descriptor) { return sync_file(descriptor, SYS_fsync); }
+int fdatasync(int descriptor) { return sync_file(descriptor, SYS_fdatasync); }

@@ -1,0 +1,201 @@
+"""One contract, two stores: what the storage room relies on holds for lsm-db and for the model of the simulation."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.store import Store
+from storage.store_errors import StoreBusy, StoreClosed, StoreMismatch, ValueTooLarge
+from storage.store_protocol import KeyValueStore, prefix_stop, row_slices
+from storage.store_settings import StoreSettings
+from tests.simulation.model_store import ModelDisk, ModelStore
+
+SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
+Opener = Callable[..., KeyValueStore]
+
+
+@pytest.fixture(params=["lsm-db", "model"])
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+    """Open the same store again and again, by default as the node it belongs to."""
+    disk = ModelDisk()
+
+    def open_store(cluster_id: str = "cluster", node_id: str = "s1") -> KeyValueStore:
+        if request.param == "model":
+            return ModelStore.open(disk, cluster_id, node_id, SETTINGS)
+        return Store.open(tmp_path / "store.lsm", cluster_id, node_id, SETTINGS)
+
+    return open_store
+
+
+@pytest.fixture
+def store(opener: Opener) -> Iterator[KeyValueStore]:
+    """Return a new store, closed at the end."""
+    opened = opener()
+    yield opened
+    opened.close()
+
+
+def test_a_batch_is_visible_at_once_and_numbered(store: KeyValueStore) -> None:
+    """Writes are read back before any sync; commit numbers ascend by one."""
+    before = store.commit_no
+    assert store.write([(b"a", b"1"), (b"b", b"")]) == before + 1 == store.commit_no
+    assert store.write([]) == before + 2
+    assert (store.get(b"a"), store.get(b"b"), store.get(b"c")) == (b"1", b"", None)
+
+
+def test_none_deletes_and_the_last_item_of_a_batch_wins(store: KeyValueStore) -> None:
+    """A batch is applied in order; deleting what is absent is no error."""
+    store.write([(b"a", b"1"), (b"b", b"2")])
+    store.write([(b"a", None), (b"nothing", None), (b"b", b"3"), (b"b", None), (b"b", b"4")])
+    assert store.scan(b"", None, 10) == [(b"b", b"4")]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "limit", "keys"),
+    [
+        (b"", None, 10, "a b c ca d"),
+        (b"", None, 2, "a b"),
+        (b"b", b"d", 10, "b c ca"),
+        (b"bb", b"c", 10, ""),
+        (b"c", prefix_stop(b"c"), 10, "c ca"),
+        (b"d", b"b", 10, ""),
+        (b"e", None, 10, ""),
+        (b"", None, 0, ""),
+    ],
+)
+def test_scan_is_a_half_open_range(
+    store: KeyValueStore, start: bytes, stop: bytes | None, limit: int, keys: str
+) -> None:
+    """Start is part of the range, stop is not; never a row of the store itself."""
+    store.write([(key, b"v" + key) for key in (b"d", b"a", b"ca", b"b", b"c")])
+    assert [key.decode() for key, _ in store.scan(start, stop, limit)] == keys.split()
+    assert all(value == b"v" + key for key, value in store.scan(start, stop, limit))
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "limit", "keys"),
+    [
+        (b"", None, 10, "d ca c b a"),
+        (b"", None, 2, "d ca"),
+        (b"b", b"d", 10, "ca c b"),
+        (b"b", b"cc", 2, "ca c"),
+        (b"", b"a", 10, ""),
+        (b"d", b"b", 10, ""),
+        (b"", None, 0, ""),
+    ],
+)
+def test_scan_reverse(store: KeyValueStore, start: bytes, stop: bytes | None, limit: int, keys: str) -> None:
+    """The same range from its end."""
+    store.write([(key, b"") for key in (b"d", b"a", b"ca", b"b", b"c")])
+    assert [key.decode() for key, _ in store.scan_reverse(start, stop, limit)] == keys.split()
+
+
+def test_row_slices_cover_a_range_once(store: KeyValueStore) -> None:
+    """Slices restart behind the last key, so nothing is repeated or left out."""
+    keys = [b"q" + number.to_bytes(2, "big") for number in range(0, 1000, 3)]
+    store.write([(key, b"x") for key in keys])
+    for slice_rows in (1, 7, 334, 1000):
+        slices = list(row_slices(store, b"q", b"r", slice_rows))
+        assert [key for rows in slices for key, _ in rows] == keys
+        assert max(map(len, slices)) <= slice_rows
+
+
+def test_limits_of_key_and_value(store: KeyValueStore) -> None:
+    """1 KiB of key and 1 MiB of value are accepted; more is refused before anything is written."""
+    store.write([(b"k" * 1024, b"v" * (1 << 20))])
+    assert store.get(b"k" * 1024) == b"v" * (1 << 20)
+    before = store.commit_no
+    for key, value in ((b"k" * 1025, b""), (b"k", b"v" * ((1 << 20) + 1))):
+        with pytest.raises(ValueTooLarge):
+            store.write([(b"other", b"1"), (key, value)])
+    for key in (b"", b"\xff\xff", b"\xff\xff\x00meta"):
+        with pytest.raises(ValueError, match="reserved"):
+            store.write([(b"other", b"1"), (key, b"")])
+    assert store.get(b"other") is None
+    assert store.commit_no == before
+
+
+def test_a_closed_store_refuses_and_closes_twice(opener: Opener) -> None:
+    """Every call on a closed store raises; the library would crash the interpreter."""
+    store = opener()
+    store.write([(b"a", b"1")])
+    store.close()
+    store.close()
+    calls: list[Callable[[], object]] = [
+        lambda: store.write([(b"a", b"2")]),
+        lambda: store.get(b"a"),
+        lambda: store.scan(b"", None, 1),
+        lambda: store.scan_reverse(b"", None, 1),
+        store.begin_sync,
+        lambda: store.acked(1),
+        lambda: store.acked_up_to,
+    ]
+    for call in calls:
+        with pytest.raises(StoreClosed):
+            call()
+
+
+def test_reopening_finds_everything_and_counts_on(opener: Opener) -> None:
+    """A clean close loses nothing and leaves the marker at the newest commit."""
+    store = opener()
+    store.write([(b"a", b"1"), (b"b", b"2")])
+    last = store.write([(b"a", None)])
+    store.close()
+    again = opener()
+    assert again.scan(b"", None, 10) == [(b"b", b"2")]
+    assert again.commit_no == again.acked_up_to == last
+    assert again.write([(b"c", b"3")]) == last + 1
+    again.close()
+
+
+def test_one_holder_at_a_time(opener: Opener) -> None:
+    """A second open is refused while the first lives, and granted after."""
+    store = opener()
+    with pytest.raises(StoreBusy):
+        opener()
+    store.close()
+    opener().close()
+
+
+@pytest.mark.parametrize("identity", [("other", "s1"), ("cluster", "s2")])
+def test_the_store_of_another_cluster_or_node_is_refused(opener: Opener, identity: tuple[str, str]) -> None:
+    """A disk in the wrong machine is named, and left as it is."""
+    opener().close()
+    with pytest.raises(StoreMismatch, match="has"):
+        opener(*identity)
+    opener().close()
+
+
+def test_a_ticket_covers_what_was_committed_before_it(store: KeyValueStore) -> None:
+    """A commit after the ticket was taken needs the next sync."""
+    first = store.write([(b"a", b"1")])
+    ticket = store.begin_sync()
+    second = store.write([(b"b", b"2")])
+    assert ticket.commit_no == first
+    ticket.run()
+    store.acked(first)
+    assert store.acked_up_to == first
+    later = store.begin_sync(marker=True)
+    assert later.commit_no == second
+    later.run()
+
+
+def test_the_marker_never_falls_and_never_runs_ahead(store: KeyValueStore) -> None:
+    """Acknowledging less changes nothing; acknowledging what is not written is a bug of the caller."""
+    store.write([(b"a", b"1")])
+    newest = store.write([(b"a", b"2")])
+    store.acked(newest)
+    store.acked(1)
+    assert store.acked_up_to == newest
+    with pytest.raises(ValueError, match="not written"):
+        store.acked(newest + 1)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "stop"),
+    [(b"a", b"b"), (b"a\xff", b"b"), (b"\x00\x01q", b"\x00\x01r"), (b"\xff", None), (b"", None)],
+)
+def test_prefix_stop(prefix: bytes, stop: bytes | None) -> None:
+    """The first key that sorts behind every key with the prefix."""
+    assert prefix_stop(prefix) == stop

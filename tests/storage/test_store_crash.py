@@ -1,0 +1,163 @@
+"""Kill -9, power loss, failing and lying syncs: what was acknowledged is there, whole; what is not there is noticed."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.scrub import Scrub
+from storage.store import Store, quarantine
+from storage.store_errors import StoreShort, StoreUnproven
+from tests.storage.commit_child import SETTINGS, SYNC_FAILED_EXIT, expected_rows
+
+ROOT = Path(__file__).parents[2]
+SECTOR_BYTES = 512
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the interposed sync calls."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler: power loss is not simulated")
+    library = tmp_path_factory.mktemp("shim") / "sync_shim.so"
+    source = Path(__file__).parent / "shim" / "sync_shim.c"
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
+def _run_child(path: Path, acks: int, environment: dict[str, str], sync_every: int = 1) -> tuple[int, int]:
+    """Run a committing process until it acknowledged so many commits, kill it; return last ack and exit code."""
+    command = [sys.executable, str(ROOT / "tests/storage/commit_child.py"), str(path), str(sync_every)]
+    child = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        text=True,
+    )
+    assert child.stdout is not None
+    acked = 0
+    for count, line in enumerate(child.stdout, 1):
+        acked = int(line)
+        if count == acks:
+            child.send_signal(signal.SIGKILL)  # it is committing further ones right now
+    return acked, child.wait(10)
+
+
+def _check(path: Path, acked: int) -> int:
+    """Open what is left and compare it with what its newest commit says; return that commit."""
+    store = Store.open(path, "c", "n", SETTINGS)
+    assert store.commit_no >= acked
+    assert store.scan(b"", None, 1 << 30) == expected_rows(store.commit_no)
+    assert Scrub(store).run().clean
+    newest = store.commit_no
+    store.close()
+    return newest
+
+
+def _kill_loop(path: Path, rounds: int, seed: int) -> None:
+    rng = random.Random(seed)
+    newest = 0
+    for _ in range(rounds):
+        acked, code = _run_child(path, rng.randrange(1, 150), {}, rng.choice((1, 1, 3)))
+        assert code == -signal.SIGKILL
+        newest = _check(path, max(acked, newest))
+
+
+def test_kill_9_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """A process killed while it commits leaves every acknowledged transaction whole, on one continuing file."""
+    _kill_loop(tmp_path / "store.lsm", 10, 1)
+
+
+@pytest.mark.slow
+def test_kill_9_loses_nothing_acknowledged_for_long(tmp_path: Path) -> None:
+    """The same, 100 times."""
+    _kill_loop(tmp_path / "store.lsm", 100, 2)
+
+
+def _images(live: Path, synced: Path, folder: Path, rng: random.Random) -> Iterator[Path]:
+    """Yield what a power loss may leave: what was synced; and that with random sectors written since."""
+    for name in ("synced", "sectors"):
+        image = folder / name
+        shutil.rmtree(image, ignore_errors=True)
+        shutil.copytree(synced, image, ignore=shutil.ignore_patterns(".*"))
+        if name == "sectors":
+            for file in live.iterdir():
+                _mix_sectors(file, image / file.name, rng)
+        yield image
+
+
+def _mix_sectors(live: Path, image: Path, rng: random.Random) -> None:
+    if not image.exists():
+        return  # never synced: its name may not have reached the folder either
+    new, old = live.read_bytes(), image.read_bytes()
+    size = rng.choice((len(old), max(len(old), len(new))))  # the length may or may not have been written
+    mixed = bytearray(old.ljust(size, b"\0")[:size])
+    share = rng.choice((0.1, 0.5, 0.9))
+    for at in range(0, min(size, len(new)), SECTOR_BYTES):
+        if new[at : at + SECTOR_BYTES] != old[at : at + SECTOR_BYTES] and rng.random() < share:
+            mixed[at : at + SECTOR_BYTES] = new[at : at + SECTOR_BYTES].ljust(min(SECTOR_BYTES, size - at), b"\0")
+    image.write_bytes(bytes(mixed))
+
+
+def _power_loss_round(shim: Path, folder: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    live, synced = folder / "live", folder / "synced-files"
+    for made in (live, synced):
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()
+    environment = {"LD_PRELOAD": str(shim), "SHIM_FOLDER": str(live), "SHIM_IMAGE": str(synced)}
+    acked, code = _run_child(live / "store.lsm", rng.randrange(1, 120), environment, rng.choice((1, 2)))
+    assert code == -signal.SIGKILL
+    for image in _images(live, synced, folder, rng):
+        newest = _check(image / "store.lsm", acked)
+        _check(image / "store.lsm", newest)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_power_loss_loses_nothing_acknowledged(shim: Path, tmp_path: Path, seed: int) -> None:
+    """Only what was synced survives, or that and random sectors written since: both open, whole and complete."""
+    _power_loss_round(shim, tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1200))
+def test_power_loss_loses_nothing_acknowledged_for_long(shim: Path, tmp_path: Path, seed: int) -> None:
+    """200 schedules (F05)."""
+    _power_loss_round(shim, tmp_path, seed)
+
+
+def test_a_failed_sync_ends_the_process_without_an_acknowledgement(shim: Path, tmp_path: Path) -> None:
+    """EIO from fdatasync is never retried (F17); after a restart everything acknowledged is there."""
+    path = tmp_path / "live" / "store.lsm"
+    path.parent.mkdir()
+    environment = {"LD_PRELOAD": str(shim), "SHIM_FOLDER": str(path.parent), "SHIM_EIO_AT": "30"}
+    acked, code = _run_child(path, 1000, environment)
+    assert code == SYNC_FAILED_EXIT
+    # One sync at creation and one at open come first; the commit whose sync failed was not acknowledged.
+    assert acked == 30 - 2 + 1 - 1
+    _check(path, acked)
+
+
+def test_a_lying_disk_is_noticed_after_a_power_loss(shim: Path, tmp_path: Path) -> None:
+    """Syncs that return and do nothing lose acknowledged commits; the marker, if it survived, says so (F18)."""
+    live, synced = tmp_path / "live", tmp_path / "synced"
+    live.mkdir()
+    synced.mkdir()
+    environment = {"LD_PRELOAD": str(shim), "SHIM_FOLDER": str(live), "SHIM_IMAGE": str(synced), "SHIM_LIE_AFTER": "20"}
+    acked, _ = _run_child(live / "store.lsm", 60, environment)
+    shutil.copy(live / "store.lsm-acked", synced / "store.lsm-acked")
+    with pytest.raises(StoreShort) as caught:
+        Store.open(synced / "store.lsm", "c", "n", SETTINGS)
+    assert caught.value.commit_no < acked <= caught.value.acked_up_to
+    with pytest.raises(StoreUnproven):  # and it stays refused
+        Store.open(synced / "store.lsm", "c", "n", SETTINGS)
+    assert quarantine(synced / "store.lsm").exists()
+    Store.open(synced / "store.lsm", "c", "n", SETTINGS).close()

@@ -1,0 +1,71 @@
+"""Random operations on the store and on a dict must never differ, whatever lsm-db does inside."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from storage.store import Store
+from storage.store_settings import StoreSettings
+
+SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
+
+
+def _random_key(rng: random.Random) -> bytes:
+    return b"\x00\x01q" + rng.randrange(400).to_bytes(2, "big") + b"x" * rng.choice((0, 0, 7, 200))
+
+
+def _random_batch(rng: random.Random) -> list[tuple[bytes, bytes | None]]:
+    length = rng.choice((0, 20, 300, 5000))
+    return [
+        (_random_key(rng), None if rng.random() < 0.4 else rng.randbytes(length)) for _ in range(rng.randrange(1, 60))
+    ]
+
+
+def _compare(store: Store, model: dict[bytes, bytes], rng: random.Random) -> None:
+    start, stop = sorted((_random_key(rng), _random_key(rng)))
+    expected = [(key, model[key]) for key in sorted(model) if start <= key < stop]
+    limit = rng.choice((1, 10, 10_000))
+    assert store.scan(start, stop, limit) == expected[:limit]
+    assert store.scan_reverse(start, stop, limit) == expected[::-1][:limit]
+    key = _random_key(rng)
+    assert store.get(key) == model.get(key)
+
+
+def _run(path: Path, seed: int, operations: int) -> None:
+    rng = random.Random(seed)
+    model: dict[bytes, bytes] = {}
+    store = Store.open(path, "c", "n", SETTINGS)
+    for _ in range(operations):
+        match rng.choices(("write", "compare", "work", "flush", "reopen"), (50, 30, 6, 6, 2))[0]:
+            case "write":
+                batch = _random_batch(rng)
+                store.write(batch)
+                for key, value in batch:
+                    model.pop(key, None)
+                    if value is not None:
+                        model[key] = value
+            case "compare":
+                _compare(store, model, rng)
+            case "work":
+                store.work()
+            case "flush":
+                store.flush()
+            case "reopen":
+                store.close()
+                store = Store.open(path, "c", "n", SETTINGS)
+    assert dict(store.scan(b"", None, 1 << 30)) == model
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_operations_match_a_dict(tmp_path: Path, seed: int) -> None:
+    """Writes, deletes, lookups and scans, with flushes, merges and reopening between them."""
+    _run(tmp_path / "store.lsm", seed, 400)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1100))
+def test_random_operations_match_a_dict_for_long(tmp_path: Path, seed: int) -> None:
+    """The same for longer."""
+    _run(tmp_path / "store.lsm", seed, 3000)
