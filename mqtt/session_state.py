@@ -19,11 +19,11 @@ class PacketIdentifiers:
     They count up from 1 and wrap; one in use is not given again [MQTT-2.2.1-3] [MQTT-2.2.1-4].
     """
 
-    __slots__ = ("_in_use", "_last")
+    __slots__ = ("_in_use", "last")
 
     def __init__(self) -> None:
         self._in_use: set[int] = set()
-        self._last = 0
+        self.last = 0
 
     def __len__(self) -> int:
         """Return how many are in use."""
@@ -36,12 +36,12 @@ class PacketIdentifiers:
         """Return the next free identifier, now in use; None when all 65 535 are."""
         if len(self._in_use) == PACKET_IDENTIFIER_MAX:
             return None
-        candidate = self._last
+        candidate = self.last
         while True:  # ends: one is free
             candidate = candidate % PACKET_IDENTIFIER_MAX + 1
             if candidate not in self._in_use:
                 break
-        self._last = candidate
+        self.last = candidate
         self._in_use.add(candidate)
         return candidate
 
@@ -101,8 +101,8 @@ class InboundAliases:
 class OutboundAliases:
     """Topic aliases that we set towards the peer; first come, first served, never reassigned.
 
-    Not reassigning costs nothing where few topics repeat, and an alias is right whichever packet is dropped as too large
-    after it was chosen, if the caller confirms what it wrote.
+    Not reassigning costs nothing where few topics repeat. The caller confirms what it wrote, so that an alias stays
+    right when the packet it was chosen for is dropped as too large.
 
     Args:
         topic_alias_maximum: What the peer announced, or less; 0 means that none may be sent [MQTT-3.1.2-26].

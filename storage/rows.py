@@ -63,7 +63,7 @@ class SessionRow(msgspec.Struct, array_like=True):
     head: int = 1  # every entry below is consumed
     gaps: list[int] = []  # consumed entries above head
     next_seq: int = 1
-    next_identifier: int = 1
+    last_identifier: int = 0
     next_inbound: int = 1
     dropped: int = 0  # by queue_full, for the audit
     edge: str = ""  # of the live connection
@@ -117,7 +117,7 @@ class RetainedRow(msgspec.Struct, array_like=True):
     origin_a: int
     origin_b: int
     op_index: int
-    stored_ms: int = 0
+    body: int = 0  # body id when the payload stands in BODY rows
 
 
 class LogRow(msgspec.Struct, array_like=True):

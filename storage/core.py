@@ -1,0 +1,370 @@
+"""The storage node's core: frames, map changes and syncs in; writes to commit and frames to send out.
+
+Sans-IO. ``handle(now, events)`` takes all events of one round of the shell's loop and answers with one batch of writes;
+``Synced`` says that a batch is on disk, and only then what waited for it leaves. Which partition does what is decided in
+the modules that ``HostedPartition`` joins; this one routes, follows the map and gates.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from storage.hosted_partition import HostedPartition
+from storage.partition import Output, Overlay, Reads
+from storage.settings import PartitionSettings
+from wire.batches import PublishRun, decode_publish, decode_push_acks
+from wire.cluster_map import ClusterMap, NodeEntry, ShardEntry
+from wire.frames import FrameKind
+from wire.hello import TIER_EDGE, TIER_ROUTER, PeerKey
+from wire.lease_holder import LeaseHolder
+from wire.messages import (
+    Claims,
+    CloseSession,
+    Control,
+    DeliverRetained,
+    Moved,
+    OpenSession,
+    ReadRetained,
+    RecordInbound,
+    ReleaseInbound,
+    RoutesAdded,
+    SessionKicked,
+    SubscribeSession,
+    UnsubscribeSession,
+    WillFired,
+    decode_control,
+    encode_control,
+)
+
+__all__ = ["FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Synced", "Tick"]
+
+PartitionRequest = (
+    OpenSession
+    | CloseSession
+    | SubscribeSession
+    | UnsubscribeSession
+    | RecordInbound
+    | ReleaseInbound
+    | ReadRetained
+    | DeliverRetained
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameArrived:
+    """A numbered frame of a peer."""
+
+    peer: PeerKey
+    kind: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """A connection to this life of a peer stands."""
+
+    peer: PeerKey
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """It ended."""
+
+    peer: PeerKey
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """Every batch up to this number is on disk."""
+
+    commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = FrameArrived | LinkUp | LinkDown | Synced | Tick
+
+
+@dataclass(slots=True)
+class Ready:
+    """Work for the shell: commit and sync the writes as batch ``commit``; send now what ``sends`` holds."""
+
+    commit: int = 0  # 0: nothing to write
+    writes: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    sends: list[Output] = field(default_factory=list)
+    next_deadline: float = float("inf")
+    ended: bool = False  # this incarnation is dead in the map: start anew
+
+
+class StorageCore:
+    """All partitions whose primary is this node."""
+
+    def __init__(self, entry: NodeEntry, settings: PartitionSettings, store: Reads, *, whole: bool, now: float) -> None:
+        self.node = entry.node
+        self.settings = settings
+        self.partitions: dict[int, HostedPartition] = {}
+        self.lease = LeaseHolder(entry, self._to_router, self._map_moved, whole=whole)
+        self._store = store
+        self._now = now
+        self._overlay: Overlay = {}
+        self._commit = 0
+        self._unsynced: list[tuple[int, int, int]] = []  # commit, partition, op_index
+        self._active: dict[int, HostedPartition] = {}  # touched in this round
+        self._sends: list[Output] = []
+        self._shards: list[ShardEntry] = []
+        self._edges: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
+
+    @property
+    def map(self) -> ClusterMap:
+        """The map as this node has it."""
+        return self.lease.map
+
+    # --- the one entry
+
+    def handle(self, now: float, events: Sequence[Event]) -> Ready:
+        """Take the events of one round."""
+        self._now = now
+        for hosted in self.partitions.values():
+            hosted.core.tick(now)
+        for event in events:
+            if isinstance(event, FrameArrived):
+                self._frame(event.peer, event.kind, event.payload)
+            elif isinstance(event, Synced):
+                self._synced(event.commit)
+            elif isinstance(event, LinkUp):
+                if event.peer.tier == TIER_ROUTER:
+                    self.lease.router_up(event.peer.node, now)
+            elif isinstance(event, LinkDown) and event.peer.tier == TIER_ROUTER:
+                self.lease.router_down(event.peer.node)
+        self.lease.beat(now)
+        self._advance()
+        return self._ready(now)
+
+    def _advance(self) -> None:
+        for number, hosted in self.partitions.items():
+            if not hosted.serving:
+                hosted.advance(self.lease.settled_epoch)
+                self._active[number] = hosted
+            elif hosted.core.next_due_s() == 0.0:
+                hosted.run_timers()
+                self._active[number] = hosted
+
+    def _ready(self, now: float) -> Ready:
+        ready = Ready(ended=self.lease.ended)
+        fenced = not self.lease.has_lease(now)
+        for number in sorted(self._active):
+            core = self._active[number].core
+            if core.dirty:
+                writes = core.close_operation()
+                if writes:
+                    ready.writes.extend(writes)
+                    self._unsynced.append((self._commit + 1, number, core.meta.op_index))
+            if not fenced:
+                self._sends.extend(core.committed_outputs())
+        if not fenced:
+            self._active.clear()
+        if ready.writes:
+            self._commit += 1
+            ready.commit = self._commit
+            for key, value in ready.writes:
+                self._overlay[key] = (self._commit, value)
+        ready.sends = _merge(self._sends)
+        self._sends = []
+        deadlines = [self.lease.next_deadline()]
+        for hosted in self.partitions.values():
+            due_s = hosted.core.next_due_s() if hosted.serving else None
+            if due_s is not None:
+                deadlines.append(now + due_s)
+        ready.next_deadline = min(deadlines)
+        return ready
+
+    def _synced(self, commit: int) -> None:
+        while self._unsynced and self._unsynced[0][0] <= commit:
+            _, number, op_index = self._unsynced.pop(0)
+            hosted = self.partitions.get(number)
+            if hosted is not None:
+                hosted.core.note_synced("", op_index)
+                self._active[number] = hosted
+        if self._overlay:
+            self._overlay_trim(commit)
+
+    def _overlay_trim(self, commit: int) -> None:
+        """Forget writes that stand in the store; the dict keeps insertion order, so the oldest come first."""
+        gone = []
+        for key, (number, _) in self._overlay.items():
+            if number > commit:
+                continue
+            gone.append(key)
+        for key in gone:
+            del self._overlay[key]
+
+    # --- frames
+
+    def _frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
+        if peer.tier == TIER_EDGE and self.map.epoch and not self.map.is_alive(peer.node, peer.incarnation):
+            entry = self.map.nodes.get(peer.node)
+            if entry is not None and entry.incarnation >= peer.incarnation:
+                self._count("frames_of_dead")
+                return
+        if kind == FrameKind.PUBLISH:
+            self._publish(peer, payload)
+        elif kind == FrameKind.PUSH_ACK:
+            self._push_acks(peer, payload)
+        elif kind == FrameKind.CONTROL:
+            self._control(peer, decode_control(payload))
+        else:
+            self._count("frames_unknown")
+
+    def _publish(self, peer: PeerKey, payload: bytes) -> None:
+        for record in decode_publish(payload):
+            if isinstance(record, PublishRun):
+                self._count("runs_refused")  # runs are for edges
+                continue
+            for number in record.partitions:
+                hosted = self.partitions.get(number)
+                if hosted is None:
+                    self._count("not_primary")  # the edge sends it again to the one that the map names
+                    continue
+                self._active[number] = hosted
+                if hosted.serving:
+                    hosted.publish(record, peer)
+                else:
+                    hosted.when_serving(partial(hosted.publish, record, peer))
+
+    def _push_acks(self, peer: PeerKey, payload: bytes) -> None:
+        for ack in decode_push_acks(payload):
+            number = ack.session >> 48
+            hosted = self.partitions.get(number)
+            if hosted is None:
+                self._count("not_primary")
+                continue
+            self._active[number] = hosted
+            hosted.when_serving(partial(hosted.delivery.acknowledged, ack))
+
+    def _control(self, peer: PeerKey, message: Control) -> None:
+        if peer.tier == TIER_ROUTER and self.lease.handle(self._now, message):
+            return
+        if isinstance(message, PartitionRequest):
+            self._request(peer, message)
+        elif isinstance(message, SessionKicked):
+            hosted = self._hosted(message.request)
+            if hosted is not None:
+                hosted.claims.kicked(message, peer.node, peer.incarnation)
+        elif isinstance(message, Claims):
+            hosted = self._hosted(message.partition)
+            if hosted is not None and hosted.core.epoch == message.partition_epoch:
+                hosted.claims_answered(message, peer.node, peer.incarnation)
+        elif isinstance(message, WillFired):
+            hosted = self._hosted(message.partition)
+            if hosted is not None:
+                hosted.claims.will_fired(message)
+        elif isinstance(message, RoutesAdded):
+            hosted = self._hosted(message.request >> 32)
+            if hosted is not None:
+                hosted.subscriptions.routes_added(message)
+        elif isinstance(message, Moved):
+            self._count("moved")  # asked again when the map or the timer says so
+        else:
+            self._count("messages_unknown")
+
+    def _hosted(self, number: int) -> HostedPartition | None:
+        hosted = self.partitions.get(number)
+        if hosted is not None:
+            self._active[number] = hosted
+        return hosted
+
+    def _request(self, peer: PeerKey, request: PartitionRequest) -> None:
+        hosted = self._hosted(request.partition)
+        if hosted is None or request.partition_epoch != hosted.core.epoch:
+            epoch = hosted.core.epoch if hosted is not None else 0
+            moved = Moved(request.request, "partition", request.partition, epoch, self.map.epoch)
+            self._sends.append((peer.node, FrameKind.CONTROL, encode_control(moved)))
+            return
+        hosted.when_serving(partial(self._carry_out, hosted, request, peer))
+
+    def _carry_out(self, hosted: HostedPartition, request: PartitionRequest, peer: PeerKey) -> None:
+        edge = peer.node
+        if isinstance(request, OpenSession):
+            hosted.claims.open(request, edge, peer.incarnation)
+        elif isinstance(request, CloseSession):
+            hosted.claims.close(request, edge)
+        elif isinstance(request, SubscribeSession):
+            hosted.subscriptions.subscribe(request, edge)
+        elif isinstance(request, UnsubscribeSession):
+            hosted.subscriptions.unsubscribe(request, edge)
+        elif isinstance(request, RecordInbound):
+            hosted.inbound.record(request, edge)
+        elif isinstance(request, ReleaseInbound):
+            hosted.inbound.release(request, edge)
+        elif isinstance(request, ReadRetained):
+            hosted.retained.read(request, edge)
+        else:
+            hosted.retained.deliver(request, edge)
+
+    # --- the map
+
+    def _to_router(self, router: str, message: Control) -> bool:
+        self._sends.append((router, FrameKind.CONTROL, encode_control(message)))
+        return True
+
+    def _map_moved(self, cluster_map: ClusterMap) -> None:
+        if not self.lease.active:
+            return
+        for number, placement in enumerate(cluster_map.partitions):
+            hosted = self.partitions.get(number)
+            if placement.primary != self.node:
+                if hosted is not None:
+                    del self.partitions[number]
+                    self._active.pop(number, None)
+                continue
+            if hosted is None or hosted.core.epoch != placement.epoch:
+                self._host(number, placement.epoch, cluster_map.epoch)
+        changed = {
+            number
+            for number, shard in enumerate(cluster_map.shards)
+            if number >= len(self._shards) or self._shards[number] != shard
+        }
+        self._shards = list(cluster_map.shards)
+        edges = {entry.node: entry.incarnation for entry in cluster_map.live(TIER_EDGE)}
+        gone = [(edge, life) for edge, life in self._edges.items() if edges.get(edge) != life]
+        self._edges = edges
+        for number, hosted in self.partitions.items():
+            if not hosted.serving:
+                continue
+            if changed:
+                hosted.subscriptions.placement_changed(changed)
+            for edge, life in gone:
+                hosted.claims.edge_dead(edge, life)
+            self._active[number] = hosted
+
+    def _host(self, number: int, epoch: int, map_epoch: int) -> None:
+        hosted = HostedPartition(number, self.settings, self._store, self._overlay, lambda: self.map, self._now)
+        hosted.core.epoch = epoch
+        hosted.placed_at = map_epoch
+        hosted.load()
+        self.partitions[number] = hosted
+        self._active[number] = hosted
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+
+def _merge(sends: list[Output]) -> list[Output]:
+    """Join records of one kind to one node, without letting frames to a node overtake one another."""
+    merged: list[Output] = []
+    newest: dict[str, int] = {}  # node -> index of its newest output
+    pieces: dict[int, list[bytes]] = {}
+    for node, kind, payload in sends:
+        index = newest.get(node)
+        if index is not None and merged[index][1] == kind and kind != FrameKind.CONTROL and kind != FrameKind.REPLICATE:
+            pieces.setdefault(index, [merged[index][2]]).append(payload)
+            continue
+        newest[node] = len(merged)
+        merged.append((node, kind, payload))
+    for index, parts in pieces.items():
+        merged[index] = (merged[index][0], merged[index][1], b"".join(parts))
+    return merged

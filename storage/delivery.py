@@ -1,0 +1,546 @@
+"""Messages of a partition: into the queues of its sessions, out to their connections, and gone when acknowledged.
+
+Commit first, then push: an entry is written with its packet identifier, and its PUSH leaves behind that operation.
+A message that finds the window full is queued without an identifier and gets one, in a small row of its own, when it
+enters the window. Repeats are known by their origin (docs/adr/0004): a sender's messages reach a partition in the order
+of their counters, so one number per sender, the highest taken, tells old from new.
+"""
+
+from collections.abc import Iterable
+
+from mqtt.reasons import ReasonCode
+from storage import keys
+from storage.durable_sessions import READY_MAX, DurableSession, InFlight
+from storage.partition import Partition
+from storage.rows import (
+    NEVER,
+    STATE_QUEUED,
+    STATE_RELEASED,
+    STATE_SENT,
+    Entry,
+    InflightRow,
+    decode_entry,
+    encode_entry,
+    pack,
+)
+from wire.batches import (
+    NO_EXPIRY,
+    OriginKind,
+    PublishMessage,
+    Push,
+    PushAck,
+    encode_publish_ack,
+    encode_push,
+)
+from wire.frames import FrameKind
+from wire.messages import RetainedMessage, Subscription
+
+__all__ = ["Delivery"]
+
+_SUBSCRIPTION_IDENTIFIER = b"\x0b"
+HOLD_S = 5.0  # after which a retained read counts as ended
+_ENTRY_OVERHEAD = 64  # bytes of a queue row beside topic, properties and payload, for the queue's byte bound
+
+
+class Delivery:
+    """What one partition does with messages and their acknowledgements."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._origins: dict[tuple[int, int], int] = {}
+        self._groups: dict[bytes, list[DurableSession]] = {}
+        self._lazy: dict[int, DurableSession] = {}  # sessions with consumed entries not yet saved
+
+    # --- restore
+
+    def restore_origin(self, kind: int, sender: int, counter: int) -> None:
+        """Take over a sender's highest counter from disk."""
+        self._origins[kind, sender] = counter
+
+    def forget_sender(self, kind: int, sender: int) -> None:
+        """The sender can never speak again: an edge's incarnation is dead, a session is deleted."""
+        if self._origins.pop((kind, sender), None) is not None:
+            self._partition.delete(keys.origin_key(self._partition.number, kind, sender))
+
+    # --- shared groups
+
+    def join_group(self, share: bytes, session: DurableSession) -> int:
+        """Add a member and return how many there are."""
+        members = self._groups.setdefault(share, [])
+        if session not in members:
+            members.append(session)
+        return len(members)
+
+    def leave_group(self, share: bytes, session: DurableSession) -> int:
+        """Remove a member and return how many are left."""
+        members = self._groups.get(share, [])
+        if session in members:
+            members.remove(session)
+        if not members:
+            self._groups.pop(share, None)
+        return len(members)
+
+    # --- in
+
+    def publish(self, message: PublishMessage, node: str, incarnation: int) -> None:
+        """Take one message from an edge; the acknowledgement leaves when it is committed."""
+        partition = self._partition
+        if self.is_repeat(message, incarnation):
+            partition.count("repeats")
+            self.acknowledge(message, node, ReasonCode.SUCCESS)
+            return
+        targets = list(self._targets(message))
+        refusal = self._refusal(message, targets)
+        if refusal:
+            partition.count("refused_queue_full")
+            self.acknowledge(message, node, refusal)
+            return
+        if message.qos:
+            self._remember(message, incarnation)
+        deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
+        body = self._shared_body(message, targets)
+        for session, subscription, identifiers in targets:
+            self._enqueue(session, message, subscription, identifiers, deadline, body)
+        self.acknowledge(message, node, ReasonCode.SUCCESS)
+
+    def is_repeat(self, message: PublishMessage, incarnation: int) -> bool:
+        """True if a message of this origin was taken before (never at QoS 0, which is sent once)."""
+        if not message.qos:
+            return False
+        kind = message.origin_kind
+        if kind == OriginKind.EDGE:
+            return message.tag <= self._origins.get((kind, incarnation), 0)
+        return message.origin_b <= self._origins.get((kind, message.origin_a), 0)
+
+    def _remember(self, message: PublishMessage, incarnation: int) -> None:
+        kind = message.origin_kind
+        sender = incarnation if kind == OriginKind.EDGE else message.origin_a
+        counter = message.tag if kind == OriginKind.EDGE else message.origin_b
+        self._origins[kind, sender] = counter
+        self._partition.put(keys.origin_key(self._partition.number, kind, sender), counter.to_bytes(8, "big"))
+
+    def acknowledge(self, message: PublishMessage, node: str, reason_code: int) -> None:
+        """Tell the edge that this partition has finished a message, behind the operation being built."""
+        if message.tag:
+            record = encode_publish_ack(message.tag, self._partition.number, reason_code)
+            self._partition.emit(node, FrameKind.PUBLISH_ACK, record)
+
+    def _targets(self, message: PublishMessage) -> Iterable[tuple[DurableSession, Subscription, bytes]]:
+        """Yield (session, merged subscription, its identifiers encoded): one copy per session [MQTT-3.3.4-2]."""
+        if message.share:
+            member = self._pick(message.share, message.qos)
+            if member is not None:
+                subscription = member.subscriptions["$share/" + message.share.decode()]
+                yield member, subscription, _identifiers((subscription,))
+            return
+        matches: list[tuple[DurableSession, Subscription]] = self._partition.trie.match(message.topic.decode())
+        if not matches:
+            return
+        if len(matches) == 1:
+            session, subscription = matches[0]
+            if not (subscription.no_local and session.number == message.session):  # [MQTT-3.8.3-3]
+                yield session, subscription, _identifiers((subscription,))
+            return
+        merged: dict[int, tuple[DurableSession, list[Subscription]]] = {}
+        for session, subscription in matches:
+            if subscription.no_local and session.number == message.session:
+                continue
+            merged.setdefault(session.number, (session, []))[1].append(subscription)
+        for session, subscriptions in merged.values():
+            best = max(subscriptions, key=lambda subscription: subscription.qos)
+            if any(subscription.retain_as_published for subscription in subscriptions):
+                best = Subscription(best.topic_filter, best.qos, False, True)
+            yield session, best, _identifiers(subscriptions)
+
+    def _pick(self, share: bytes, qos: int) -> DurableSession | None:
+        """Choose a member: the next one that is connected with room, else, for QoS 1/2, the next one at all."""
+        members = self._groups.get(share)
+        if not members:
+            self._partition.count("dropped_no_member")
+            return None
+        for index, member in enumerate(members):
+            if member.window_open and not member.sizes:
+                members.append(members.pop(index))
+                return member
+        if qos == 0:
+            self._partition.count("dropped_no_member")
+            return None
+        members.append(members.pop(0))
+        return members[-1]
+
+    def _refusal(self, message: PublishMessage, targets: list[tuple[DurableSession, Subscription, bytes]]) -> int:
+        if self._partition.settings.queue_full != "refuse" or not message.qos:
+            return 0
+        size = len(message.payload) + len(message.topic) + len(message.properties) + _ENTRY_OVERHEAD
+        if any(self._overfull(session, size) for session, subscription, _ in targets if subscription.qos):
+            return ReasonCode.QUOTA_EXCEEDED
+        return 0
+
+    def _overfull(self, session: DurableSession, size: int) -> bool:
+        settings = self._partition.settings
+        return session.queued >= settings.queue_messages_max or session.queue_bytes + size > settings.queue_bytes_max
+
+    def _shared_body(self, message: PublishMessage, targets: list[tuple[DurableSession, Subscription, bytes]]) -> int:
+        """Store a body once for several sessions, or in pieces when it is large; return its id, 0 for inline."""
+        partition = self._partition
+        settings = partition.settings
+        size = len(message.payload)
+        keepers = sum(1 for _, subscription, _ in targets if min(subscription.qos, message.qos))
+        if not keepers or size <= settings.inline_bytes_max or (keepers == 1 and size <= settings.piece_bytes):
+            return 0
+        return self.store_body(message.payload, keepers)
+
+    def _enqueue(
+        self,
+        session: DurableSession,
+        message: PublishMessage,
+        subscription: Subscription,
+        identifiers: bytes,
+        deadline: int,
+        body: int,
+    ) -> None:
+        qos = min(message.qos, subscription.qos)
+        retain = message.retain and subscription.retain_as_published  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
+        properties = message.properties + identifiers
+        if qos == 0:
+            self._push_qos0(session, message, retain, properties)
+            return
+        if session.held and message.retain:
+            session.held_topics.add(message.topic)
+        entry = Entry(
+            session.next_seq,
+            message.topic,
+            message.payload,
+            properties,
+            qos,
+            retain,
+            deadline,
+            0,
+            STATE_QUEUED,
+            message.origin_kind,
+            message.origin_a,
+            message.origin_b,
+            body,
+        )
+        self.enqueue(session, entry)
+
+    def enqueue(self, session: DurableSession, entry: Entry) -> None:
+        """Append an entry (its session_seq is the session's next) to a session's queue, and push it if it may go."""
+        partition = self._partition
+        size = len(entry.topic) + len(entry.payload) + len(entry.properties) + _ENTRY_OVERHEAD
+        while session.sizes and self._overfull(session, size):
+            self._drop_oldest(session)
+        session.next_seq += 1
+        session.queue_bytes += size
+        if session.window_open and not session.sizes:
+            flight = session.begin(entry.session_seq, entry.qos, size)
+            session.push_seq = session.next_seq
+            entry.packet_identifier = flight.packet_identifier
+            entry.state = STATE_SENT
+            self._push(session, entry, flight, dup=False)
+        else:
+            if session.edge and len(session.ready) == len(session.sizes) < READY_MAX:
+                session.ready.append(entry)
+            session.sizes.append(size)
+        partition.put(keys.queue_key(partition.number, session.number, entry.session_seq), encode_entry(entry))
+
+    def _drop_oldest(self, session: DurableSession) -> None:
+        self._forget_body(session, session.push_seq)
+        session.drop_oldest_waiting()
+        session.dropped += 1
+        self._partition.count("dropped_queue_full")
+        self._note_consumed(session)
+
+    # --- out
+
+    def _push_qos0(self, session: DurableSession, message: PublishMessage, retain: bool, properties: bytes) -> None:
+        if not session.edge:
+            return  # QoS 0 is pushed but never queued for the absent
+        push = Push(
+            session.number,
+            session.owner_epoch,
+            self._partition.epoch,
+            0,
+            0,
+            0,
+            message.topic,
+            message.payload,
+            properties,
+            retain,
+            False,
+            False,
+            message.expiry_s,
+        )
+        self._partition.emit(session.edge, FrameKind.PUSH, encode_push(push))
+
+    def _push(self, session: DurableSession, entry: Entry, flight: InFlight, *, dup: bool) -> None:
+        partition = self._partition
+        expiry_s = NO_EXPIRY
+        if entry.deadline != NEVER:
+            expiry_s = max(0, (entry.deadline - partition.served_ms + 999) // 1000)
+        payload = entry.payload
+        if entry.body and not payload:
+            payload = self.read_body(entry.body)
+        push = Push(
+            session.number,
+            session.owner_epoch,
+            partition.epoch,
+            entry.session_seq,
+            flight.packet_identifier,
+            entry.qos,
+            entry.topic,
+            payload,
+            entry.properties,
+            entry.retain,
+            dup,
+            False,
+            expiry_s,
+        )
+        partition.emit(session.edge, FrameKind.PUSH, encode_push(push))
+
+    def _push_pubrel(self, session: DurableSession, session_seq: int, flight: InFlight) -> None:
+        push = Push(
+            session.number,
+            session.owner_epoch,
+            self._partition.epoch,
+            session_seq,
+            flight.packet_identifier,
+            2,
+            pubrel=True,
+        )
+        self._partition.emit(session.edge, FrameKind.PUSH, encode_push(push))
+
+    def resume(self, session: DurableSession, written: frozenset[int] = frozenset()) -> None:
+        """A connection is open: send again what is in flight, in its first order [MQTT-4.4.0-1], then what waits.
+
+        Args:
+            session: Of the connection.
+            written: session_seqs that this very connection was already sent (after a change of primary).
+        """
+        partition = self._partition
+        for session_seq, flight in list(session.inflight.items()):
+            if session_seq in written and flight.state != STATE_RELEASED:
+                continue
+            if flight.state == STATE_RELEASED:
+                self._push_pubrel(session, session_seq, flight)
+                continue
+            value = partition.get(keys.queue_key(partition.number, session.number, session_seq))
+            if value is not None:
+                self._push(session, decode_entry(session_seq, value), flight, dup=True)
+        self.pump(session)
+
+    def pump(self, session: DurableSession) -> None:
+        """Move waiting entries into the window while there is room."""
+        partition = self._partition
+        while session.window_open and session.sizes:
+            if not session.ready:
+                self._read_ahead(session)
+                if not session.ready:
+                    return  # written by the operation being built and not readable yet; the next event goes on
+            entry = session.ready.popleft()
+            size = session.sizes.popleft()
+            session.push_seq = entry.session_seq + 1
+            if entry.deadline != NEVER and entry.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
+                self._expire(session, entry, size)
+                continue
+            flight = session.begin(entry.session_seq, entry.qos, size)
+            flight.stored = True
+            partition.put(
+                keys.inflight_key(partition.number, session.number, entry.session_seq),
+                pack(InflightRow(flight.packet_identifier, STATE_SENT, entry.qos)),
+            )
+            self._push(session, entry, flight, dup=False)
+
+    def _expire(self, session: DurableSession, entry: Entry, size: int) -> None:
+        self.release_body(entry.body)
+        session.forget(entry.session_seq, size)
+        self._partition.count("dropped_expired")
+        self._note_consumed(session)
+
+    def _read_ahead(self, session: DurableSession) -> None:
+        partition = self._partition
+        start = keys.queue_key(partition.number, session.number, session.push_seq)
+        _, stop = keys.session_range(partition.number, keys.QUEUE, session.number)
+        expected = session.push_seq
+        for key, value in partition.store.scan(start, stop, min(READY_MAX, len(session.sizes))):
+            session_seq = int.from_bytes(key[-8:], "big")
+            if session_seq != expected:
+                break
+            session.ready.append(decode_entry(session_seq, value))
+            expected += 1
+        while len(session.ready) < min(8, len(session.sizes)):  # rows on their way to the store
+            value_now = partition.get(keys.queue_key(partition.number, session.number, expected))
+            if value_now is None:
+                break
+            session.ready.append(decode_entry(expected, value_now))
+            expected += 1
+
+    def hold(self, session: DurableSession) -> None:
+        """A retained read begins: live messages queue until ``unhold``, at most HOLD_S."""
+        session.held += 1
+        partition = self._partition
+        partition.set_timer(partition.deadline_in(HOLD_S), "unhold", str(session.number))
+
+    def unhold(self, session: DurableSession) -> None:
+        """A retained read ended."""
+        session.held = max(0, session.held - 1)
+        if not session.held:
+            session.held_topics.clear()
+            self.pump(session)
+
+    def push_retained(self, session: DurableSession, message: RetainedMessage, retain: bool) -> None:
+        """Send a QoS 0 retained copy to the connection, if there is one."""
+        if session.edge:
+            push = Push(
+                session.number,
+                session.owner_epoch,
+                self._partition.epoch,
+                0,
+                0,
+                0,
+                message.topic.encode(),
+                message.payload,
+                message.properties,
+                retain,
+                expiry_s=message.expiry_s,
+            )
+            self._partition.emit(session.edge, FrameKind.PUSH, encode_push(push))
+
+    def drop_queue(self, session: DurableSession) -> None:
+        """Delete every row of a session's queue; the session is being deleted."""
+        partition = self._partition
+        for session_seq, flight in session.inflight.items():
+            if flight.state != STATE_RELEASED:
+                self._forget_body(session, session_seq)
+                partition.delete(keys.queue_key(partition.number, session.number, session_seq))
+            if flight.stored:
+                partition.delete(keys.inflight_key(partition.number, session.number, session_seq))
+        for session_seq in range(session.push_seq, session.next_seq):
+            self._forget_body(session, session_seq)
+            partition.delete(keys.queue_key(partition.number, session.number, session_seq))
+        session.inflight.clear()
+        session.sizes.clear()
+
+    # --- acknowledged by the client
+
+    def acknowledged(self, ack: PushAck) -> None:
+        """Take a PUBACK, PUBREC or PUBCOMP of the connection that owns the session now."""
+        partition = self._partition
+        session = partition.sessions.get(ack.session)
+        if session is None or ack.owner_epoch != session.owner_epoch:
+            partition.count("stale_acks")
+            return
+        flight = session.inflight.get(ack.session_seq)
+        if flight is None:
+            return  # a repeat of one that is recorded already
+        if ack.packet_type == 5 and ack.reason_code < 0x80:
+            if flight.state != STATE_RELEASED:
+                flight.state = STATE_RELEASED
+                flight.stored = True
+                partition.put(
+                    keys.inflight_key(partition.number, session.number, ack.session_seq),
+                    pack(InflightRow(flight.packet_identifier, STATE_RELEASED, flight.qos)),
+                )
+                self._forget_body(session, ack.session_seq)
+                partition.delete(keys.queue_key(partition.number, session.number, ack.session_seq))
+            self._push_pubrel(session, ack.session_seq, flight)
+            return
+        if flight.state != STATE_RELEASED:
+            self._forget_body(session, ack.session_seq)
+        session.consume(ack.session_seq)
+        self._note_consumed(session)
+        self.pump(session)
+
+    def _note_consumed(self, session: DurableSession) -> None:
+        if len(session.acked_rows) >= self._partition.settings.acks_per_row:
+            self.save_acks(session)
+        elif session.number not in self._lazy:
+            self._lazy[session.number] = session
+            if len(self._lazy) == 1:
+                partition = self._partition
+                partition.set_timer(partition.deadline_in(partition.settings.ack_delay_s), "save_acks", "")
+
+    def save_acks(self, session: DurableSession) -> None:
+        """Write the session's cumulative acknowledgement and delete the rows it covers."""
+        partition = self._partition
+        for session_seq in session.acked_rows:
+            partition.delete(keys.queue_key(partition.number, session.number, session_seq))
+            if session_seq in session.stored_rows:
+                partition.delete(keys.inflight_key(partition.number, session.number, session_seq))
+        session.acked_rows.clear()
+        session.stored_rows.clear()
+        partition.touch(session)
+        self._lazy.pop(session.number, None)
+
+    def save_all_acks(self) -> None:
+        """Save what has waited for ``ack_delay_s``."""
+        for number in sorted(self._lazy):
+            session = self._lazy[number]
+            if session.acked_rows:
+                self.save_acks(session)
+        self._lazy.clear()
+
+    def forget_session(self, session: DurableSession) -> None:
+        """The session is deleted: no acknowledgement of it is pending any more."""
+        self._lazy.pop(session.number, None)
+        for share in [share for share, members in self._groups.items() if session in members]:
+            self.leave_group(share, session)
+
+    # --- shared bodies
+
+    def store_body(self, payload: bytes, references: int) -> int:
+        """Write a body once, in pieces, for so many rows that will name it; return its id."""
+        partition = self._partition
+        body = partition.meta.next_body
+        partition.meta.next_body += 1
+        step = partition.settings.piece_bytes
+        for piece, start in enumerate(range(0, len(payload), step)):
+            partition.put(keys.body_key(partition.number, body, piece), payload[start : start + step])
+        partition.body_references[body] = references
+        return body
+
+    def read_body(self, body: int) -> bytes:
+        pieces = []
+        partition = self._partition
+        for piece in range(1 << 16):
+            value = partition.get(keys.body_key(partition.number, body, piece))
+            if value is None:
+                break
+            pieces.append(value)
+        return b"".join(pieces)
+
+    def _forget_body(self, session: DurableSession, session_seq: int) -> None:
+        partition = self._partition
+        if not partition.body_references:
+            return
+        value = partition.get(keys.queue_key(partition.number, session.number, session_seq))
+        if value is not None:
+            self.release_body(decode_entry(session_seq, value).body)
+
+    def release_body(self, body: int) -> None:
+        partition = self._partition
+        if body not in partition.body_references:
+            return
+        partition.body_references[body] -= 1
+        if partition.body_references[body] == 0:
+            del partition.body_references[body]
+            for piece in range(1 << 16):
+                key = keys.body_key(partition.number, body, piece)
+                if partition.get(key) is None:
+                    break
+                partition.delete(key)
+
+
+def _identifiers(subscriptions: Iterable[Subscription]) -> bytes:
+    """Return the Subscription Identifier properties of a copy, all of them [MQTT-3.3.4-4]."""
+    encoded = b""
+    for subscription in subscriptions:
+        value = subscription.identifier
+        if not value:
+            continue
+        encoded += _SUBSCRIPTION_IDENTIFIER
+        while value > 0x7F:
+            encoded += bytes((value & 0x7F | 0x80,))
+            value >>= 7
+        encoded += bytes((value,))
+    return encoded

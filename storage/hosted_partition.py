@@ -1,0 +1,143 @@
+"""A partition with everything that belongs to it, and the order in which it comes to serve.
+
+loading -> settling (the former primary acknowledged the epoch, or its lease surely ran out) -> polling (every live edge
+said which connections it holds) -> serving. What asks before that waits here, bounded, in order.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from storage.claims import ClaimTable
+from storage.delivery import Delivery
+from storage.inbound import Inbound
+from storage.loading import load
+from storage.partition import Overlay, Partition, Reads
+from storage.retained import RetainedRegisters
+from storage.settings import PartitionSettings
+from storage.subscriptions import Subscriptions
+from wire.batches import PublishMessage
+from wire.cluster_map import ClusterMap
+from wire.hello import PeerKey
+from wire.messages import Claims, PollClaims
+
+__all__ = ["HostedPartition"]
+
+Asked = Callable[[], None]
+
+
+class HostedPartition:
+    """One partition at its primary."""
+
+    def __init__(
+        self,
+        number: int,
+        settings: PartitionSettings,
+        store: Reads,
+        overlay: Overlay,
+        cluster_map: Callable[[], ClusterMap],
+        now: float,
+    ) -> None:
+        self.core = Partition(number, settings, store, overlay, now)
+        self.delivery = Delivery(self.core)
+        self.subscriptions = Subscriptions(self.core, self.delivery, cluster_map)
+        self.claims = ClaimTable(self.core, self.delivery, self.subscriptions, self._is_alive, self._live_edge)
+        self.retained = RetainedRegisters(self.core, self.delivery)
+        self.inbound = Inbound(self.core)
+        self.serving = False
+        self.placed_at = 0  # map epoch that made this node the primary
+        self._map = cluster_map
+        self._polled: dict[str, int] | None = None  # live edges that have not answered the claims poll
+        self._waiting: deque[Asked] = deque()
+
+    def _is_alive(self, edge: str, incarnation: int) -> bool:
+        return self._map().is_alive(edge, incarnation)
+
+    def _live_edge(self, number: int) -> str:
+        edges = self._map().live("edge")
+        return edges[number % len(edges)].node if edges else ""
+
+    def load(self) -> None:
+        """Read the state from the store."""
+        load(self.core, self.delivery, self.subscriptions, self.claims, self.retained, self.inbound)
+
+    def when_serving(self, ask: Asked) -> None:
+        """Carry out a request now, or when this partition serves; past the bound it is dropped and asked again."""
+        if self.serving:
+            ask()
+        elif len(self._waiting) < self.core.settings.waiting_opens_max:
+            self._waiting.append(ask)
+        else:
+            self.core.count("requests_dropped_not_serving")
+
+    def advance(self, settled_epoch: int) -> None:
+        """Go on towards serving as far as the map allows."""
+        if self.serving or settled_epoch < self.placed_at:
+            return
+        cluster_map = self._map()
+        if self._polled is None:
+            self._polled = {edge.node: edge.incarnation for edge in cluster_map.live("edge")}
+            for edge in self._polled:
+                self.core.tell(edge, PollClaims(self.core.number, self.core.number, self.core.epoch))
+        for edge in [edge for edge, life in self._polled.items() if not cluster_map.is_alive(edge, life)]:
+            del self._polled[edge]
+        if not self._polled:
+            self._serve()
+
+    def claims_answered(self, answer: Claims, edge: str, incarnation: int) -> None:
+        """One edge's answer to the claims poll."""
+        if self._polled is not None and self._polled.get(edge) == incarnation:
+            self.claims.claimed(edge, incarnation, answer.claims)
+            del self._polled[edge]
+            if not self._polled and not self.serving:
+                self._serve()
+
+    def publish(self, message: PublishMessage, peer: PeerKey) -> None:
+        """Take one message: into this topic's register when it is retained, into the queues of its subscribers."""
+        registered = message.retain and not message.share and self._holds_register(message.topic)
+        if registered and not self.delivery.is_repeat(message, peer.incarnation):
+            refusal = self.retained.refusal(message)
+            if refusal:
+                self.delivery.acknowledge(message, peer.node, refusal)
+                return
+            self.retained.store(message, peer.incarnation)
+        self.delivery.publish(message, peer.node, peer.incarnation)
+
+    def _holds_register(self, topic: bytes) -> bool:
+        return self._map().partition_for(topic.decode()) == self.core.number
+
+    def _serve(self) -> None:
+        self.serving = True
+        self.claims.absent(self._is_alive)
+        self.subscriptions.serve()
+        while self._waiting:
+            self._waiting.popleft()()
+
+    def run_timers(self) -> None:
+        """Do what is due on the served clock; nothing is, before this partition serves."""
+        if not self.serving:
+            return
+        while (timer := self.core.due()) is not None:
+            what, who = timer
+            self._timer(what, who)
+
+    def _timer(self, what: str, who: str) -> None:
+        if what == "save_acks":
+            self.delivery.save_all_acks()
+        elif what == "kick_wait":
+            self.claims.kick_waited(who)
+        elif what == "kick_again":
+            self.claims.kick_again(who)
+        elif what == "routes":
+            self.subscriptions.ask_again(int(who))
+        elif what == "session":
+            self.claims.expire(int(who))
+        elif what == "will":
+            self.claims.will_due(who)
+        elif what == "fire":
+            self.claims.fire_again(int(who))
+        elif what == "retained":
+            self.retained.expire(who)
+        elif what == "unhold":
+            session = self.core.sessions.get(int(who))
+            if session is not None and session.held:
+                self.delivery.unhold(session)

@@ -1,0 +1,61 @@
+"""QoS 2 from durable publishers: the packet identifier is durable, with its origin, before any fan-out.
+
+The same identifier gets the same origin until PUBREL (or a failing PUBREC) releases it; the next use gets a
+new counter.
+Source: MQTT 5.0 section 4.3.3; docs/adr/0004-origins.md.
+"""
+
+from mqtt.reasons import ReasonCode
+from storage import keys
+from storage.durable_sessions import DurableSession
+from storage.partition import Partition
+from wire.messages import InboundRecorded, InboundReleased, RecordInbound, ReleaseInbound
+
+__all__ = ["Inbound"]
+
+
+class Inbound:
+    """Inbound QoS 2 identifiers of one partition's sessions."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    def restore(self, session: DurableSession, packet_identifier: int, counter: int) -> None:
+        """Take over an unreleased identifier from disk."""
+        session.inbound[packet_identifier] = counter
+        session.next_inbound = max(session.next_inbound, counter + 1)
+
+    def record(self, request: RecordInbound, edge: str) -> None:
+        """Give an identifier its origin's counter, or say again which one it has."""
+        partition = self._partition
+        session = partition.sessions.get(request.session)
+        if session is None or session.owner_epoch != request.owner_epoch:
+            partition.tell(edge, InboundRecorded(request.request, 0, ReasonCode.UNSPECIFIED_ERROR))
+            return
+        counter = session.inbound.get(request.packet_identifier)
+        if counter is None:
+            lowest = min(session.inbound.values(), default=session.next_inbound)
+            if session.next_inbound - lowest >= partition.settings.inbound_unreleased_max:
+                partition.tell(edge, InboundRecorded(request.request, 0, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED))
+                return
+            counter = session.next_inbound
+            session.next_inbound += 1
+            session.inbound[request.packet_identifier] = counter
+            partition.put(
+                keys.inbound_key(partition.number, session.number, request.packet_identifier),
+                counter.to_bytes(8, "big"),
+            )
+        partition.tell(edge, InboundRecorded(request.request, counter))
+
+    def release(self, request: ReleaseInbound, edge: str) -> None:
+        """Forget an identifier; PUBCOMP leaves when that is committed."""
+        partition = self._partition
+        session = partition.sessions.get(request.session)
+        known = False
+        if session is not None and session.owner_epoch == request.owner_epoch:
+            known = session.inbound.pop(request.packet_identifier, None) is not None
+            if known:
+                partition.delete(keys.inbound_key(partition.number, session.number, request.packet_identifier))
+                if not session.inbound:
+                    partition.touch(session)  # next_inbound must survive without rows to derive it from
+        partition.tell(edge, InboundReleased(request.request, known))

@@ -1,0 +1,174 @@
+"""Read a partition's state from its rows: at start, and when this node becomes its primary.
+
+One scan in key order. Kinds sort so that sessions come before what names them only partly, so rows that need a session
+are kept until the scan ended; rows of a session that has no session row are leftovers of a deletion that a crash cut
+short, and are deleted with the next operation.
+"""
+
+from storage import keys
+from storage.claims import ClaimTable
+from storage.delivery import Delivery
+from storage.durable_sessions import DurableSession, InFlight
+from storage.inbound import Inbound
+from storage.partition import Partition
+from storage.retained import RetainedRegisters
+from storage.rows import (
+    STATE_RELEASED,
+    STATE_SENT,
+    FilterRow,
+    InflightRow,
+    MetaRow,
+    RetainedRow,
+    SessionRow,
+    SubscriptionRow,
+    WillRow,
+    decode_entry,
+    unpack,
+)
+from storage.subscriptions import Subscriptions
+
+__all__ = ["load"]
+
+SLICE_ROWS = 2_000
+_ENTRY_OVERHEAD = 64
+
+
+class _Rows:
+    """Rows of one partition by kind, without the kinds that are read on demand (log, bodies)."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.by_kind: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        start, stop = keys.partition_range(partition.number)
+        skip = {keys.LOG: keys.kind_range(partition.number, keys.LOG)[1]}
+        while True:
+            rows = partition.store.scan(start, stop, SLICE_ROWS)
+            for key, value in rows:
+                kind = key[2:3]
+                if kind in skip:
+                    break
+                self.by_kind.setdefault(kind, []).append((key, value if kind != keys.BODY else b""))
+            if not rows:
+                return
+            last = rows[-1][0]
+            if any(key[2:3] in skip for key, _ in rows):
+                start = skip[keys.LOG]
+            elif len(rows) < SLICE_ROWS:
+                return
+            else:
+                start = last + b"\x00"
+
+    def of(self, kind: bytes) -> list[tuple[bytes, bytes]]:
+        """Return the rows of a kind in key order."""
+        return self.by_kind.get(kind, [])
+
+
+def load(
+    partition: Partition,
+    delivery: Delivery,
+    subscriptions: Subscriptions,
+    claims: ClaimTable,
+    retained: RetainedRegisters,
+    inbound: Inbound,
+) -> None:
+    """Fill a partition that was just made, from its store.
+
+    Raises:
+        StoreDamaged: A row fails its check.
+    """
+    rows = _Rows(partition)
+    for _, value in rows.of(keys.META):
+        partition.meta = unpack(MetaRow, value)
+    partition.note_synced("", partition.meta.op_index)
+    for key, value in rows.of(keys.SESSION):
+        _load_session(partition, int.from_bytes(key[3:11], "big"), unpack(SessionRow, value), claims)
+    for key, value in rows.of(keys.SUBSCRIPTION):
+        session = _owner(partition, key)
+        if session is not None:
+            subscriptions.restore(session, unpack(SubscriptionRow, value).subscription)
+    for _, value in rows.of(keys.FILTER):
+        subscriptions.restore_standing(unpack(FilterRow, value).route)
+    for key, value in rows.of(keys.ORIGIN):
+        delivery.restore_origin(key[3], int.from_bytes(key[4:12], "big"), int.from_bytes(value, "big"))
+    for key, value in rows.of(keys.INBOUND):
+        session = _owner(partition, key)
+        if session is not None:
+            inbound.restore(session, int.from_bytes(key[11:13], "big"), int.from_bytes(value, "big"))
+    _load_queues(partition, rows)
+    for _, value in rows.of(keys.RETAINED):
+        row = unpack(RetainedRow, value)
+        if row.body:
+            partition.body_references[row.body] = 1
+        retained.restore(row)
+    for key, _ in rows.of(keys.BODY):
+        if int.from_bytes(key[3:11], "big") not in partition.body_references:
+            partition.delete(key)
+    for key, value in rows.of(keys.WILL):
+        claims.restore_will(key, unpack(WillRow, value))
+
+
+def _load_session(partition: Partition, number: int, row: SessionRow, claims: ClaimTable) -> None:
+    session = DurableSession.from_row(number, row)
+    partition.sessions[number] = session
+    partition.by_client[session.client_id] = session
+    if session.edge:
+        claims.restore_session(session)
+    elif session.deadline:
+        partition.set_timer(session.deadline, "session", str(number))
+
+
+def _owner(partition: Partition, key: bytes) -> DurableSession | None:
+    session = partition.sessions.get(int.from_bytes(key[3:11], "big"))
+    if session is None:
+        partition.delete(key)
+    return session
+
+
+def _load_queues(partition: Partition, rows: _Rows) -> None:
+    states = {key[3:19]: unpack(InflightRow, value) for key, value in rows.of(keys.INFLIGHT)}
+    found: dict[int, dict[int, InFlight | int]] = {}
+    for key, value in rows.of(keys.QUEUE):
+        session = _owner(partition, key)
+        if session is None:
+            continue
+        session_seq = int.from_bytes(key[11:19], "big")
+        if session_seq < session.head or session_seq in session.gaps:
+            partition.delete(key)
+            continue
+        entry = decode_entry(session_seq, value)
+        if entry.body:
+            partition.body_references[entry.body] = partition.body_references.get(entry.body, 0) + 1
+        size = len(value) + _ENTRY_OVERHEAD
+        state = states.pop(key[3:19], None)
+        place = found.setdefault(session.number, {})
+        if state is not None:
+            place[session_seq] = InFlight(state.packet_identifier, entry.qos, state.state, size, True)
+        elif entry.state == STATE_SENT:
+            place[session_seq] = InFlight(entry.packet_identifier, entry.qos, STATE_SENT, size, False)
+        else:
+            place[session_seq] = size
+    for name, state in states.items():  # released: the queue row is gone
+        session = partition.sessions.get(int.from_bytes(name[:8], "big"))
+        session_seq = int.from_bytes(name[8:16], "big")
+        if (
+            session is None
+            or state.state != STATE_RELEASED
+            or session_seq < session.head
+            or session_seq in session.gaps
+        ):
+            number = int.from_bytes(name[:8], "big")
+            partition.delete(keys.inflight_key(partition.number, number, session_seq))
+            continue
+        place = found.setdefault(session.number, {})
+        place[session_seq] = InFlight(state.packet_identifier, state.qos, STATE_RELEASED, _ENTRY_OVERHEAD, True)
+    for number, place in sorted(found.items()):
+        session = partition.sessions[number]
+        for session_seq in sorted(place):
+            item = place[session_seq]
+            if isinstance(item, int):
+                session.restore_waiting(session_seq, item)
+            else:
+                session.restore_inflight(session_seq, item)
+        session.finish_restore()
+    for session in partition.sessions.values():
+        if session.number not in found:
+            session.push_seq = session.next_seq

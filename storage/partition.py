@@ -1,0 +1,220 @@
+"""One partition at its primary: state in memory, the operation being built, and what may leave when.
+
+An *operation* is everything that one group commit changes in the partition: a dict of writes that becomes one log row,
+stamped (partition_epoch, op_index). Whatever an event wants to tell another node is emitted *behind* the operation
+being built and leaves when that operation is committed: synced here and on every replica that counts (docs/adr/0007).
+So answers, pushes and origins never show uncommitted state, and a repeat is answered no sooner than what it repeats.
+
+Left to others: which writes an event makes (``delivery``, ``claims``, ``subscriptions``, ``retained``), replication
+(``replication``), group commit (``core``, ``service``).
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import Protocol
+
+from mqtt.topic_trie import TopicTrie
+from storage import keys
+from storage.durable_sessions import DurableSession
+from storage.rows import LogRow, MetaRow, pack
+from storage.settings import PartitionSettings
+from wire.frames import FrameKind
+from wire.messages import Control, encode_control
+
+__all__ = ["Output", "Overlay", "Partition", "Reads"]
+
+LOG_ROW_BYTES = 512 * 1024  # of writes in one log row; a store's value is at most 1 MiB
+
+Output = tuple[str, int, bytes]  # node, FrameKind, payload (whole records)
+Overlay = dict[bytes, tuple[int, bytes | None]]  # written and not yet in the store: key -> commit, value
+
+
+class Reads(Protocol):
+    """What a partition reads from its store."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, None if absent."""
+
+    def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return up to limit rows of [start, stop) in key order."""
+
+
+class Partition:
+    """State and operation builder of one partition at its primary."""
+
+    def __init__(self, number: int, settings: PartitionSettings, store: Reads, overlay: Overlay, now: float) -> None:
+        self.number = number
+        self.settings = settings
+        self.store = store
+        self.overlay = overlay
+        self.epoch = 0  # partition_epoch that this node serves under
+        self.meta = MetaRow()
+        self.sessions: dict[int, DurableSession] = {}
+        self.by_client: dict[str, DurableSession] = {}
+        self.trie = TopicTrie()
+        self.body_references: dict[int, int] = {}
+        self.owner_counter = 0
+        self.writes: dict[bytes, bytes | None] = {}
+        self.touched: dict[int, DurableSession] = {}  # sessions whose row must be written with this operation
+        self.replicas: frozenset[str] = frozenset()  # other nodes whose sync an acknowledgement waits for
+        self.synced: dict[str, int] = {}  # per replica, and "" for this node: highest op_index synced
+        self.commit_index = 0
+        self.counts: dict[str, int] = {}
+        self._outputs: list[Output] = []
+        self._gated: deque[tuple[int, list[Output]]] = deque()
+        self._timers: list[tuple[int, int, str, str]] = []
+        self._timer_number = 0
+        self._serving_since = now
+        self._now = now
+
+    # --- time
+
+    def tick(self, now: float) -> None:
+        """Let the clock of this partition go on to ``now``."""
+        self._now = now
+
+    @property
+    def served_ms(self) -> int:
+        """The served clock: milliseconds that a primary has served this partition, over all primaries."""
+        return self.meta.served_ms + int((self._now - self._serving_since) * 1000)
+
+    def deadline_in(self, seconds: float) -> int:
+        """Return the served clock's value in so many seconds."""
+        return self.served_ms + max(1, int(seconds * 1000))
+
+    def set_timer(self, deadline: int, what: str, who: str) -> None:
+        """Ask for (what, who) when the served clock reaches ``deadline``; the asker checks whether it still holds."""
+        self._timer_number += 1
+        heappush(self._timers, (deadline, self._timer_number, what, who))
+
+    def due(self) -> tuple[str, str] | None:
+        """Return the next timer that is due, None if there is none."""
+        if self._timers and self._timers[0][0] <= self.served_ms:
+            _, _, what, who = heappop(self._timers)
+            return what, who
+        return None
+
+    def next_due_s(self) -> float | None:
+        """Return seconds until the next timer, None if there is none."""
+        if not self._timers:
+            return None
+        return max(0.0, (self._timers[0][0] - self.served_ms) / 1000)
+
+    # --- the operation being built
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Write a row with this operation."""
+        self.writes[key] = value
+
+    def delete(self, key: bytes) -> None:
+        """Delete a row with this operation."""
+        self.writes[key] = None
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a row as this operation sees it: its own writes, those on their way to the store, the store."""
+        if key in self.writes:
+            return self.writes[key]
+        if key in self.overlay:
+            return self.overlay[key][1]
+        return self.store.get(key)
+
+    def touch(self, session: DurableSession) -> None:
+        """Write the session's row with this operation."""
+        self.touched[session.number] = session
+
+    def count(self, what: str, amount: int = 1) -> None:
+        """Count an event of this partition (dropped entries by reason, repeats ...)."""
+        self.counts[what] = self.counts.get(what, 0) + amount
+
+    def emit(self, node: str, kind: int, payload: bytes) -> None:
+        """Send whole records to a node once this operation is committed."""
+        outputs = self._outputs
+        if outputs and outputs[-1][0] == node and outputs[-1][1] == kind and kind != FrameKind.CONTROL:
+            outputs[-1] = (node, kind, outputs[-1][2] + payload)
+        else:
+            outputs.append((node, kind, payload))
+
+    def tell(self, node: str, message: Control) -> None:
+        """Send a control message to a node once this operation is committed."""
+        if node:
+            self._outputs.append((node, FrameKind.CONTROL, encode_control(message)))
+
+    def close_operation(self) -> list[tuple[bytes, bytes | None]]:
+        """End the operation being built and return its writes, log row and META row included; none if nothing changed.
+
+        Outputs of an operation without writes wait for the newest operation before it.
+        """
+        for number in sorted(self.touched):
+            session = self.touched[number]
+            if number in self.sessions:
+                self.writes[keys.session_key(self.number, number)] = pack(session.row())
+        self.touched.clear()
+        if not self.writes:
+            self._gate(self.meta.op_index)
+            return []
+        meta = self.meta
+        meta.partition_epoch = self.epoch
+        meta.served_ms = self.served_ms
+        self._serving_since = self._now
+        rows: list[tuple[bytes, bytes | None]] = []
+        for writes in _pieces(self.writes):
+            meta.op_index += 1
+            rows.extend(writes)
+            if self.settings.keep_log:
+                rows.append((keys.log_key(self.number, meta.op_index), pack(LogRow(self.epoch, meta.op_index, writes))))
+                rows.extend(self._trim_log())
+        self.writes = {}
+        rows.append((keys.meta_key(self.number), pack(meta)))
+        self._gate(meta.op_index)
+        return rows
+
+    def _trim_log(self) -> list[tuple[bytes, bytes | None]]:
+        meta = self.meta
+        trimmed: list[tuple[bytes, bytes | None]] = []
+        while meta.op_index - meta.log_start >= self.settings.log_operations_max and len(trimmed) < 2:
+            trimmed.append((keys.log_key(self.number, meta.log_start), None))
+            meta.log_start += 1
+        return trimmed
+
+    def _gate(self, op_index: int) -> None:
+        if self._outputs:
+            self._gated.append((op_index, self._outputs))
+            self._outputs = []
+
+    # --- commit
+
+    def note_synced(self, node: str, op_index: int) -> None:
+        """A replica ("" for this node) has synced every operation up to this one."""
+        if op_index > self.synced.get(node, 0):
+            self.synced[node] = op_index
+        synced = self.synced
+        self.commit_index = max(
+            self.commit_index, min([synced.get("", 0), *(synced.get(replica, 0) for replica in self.replicas)])
+        )
+
+    def committed_outputs(self) -> list[Output]:
+        """Return what may leave now, in order."""
+        gated = self._gated
+        outputs: list[Output] = []
+        while gated and gated[0][0] <= self.commit_index:
+            outputs.extend(gated.popleft()[1])
+        return outputs
+
+    @property
+    def dirty(self) -> bool:
+        """True while something was written, touched or emitted since the last operation."""
+        return bool(self.writes or self.touched or self._outputs)
+
+
+def _pieces(writes: dict[bytes, bytes | None]) -> list[list[tuple[bytes, bytes | None]]]:
+    """Cut an operation so that each piece fits a log row; nothing leaves before the last piece is committed."""
+    pieces: list[list[tuple[bytes, bytes | None]]] = [[]]
+    size = 0
+    for key, value in writes.items():
+        weight = len(key) + len(value or b"") + 16
+        if size and size + weight > LOG_ROW_BYTES:
+            pieces.append([])
+            size = 0
+        pieces[-1].append((key, value))
+        size += weight
+    return pieces

@@ -1,0 +1,157 @@
+"""Retained registers of a partition: one linearizable value per topic, on disk, found by wildcard.
+
+Topics stand in memory (``TopicIndex``), payloads do not. The register keeps the origin of its message, so that a copy
+read for a new subscription is told from the live one. Delivery to a durable session goes through its queue.
+"""
+
+from mqtt.reasons import ReasonCode
+from mqtt.topic_index import TopicIndex
+from storage import keys
+from storage.delivery import Delivery
+from storage.partition import Partition
+from storage.rows import NEVER, STATE_QUEUED, Entry, RetainedRow, pack, unpack
+from wire.batches import NO_EXPIRY, PublishMessage
+from wire.messages import DeliverRetained, ReadRetained, RetainedDelivered, RetainedMessage, RetainedPage
+
+__all__ = ["RetainedRegisters"]
+
+PAGE_BYTES_MAX = 1024 * 1024
+
+
+class RetainedRegisters:
+    """Registers of one partition."""
+
+    def __init__(self, partition: Partition, delivery: Delivery) -> None:
+        self._partition = partition
+        self._delivery = delivery
+        self._topics: TopicIndex[tuple[int, int, int]] = TopicIndex()  # topic -> (bytes, deadline, body id)
+        self.payload_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def restore(self, row: RetainedRow) -> None:
+        """Take over a register from disk."""
+        size = len(self._delivery.read_body(row.body)) if row.body else len(row.payload)
+        self._index(row.topic, size, row.deadline, row.body)
+
+    def _index(self, topic: str, size: int, deadline: int, body: int) -> None:
+        self._topics.add(topic, (size, deadline, body))
+        self.payload_bytes += size
+        if deadline != NEVER:
+            self._partition.set_timer(deadline, "retained", topic)
+
+    def _unindex(self, topic: str) -> None:
+        known = self._topics.get(topic)
+        if known is not None:
+            self._topics.remove(topic)
+            self.payload_bytes -= known[0]
+            if known[2]:
+                self._delivery.release_body(known[2])
+
+    def refusal(self, message: PublishMessage) -> int:
+        """Return 0, or the reason code that refuses a retained message because the registers are full."""
+        settings = self._partition.settings
+        known = self._topics.get(message.topic.decode())
+        if not message.payload or known is not None:
+            return 0
+        if (
+            len(self._topics) >= settings.retained_messages_max
+            or self.payload_bytes + len(message.payload) > settings.retained_bytes_max
+        ):
+            self._partition.count("refused_retained_full")
+            return ReasonCode.QUOTA_EXCEEDED
+        return 0
+
+    def store(self, message: PublishMessage, incarnation: int) -> None:
+        """Set a topic's register; an empty payload clears it [MQTT-3.3.1-6]."""
+        partition = self._partition
+        topic = message.topic.decode()
+        self._unindex(topic)
+        if not message.payload:
+            partition.delete(keys.retained_key(partition.number, topic))
+            return
+        deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
+        large = len(message.payload) > partition.settings.piece_bytes
+        row = RetainedRow(
+            topic,
+            b"" if large else message.payload,
+            message.qos,
+            message.properties,
+            deadline,
+            message.origin_kind,
+            message.origin_a or incarnation,
+            message.origin_b or message.tag,
+            partition.meta.op_index + 1,
+            self._delivery.store_body(message.payload, 1) if large else 0,
+        )
+        partition.put(keys.retained_key(partition.number, topic), pack(row))
+        self._index(topic, len(message.payload), deadline, row.body)
+
+    def expire(self, topic: str) -> None:
+        """A register's deadline came; it may have been written again since."""
+        known = self._topics.get(topic)
+        if known is not None and known[1] != NEVER and known[1] <= self._partition.served_ms:
+            self._unindex(topic)
+            self._partition.delete(keys.retained_key(self._partition.number, topic))
+            self._partition.count("retained_expired")
+
+    def read(self, request: ReadRetained, edge: str) -> None:
+        """Answer one page of the registers that a filter matches."""
+        partition = self._partition
+        messages: list[RetainedMessage] = []
+        size, more = 0, False
+        for topic, (_, deadline, _) in self._topics.match(request.topic_filter, after=request.after or None):
+            if len(messages) >= request.limit or size >= PAGE_BYTES_MAX:
+                more = True
+                break
+            expiry_s = NO_EXPIRY
+            if deadline != NEVER:
+                expiry_s = (deadline - partition.served_ms + 999) // 1000
+                if expiry_s <= 0:
+                    continue
+            value = partition.get(keys.retained_key(partition.number, topic))
+            if value is None:
+                continue
+            row = unpack(RetainedRow, value)
+            payload = self._delivery.read_body(row.body) if row.body else row.payload
+            messages.append(
+                RetainedMessage(
+                    topic, payload, row.qos, row.properties, expiry_s, row.origin_kind, row.origin_a, row.origin_b
+                )
+            )
+            size += len(payload)
+        partition.tell(edge, RetainedPage(request.request, messages, more))
+
+    def deliver(self, request: DeliverRetained, edge: str) -> None:
+        """Queue retained copies for a durable session; the last ones end the holding of its live messages."""
+        partition = self._partition
+        session = partition.sessions.get(request.session)
+        if session is not None and session.owner_epoch == request.owner_epoch:
+            for message, retain in zip(request.messages, request.retain_flags, strict=True):
+                if message.topic.encode() in session.held_topics:
+                    continue  # a newer value of this register came live and waits in the queue
+                if message.qos == 0:
+                    self._delivery.push_retained(session, message, retain)
+                    continue
+                deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
+                self._delivery.enqueue(
+                    session,
+                    Entry(
+                        session.next_seq,
+                        message.topic.encode(),
+                        message.payload,
+                        message.properties,
+                        message.qos,
+                        retain,
+                        deadline,
+                        0,
+                        STATE_QUEUED,
+                        message.origin_kind,
+                        message.origin_a,
+                        message.origin_b,
+                    ),
+                )
+            if request.done:
+                self._delivery.unhold(session)
+        partition.tell(edge, RetainedDelivered(request.request))

@@ -1,0 +1,304 @@
+"""Subscriptions of durable sessions, and the routes that make them true at every edge.
+
+SUBSCRIBE is committed as *pending*; then the filter's route is added at all its shards; then the mark that it stands is
+committed, and only behind that the answer leaves (docs/adr/0003). Whoever asks for a filter whose route is under way
+waits for the same mark. A new primary adds the unmarked ones again.
+"""
+
+from collections.abc import Callable
+
+from mqtt.topics import parse_shared
+from storage import keys
+from storage.delivery import Delivery
+from storage.durable_sessions import DurableSession
+from storage.partition import Partition
+from storage.rows import FilterRow, SubscriptionRow, pack
+from wire.cluster_map import ClusterMap
+from wire.messages import (
+    AddRoutes,
+    RemoveRoutes,
+    ReportRoutes,
+    RouteEntry,
+    RoutesAdded,
+    SessionSubscribed,
+    SessionUnsubscribed,
+    SubscribeSession,
+    Subscription,
+    UnsubscribeSession,
+)
+
+__all__ = ["Subscriptions"]
+
+REPEAT_S = 2.0  # an unanswered AddRoutes is sent again this often
+REPORT_ROUTES_MAX = 5_000  # filters in one piece of a report
+NO_SUBSCRIPTION_EXISTED = 0x11
+STALE_SESSION = 0x80
+
+
+class Waiter:
+    """A SUBSCRIBE whose filters' routes do not all stand yet."""
+
+    __slots__ = ("answer", "edge", "missing")
+
+    def __init__(self, edge: str, answer: SessionSubscribed, missing: set[str]) -> None:
+        self.edge = edge
+        self.answer = answer
+        self.missing = missing
+
+
+class Subscriptions:
+    """Subscriptions and routes of one partition."""
+
+    def __init__(self, partition: Partition, delivery: Delivery, cluster_map: Callable[[], ClusterMap]) -> None:
+        self._partition = partition
+        self._delivery = delivery
+        self._map = cluster_map
+        self._members: dict[str, int] = {}  # route -> sessions that hold it
+        self._standing: set[str] = set()
+        self._pending: dict[str, set[int]] = {}  # route -> shards that have not answered
+        self._asked: dict[int, tuple[int, list[str]]] = {}  # request -> shard, routes
+        self._waiters: list[Waiter] = []
+        self._version = 0
+        self._request = partition.number << 32  # so that an answer names its partition
+
+    def __len__(self) -> int:
+        return sum(self._members.values())
+
+    # --- restore
+
+    def restore(self, session: DurableSession, subscription: Subscription) -> None:
+        """Take over a subscription from disk."""
+        self._attach(session, subscription)
+
+    def restore_standing(self, route: str) -> None:
+        """Take over the mark that a route stands."""
+        self._standing.add(route)
+
+    def serve(self) -> None:
+        """Begin to serve: add again the routes that no mark covers, report the others."""
+        self._request_routes([route for route in sorted(self._members) if route not in self._standing])
+        for shard in range(len(self._map().shards)):
+            self.report(shard)
+
+    # --- subscribe
+
+    def subscribe(self, request: SubscribeSession, edge: str) -> None:
+        """Add or replace subscriptions [MQTT-3.8.4-3]; answered when their routes stand."""
+        partition = self._partition
+        session = partition.sessions.get(request.session)
+        if session is None or session.owner_epoch != request.owner_epoch:
+            codes = [STALE_SESSION] * len(request.subscriptions)
+            partition.tell(edge, SessionSubscribed(request.request, codes, [False] * len(codes)))
+            return
+        existed = [subscription.topic_filter in session.subscriptions for subscription in request.subscriptions]
+        holds = False
+        for subscription, before in zip(request.subscriptions, existed, strict=True):
+            self._attach(session, subscription)
+            partition.put(
+                keys.subscription_key(partition.number, session.number, subscription.topic_filter),
+                pack(SubscriptionRow(subscription)),
+            )
+            shared = subscription.topic_filter.startswith("$share/")
+            holds |= not shared and (
+                subscription.retain_handling == 0 or (subscription.retain_handling == 1 and not before)
+            )
+        if holds:
+            self._delivery.hold(session)
+        answer = SessionSubscribed(
+            request.request, [subscription.qos for subscription in request.subscriptions], existed
+        )
+        routes = {subscription.topic_filter for subscription in request.subscriptions}
+        missing = {route for route in routes if route not in self._standing}
+        if not missing:
+            partition.tell(edge, answer)
+            return
+        self._waiters.append(Waiter(edge, answer, missing))
+        self._request_routes(sorted(missing - self._pending.keys()))
+
+    def _attach(self, session: DurableSession, subscription: Subscription) -> None:
+        name = subscription.topic_filter
+        shared = parse_shared(name)
+        if name not in session.subscriptions:
+            self._members[name] = self._members.get(name, 0) + 1
+        session.subscriptions[name] = subscription
+        if shared is None:
+            self._partition.trie.add(name, session.number, (session, subscription))
+        else:
+            self._delivery.join_group(f"{shared[0]}/{shared[1]}".encode(), session)
+
+    # --- unsubscribe
+
+    def unsubscribe(self, request: UnsubscribeSession, edge: str) -> None:
+        """Remove subscriptions; answered when committed [MQTT-3.10.4-4]."""
+        partition = self._partition
+        session = partition.sessions.get(request.session)
+        codes = []
+        if session is not None and session.owner_epoch == request.owner_epoch:
+            gone = []
+            for name in request.topic_filters:
+                codes.append(0 if name in session.subscriptions else NO_SUBSCRIPTION_EXISTED)
+                if name in session.subscriptions:
+                    gone += self._detach(session, name)
+            self._remove_routes(gone)
+        partition.tell(edge, SessionUnsubscribed(request.request, codes))
+
+    def drop_session(self, session: DurableSession) -> None:
+        """Remove every subscription of a session that is being deleted."""
+        gone = []
+        for name in sorted(session.subscriptions):
+            gone += self._detach(session, name)
+        self._remove_routes(gone)
+
+    def _detach(self, session: DurableSession, name: str) -> list[str]:
+        """Remove one subscription; return [name] if no session of the partition holds it any more."""
+        partition = self._partition
+        del session.subscriptions[name]
+        partition.delete(keys.subscription_key(partition.number, session.number, name))
+        shared = parse_shared(name)
+        if shared is None:
+            partition.trie.remove(name, session.number)
+        else:
+            self._delivery.leave_group(f"{shared[0]}/{shared[1]}".encode(), session)
+        self._members[name] -= 1
+        if self._members[name]:
+            return []
+        del self._members[name]
+        self._standing.discard(name)
+        self._pending.pop(name, None)
+        for waiter in self._waiters:
+            waiter.missing.discard(name)
+        self._waiters = [waiter for waiter in self._waiters if waiter.missing]
+        partition.delete(keys.filter_key(partition.number, name))
+        return [name]
+
+    # --- routes
+
+    def _entry(self, name: str) -> RouteEntry:
+        shared = parse_shared(name)
+        if shared is None:
+            return RouteEntry(name)
+        return RouteEntry(shared[1], shared[0], self._members.get(name, 0))
+
+    def _by_shard(self, routes: list[str]) -> dict[int, list[str]]:
+        placed: dict[int, list[str]] = {}
+        for name in routes:
+            for shard in self._map().shards_for_filter(self._entry(name).topic_filter):
+                placed.setdefault(shard, []).append(name)
+        return placed
+
+    def _request_routes(self, routes: list[str]) -> None:
+        by_shard = self._by_shard(routes)
+        for shard, names in by_shard.items():
+            for name in names:
+                self._pending.setdefault(name, set()).add(shard)
+        for shard, names in sorted(by_shard.items()):
+            self._ask(shard, names)
+
+    def _ask(self, shard: int, names: list[str]) -> None:
+        partition = self._partition
+        placement = self._map().shards[shard]
+        self._version += 1
+        self._request += 1
+        self._asked[self._request] = (shard, names)
+        partition.set_timer(partition.deadline_in(REPEAT_S), "routes", str(self._request))
+        partition.tell(
+            placement.owner,
+            AddRoutes(
+                self._request,
+                shard,
+                placement.epoch,
+                partition.number,
+                partition.epoch,
+                self._version,
+                [self._entry(name) for name in names],
+            ),
+        )
+
+    def ask_again(self, request: int) -> None:
+        """An AddRoutes was not answered (owner gone, moved, slow): send what still counts to the owner of now."""
+        asked = self._asked.pop(request, None)
+        if asked is None:
+            return
+        shard, names = asked
+        left = [name for name in names if shard in self._pending.get(name, ())]
+        if not left:
+            return
+        if shard < len(self._map().shards):
+            self._ask(shard, left)
+
+    def placement_changed(self, shards: set[int]) -> None:
+        """These shards have another owner or epoch: report to it, and ask it for what is pending."""
+        for shard in sorted(shards):
+            self.report(shard)
+        for request in sorted(self._asked):
+            if self._asked[request][0] in shards:
+                self.ask_again(request)
+
+    def report(self, shard: int) -> None:
+        """Tell a shard's owner every filter of this partition that it should know."""
+        partition = self._partition
+        placement = self._map().shards[shard]
+        if not placement.owner:
+            return
+        names = self._by_shard(sorted(self._members)).get(shard, []) if self._members else []
+        self._version += 1
+        pieces = [names[start : start + REPORT_ROUTES_MAX] for start in range(0, len(names), REPORT_ROUTES_MAX)] or [[]]
+        for number, piece in enumerate(pieces):
+            partition.tell(
+                placement.owner,
+                ReportRoutes(
+                    shard,
+                    placement.epoch,
+                    partition.number,
+                    partition.epoch,
+                    self._version,
+                    [self._entry(name) for name in piece],
+                    number == len(pieces) - 1,
+                ),
+            )
+
+    def routes_added(self, answer: RoutesAdded) -> None:
+        """No edge holds a cached answer without these routes any more, as far as this shard is concerned."""
+        asked = self._asked.pop(answer.request, None)
+        if asked is None or self._map().shards[answer.shard].epoch != answer.shard_epoch:
+            return
+        partition = self._partition
+        shard, names = asked
+        standing = set()
+        for name in names:
+            pending = self._pending.get(name)
+            if pending is None:
+                continue
+            pending.discard(shard)
+            if not pending:
+                del self._pending[name]
+                self._standing.add(name)
+                standing.add(name)
+                partition.put(keys.filter_key(partition.number, name), pack(FilterRow(name)))
+        if not standing:
+            return
+        waiting = []
+        for waiter in self._waiters:
+            waiter.missing -= standing
+            if waiter.missing:
+                waiting.append(waiter)
+            else:
+                partition.tell(waiter.edge, waiter.answer)
+        self._waiters = waiting
+
+    def _remove_routes(self, routes: list[str]) -> None:
+        partition = self._partition
+        for shard, names in sorted(self._by_shard(routes).items()):
+            placement = self._map().shards[shard]
+            self._version += 1
+            partition.tell(
+                placement.owner,
+                RemoveRoutes(
+                    shard,
+                    placement.epoch,
+                    partition.number,
+                    partition.epoch,
+                    self._version,
+                    [self._entry(name) for name in names],
+                ),
+            )

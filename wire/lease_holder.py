@@ -1,0 +1,179 @@
+"""What every node does towards the routers: register its incarnation, hold a lease, follow the map.
+
+Sans-IO. The holder counts its lease from when it *sent* the heartbeat that was answered; it beats only when its owner
+calls ``beat`` from a loop that makes rounds. Acknowledging a map epoch says that its effects are in force here, so the
+owner acknowledges after it has applied the change. Rules: docs/adr/0003-cluster-map-leases-completion.md.
+"""
+
+from collections.abc import Callable
+
+from wire.cluster_map import ClusterMap, NodeEntry, NodeState
+from wire.messages import (
+    Control,
+    FollowMap,
+    Heartbeat,
+    HeartbeatReply,
+    MapSnapshot,
+    MapStep,
+    Refused,
+    Register,
+    Registered,
+)
+
+__all__ = ["LeaseHolder"]
+
+HEARTBEATS_PER_LEASE = 4
+SETTLING_S = 0.05  # between heartbeats while an epoch is not settled: it shortens every change of placement
+RETRY_S = 0.25  # of a registration or a map request that was not answered
+
+
+class LeaseHolder:
+    """One node's side of registration, lease and map stream.
+
+    Args:
+        entry: This node as it registers.
+        send: Sends a control message to a router; False when that is not possible now.
+        on_map: The map moved to a new epoch; called before that epoch is acknowledged.
+        whole: Storage: the store proved itself whole.
+    """
+
+    def __init__(
+        self,
+        entry: NodeEntry,
+        send: Callable[[str, Control], bool],
+        on_map: Callable[[ClusterMap], None],
+        *,
+        whole: bool = True,
+    ) -> None:
+        self.entry = entry
+        self.map = ClusterMap(cluster="")
+        self.lease_until = float("-inf")
+        self.settled_epoch = 0
+        self.leader = ""
+        self.ended = False  # the map says that this incarnation is dead: a new one must be started
+        self.refusal = ""  # why the last registration was refused, for the log
+        self.unreachable: list[str] = []
+        self._send = send
+        self._on_map = on_map
+        self._whole = whole
+        self._routers: list[str] = []  # connected
+        self._registered = False
+        self._following = ""
+        self._request = 0
+        self._next_beat = float("-inf")
+        self._next_try = float("-inf")
+        self._last_reply = float("-inf")
+        self._turn = 0
+
+    # --- links
+
+    def router_up(self, node: str, now: float) -> None:
+        """A link to a router stands."""
+        if node not in self._routers:
+            self._routers.append(node)
+        self._next_try = now
+        self._next_beat = min(self._next_beat, now)
+
+    def router_down(self, node: str) -> None:
+        """The link to a router is gone."""
+        if node in self._routers:
+            self._routers.remove(node)
+        if self._following == node:
+            self._following = ""
+        if self.leader == node:
+            self.leader = ""
+
+    # --- state
+
+    def has_lease(self, now: float) -> bool:
+        """True while this node may decide: its incarnation is active in its map and its lease has not run out."""
+        return now < self.lease_until and not self.ended and self.active
+
+    @property
+    def active(self) -> bool:
+        """True once the map that this node acknowledged lists its own incarnation as active."""
+        return self.map.is_alive(self.entry.node, self.entry.incarnation)
+
+    def next_deadline(self) -> float:
+        """Return when ``beat`` wants to be called next."""
+        return min(self._next_beat, self._next_try)
+
+    # --- time
+
+    def beat(self, now: float) -> None:
+        """Register, follow and renew as far as it is due; call from the loop that does the node's work."""
+        if self.ended or not self._routers:
+            self._next_beat = self._next_try = now + RETRY_S
+            return
+        if now >= self._next_try:
+            self._next_try = now + RETRY_S
+            if not self._registered:
+                self._request += 1
+                self._send(self._router(), Register(self._request, self.entry, self._whole))
+            if not self._following:
+                self._following = self._router()
+                if not self._send(self._following, FollowMap(self.map.epoch)):
+                    self._following = ""
+        if self._registered and now >= self._next_beat:
+            self._heartbeat(now)
+        if self._registered and self._following:
+            self._next_try = now + 10 * RETRY_S
+
+    def _heartbeat(self, now: float) -> None:
+        if now - self._last_reply > self.map.lease_s:
+            self.leader = ""  # silent: let another router point to the leader
+        beat = Heartbeat(self.entry.node, self.entry.incarnation, now, self.map.epoch, self.unreachable)
+        self._send(self._router(), beat)
+        settled = self.settled_epoch >= self.map.epoch
+        self._next_beat = now + (self.map.lease_s / HEARTBEATS_PER_LEASE if settled else SETTLING_S)
+
+    def _router(self) -> str:
+        """Return the leader if its link stands, else the connected routers in turn."""
+        if self.leader in self._routers:
+            return self.leader
+        self._turn += 1
+        return self._routers[self._turn % len(self._routers)]
+
+    # --- messages
+
+    def handle(self, now: float, message: Control) -> bool:
+        """Take a router's message; False if it is not for this part."""
+        if isinstance(message, HeartbeatReply):
+            self._last_reply = now
+            self.leader = message.leader
+            self.settled_epoch = max(self.settled_epoch, message.settled_epoch)
+            if message.lease_s > 0:
+                self.lease_until = max(self.lease_until, message.sent_at + message.lease_s)
+        elif isinstance(message, Registered):
+            self._registered = True
+            self.refusal = ""
+            self._next_beat = now
+        elif isinstance(message, Refused):
+            self.refusal = message.detail
+            if message.leader_hint:
+                self.leader = message.leader_hint
+            self._next_try = min(self._next_try, now + RETRY_S / 5)
+        elif isinstance(message, MapSnapshot):
+            if message.map.epoch > self.map.epoch or not self.map.cluster:
+                self.map = message.map
+                self._moved(now)
+        elif isinstance(message, MapStep):
+            if message.delta.epoch == self.map.epoch + 1:
+                self.map.apply(message.delta)
+                self._moved(now)
+            elif message.delta.epoch > self.map.epoch + 1:
+                self._following = ""  # a step is missing: ask again from here
+                self._next_try = now
+        else:
+            return False
+        return True
+
+    def _moved(self, now: float) -> None:
+        mine = self.map.nodes.get(self.entry.node)
+        if self._registered and mine is not None:
+            newer = mine.incarnation != self.entry.incarnation
+            self.ended = self.ended or newer or mine.state == NodeState.DEAD
+        if mine is not None and mine.incarnation == self.entry.incarnation and mine.alive:
+            self._registered = True
+        self._on_map(self.map)
+        self._next_beat = now  # acknowledge at once
