@@ -121,7 +121,8 @@ def _publish(first_byte: int, data: bytes, version: int, limits: Limits) -> Publ
         if version == 5:  # section 3.3.2.1 names it a protocol error
             raise RemoteProtocolError("empty topic name without a topic alias [MQTT-4.7.3-1]")
         raise MalformedPacket("empty topic name, v3 [MQTT-4.7.3-1]")
-    return Publish(topic_name, data[offset:], qos, bool(first_byte & 1), bool(first_byte & 8), identifier, properties)
+    dup = bool(qos and first_byte & 8)  # without QoS it says nothing, though MQTT 3.1 clients may set it
+    return Publish(topic_name, data[offset:], qos, bool(first_byte & 1), dup, identifier, properties)
 
 
 _Acknowledgement = type[Puback] | type[Pubrec] | type[Pubrel] | type[Pubcomp]

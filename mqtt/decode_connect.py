@@ -1,7 +1,7 @@
 """Reading CONNECT, the packet that says which protocol is spoken (MQTT 5.0 section 3.1, MQTT 3.1.1 section 3.1).
 
 An error carries in ``connect_version`` how it may be answered. Without it the peer is only closed on: 3.1.1 has no code
-for a malformed packet, and who cannot write the flags or the credentials is told nothing.
+for a malformed packet, and who cannot write the fixed fields or the credentials is told nothing.
 """
 
 from mqtt.data_types import read_binary, read_text, read_u16
@@ -37,8 +37,9 @@ def decode_connect(first_byte: int, data: bytes, limits: Limits = DEFAULT_LIMITS
         raise MalformedPacket("CONNECT ends before its flags")
     flags = data[offset]
     _check_flags(first_byte, flags, version)
+    keep_alive_s, offset = read_u16(data, offset + 1)
     try:
-        return _body(data, offset + 1, version, flags, limits)
+        return _body(data, offset, version, flags, keep_alive_s, limits)
     except _Unanswered:
         raise
     except RemoteProtocolError as error:
@@ -85,8 +86,7 @@ def _check_flags(first_byte: int, flags: int, version: int) -> None:
         raise MalformedPacket("password without a user name, v3 [MQTT-3.1.2-22]")
 
 
-def _body(data: bytes, offset: int, version: int, flags: int, limits: Limits) -> Connect:
-    keep_alive_s, offset = read_u16(data, offset)
+def _body(data: bytes, offset: int, version: int, flags: int, keep_alive_s: int, limits: Limits) -> Connect:
     properties: Properties = {}
     if version == 5:
         properties, offset = decode_properties(data, offset, PacketType.CONNECT, limits)

@@ -92,7 +92,7 @@ class StreamDecoder:
             shift += 7
         else:
             raise MalformedPacket("remaining length longer than four bytes, section 2.1.4")
-        if byte == 0 and shift and self.protocol_version == 5 and not self._first:
+        if byte == 0 and shift and self.protocol_version == 5:
             raise MalformedPacket("remaining length not in its shortest form [MQTT-1.5.5-1]")
         end = position + 1 + length
         limits = self._limits

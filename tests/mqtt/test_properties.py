@@ -1,0 +1,95 @@
+"""Table 2-4 of MQTT 5.0: each of the 27 properties in each of the 15 packets and the will."""
+
+import pytest
+
+from mqtt import PacketType, PropertyId, RemoteProtocolError, decode_properties, encode_properties
+from mqtt.properties import WILL_PROPERTIES, allowed_in
+
+# Property, a value, and the packets that may carry it: written from table 2-4, not from the module.
+MESSAGE = "Publish Will"
+TABLE = [
+    (0x01, 1, MESSAGE),
+    (0x02, 7, MESSAGE),
+    (0x03, "t", MESSAGE),
+    (0x08, "t", MESSAGE),
+    (0x09, b"b", MESSAGE),
+    (0x0B, [7], "Publish Subscribe"),
+    (0x11, 7, "Connect Connack Disconnect"),
+    (0x12, "t", "Connack"),
+    (0x13, 7, "Connack"),
+    (0x15, "t", "Connect Connack Auth"),
+    (0x16, b"b", "Connect Connack Auth"),
+    (0x17, 1, "Connect"),
+    (0x18, 7, "Will"),
+    (0x19, 1, "Connect"),
+    (0x1A, "t", "Connack"),
+    (0x1C, "t", "Connack Disconnect"),
+    (0x1F, "t", "Connack Puback Pubrec Pubrel Pubcomp Suback Unsuback Disconnect Auth"),
+    (0x21, 7, "Connect Connack"),
+    (0x22, 7, "Connect Connack"),
+    (0x23, 7, "Publish"),
+    (0x24, 1, "Connack"),
+    (0x25, 1, "Connack"),
+    (
+        0x26,
+        [("k", "v")],
+        "Will Connect Connack Publish Puback Pubrec Pubrel Pubcomp "
+        "Subscribe Suback Unsubscribe Unsuback Disconnect Auth",
+    ),
+    (0x27, 7, "Connect Connack"),
+    (0x28, 1, "Connack"),
+    (0x29, 1, "Connack"),
+    (0x2A, 1, "Connack"),
+]
+PLACES = {packet_type.name.capitalize(): int(packet_type) for packet_type in PacketType} | {"Will": WILL_PROPERTIES}
+REPEATABLE = {(0x26, place) for place in PLACES} | {(0x0B, "Publish")}
+
+
+def test_all_27() -> None:
+    """No property is missing."""
+    assert [row[0] for row in TABLE] == sorted(PropertyId)
+    assert len(TABLE) == 27
+
+
+@pytest.mark.parametrize(("identifier", "value", "allowed"), TABLE, ids=[f"{row[0]:#04x}" for row in TABLE])
+def test_place_and_multiplicity(identifier: int, value: object, allowed: str) -> None:
+    """Right places decode; wrong ones and repetitions are protocol errors (0x82)."""
+    once = encode_properties({identifier: value})
+    for name, place in PLACES.items():
+        assert allowed_in(identifier, place) == (name in allowed.split())
+        if name not in allowed.split():
+            with pytest.raises(RemoteProtocolError) as misplaced:
+                decode_properties(once, 0, place)
+            assert misplaced.value.reason_code == 0x82
+            continue
+        assert decode_properties(once, 0, place) == ({identifier: value}, len(once))
+        twice = bytes((2 * (len(once) - 1),)) + 2 * once[1:]
+        if (identifier, name) in REPEATABLE:
+            assert isinstance(value, list)
+            assert decode_properties(twice, 0, place)[0] == {identifier: value * 2}
+        else:
+            with pytest.raises(RemoteProtocolError) as repeated:
+                decode_properties(twice, 0, place)
+            assert repeated.value.reason_code == 0x82
+
+
+@pytest.mark.parametrize(("identifier", "value", "allowed"), TABLE, ids=[f"{row[0]:#04x}" for row in TABLE])
+def test_cut_short_is_malformed_everywhere(identifier: int, value: object, allowed: str) -> None:
+    """A value that ends with the block is 0x81, in wrong packets too."""
+    whole = encode_properties({identifier: value})
+    for size in range(1, len(whole) - 1):
+        block = bytes((size,)) + whole[1 : 1 + size]
+        for place in PLACES.values():
+            with pytest.raises(RemoteProtocolError) as caught:
+                decode_properties(block + b"\0" * 8, 0, place)
+            assert caught.value.reason_code == 0x81, allowed
+
+
+@pytest.mark.parametrize("identifier", sorted(set(range(0x100)) - {row[0] for row in TABLE}))
+def test_unknown_identifiers(identifier: int) -> None:
+    """0x81, whatever follows (section 2.2.2.2)."""
+    head = bytes((identifier,)) if identifier < 0x80 else bytes((identifier & 0x7F | 0x80, 1))
+    block = bytes((len(head) + 1,)) + head + b"\x01"
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode_properties(block, 0, PacketType.PUBLISH)
+    assert caught.value.reason_code == 0x81
