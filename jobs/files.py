@@ -1,0 +1,282 @@
+"""The few file operations of a job's driver, on local disks and on whatever Hadoop's FileSystem reaches.
+
+Only the driver touches manifests; executors read and write runs through Spark. Locally everything is synced before it
+is called done, as Spark's own writer syncs nothing. Elsewhere a closed file is durable by the file system's contract.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import quote, unquote, urlsplit
+
+from wire.manifest import (
+    Manifest,
+    ManifestExists,
+    decode_manifest,
+    encode_manifest,
+    manifest_name,
+    manifest_numbers,
+    publish_manifest,
+    sync_directory,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["FileFacts", "FileSystem", "HadoopFiles", "LocalFiles", "newest_with_bytes", "open_directory"]
+
+_HASH_BYTES = 1 << 20
+_RENAME_SCHEMES = ("file", "hdfs", "viewfs", "abfs", "abfss")  # FileContext.rename refuses an existing name there
+
+
+class FileFacts(NamedTuple):
+    """What identifies a file."""
+
+    bytes: int
+    sha256: str
+
+
+class FileSystem(Protocol):
+    """One directory and what lies under it; paths are relative to it, with /."""
+
+    def uri(self, path: str = "") -> str:
+        """Return what Spark is given to read or write path."""
+
+    def spark_name(self, path: str) -> str:
+        """Return path as ``_metadata.file_path`` spells it."""
+
+    def names(self, path: str = "") -> list[str]:
+        """Return names of files and folders in a folder, sorted; none when it does not exist."""
+
+    def read(self, path: str) -> bytes:
+        """Return a small file."""
+
+    def identify(self, paths: list[str]) -> dict[str, FileFacts | None]:
+        """Return size and sha256 of files, None for one that is missing."""
+
+    def publish(self, manifest: Manifest) -> None:
+        """Publish atomically under the manifest's number or raise ManifestExists."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a whole new file, folders included."""
+
+    def copy_from(self, source: FileSystem, path: str) -> None:
+        """Copy one file from another directory, same relative path."""
+
+    def sync(self, paths: list[str]) -> None:
+        """Make files and their names survive a power loss."""
+
+    def modified_ms(self, path: str) -> int:
+        """Return the UTC ms of the last change."""
+
+    def delete(self, path: str) -> None:
+        """Delete a file or a whole folder; missing is fine."""
+
+
+class LocalFiles:
+    """A directory on this machine (or mounted everywhere under the same path)."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    def uri(self, path: str = "") -> str:
+        return str(self.root / path) if path else str(self.root)
+
+    def spark_name(self, path: str) -> str:
+        return "file:" + quote(str(self.root / path), safe="/!$&'()*+,;=:@~-._")
+
+    def names(self, path: str = "") -> list[str]:
+        folder = self.root / path
+        return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+
+    def read(self, path: str) -> bytes:
+        return (self.root / path).read_bytes()
+
+    def identify(self, paths: list[str]) -> dict[str, FileFacts | None]:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashlib lets the interpreter go
+            return dict(zip(paths, pool.map(self._identify, paths), strict=True))
+
+    def _identify(self, path: str) -> FileFacts | None:
+        digest = hashlib.sha256()
+        size = 0
+        try:
+            with (self.root / path).open("rb") as file:
+                while block := file.read(_HASH_BYTES):
+                    digest.update(block)
+                    size += len(block)
+        except FileNotFoundError:
+            return None
+        return FileFacts(size, digest.hexdigest())
+
+    def publish(self, manifest: Manifest) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        publish_manifest(self.root, manifest)
+
+    def write(self, path: str, data: bytes) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self._sync_folders(target)
+
+    def copy_from(self, source: FileSystem, path: str) -> None:
+        target = self.root / path
+        if isinstance(source, LocalFiles):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with (source.root / path).open("rb") as data, target.open("xb") as copy:
+                shutil.copyfileobj(data, copy, _HASH_BYTES)
+                copy.flush()
+                os.fsync(copy.fileno())
+            self._sync_folders(target)
+        else:
+            self.write(path, source.read(path))
+
+    def sync(self, paths: list[str]) -> None:
+        for path in paths:
+            fd = os.open(self.root / path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        for path in {str(Path(p).parent) for p in paths}:
+            self._sync_folders(self.root / path / "x")
+
+    def _sync_folders(self, target: Path) -> None:
+        for folder in target.parents:
+            sync_directory(folder)
+            if folder == self.root:
+                break
+
+    def modified_ms(self, path: str) -> int:
+        return (self.root / path).stat().st_mtime_ns // 1_000_000
+
+    def delete(self, path: str) -> None:
+        target = self.root / path
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+
+class HadoopFiles:
+    """A directory of any file system that Hadoop has a connector for, through the driver's JVM."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self.root = root.rstrip("/")
+        self._spark = spark
+        self._jvm: Any = spark.sparkContext._jvm
+        self._configuration: Any = spark.sparkContext._jsc.hadoopConfiguration()
+        self._fs: Any = self._path("").getFileSystem(self._configuration)
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self.uri(path))
+
+    def uri(self, path: str = "") -> str:
+        return f"{self.root}/{path}" if path else self.root
+
+    def spark_name(self, path: str) -> str:
+        return str(self._fs.makeQualified(self._path(path)).toUri().toString())
+
+    def names(self, path: str = "") -> list[str]:
+        folder = self._path(path)
+        if not self._fs.exists(folder):
+            return []
+        return sorted(status.getPath().getName() for status in self._fs.listStatus(folder))
+
+    def read(self, path: str) -> bytes:
+        stream = self._fs.open(self._path(path))
+        try:
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def identify(self, paths: list[str]) -> dict[str, FileFacts | None]:
+        """Hash in the executors: the driver would be the bottleneck. Files of 2 GiB and more cannot be hashed so."""
+        from pyspark.sql import functions as F
+
+        present = [path for path in paths if self._fs.exists(self._path(path))]
+        found: dict[str, FileFacts | None] = dict.fromkeys(paths)
+        if present:
+            frame = self._spark.read.format("binaryFile").load([self.uri(path) for path in present])
+            rows = frame.select("path", "length", F.sha2("content", 256).alias("sha256")).collect()
+            by_name = {unquote(row["path"]): FileFacts(row["length"], row["sha256"]) for row in rows}
+            found |= {path: by_name[unquote(self.spark_name(path))] for path in present}
+        return found
+
+    def publish(self, manifest: Manifest) -> None:
+        """Rename without overwrite where the file system has it, else create without overwrite (object stores)."""
+        name = manifest_name(manifest.manifest_no)
+        data = encode_manifest(manifest)
+        try:
+            if self._fs.getScheme() in _RENAME_SCHEMES:
+                temporary = f".{name}.{manifest.job.run_id}.tmp"
+                self._create(temporary, data)
+                none: Any = self._jvm.org.apache.hadoop.fs.Options.Rename.NONE
+                gateway: Any = self._spark.sparkContext._gateway
+                options = gateway.new_array(self._jvm.org.apache.hadoop.fs.Options.Rename, 1)
+                options[0] = none
+                context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
+                    self._fs.getUri(), self._configuration
+                )
+                context.rename(self._path(temporary), self._path(name), options)
+            else:
+                self._create(name, data)
+        except Exception as error:  # py4j wraps the Java exception; its name is in the text
+            if "FileAlreadyExists" in str(error) or "already exists" in str(error) or "412" in str(error):
+                raise ManifestExists(f"{name} was published by another job") from None
+            raise
+
+    def _create(self, path: str, data: bytes) -> None:
+        stream = self._fs.create(self._path(path), False)
+        stream.write(bytearray(data))
+        stream.hsync() if self._fs.getScheme() == "hdfs" else stream.flush()
+        stream.close()
+
+    def write(self, path: str, data: bytes) -> None:
+        self._create(path, data)
+
+    def copy_from(self, source: FileSystem, path: str) -> None:
+        origin = self._jvm.org.apache.hadoop.fs.Path(source.uri(path))
+        self._jvm.org.apache.hadoop.fs.FileUtil.copy(
+            origin.getFileSystem(self._configuration), origin, self._fs, self._path(path), False, False,
+            self._configuration,
+        )  # fmt: skip
+
+    def sync(self, paths: list[str]) -> None:
+        """Nothing to do: these file systems make a closed file durable."""
+
+    def modified_ms(self, path: str) -> int:
+        return int(self._fs.getFileStatus(self._path(path)).getModificationTime())
+
+    def delete(self, path: str) -> None:
+        self._fs.delete(self._path(path), True)
+
+
+def open_directory(spark: SparkSession | None, uri: str) -> FileSystem:
+    """Return the file interface for a plain path, a file: URI, or any other URI (needs a session)."""
+    parts = urlsplit(uri)
+    if parts.scheme in ("", "file"):
+        return LocalFiles(Path(unquote(parts.path) if parts.scheme else uri))
+    if spark is None:
+        raise ValueError(f"{uri}: reading it needs a Spark session")
+    return HadoopFiles(spark, uri)
+
+
+def newest_with_bytes(files: FileSystem) -> tuple[Manifest, bytes] | None:
+    """Return the newest manifest and its bytes, None when there is none.
+
+    Raises:
+        ManifestDamaged: If the newest cannot be trusted.
+    """
+    numbers = manifest_numbers(files.names())
+    if not numbers:
+        return None
+    data = files.read(manifest_name(numbers[-1]))
+    return decode_manifest(data), data

@@ -1,0 +1,40 @@
+"""What a job found: one row per finding, and the exit codes that say so to a script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+__all__ = ["FINDING_SCHEMA", "ExitCode", "Finding", "Severity"]
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the jobs."""
+
+    CLEAN = 0
+    FINDINGS = 1
+    USAGE = 2
+    COULD_NOT_RUN = 4  # no Java, no input, damaged manifest, lost race
+
+
+class Severity:
+    """How bad: an error is lost or false data, a warning is something that should not be there."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+FINDING_SCHEMA = "finding string, severity string, file string, partition int, key string, seq bigint, detail string"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One row of the findings table."""
+
+    finding: str  # the name, one of a fixed list: docs/jobs.md
+    severity: str
+    file: str = ""  # relative path, or the manifest or ledger
+    partition: int = -1
+    key: str = ""  # hex
+    seq: int = -1
+    detail: str = ""

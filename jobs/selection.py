@@ -1,0 +1,77 @@
+"""Which partitions a compaction merges, and which of their files. Pure rules over the manifest.
+
+A merge of all files of a partition is complete: it may remove tombstones, expired and acknowledged rows, as nothing
+older is left that could come back. A partial merge leaves the big base alone and removes only superseded versions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wire.manifest import FileEntry, Manifest
+
+__all__ = ["Policy", "Selected", "select"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When a partition is worth the work."""
+
+    generations: int = 4  # this many files of one partition are merged; fewer costs more writing, more slows reads
+    garbage: float = 0.25  # or this share of rows known to be tombstones or expired
+    partial: bool = False  # leave a base alone that is much larger than all newer files together
+    base_factor: float = 4.0  # how much larger
+    everything: bool = False  # merge all partitions, whatever they hold
+    partitions: frozenset[int] | None = None  # only these
+
+    def __post_init__(self) -> None:
+        if self.generations < 1 or not 0 <= self.garbage <= 1:
+            raise ValueError("generations must be 1 or more, garbage between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The inputs from one partition, oldest generation first."""
+
+    partition: int
+    files: tuple[FileEntry, ...]
+    complete: bool  # every file of the partition is an input
+
+    @property
+    def rows(self) -> int:
+        return sum(f.rows for f in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(f.bytes for f in self.files)
+
+
+def select(manifest: Manifest, policy: Policy, now_ms: int) -> list[Selected]:
+    """Return what to merge, by ascending partition."""
+    chosen = []
+    for partition in manifest.partitions:
+        if policy.partitions is not None and partition not in policy.partitions:
+            continue
+        files = manifest.files_of(partition)
+        if policy.everything or len(files) >= policy.generations or _garbage(files, now_ms) > policy.garbage:
+            inputs = _without_base(files, policy)
+            chosen.append(Selected(partition, tuple(inputs), complete=len(inputs) == len(files)))
+    return chosen
+
+
+def _garbage(files: list[FileEntry], now_ms: int) -> float:
+    """Share of rows known to be garbage: tombstones, what each hides, and expired rows."""
+    rows = sum(f.rows for f in files)
+    tombstones = sum(f.tombstones for f in files)
+    hidden = tombstones if len(files) > 1 else 0
+    expired = sum(f.expired_at_write for f in files)
+    if len(files) == 1 and files[0].level and files[0].min_expiry_ms > now_ms:
+        expired = 0
+    return min(1.0, (tombstones + hidden + expired) / rows) if rows else 1.0
+
+
+def _without_base(files: list[FileEntry], policy: Policy) -> list[FileEntry]:
+    newer = files[1:]
+    if policy.partial and len(newer) > 1 and files[0].bytes > policy.base_factor * sum(f.bytes for f in newer):
+        return newer
+    return files

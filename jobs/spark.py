@@ -1,0 +1,89 @@
+"""The Spark session of a job, and what is said when there can be none.
+
+Under ``spark-submit`` master, memory and paths come from there and nothing is overridden but what correctness needs.
+Started by ``stratamq jobs``, a local session is built with settings that suit one machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkUnavailable", "open_session", "report_stage", "unavailable_reason"]
+
+_DRIVER_MEMORY_MB_MAX = 6144  # of a local session; merges spill to disk, more only helps very wide audits
+
+
+class SparkUnavailable(RuntimeError):
+    """There is no Java or no pyspark; the message says what to install."""
+
+
+def unavailable_reason() -> str:
+    """Return what is missing to run Spark here and how to install it, or an empty string."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed: pip install 'stratamq[jobs]' (pyspark 4.3.0)"
+    java_home = os.environ.get("JAVA_HOME")
+    if java_home and (Path(java_home) / "bin" / "java").exists():
+        return ""
+    if shutil.which("java") is None:
+        return "Java is not installed: install a Java 17 runtime (Debian: apt install openjdk-17-jre-headless)"
+    return ""
+
+
+def open_session(
+    application: str,
+    *,
+    master: str = "local[*]",
+    driver_memory_mb: int = 0,
+    settings: dict[str, str] | None = None,
+) -> SparkSession:
+    """Return the session of spark-submit or of the running process, else a new local one.
+
+    Args:
+        master: Used only when neither exists.
+        driver_memory_mb: Heap of a local session; 0 takes a quarter of the machine, 6 GB at most.
+        settings: Further Spark settings of a local session.
+    Raises:
+        SparkUnavailable: Without Java or pyspark.
+    """
+    reason = unavailable_reason()
+    if reason:
+        raise SparkUnavailable(reason)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(application)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted and SparkSession.getActiveSession() is None:
+        memory_mb = driver_memory_mb or _default_memory_mb()
+        builder = builder.master(master).config(
+            map={
+                "spark.driver.memory": f"{memory_mb}m",  # in local mode the driver is the executor
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+                "spark.log.level": "ERROR",
+                "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 2)),
+                **(settings or {}),
+            }
+        )
+    session = builder.getOrCreate()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    return session
+
+
+def _default_memory_mb() -> int:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    return max(1024, min(_DRIVER_MEMORY_MB_MAX, pages // 4))
+
+
+def report_stage(text: str) -> None:
+    """Tell the person at the terminal what was just done: one line on stderr."""
+    print(text, file=sys.stderr, flush=True)

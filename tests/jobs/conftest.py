@@ -1,0 +1,32 @@
+"""One Spark session for the whole run: it takes seconds to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobs.spark import open_session, unavailable_reason
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+# Tiny data: compiling each plan would take most of the time. The slow tests and the benchmark run compiled plans.
+_SMALL = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    reason = unavailable_reason()
+    if reason:
+        pytest.skip(reason)
+    session = open_session("stratamq-tests", master="local[2]", driver_memory_mb=2048, settings=_SMALL)
+    yield session
+    session.stop()
