@@ -17,7 +17,7 @@ __all__ = ["Member", "MemberState", "MemberView", "Members"]
 MemberState = Literal["alive", "suspect", "dead", "left"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Member:
     """One member as gossip sees it."""
 
@@ -70,6 +70,7 @@ class Members:
         self._by_name: dict[str, Member] = {}
         self._by_session: dict[int, Member] = {}
         self._round: list[str] = []  # probe order, taken from the end
+        self._gossip_round: list[str] = []
         self._live: tuple[Member, ...] | None = None
 
     def __len__(self) -> int:
@@ -100,10 +101,11 @@ class Members:
         return len(self.live) + 1
 
     def add(self, member: Member) -> None:
-        """Take in a member that is not known yet; it is probed at a random place of the present round."""
+        """Take in a member that is not known yet; its turn comes at a random place of the present rounds."""
         self._by_name[member.name] = member
         self._by_session[member.session] = member
-        self._round.insert(self._rng.randint(0, len(self._round)), member.name)
+        for names in (self._round, self._gossip_round):
+            names.insert(self._rng.randint(0, len(names)), member.name)
         self._live = None
 
     def replace_alive(self, member: Member, alive: Alive, encoded: bytes) -> None:
@@ -131,13 +133,28 @@ class Members:
 
     def next_to_probe(self) -> Member | None:
         """Return the next live member of the round; a finished round is shuffled anew (SWIM section 4.3)."""
+        return self._next(self._round)
+
+    def next_to_gossip(self, count: int) -> list[Member]:
+        """Return the next live members of the gossip round, up to ``count``, none twice.
+
+        Rounds instead of dice: among few members, what is told N - 1 times then reaches every one of them.
+        """
+        chosen: list[Member] = []
+        for _ in range(min(count, len(self.live))):
+            member = self._next(self._gossip_round)
+            if member is not None and member not in chosen:
+                chosen.append(member)
+        return chosen
+
+    def _next(self, names: list[str]) -> Member | None:
         for _ in range(2):
-            while self._round:
-                member = self._by_name.get(self._round.pop())
+            while names:
+                member = self._by_name.get(names.pop())
                 if member is not None and member.live:
                     return member
-            self._round = [member.name for member in self.live]
-            self._rng.shuffle(self._round)
+            names.extend(member.name for member in self.live)
+            self._rng.shuffle(names)
         return None
 
     def sample(self, count: int, *, but: str = "", unsuspected: bool = False) -> list[Member]:

@@ -40,9 +40,11 @@ class Profile:
     gossip_fanout: int
     """Members each dedicated gossip goes to. News reaches all in about log N / log(fanout + 1) intervals."""
     retransmit_multiplier: int
-    """lambda: each piece of news is sent ceil(lambda * log10(N + 1)) times by each member (SWIM section 4.1)."""
+    """lambda: each piece of news is sent ceil(lambda * log10(N + 1)) times by each member (SWIM section 4.1). A member
+    misses all of it with probability of about exp(-lambda) among 9: 4, a usual value, leaves 2 %, so ours is 8."""
     push_pull_interval_s: float
-    """Time between two full exchanges over TCP; doubled each time N doubles beyond 32."""
+    """Time between two full exchanges over TCP; doubled each time N doubles beyond 32. After joining it starts at the
+    protocol period and doubles up to this value, because members that join together miss some of each other's news."""
     reconnect_interval_s: float
     """Time between two attempts to reach one dead member or one seed nobody has heard of: this heals partitions."""
     dead_retention_s: float
@@ -87,7 +89,7 @@ LAN = Profile(
     suspicion_confirmations=3,
     gossip_interval_s=0.2,
     gossip_fanout=3,
-    retransmit_multiplier=4,
+    retransmit_multiplier=8,
     push_pull_interval_s=30.0,
     reconnect_interval_s=10.0,
     dead_retention_s=600.0,
@@ -109,7 +111,7 @@ LOCAL = Profile(
     suspicion_confirmations=3,
     gossip_interval_s=0.1,
     gossip_fanout=3,
-    retransmit_multiplier=3,
+    retransmit_multiplier=8,
     push_pull_interval_s=10.0,
     reconnect_interval_s=3.0,
     dead_retention_s=120.0,

@@ -148,7 +148,7 @@ class Rumours:
 
     def _begin_suspicion(self, now: float, member: Member, said: Suspect) -> None:
         profile, count = self._profile, self._members.live_count
-        expected = min(profile.suspicion_confirmations, count - 2) if profile.lifeguard else 0
+        expected = min(profile.suspicion_confirmations, (count - 1) // 2) if profile.lifeguard else 0
         shortest = profile.suspicion_min_s(count)
         longest = shortest * profile.suspicion_max_multiplier
         suspicion = Suspicion(now, said.accuser, expected, shortest, longest)

@@ -90,6 +90,7 @@ class Swim:
         self._join_retry_s = JOIN_RETRY_S
         self._pending_metadata: NodeMetadata | None = None
         self._leave_by = 0.0
+        self._push_pull_s = profile.push_pull_interval_s
         self._timers.set(("reconnect", 0), now + self._jitter(profile.reconnect_interval_s))
         self._timers.set(("push_pull", 0), now + self._jitter(profile.push_pull_interval_s))
         self._timers.set(("forget", 0), now + profile.dead_retention_s / 10)
@@ -184,9 +185,18 @@ class Swim:
             case Alive():
                 self._rumours.alive(now, message)
             case Suspect():
+                self._answer_stale(sender, message)
                 self._rumours.suspect(now, message)
             case Dead():
+                self._answer_stale(sender, message)
                 self._rumours.dead(now, message)
+
+    def _answer_stale(self, sender: Member, accusation: Suspect | Dead) -> None:
+        """An accuser that missed our refutation gets it again, directly: gossip is done telling it."""
+        local = self._local
+        ours = accusation.name == local.name and accusation.incarnation < local.incarnation
+        if ours and accusation.accuser in (sender.name, local.name) and not local.leaving:
+            self._outbox.send(sender, local.alive)
 
     def _fire_timers(self, now: float) -> None:
         while not self._local.silent and (key := self._timers.pop_due(now)) is not None:
@@ -220,7 +230,7 @@ class Swim:
                 raise AssertionError(f"unknown timer {kind} {which}")
 
     def _gossip(self, now: float) -> None:
-        for member in self.members.sample(self._profile.gossip_fanout):
+        for member in self.members.next_to_gossip(self._profile.gossip_fanout):
             self._outbox.gossip(member)
         if not self.members.live:
             self._news.discard(self._local.name)  # nobody to tell; a full exchange tells whoever comes
@@ -246,7 +256,8 @@ class Swim:
     def _push_pull(self, now: float) -> None:
         for member in self.members.sample(1):
             self._outbox.exchange(member.address)
-        period_s = self._profile.push_pull_s(self.members.live_count)
+        settled_s = self._profile.push_pull_s(self.members.live_count)
+        period_s = self._push_pull_s = min(settled_s, 2 * self._push_pull_s)
         self._timers.set(("push_pull", 0), now + self._jitter(period_s) + period_s / 2)
 
     def _reconnect(self, now: float) -> None:
@@ -271,6 +282,8 @@ class Swim:
             if not self._local.joined:
                 self._timers.cancel(("join", 0))
                 self._local.joined = True
+                self._push_pull_s = self._profile.protocol_period_s
+                self._timers.set(("push_pull", 0), now + self._push_pull_s * (0.5 + self._rng.random()))
             # Not at once: the others must first hear of our session, or our first pings find no ear.
             self._probing.start(now, self._profile.protocol_period_s * (1 + self._rng.random()))
 

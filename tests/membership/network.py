@@ -75,7 +75,8 @@ class SimMember:
         envelope = Envelope if simulation.sealed else PlainEnvelope
         self.envelope = envelope("sim", session, KeyRing([KEY]), self.swim.members, rng.randbytes)
         self.running = True
-        self.blocked_until = 0.0
+        self.blocked_until = 0.0  # nothing runs: a stopped process
+        self.stalled_until = 0.0  # timers run, packets neither leave nor arrive: the slow member of Lifeguard
         self.inbox: deque[bytes] = deque(maxlen=INBOX_MAX)
         self.next_tick = inf
         self.wake_at = inf
@@ -150,6 +151,13 @@ class Simulation:
         member.blocked_until = max(member.blocked_until, self.now + seconds)
         self._wake_later(member)
 
+    def stall(self, number: int, seconds: float) -> None:
+        """Hold a member's packets, in and out, while its timers run (Lifeguard section V.A: blocked before each send
+        and after each receive)."""
+        member = self.members[number]
+        member.stalled_until = max(member.stalled_until, self.now + seconds)
+        self.at(member.stalled_until, self._wake, member)
+
     def command(self, number: int, event: Input) -> None:
         """Hand an event to a core, as its service would."""
         self._handle(self.members[number], event)
@@ -169,7 +177,7 @@ class Simulation:
     def states_of(self, number: int) -> dict[int, str]:
         """How every running member sees one: observer -> state."""
         name = f"n{number:03d}"
-        seen = {}
+        seen: dict[int, str] = {}
         for member in self.members:
             if member.running and member.number != number:
                 known = member.swim.members.get(name)
@@ -225,6 +233,9 @@ class Simulation:
             self._wake_later(member)
             return
         member.wake_at = inf
+        if member.stalled_until > self.now:
+            self._tick(member)
+            return
         while member.inbox and member.running:
             for _ in range(min(BATCH, len(member.inbox))):
                 self._open(member, member.inbox.popleft())
@@ -237,6 +248,9 @@ class Simulation:
         return address[1] - 1000
 
     def _send(self, sender: SimMember, message: Outgoing) -> None:
+        if sender.stalled_until > self.now:
+            self.at(sender.stalled_until, self._send, sender, message)
+            return
         data = sender.envelope.seal_datagram(message.recipient_session, message.body)
         sender.sent += 1
         sender.sent_bytes += len(data)
@@ -260,7 +274,7 @@ class Simulation:
         if number >= len(self.members) or not self.members[number].running:
             return
         member = self.members[number]
-        if member.blocked_until > self.now:
+        if max(member.blocked_until, member.stalled_until) > self.now:
             member.inbox.append(data)
         else:
             self._open(member, data)
