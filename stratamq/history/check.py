@@ -26,4 +26,4 @@ def judge(history: History) -> Verdict:
     reports = {name: checker(history) for name, checker in CHECKERS.items()}
     if history.truncated:
         reports["lost"].notes.append("the last line is cut off: the recorder was killed")
-    return Verdict(history.header, len(history.records), reports)
+    return Verdict(history.header, len(history.records), reports, history.drained_ns is not None)

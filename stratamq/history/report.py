@@ -28,6 +28,8 @@ def as_text(verdict: Verdict, findings_max: int) -> str:
             lines.extend(f"    {_describe(record)}" for record in finding.proof)
         if report.found > findings_max:
             lines.append(f"    ... and {report.found - min(findings_max, len(report.findings))} more")
+    if not verdict.complete:
+        lines.append("INCOMPLETE: the run did not get through its quiet phase; nothing is said about loss")
     lines.append("clean" if verdict.clean else "NOT CLEAN")
     return "\n".join(lines)
 
@@ -36,6 +38,7 @@ def to_builtins(verdict: Verdict) -> dict[str, Any]:
     """Return the verdict as what JSON knows."""
     return {
         "clean": verdict.clean,
+        "complete": verdict.complete,
         "header": msgspec.to_builtins(verdict.header),
         "records": verdict.records,
         "checkers": {name: _report(report) for name, report in verdict.reports.items()},

@@ -52,15 +52,21 @@ class Report:
 
 @dataclass(slots=True)
 class Verdict:
-    """All reports on one history."""
+    """All reports on one history.
+
+    Attributes:
+        complete: The run went through its quiet phase. Of one that did not, nothing can be said about loss.
+    """
 
     header: Header
     records: int
     reports: dict[str, Report]
+    complete: bool
 
     @property
     def clean(self) -> bool:
-        return not any(report.found for report in self.reports.values())
+        """Whether nothing was found in a run that was long enough to find it."""
+        return self.complete and not any(report.found for report in self.reports.values())
 
     @property
     def findings(self) -> list[Finding]:

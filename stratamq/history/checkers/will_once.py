@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from stratamq.history.history import FOREVER_NS, Connection, History
-from stratamq.history.operations import Record
+from stratamq.history.history import FOREVER_NS, Connection, History, Operation
+from stratamq.history.operations import Kind, Record
 from stratamq.history.subscriptions import subscriptions_by_client, topic_matches
 from stratamq.history.verdict import Report
 
-__all__ = ["check"]
-
 NS_PER_S = 1_000_000_000
 DETECTION_S = 5.0  # until the broker has surely noticed the end of a connection, unless the history says otherwise
+KILL_MARK_NS = 200_000_000  # a kill and its mark in the history are not one moment
+
+__all__ = ["check"]
 
 
 def check(history: History) -> Report:
@@ -74,13 +75,19 @@ def _expected(history: History, connection: Connection) -> tuple[int, int]:
         return 0, 1
     disconnect = connection.disconnect
     if disconnect is not None and not disconnect.invoke.reason_code:  # 0x00 discards the will [MQTT-3.1.2-10]
-        return (0, 0) if disconnect.ok else (0, 1)
+        return (0, 0) if disconnect.ok and not _killed_during(history, disconnect) else (0, 1)
     if connection.ended_ns == FOREVER_NS:
         return 0, 0
     drained_ns = history.drained_ns
     if drained_ns is not None and connection.ended_ns >= drained_ns:
         return 0, 1
     return _after_delay(history, connection)
+
+
+def _killed_during(history: History, disconnect: Operation) -> bool:
+    """Whether a kill may be what closed the connection: its end looks the same as that of a DISCONNECT obeyed."""
+    start_ns, end_ns = disconnect.started_ns - KILL_MARK_NS, disconnect.ended_ns + KILL_MARK_NS
+    return any(mark.kind is Kind.KILL and start_ns <= mark.time_ns <= end_ns for mark in history.marks)
 
 
 def _after_delay(history: History, connection: Connection) -> tuple[int, int]:

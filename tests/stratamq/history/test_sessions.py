@@ -238,3 +238,13 @@ def test_the_will_of_an_open_or_refused_connection_stays_silent() -> None:
     script.fail(script.connecting("c", will_topic="will/c", will_payload="w1", will_qos=2), reason_code=0x88)
     script.quiet()
     assert script.found() == {}
+
+
+def test_a_kill_during_disconnect_leaves_the_will_uncertain() -> None:
+    script = watched()
+    farewell = script.invoke(Kind.DISCONNECT, "c")
+    script.event(Kind.KILL, target="broker")
+    script.ok(farewell)
+    script.receive("watch", "will/c", "w1", qos=2)
+    script.quiet()
+    assert script.found() == {}

@@ -1,0 +1,87 @@
+"""``stratamq check`` and ``stratamq record``: histories on the command line.
+
+Exit codes of check: 0 when no promise was seen broken, 1 with findings or when the run was cut short, 2 when the file
+is no history.
+Exit codes of record: 0, or 2 for a wrong option; what the broker did wrong is for check to say.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import trio
+import typer
+
+from stratamq.history.check import check_history
+from stratamq.history.history import HistoryError
+from stratamq.history.report import as_text, to_builtins
+
+__all__ = ["app", "check_command", "record_command"]
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+
+
+class OutputFormat(enum.StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+@app.command("check")
+def check_command(
+    history: Annotated[Path, typer.Argument(help="History written by stratamq record.", metavar="HISTORY.jsonl")],
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="text or json.")] = OutputFormat.TEXT,
+    proofs: Annotated[int, typer.Option(min=0, help="Findings shown per checker, in text.")] = 5,
+) -> None:
+    """Judge a recorded history against the promises."""
+    try:
+        verdict = check_history(history)
+    except (HistoryError, OSError) as error:
+        typer.echo(f"{history}: {error}", err=True)
+        raise typer.Exit(2) from error
+    if output is OutputFormat.JSON:
+        sys.stdout.write(msgspec.json.encode(to_builtins(verdict)).decode() + "\n")
+    else:
+        typer.echo(as_text(verdict, proofs))
+    raise typer.Exit(0 if verdict.clean else 1)
+
+
+@app.command("record")
+def record_command(
+    broker: Annotated[list[str], typer.Option(help="HOST:PORT of plain MQTT; repeat for a cluster.")],
+    output: Annotated[Path, typer.Option(help="File to write the history to.")],
+    workload: Annotated[str, typer.Option(help="queue, routes, takeover, retained, wills, shared or rebalance.")] = (
+        "queue"
+    ),
+    seconds: Annotated[float, typer.Option(min=0.1, max=86_400.0, help="Time of work before the quiet phase.")] = 10.0,
+    seed: Annotated[int, typer.Option(help="Decides everything the clients do, but not when they are answered.")] = 1,
+    clients: Annotated[int, typer.Option(min=0, max=2_000, help="0: the workload's own number.")] = 0,
+    drain: Annotated[float, typer.Option(min=0.0, max=600.0, help="Longest quiet phase, in seconds.")] = 20.0,
+    rate: Annotated[float, typer.Option(min=0.1, max=10_000.0, help="Operations per second and client.")] = 20.0,
+) -> None:
+    """Run a workload against a broker and write down what its clients saw."""
+    from stratamq.history.recorder import RecordSettings, parse_address, record
+    from stratamq.history.workloads import WORKLOADS
+
+    if workload not in WORKLOADS:
+        typer.echo(f"no workload {workload!r}; there are {', '.join(WORKLOADS)}", err=True)
+        raise typer.Exit(2)
+    try:
+        settings = RecordSettings(
+            brokers=tuple(parse_address(address) for address in broker),
+            workload=workload,
+            seconds=seconds,
+            seed=seed,
+            clients=clients,
+            drain_s=drain,
+            operations_per_s=rate,
+        )
+        with output.open("wb") as sink:
+            summary = trio.run(record, settings, sink)
+    except (ValueError, OSError) as error:
+        typer.echo(f"{error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(f"{output}: {summary}")

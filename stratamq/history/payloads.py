@@ -1,0 +1,29 @@
+"""Payloads that say who they are and whether they arrived whole.
+
+``identifier|CRC-32 in hex|filler``: the checksum covers the identifier and the filler, so altered bytes are found
+without keeping what was sent (R3).
+"""
+
+from __future__ import annotations
+
+import zlib
+
+__all__ = ["make_payload", "read_payload"]
+
+
+def make_payload(identifier: str, filler_bytes: int = 0) -> bytes:
+    """Return the payload of a unique identifier; "" is the empty payload, which clears a retained message."""
+    if not identifier:
+        return b""
+    name, filler = identifier.encode(), b"." * filler_bytes
+    return b"%s|%08x|%s" % (name, zlib.crc32(name + filler), filler)
+
+
+def read_payload(payload: bytes) -> tuple[str, bool]:
+    """Return (identifier, whole); of a payload that is not ours, its first bytes as text and False."""
+    if not payload:
+        return "", True
+    parts = payload.split(b"|", 2)
+    if len(parts) != 3 or b"%08x" % zlib.crc32(parts[0] + parts[2]) != parts[1]:
+        return payload[:64].decode("utf-8", "backslashreplace"), False
+    return parts[0].decode(), True

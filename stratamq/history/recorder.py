@@ -1,0 +1,73 @@
+"""``stratamq record``: one workload against any broker, from first CONNECT to the end of the quiet phase.
+
+Decides the phases of a recording. What the clients do is in ``workloads/``; who breaks the broker meanwhile is the
+caller's business (``faults``), and so is judging what was written.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from stratamq.history.client import Address
+from stratamq.history.operations import Header, Kind
+from stratamq.history.run import Faults, RecordSettings, Run
+from stratamq.history.workloads import WORKLOADS
+from stratamq.history.writer import ByteSink, HistoryWriter
+
+__all__ = ["RecordSettings", "parse_address", "record"]
+
+
+def parse_address(text: str) -> Address:
+    """Read HOST:PORT or [IPv6]:PORT.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+async def record(settings: RecordSettings, sink: ByteSink, faults: Faults | None = None) -> str:
+    """Run one workload and write its history; return one line of summary.
+
+    Args:
+        faults: Runs beside the work, marks in the history what it does, and heals everything before it returns; the
+            quiet phase waits for it.
+    """
+    writer = HistoryWriter(sink, _header(settings))
+    async with trio.open_nursery() as nursery:
+        run = Run(settings, writer, nursery)
+        workload = WORKLOADS[settings.workload](run)
+        await workload.prepare()
+        async with trio.open_nursery() as busy:
+            if faults is not None:
+                busy.start_soon(faults, run)
+            with trio.move_on_after(settings.seconds):
+                await workload.work()
+        run.mark(Kind.QUIET)
+        await workload.finish()
+        await run.drain(workload.least_quiet_s)
+        await workload.read_final_state()
+        run.mark(Kind.DRAINED)
+        for client in run.clients:
+            client.give_up()
+        nursery.cancel_scope.cancel()
+    return f"{writer.records_written} records, {run.now_ns() / 1e9:.1f} s"
+
+
+def _header(settings: RecordSettings) -> Header:
+    return Header(
+        workload=settings.workload,
+        seed=settings.seed,
+        broker=tuple(f"{host}:{port}" for host, port in settings.brokers),
+        software=settings.software,
+        settings={
+            "seconds": settings.seconds,
+            "clients": settings.clients,
+            "operations_per_s": settings.operations_per_s,
+            "detection_s": settings.detection_s,
+            "drain_s": settings.drain_s,
+        },
+    )

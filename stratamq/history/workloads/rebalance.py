@@ -1,0 +1,42 @@
+"""rebalance: queues, registers and fights for sessions at once, over many sessions and topics (R16).
+
+The placement is changed by whoever runs the recording; every promise must hold meanwhile, so the work is a bit of
+everything that placement moves: queues, in-flight messages, retained topics, session owners.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from stratamq.history.run import Run
+from stratamq.history.workloads.queue import QueueWorkload
+from stratamq.history.workloads.retained import RetainedWorkload
+from stratamq.history.workloads.takeover import TakeoverWorkload
+from stratamq.history.workloads.workload import Workload
+
+__all__ = ["RebalanceWorkload"]
+
+
+class RebalanceWorkload(Workload):
+    """The parts share run and broker; their programs, and so client identifiers and topics, are apart."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.parts = [part(run) for part in (QueueWorkload, RetainedWorkload, TakeoverWorkload)]
+
+    async def prepare(self) -> None:
+        for part in self.parts:
+            await part.prepare()
+
+    async def work(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for part in self.parts:
+                nursery.start_soon(part.work)
+
+    async def finish(self) -> None:
+        for part in self.parts:
+            await part.finish()
+
+    async def read_final_state(self) -> None:
+        for part in self.parts:
+            await part.read_final_state()

@@ -1,0 +1,83 @@
+"""routes: subscribe and unsubscribe churn, with publishes timed around SUBACK and UNSUBACK (R4, R5).
+
+Every round uses a topic of its own: another client publishes while SUBSCRIBE is on its way, right after SUBACK, and
+after UNSUBACK. A subscription whose message did not come in time is left standing, so that the end of the run
+can tell late from lost; their number is bounded.
+"""
+
+from __future__ import annotations
+
+import random
+
+import trio
+
+from stratamq.history.client import ClientOptions, RecordingClient
+from stratamq.history.operations import Phase
+from stratamq.history.run import Run
+from stratamq.history.workloads.workload import Workload
+
+PATIENCE_S = 1.0  # for a message before its subscription is left standing
+LEFT_STANDING_MAX = 20  # per client
+AFTER_UNSUBACK_S = 0.02  # for a message that must not come
+
+__all__ = ["RoutesWorkload"]
+
+
+class RoutesWorkload(Workload):
+    """Half of the clients subscribe, durable and ephemeral ones, half publish for them."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        half = self.count(8) // 2
+        self.topic_root = run.name("routes")
+        self.subscribers = [run.client(f"s{i}", _subscriber_options(i)) for i in range(half)]
+        self.publishers = [run.client(f"p{i}", ClientOptions(protocol_version=5)) for i in range(half)]
+
+    async def prepare(self) -> None:
+        for client in (*self.subscribers, *self.publishers):
+            self.run.start_member(client, {})
+        await self.run.members_ready()
+
+    async def work(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for subscriber in self.subscribers:
+                nursery.start_soon(self._churn, subscriber)
+
+    async def _churn(self, subscriber: RecordingClient) -> None:
+        rng = self.run.rng(subscriber.process)
+        left_standing = count = 0
+        while left_standing < LEFT_STANDING_MAX:
+            count += 1
+            await subscriber.wait_connected()
+            left_standing += not await self._round(subscriber, rng, count)
+            await trio.sleep(rng.uniform(0, 2) / self.run.settings.operations_per_s)
+
+    async def _round(self, subscriber: RecordingClient, rng: random.Random, count: int) -> bool:
+        """Subscribe, publish around it, unsubscribe; return False when the subscription is left standing."""
+        topic = f"{self.topic_root}/{subscriber.process}/{count}/x"
+        topic_filter = rng.choice((topic, topic[:-1] + "+", topic[:-2] + "/#", topic.replace(self.topic_root, "+")))
+        publisher, other = rng.choice(self.publishers), rng.choice(self.publishers)
+        name = f"{subscriber.process}-{count}"
+        async with trio.open_nursery() as nursery:  # answered or not, its topic is then known to the broker
+            nursery.start_soon(self.run.publish, other, topic, f"{name}-overlap", 1, set[str]())
+            subscribing = subscriber.subscribe(topic_filter, 1)
+            if subscribing is None or await subscribing.outcome() is not Phase.OK:
+                return True
+        ephemeral = subscriber.options.expiry_in_force_s == 0
+        for number in range(rng.randint(1, 3)):
+            await self.run.publish(publisher, topic, f"{name}-{number}", rng.choice((1, 2)), {subscriber.client_id})
+        for earlier in range(number + 1):
+            if not await self.run.delivered(f"{name}-{earlier}", PATIENCE_S):
+                return ephemeral and not subscriber.connected
+        unsubscribing = subscriber.unsubscribe(topic_filter)
+        if unsubscribing is not None and await unsubscribing.outcome() is Phase.OK:
+            await self.run.publish(other, topic, f"{name}-after", 1, set())
+            await trio.sleep(AFTER_UNSUBACK_S)
+        return True
+
+
+def _subscriber_options(number: int) -> ClientOptions:
+    version = 5 if number % 4 < 2 else 4
+    if number % 2:
+        return ClientOptions(protocol_version=version)
+    return ClientOptions(protocol_version=version, clean_start=True, session_expiry_interval_s=0)

@@ -1,0 +1,79 @@
+"""A Mosquitto of our own for tests: free port, temporary configuration, killed and started at will."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+EXECUTABLE = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+INSTALLED = Path(EXECUTABLE).exists()
+START_TIMEOUT_S = 5.0
+
+__all__ = ["INSTALLED", "Mosquitto", "running_mosquitto"]
+
+
+class Mosquitto:
+    """One broker process on loopback."""
+
+    def __init__(self, folder: Path, persistence: bool) -> None:
+        self.port = _free_port()
+        self._process: trio.Process | None = None
+        self._config = folder / "mosquitto.conf"
+        lines = [
+            f"listener {self.port} 127.0.0.1",
+            "allow_anonymous true",
+            "max_queued_messages 0",
+            "log_type error",
+            f"persistence {'true' if persistence else 'false'}",
+            f"persistence_location {folder}/",
+            "autosave_interval 1",
+        ]
+        self._config.write_text("\n".join(lines) + "\n")
+
+    async def start(self) -> None:
+        """Start and wait until it accepts connections."""
+        self._process = await trio.lowlevel.open_process(
+            [EXECUTABLE, "-c", str(self._config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        with trio.fail_after(START_TIMEOUT_S):
+            while True:
+                try:
+                    stream = await trio.open_tcp_stream("127.0.0.1", self.port)
+                except OSError:
+                    await trio.sleep(0.01)  # there is nothing to wait on for a port to open
+                    continue
+                await stream.aclose()
+                return
+
+    async def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            await self._process.wait()
+            self._process = None
+
+
+@asynccontextmanager
+async def running_mosquitto(folder: Path, persistence: bool = False) -> AsyncIterator[Mosquitto]:
+    """Run a broker for the length of a block."""
+    broker = Mosquitto(folder, persistence)
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        with trio.CancelScope(shield=True):
+            await broker.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
