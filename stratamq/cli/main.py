@@ -1,0 +1,67 @@
+"""The ``stratamq`` command: every verb, and what its exit code means (conf/errors.py).
+
+Decides which verbs there are and how errors are shown: expected ones as lines without a traceback. Each command imports
+what it needs when it runs, so that ``--help`` and a node's start pay for nothing else.
+"""
+
+import sys
+from collections.abc import Iterator
+
+import typer
+
+from conf.errors import ExitCode, UserError
+from stratamq.cli import config, mounted, operator, tiers, up
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="stratamq",
+    help="A distributed MQTT 3.1.1 / 5.0 broker in layers: edge, router, storage.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # importing rich costs more than all of --help
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for room in (up, tiers, operator, config, mounted):
+    room.register(app)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from stratamq.version import VERSION
+
+    typer.echo(f"stratamq {VERSION}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command line; returns its exit code."""
+    try:
+        app(args=arguments, prog_name="stratamq", standalone_mode=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except UserError as error:
+        return report([error])
+    except BaseExceptionGroup as group:
+        errors = list(_leaves(group))
+        expected = [error for error in errors if isinstance(error, UserError)]
+        if expected and len(expected) == len(errors):
+            return report(expected)
+        raise
+    return ExitCode.OK
+
+
+def report(errors: list[UserError]) -> int:
+    """Show expected errors, one line per mistake, and return the exit code."""
+    for line in dict.fromkeys(line for error in errors for line in error.message.split("\n")):
+        print(f"stratamq: {line}", file=sys.stderr)
+    return max(error.exit_code for error in errors)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

@@ -1,0 +1,154 @@
+"""Verbs that a router answers: ``cluster``, ``node``, ``ring``.
+
+Finds a router (``--router``, STRATAMQ_ROUTER, or the `up` that runs over ``--data``), asks, prints. What a verb means
+is the router's business; here are only its name and its arguments.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratamq.cli.output import OutputFormat, OutputOption, render
+
+if TYPE_CHECKING:
+    from wire.tls import LinkContexts
+
+__all__ = ["ask", "register"]
+
+RouterOption = Annotated[
+    str, typer.Option("--router", help="host:port of a router; default: STRATAMQ_ROUTER, or --data.")
+]
+DataOption = Annotated[Path, typer.Option("--data", help="Folder of a running `stratamq up`; also its certificates.")]
+DATA = Path("data")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach the routers of a cluster."""
+
+    cluster: str
+    routers: list[str]
+    contexts: "LinkContexts | None"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the groups, each also under its plural."""
+    groups = {"cluster": _cluster(), "node": _node(), "ring": _ring()}
+    texts = {"cluster": "The cluster as a whole.", "node": "Its nodes.", "ring": "Where everything lives, and why."}
+    for name, group in groups.items():
+        app.add_typer(group, name=name, help=texts[name], no_args_is_help=True)
+        app.add_typer(group, name=f"{name}s", hidden=True, no_args_is_help=True)
+
+
+def _cluster() -> typer.Typer:
+    group = _group()
+    _verb(group, "cluster status", "Leader, epochs, and every node with its lease.")
+    return group
+
+
+def _node() -> typer.Typer:
+    group = _group()
+    _verb(group, "node list", "Every node: tier, state, address, incarnation.")
+    return group
+
+
+def _ring() -> typer.Typer:
+    group = _group()
+    _verb(group, "ring show", "Partitions and shards: primary, copies, epochs.")
+    _verb(group, "ring plan", "The moves that a rebalance would make; changes nothing.")
+    _verb(group, "ring verify", "Compare what the nodes hold with the map.")
+    _verb(group, "ring export", "The whole map.")
+
+    @group.command("explain", help="Where a client or a topic lives, and why.")
+    def explain(
+        key: Annotated[str, typer.Argument(help="Client identifier or topic.", metavar="CLIENT_ID|TOPIC")],
+        router: RouterOption = "",
+        data: DataOption = DATA,
+        output: OutputOption = OutputFormat.TABLE,
+    ) -> None:
+        show("ring explain", {"key": key}, router, data, output)
+
+    return group
+
+
+def _group() -> typer.Typer:
+    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _verb(group: typer.Typer, verb: str, text: str) -> Callable[..., None]:
+    def command(router: RouterOption = "", data: DataOption = DATA, output: OutputOption = OutputFormat.TABLE) -> None:
+        show(verb, {}, router, data, output)
+
+    group.command(verb.partition(" ")[2], help=text)(command)
+    return command
+
+
+def show(verb: str, arguments: dict[str, object], router: str, data: Path, output: OutputFormat) -> None:
+    """Ask, print, and end with the reply's exit code."""
+    from conf.errors import ExitCode, UserError
+
+    reply = ask(verb, arguments, router, data)
+    if reply.result is not None:
+        typer.echo(render(reply.result, output))
+    if not reply.ok:
+        raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
+    if reply.exit_code:
+        raise typer.Exit(reply.exit_code)
+
+
+def ask(verb: str, arguments: dict[str, object], router: str, data: Path) -> Any:
+    """Return the AdminReply of the first router that can be reached.
+
+    Raises:
+        UserError: No router is known, none answers (exit code 4), or access is refused.
+    """
+    import trio
+
+    from conf.errors import ExitCode, UserError
+    from wire.messages import Admin
+    from wire.request import request
+
+    access = find_access(router, data)
+    failures = []
+    for address in access.routers:
+        message = Admin(request=1, verb=verb, arguments=arguments)
+        try:
+            return trio.run(_request, request, address, access, message)
+        except UserError as error:
+            if error.exit_code != ExitCode.NOT_READY:
+                raise
+            failures.append(error.message)
+    raise UserError("\n".join(failures), ExitCode.NOT_READY)
+
+
+async def _request(request: Any, address: str, access: Access, message: object) -> object:
+    return await request(address, access.contexts, message, cluster=access.cluster)
+
+
+def find_access(router: str, data: Path) -> Access:
+    """Find out whom to ask and as whom.
+
+    Raises:
+        UserError: Nothing says where a router is, or the operator's certificate cannot be used.
+    """
+    import json
+
+    from conf.errors import ExitCode, UserError
+    from wire.tls import CertificateFiles, link_contexts
+
+    named = router or os.environ.get("STRATAMQ_ROUTER", "")
+    try:
+        running = json.loads((data / "up.json").read_text())
+    except (OSError, ValueError):
+        folder = data / "tls"
+        if not named:
+            why = "give --router, set STRATAMQ_ROUTER, or point --data at the folder of a running `stratamq up`"
+            raise UserError(f"no router is known: {why} ({data / 'up.json'} is not there)", ExitCode.USAGE) from None
+        running = {"cluster": os.environ.get("STRATAMQ_CLUSTER", "stratamq"), "routers": [], "tls": str(folder)}
+    tls = Path(running["tls"])
+    files = CertificateFiles(tls / "operator.pem", tls / "operator.key", tls / "ca.pem")
+    return Access(running["cluster"], [named] if named else running["routers"], link_contexts(files))

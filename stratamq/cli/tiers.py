@@ -1,0 +1,107 @@
+"""``stratamq edge | router | storage``: one node in the foreground.
+
+Loads the configuration, sets up the log, checks the compiled modules, then hands over to the tier's service, which runs
+until it is told to stop.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["register"]
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="TOML file; see conf/ for the defaults.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="room.key=value, over file and environment.")]
+ReadyOption = Annotated[int, typer.Option("--ready-fd", hidden=True, help="One line of JSON is written when ready.")]
+LifelineOption = Annotated[int, typer.Option("--lifeline-fd", hidden=True, help="Stop at its end of file.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the three commands."""
+    for tier, text in (
+        ("edge", "Run a connection node: MQTT clients connect here."),
+        ("router", "Run a routing node: the cluster's map and topic routes."),
+        ("storage", "Run a storage node: durable sessions, queues, retained messages."),
+    ):
+        app.command(tier, help=text)(_command(tier))
+
+
+def _command(tier: str) -> Callable[..., None]:
+    def command(
+        config: ConfigOption = None,
+        settings: SetOption = None,
+        ready_fd: ReadyOption = -1,
+        lifeline_fd: LifelineOption = -1,
+    ) -> None:
+        raise typer.Exit(run_tier(tier, config, settings or [], ready_fd, lifeline_fd))
+
+    return command
+
+
+def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -1, lifeline_fd: int = -1) -> int:
+    """Run one node until it is told to stop; returns the exit code.
+
+    Raises:
+        UserError: Anything an operator can mend.
+    """
+    from conf.logs import configure_logs
+    from stratamq.rooms import load_config, service_main
+
+    if lifeline_fd >= 0:
+        threading.Thread(target=_watch_lifeline, args=(lifeline_fd,), name="lifeline", daemon=True).start()
+    settings = load_config(tier, config, flags)
+    configure_logs(settings.logs, settings.node.id)
+    _prepare_data_dir(settings.node.data_dir)
+    _check_compiled()
+    return service_main(tier)(settings, lambda addresses: _tell_ready(ready_fd, addresses))
+
+
+def _check_compiled() -> None:
+    from conf.compiled import NotCompiled, require_compiled
+    from conf.errors import UserError
+
+    try:
+        require_compiled()
+    except NotCompiled as error:
+        raise UserError(str(error)) from None
+
+
+def _prepare_data_dir(folder: Path) -> None:
+    from conf.errors import UserError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"data folder {folder} cannot be written: {error.strerror or error}") from None
+
+
+def _tell_ready(descriptor: int, addresses: dict[str, object]) -> None:
+    """Write the one line that whoever started this node waits for."""
+    import json
+
+    if descriptor >= 0:
+        with contextlib.suppress(OSError), os.fdopen(descriptor, "w") as pipe:
+            pipe.write(json.dumps({"ready": True, "addresses": addresses}) + "\n")
+    else:
+        import logging
+
+        logging.getLogger("stratamq").info("ready: %s", json.dumps(addresses))
+
+
+def _watch_lifeline(descriptor: int) -> None:
+    """Stop when whoever started this node is gone, however it ended: nobody is left to stop it otherwise."""
+    with contextlib.suppress(OSError):
+        while os.read(descriptor, 1):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(10.0)  # a clean stop takes less; the process ends under this thread
+    os.kill(os.getpid(), signal.SIGKILL)

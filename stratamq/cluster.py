@@ -1,0 +1,182 @@
+"""``stratamq up``: a whole cluster on this machine, each tier as its own process.
+
+Decides the course of events and what is printed; ``stratamq/local_plan.py`` decides what there is, and
+``stratamq/processes.py`` keeps it running. State survives a restart under the data folder.
+"""
+
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import trio
+
+from conf.errors import ExitCode, UserError
+from stratamq.local_plan import CLUSTER, ClusterPlan, NodePlan, UpOptions, make_plan
+from stratamq.processes import Nodes
+
+__all__ = ["UpOptions", "run_up"]
+
+
+def run_up(options: UpOptions) -> int:
+    """Run a cluster until SIGINT, SIGTERM or SIGHUP; returns the exit code.
+
+    Raises:
+        UserError: It could not be started; what was started has been stopped.
+    """
+    began = time.monotonic()
+    with _data_folder(options) as data:
+        plan = make_plan(options, data, datetime.datetime.now(datetime.UTC))
+        return trio.run(_Up(options, plan, began).run)
+
+
+@contextlib.contextmanager
+def _data_folder(options: UpOptions) -> Iterator[Path]:
+    """Yield the folder, locked; a temporary one is removed afterwards."""
+    if options.data is None:
+        data = Path(tempfile.mkdtemp(prefix="stratamq-"))
+    else:
+        data = options.data
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        lock = (data / "up.lock").open("a+")
+    except OSError as error:
+        raise UserError(f"data folder {data} cannot be written: {error.strerror or error}") from None
+    try:
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(f"another `stratamq up` runs over {data}: stop it, or name another --data") from None
+            yield data
+    finally:
+        if options.data is None:
+            shutil.rmtree(data, ignore_errors=True)
+
+
+class _Up:
+    """One run."""
+
+    def __init__(self, options: UpOptions, plan: ClusterPlan, began: float) -> None:
+        self._options = options
+        self._plan = plan
+        self._began = began
+        self._all_ready = False
+        self._nodes = Nodes(
+            plan.nodes,
+            options.settings,
+            say=self._say,
+            changed=self._write_state,
+            logs=None if options.foreground else plan.data / "logs",
+            restart=options.restart,
+        )
+
+    async def run(self) -> int:
+        """Start, say where everything is, and stop when told to."""
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._stop_on_signal, signals, nursery.cancel_scope)
+                    await nursery.start(self._nodes.run)
+                    self._all_ready = True
+                    self._write_state()
+                    self._announce()
+            finally:
+                self._state_file.unlink(missing_ok=True)
+        return ExitCode.OK
+
+    async def _stop_on_signal(self, signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        async for _number in signals:
+            self._say("stopping ...")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._second_signal, signals, scope)
+                await self._nodes.stop()
+                nursery.cancel_scope.cancel()
+            self._say("stopped")
+            scope.cancel()
+            return
+
+    async def _second_signal(self, signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        async for _number in signals:
+            self._say("killed")
+            scope.cancel()
+            return
+
+    # -- what is said
+
+    def _say(self, line: str) -> None:
+        print(line, flush=True)
+
+    def _announce(self) -> None:
+        plan, options = self._plan, self._options
+        counts = f"{options.routers} router, {options.storages} storage, {options.edges} edge"
+        copies = "1 copy" if plan.replicas == 1 else f"{plan.replicas} copies"
+        where = "a temporary folder" if options.data is None else f"{plan.data}/"
+        seconds = time.monotonic() - self._began
+        self._say(
+            f"StrataMQ is ready after {seconds:.1f} s: {counts}; {copies} of every message, synced; state in {where}"
+        )
+        self._say("")
+        described = self._nodes.describe()
+        for node in plan.nodes:
+            self._say(f"  {node.name:10} {_addresses(node, described.get(node.name, {}))}")
+        edges = plan.of_tier("edge")
+        authority = _short(plan.tls / "ca.pem")
+        say_to, hear_from = edges[-1].listeners["tls"], edges[0].listeners["tls"]
+        self._say("")
+        self._say("Try it, in two terminals:" if len(edges) == 1 else "Try it, in two terminals, each on its own edge:")
+        self._say("")
+        self._say(f"  mosquitto_sub -h localhost -p {hear_from} --cafile {authority} -t 'hello/#' -v")
+        self._say(f"  mosquitto_pub -h localhost -p {say_to} --cafile {authority} -t hello/world -m 'Hello' -q 1")
+        self._say("")
+        folder = "" if plan.data == Path("data") else f" --data {_short(plan.data)}"
+        self._say(f"  stratamq cluster status{folder}        Ctrl-C stops everything")
+        if not options.foreground:
+            self._say(f"  logs: {_short(plan.data / 'logs')}/")
+        self._say("")
+
+    # -- what other commands read
+
+    @property
+    def _state_file(self) -> Path:
+        return self._plan.data / "up.json"
+
+    def _write_state(self) -> None:
+        """Write where the routers are and who runs, for the command line and for tests."""
+        if not self._all_ready:
+            return
+        state = {
+            "pid": os.getpid(),
+            "cluster": CLUSTER,
+            "routers": list(self._plan.routers),
+            "tls": str(self._plan.tls.resolve()),
+            "nodes": self._nodes.describe(),
+            "listeners": {node.name: node.listeners for node in self._plan.of_tier("edge")},
+        }
+        temporary = self._state_file.with_suffix(".new")
+        with contextlib.suppress(OSError):  # the folder was removed under us: the cluster itself goes on
+            temporary.write_text(json.dumps(state, indent=1) + "\n")
+            temporary.replace(self._state_file)
+
+
+def _addresses(node: NodePlan, described: dict[str, object]) -> str:
+    words = [f"{name} localhost:{port}" for name, port in node.listeners.items()]
+    addresses = described.get("addresses")
+    if isinstance(addresses, dict):
+        words += [f"{name} {address}" for name, address in addresses.items() if isinstance(address, str)]
+    return ", ".join(words)
+
+
+def _short(path: Path) -> str:
+    """Return a path as a person at this prompt would write it."""
+    absolute = path.resolve()
+    with contextlib.suppress(ValueError):
+        return str(absolute.relative_to(Path.cwd()))
+    return str(absolute)

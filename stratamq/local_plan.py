@@ -1,0 +1,254 @@
+"""What a local cluster consists of: nodes, ports, certificates, one configuration file per node.
+
+Decides names, ports and the defaults of `stratamq up`; starts nothing (``stratamq/processes.py``). Ports that nobody
+named are chosen here, before anything starts: all tiers start at once, and a restarted node comes back where it was.
+"""
+
+import datetime
+import json
+import random
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conf.errors import ExitCode, UserError
+from membership.keyring import generate_key, write_key_file
+from stratamq.rooms import load_config
+from stratamq.toml_text import toml_document
+from wire.authority import DevelopmentAuthority
+
+__all__ = ["ClusterPlan", "NodePlan", "UpOptions", "make_plan"]
+
+CLUSTER = "local"
+TLS_PORT = 8883  # edge i: plus i; a free one where taken
+ROUTER_PORT = 7947  # router i: plus 10 i; likewise
+# Below the range from which Linux takes ports of outgoing connections: nobody snatches one before its node binds it.
+CHOSEN_PORTS = range(20_000, 32_000)
+CHOICES_MAX = 1000
+REPLICAS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """The command line of `stratamq up`; ``data`` None is ephemeral, a port None is not named."""
+
+    edges: int = 2
+    routers: int = 1
+    storages: int = 1
+    data: Path | None = Path("data")
+    tls_port: int | None = None
+    plain_port: int | None = None
+    ws_port: int | None = None
+    settings: tuple[str, ...] = ()
+    foreground: bool = False
+    restart: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """One process."""
+
+    name: str
+    tier: str
+    config: Path
+    listeners: dict[str, int] = field(default_factory=dict)  # edges: "tls" | "plain" | "ws" -> port
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """All processes, in the order in which they are stopped last to first: routers, storages, edges."""
+
+    data: Path
+    tls: Path
+    nodes: tuple[NodePlan, ...]
+    routers: tuple[str, ...]  # addresses of links
+    replicas: int
+
+    def of_tier(self, tier: str) -> list[NodePlan]:
+        """Return the nodes of a tier."""
+        return [node for node in self.nodes if node.tier == tier]
+
+
+class _Ports:
+    """Hands out ports, each once, and remembers those that must not move between runs."""
+
+    def __init__(self, data: Path) -> None:
+        self._file = data / "ports.json"
+        self._given: set[int] = set()
+        self._rng = random.Random()
+        try:
+            self._saved: dict[str, int] = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            self._saved = {}
+
+    def exactly(self, port: int) -> int:
+        """Return the port that was asked for, or a chosen one for 0; that it is free is seen when its node binds it."""
+        if port == 0:
+            return self.choose()
+        if port > 65535:
+            raise UserError(f"port {port}: the ports of all edges must be below 65536", ExitCode.USAGE)
+        if not _is_free(port):
+            raise UserError(f"port {port} is in use: stop what listens there, or name another port (0: choose one)")
+        self._given.add(port)
+        return port
+
+    def preferably(self, port: int) -> int:
+        """Return a port if it is free, otherwise a chosen one."""
+        return self._take(port) or self.choose()
+
+    def choose(self) -> int:
+        """Return a free port."""
+        for _ in range(CHOICES_MAX):
+            port = self._take(self._rng.choice(CHOSEN_PORTS))
+            if port:
+                return port
+        raise UserError(f"no free port between {CHOSEN_PORTS.start} and {CHOSEN_PORTS.stop}")
+
+    def saved(self, key: str, preferred: int | None) -> int:
+        """Return the port of an earlier run if it is free, otherwise the preferred or a chosen one; keeps it."""
+        port = self._take(self._saved.get(key, 0)) or (
+            self.choose() if preferred is None else self.preferably(preferred)
+        )
+        self._saved[key] = port
+        self._file.write_text(json.dumps(self._saved, indent=1) + "\n")
+        return port
+
+    def _take(self, port: int) -> int:
+        if not 0 < port <= 65535 or port in self._given or not _is_free(port):
+            return 0
+        self._given.add(port)
+        return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the node will: TIME_WAIT does not count
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def make_plan(options: UpOptions, data: Path, now: datetime.datetime) -> ClusterPlan:
+    """Choose ports, make certificates that are missing, and write each node's configuration.
+
+    Raises:
+        UserError: Mistakes in the options or settings (all of them, exit code 2), ports in use, unwritable folder.
+    """
+    if options.routers not in (1, 3, 5):
+        raise UserError(f"--routers {options.routers}: a Raft group has 1, 3 or 5 members", ExitCode.USAGE)
+    ephemeral = options.data is None
+    try:
+        ports = _Ports(data)
+        names = [f"router-{index}" for index in range(options.routers)]
+        links = [ports.saved(name, None if ephemeral else ROUTER_PORT + 10 * i) for i, name in enumerate(names)]
+        routers = tuple(f"127.0.0.1:{port}" for port in links)
+        plan = _Writer(options, data, ports, dict(zip(names, routers, strict=True)), now).write()
+    except OSError as error:
+        raise UserError(f"data folder {data} cannot be written: {error.strerror or error}") from None
+    _check(plan, options.settings)
+    return plan
+
+
+def _check(plan: ClusterPlan, settings: Sequence[str]) -> None:
+    """Load every tier's configuration once, so that mistakes are told here and not by each process."""
+    lines: list[str] = []
+    for tier in ("edge", "router", "storage"):
+        try:
+            load_config(tier, plan.of_tier(tier)[0].config, settings)
+        except UserError as error:
+            lines += error.message.split("\n")
+    if lines:
+        raise UserError("\n".join(dict.fromkeys(lines)), ExitCode.USAGE)
+
+
+class _Writer:
+    """Writes certificates and configuration files of one cluster."""
+
+    def __init__(
+        self, options: UpOptions, data: Path, ports: _Ports, routers: dict[str, str], now: datetime.datetime
+    ) -> None:
+        self._options = options
+        self._data = data
+        self._ports = ports
+        self._routers = routers
+        self._authority = DevelopmentAuthority(data / "tls", CLUSTER, now)
+        self._replicas = min(REPLICAS_MAX, options.storages)
+        self._gossip_seed = f"127.0.0.1:{ports.saved('router-0.gossip', None)}"
+
+    def write(self) -> ClusterPlan:
+        """Write everything; returns the plan."""
+        self._authority.operator()
+        self._authority.client()
+        nodes = [self._router(name) for name in self._routers]
+        nodes += [self._storage(f"storage-{index}") for index in range(self._options.storages)]
+        nodes += [self._edge(f"edge-{index}", index) for index in range(self._options.edges)]
+        tls = self._authority.folder
+        return ClusterPlan(self._data, tls, tuple(nodes), tuple(self._routers.values()), self._replicas)
+
+    def _router(self, name: str) -> NodePlan:
+        room: dict[str, object] = {"replicas": self._replicas, "min_in_sync": max(1, self._replicas - 1)}
+        if len(self._routers) > 1:
+            room["members"] = [f"{member}@{address}" for member, address in self._routers.items()]
+        port = int(self._routers[name].rpartition(":")[2])
+        return self._node(name, "router", {"router": room}, link_port=port)
+
+    def _storage(self, name: str) -> NodePlan:
+        return self._node(name, "storage", {}, link_port=0)
+
+    def _edge(self, name: str, index: int) -> NodePlan:
+        options, ports = self._options, self._ports
+        server = self._authority.server()
+        shown = {"certificate": server.certificate, "key": server.key, "client_ca": server.authority}
+        if options.tls_port is not None:
+            tls_port = ports.exactly(options.tls_port and options.tls_port + index)
+        elif options.data is None:
+            tls_port = ports.choose()
+        else:
+            tls_port = ports.preferably(TLS_PORT + index)
+        listeners: dict[str, dict[str, object]] = {"tls": {"port": tls_port, "tls": True, **shown}}
+        for listener, base, protocol in (("plain", options.plain_port, "mqtt"), ("ws", options.ws_port, "ws")):
+            if base is not None:
+                port = ports.exactly(base and base + index)
+                listeners[listener] = {"port": port, "tls": False, "protocol": protocol}
+        for table in listeners.values():
+            table |= {"bind": "127.0.0.1", "allow_anonymous": True}
+        room = {"user_property_bytes_max": 128 * 1024, "listeners": listeners}
+        node = self._node(name, "edge", {"edge": room}, link_port=0)
+        node.listeners.update({listener: int(str(table["port"])) for listener, table in listeners.items()})
+        return node
+
+    def _gossip_key(self) -> Path:
+        path = self._authority.folder / "gossip.key"
+        if not path.exists():
+            write_key_file(path, [generate_key()])
+        return path
+
+    def _node(self, name: str, tier: str, rooms: dict[str, dict[str, object]], *, link_port: int) -> NodePlan:
+        certificate = self._authority.node(tier, name)
+        folder = self._data / name
+        folder.mkdir(parents=True, exist_ok=True)
+        node: dict[str, object] = {
+            "cluster": CLUSTER,
+            "id": name,
+            "data_dir": folder,
+            "seeds": list(self._routers.values()),
+            "link_bind": "127.0.0.1",
+            "link_port": link_port,
+            "certificate": certificate.certificate,
+            "key": certificate.key,
+            "authority": certificate.authority,
+        }
+        gossip: dict[str, object] = {
+            "cluster": CLUSTER,
+            "bind": self._gossip_seed if name == "router-0" else "127.0.0.1:0",
+            "seeds": [self._gossip_seed],
+            "profile": "local",
+            "key_file": self._gossip_key(),
+        }
+        document: dict[str, dict[str, object]] = {"node": node, "membership": gossip, **rooms}
+        config = folder / f"{tier}.toml"
+        config.write_text(f"# Written by `stratamq up` at every start.\n{toml_document(document)}")
+        return NodePlan(name, tier, config)

@@ -1,0 +1,176 @@
+"""Generates what is said about settings twice: ``docs/settings.md`` and the default files ``conf/<tier>.toml``.
+
+``python -m stratamq.manual`` writes them, ``--check`` says whether they are current. Text, defaults and bounds come
+from the models; only what the shipped files switch on, against the defaults of ``stratamq up``, is listed here.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from conf.edge_settings import ListenerSettings
+from conf.settings import ROOMS, TIERS
+from stratamq.rooms import membership_model
+from stratamq.toml_text import toml_literal
+
+__all__ = ["documents", "main"]
+
+ROOT = Path(__file__).parent.parent
+
+# What the shipped files say differently from the defaults, which are those of a local cluster.
+SHIPPED: dict[str, dict[str, str]] = {
+    "edge": {
+        "node.id": '"edge-0"',
+        "node.data_dir": '"data/edge"',
+        "node.seeds": '["127.0.0.1:7947"]',
+        "node.link_port": "7949",
+        "edge.connect_rate_max": "1000.0",
+        "edge.publish_rate_max": "10000.0",
+        "metrics.port": "9749",
+    },
+    "router": {
+        "node.id": '"router-0"',
+        "node.data_dir": '"data/router"',
+        "node.link_port": "7947",
+        "metrics.port": "9747",
+    },
+    "storage": {
+        "node.id": '"storage-0"',
+        "node.data_dir": '"data/storage"',
+        "node.seeds": '["127.0.0.1:7947"]',
+        "node.link_port": "7948",
+        "metrics.port": "9748",
+    },
+}
+CERTIFICATES = {"certificate": "{tier}-0.pem", "key": "{tier}-0.key", "authority": "ca.pem"}
+
+LISTENERS = """
+# Listeners: one table each; the name is the label in metrics and logs. Keys and defaults: docs/settings.md.
+
+[edge.listeners.tls]
+bind = "0.0.0.0"
+port = 8883
+tls = true
+certificate = "data/tls/server.pem"
+key = "data/tls/server.key"
+# A client certificate is verified when one is presented; require it with require_client_certificate = true.
+client_ca = "data/tls/ca.pem"
+
+# Plain and anonymous, therefore on loopback only.
+[edge.listeners.local]
+bind = "127.0.0.1"
+port = 1883
+tls = false
+allow_anonymous = true
+
+# [edge.listeners.ws]
+# bind = "0.0.0.0"
+# port = 8084
+# protocol = "ws"
+# tls = true
+# certificate = "data/tls/server.pem"
+# key = "data/tls/server.key"
+"""
+
+
+def documents() -> dict[Path, str]:
+    """Return every generated file with its content."""
+    rooms = {**ROOMS, "membership": membership_model()}
+    files = {ROOT / "docs" / "settings.md": _manual(rooms)}
+    for tier in TIERS:
+        files[ROOT / "conf" / f"{tier}.toml"] = _toml(tier, rooms)
+    return files
+
+
+# -- docs/settings.md
+
+
+def _manual(rooms: dict[str, type[BaseModel]]) -> str:
+    parts = [
+        "# Settings",
+        "",
+        "Generated from the models by `python -m stratamq.manual`; do not edit.",
+        "",
+        "Defaults < the file given with `--config` < the environment < `--set room.key=value`. In the environment a",
+        "setting is `STRATAMQ_<ROOM>__<KEY>`, a listener's is `STRATAMQ_EDGE__LISTENERS__<NAME>__<KEY>`. Unknown names",
+        "are errors, all of them reported at once, with exit code 2.",
+        "`stratamq config show --effective` tells each value and where it came from.",
+    ]
+    for name, model in rooms.items():
+        parts += ["", f"## {name}", "", *_table(model)]
+        if name == "edge":
+            parts += ["", "## edge.listeners.<name>", "", *_table(ListenerSettings)]
+    return "\n".join(parts) + "\n"
+
+
+def _table(model: type[BaseModel]) -> Iterator[str]:
+    yield "| key | default | bounds | what it is |"
+    yield "|---|---|---|---|"
+    for name, field in model.model_fields.items():
+        cells = (f"`{name}`", f"`{_default(field)}`", _bounds(field), field.description or "")
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default is PydanticUndefined and field.default_factory is None:
+        return "see text"
+    return toml_literal(field.get_default(call_default_factory=True))
+
+
+def _bounds(field: FieldInfo) -> str:
+    annotation: Any = field.annotation
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(annotation))
+    words = []
+    for item in field.metadata:
+        for attribute, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
+            bound = getattr(item, attribute, None)
+            if bound is not None:
+                words.append(f"{sign} {bound:g}" if isinstance(bound, float) else f"{sign} {bound}")
+    return ", ".join(words)
+
+
+# -- conf/<tier>.toml
+
+
+def _toml(tier: str, rooms: dict[str, type[BaseModel]]) -> str:
+    lines = [
+        f"# StrataMQ {tier}: every setting with its default (commented out) or with what this file says instead.",
+        f"# Start with: stratamq {tier} --config conf/{tier}.toml    Generated by python -m stratamq.manual.",
+    ]
+    shipped = dict(SHIPPED[tier])
+    for key, file in CERTIFICATES.items():
+        shipped[f"node.{key}"] = f'"data/tls/{file.format(tier=tier)}"'
+    for name in ("node", tier, "membership", "metrics", "logs"):
+        lines += ["", f"[{name}]"]
+        for key, field in rooms[name].model_fields.items():
+            if key == "listeners":
+                continue
+            lines += ["", f"# {field.description or key}"]
+            value = shipped.get(f"{name}.{key}")
+            lines.append(f"{key} = {value}" if value is not None else f"# {key} = {_default(field)}")
+        if name == "edge":
+            lines += LISTENERS.rstrip("\n").split("\n")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Write the files, or compare with ``--check``."""
+    stale = [path for path, text in documents().items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        if "--check" in sys.argv:
+            print(f"{path.relative_to(ROOT)} is not up to date: python -m stratamq.manual")
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(documents()[path])
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

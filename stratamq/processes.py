@@ -1,0 +1,248 @@
+"""The processes of a local cluster: start, wait until ready, start again when killed, stop in order.
+
+Each child gets two pipes: one on which it says that it is ready, and a lifeline whose end of file tells it that this
+process is gone. Children run in sessions of their own, so that Ctrl-C reaches only this process, which then stops them
+in order: edges, storage, routers.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from conf.errors import ExitCode, UserError
+from stratamq.local_plan import NodePlan
+
+__all__ = ["Nodes"]
+
+READY_TIMEOUT_S = 60.0  # a large store replays its log
+STOP_TIMEOUT_S = 10.0  # then kill
+BACKOFF_MIN_S = 0.2
+BACKOFF_MAX_S = 5.0
+STEADY_S = 30.0  # after this long a node counts as recovered
+RESTARTS_MAX = 8  # in a row without recovering; then it stays down
+LOG_BYTES_MAX = 16 * 1024 * 1024  # a longer log file starts anew with the node
+TAIL_LINES = 12
+
+
+class _Node:
+    """One child."""
+
+    def __init__(self, plan: NodePlan) -> None:
+        self.plan = plan
+        self.process: trio.Process | None = None
+        self.addresses: dict[str, Any] = {}
+        self.ready = trio.Event()
+        self.restarts = 0
+
+
+class Nodes:
+    """All children of one `stratamq up`.
+
+    Args:
+        say: Called with one line for a person.
+        changed: Called when a node became ready or ended, for whoever keeps a record.
+        logs: Folder of log files; None: the children write to our standard error.
+        restart: Start killed nodes again.
+        command: What runs a node, without the two pipes; tests have their own.
+    """
+
+    def __init__(
+        self,
+        plans: tuple[NodePlan, ...],
+        settings: tuple[str, ...] = (),
+        *,
+        say: Callable[[str], None],
+        changed: Callable[[], None],
+        logs: Path | None,
+        restart: bool,
+        command: Callable[[NodePlan], list[str]] | None = None,
+    ) -> None:
+        self._nodes = {plan.name: _Node(plan) for plan in plans}
+        self._command = command or partial(_command, settings)
+        self._say = say
+        self._changed = changed
+        self._logs = logs
+        self._restart = restart
+        self._stopping = False
+
+    def describe(self) -> dict[str, dict[str, object]]:
+        """Return tier, process id and addresses of every node that runs."""
+        return {
+            name: {"tier": node.plan.tier, "pid": node.process.pid, "addresses": node.addresses}
+            for name, node in self._nodes.items()
+            if node.process is not None
+        }
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Start all at once and keep them running until ``stop``; started when all are ready.
+
+        Raises:
+            UserError: A node did not get ready the first time; the others are stopped.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                for node in self._nodes.values():
+                    nursery.start_soon(self._keep, node)
+                for node in self._nodes.values():
+                    await node.ready.wait()
+                task_status.started()
+        finally:
+            self._stopping = True
+            self._kill_all()
+
+    async def stop(self) -> None:
+        """Stop tier by tier, each within a bound, then by force; ``run`` returns afterwards."""
+        self._stopping = True
+        for tier in ("edge", "storage", "router"):
+            processes = [n.process for n in self._nodes.values() if n.plan.tier == tier and n.process is not None]
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
+            with trio.move_on_after(STOP_TIMEOUT_S) as scope:
+                for process in processes:
+                    await process.wait()
+            if scope.cancelled_caught:
+                late = [process for process in processes if process.returncode is None]
+                self._say(f"{len(late)} {tier} did not stop within {STOP_TIMEOUT_S:g} s: killed")
+                for process in late:
+                    process.kill()
+
+    def _kill_all(self) -> None:
+        for node in self._nodes.values():
+            if node.process is not None and node.process.returncode is None:
+                node.process.kill()
+
+    async def _keep(self, node: _Node) -> None:
+        backoff = BACKOFF_MIN_S
+        while not self._stopping:
+            began = trio.current_time()
+            code = await self._run_once(node)
+            self._changed()
+            if self._stopping:
+                return
+            name = node.plan.name
+            ended = _how_it_ended(code)
+            if not node.ready.is_set():
+                raise UserError(self._why_not_ready(node, ended), code if code > 0 else ExitCode.FAILED)
+            if trio.current_time() - began > STEADY_S:
+                node.restarts, backoff = 0, BACKOFF_MIN_S
+            if not self._restart:
+                self._say(f"{name} {ended}; --no-restart: it stays down")
+                return
+            if code == ExitCode.USAGE or node.restarts >= RESTARTS_MAX:
+                self._say(f"{name} {ended}; it stays down after {node.restarts} restarts. {self._tail(node, 1)}")
+                return
+            node.restarts += 1
+            self._say(f"{name} {ended}; starting it again")
+            await trio.sleep(backoff)
+            backoff = min(BACKOFF_MAX_S, 2 * backoff)
+
+    async def _run_once(self, node: _Node) -> int:
+        """Run one life of a node; returns its exit code, negative for a signal."""
+        ready_read, ready_write = os.pipe()
+        life_read, life_write = os.pipe()
+        pipes = ["--ready-fd", str(ready_write), "--lifeline-fd", str(life_read)]
+        try:
+            with self._open_log(node) as log:
+                process = await trio.lowlevel.open_process(
+                    [*self._command(node.plan), *pipes],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(ready_write, life_read),
+                    start_new_session=True,
+                    env=_environment(),
+                )
+        except BaseException:
+            os.close(life_write)
+            os.close(ready_read)
+            raise
+        finally:
+            os.close(ready_write)
+            os.close(life_read)
+        node.process = process
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read_ready, node, ready_read)
+                await process.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            if process.returncode is None:
+                process.kill()
+            os.close(life_write)
+            node.process = None
+        return process.returncode if process.returncode is not None else -signal.SIGKILL
+
+    async def _read_ready(self, node: _Node, descriptor: int) -> None:
+        async with trio.lowlevel.FdStream(descriptor) as pipe:
+            line = b""
+            with trio.move_on_after(READY_TIMEOUT_S):
+                while not line.endswith(b"\n"):
+                    data = await pipe.receive_some(65536)
+                    if not data:
+                        break
+                    line += data
+        if line.endswith(b"\n"):
+            node.addresses = json.loads(line)["addresses"]
+            if node.ready.is_set():
+                self._say(f"{node.plan.name} is ready again")
+            node.ready.set()
+            self._changed()
+        elif node.process is not None and node.process.returncode is None and not self._stopping:
+            self._say(f"{node.plan.name} is not ready after {READY_TIMEOUT_S:g} s: killed")
+            node.process.kill()
+
+    # -- logs
+
+    def _log_path(self, node: _Node) -> Path | None:
+        return None if self._logs is None else self._logs / f"{node.plan.name}.log"
+
+    def _open_log(self, node: _Node) -> Any:
+        path = self._log_path(node)
+        if path is None:
+            return contextlib.nullcontext(sys.stderr)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.exists() and path.stat().st_size > LOG_BYTES_MAX
+        return path.open("wb" if fresh else "ab")
+
+    def _why_not_ready(self, node: _Node, ended: str) -> str:
+        tail = self._tail(node, TAIL_LINES)
+        mistakes = [line.removeprefix("stratamq: ") for line in tail.split("\n") if line.startswith("stratamq: ")]
+        if mistakes:
+            return "\n".join(f"{node.plan.name}: {line}" for line in mistakes)
+        return f"{node.plan.name} {ended} before it was ready" + (f":\n{tail}" if tail else "")
+
+    def _tail(self, node: _Node, lines: int) -> str:
+        path = self._log_path(node)
+        if path is None or not path.exists():
+            return ""
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 16_384))
+            return b"\n".join(file.read().splitlines()[-lines:]).decode(errors="replace")
+
+
+def _command(settings: tuple[str, ...], plan: NodePlan) -> list[str]:
+    flags = [word for setting in settings for word in ("--set", setting)]
+    return [sys.executable, "-m", "stratamq", plan.tier, "--config", str(plan.config), *flags]
+
+
+def _how_it_ended(code: int) -> str:
+    if code < 0:
+        return f"was killed ({signal.Signals(-code).name})"
+    return f"ended with exit code {code}"
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a child: ours, with this code first on the path wherever we were started."""
+    root = str(Path(__file__).parent.parent)
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
