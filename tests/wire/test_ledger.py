@@ -1,0 +1,79 @@
+"""The ack ledger: off costs nothing, on loses nothing silently."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wire.ledger import FileLedger, LedgerFull, LedgerSink, topic_hash
+
+
+def _lines(directory: Path) -> list[dict[str, Any]]:
+    lines = []
+    for path in sorted(directory.iterdir()):
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        lines += [json.loads(line) for line in data.splitlines()]
+    return lines
+
+
+def test_the_default_sink_takes_everything_and_keeps_nothing() -> None:
+    """A node without a ledger calls the same methods."""
+    sink = LedgerSink()
+    sink.acked(1, "e1/1/1", 1, "a/b", [3])
+    sink.flush()
+    sink.close(2)
+
+
+def test_records_survive_rotation_in_order(tmp_path: Path) -> None:
+    """Files rotate by size and by age; complete ones are compressed; every record is there once, in order."""
+    ledger = FileLedger(tmp_path / "e1", "e1", 7, "edge", 0, rotate_bytes=4_000, rotate_s=10.0)
+    for n in range(2_000):
+        ledger.acked(n, f"e1/7/{n}", 1, "a/b", [n % 4, 9])
+        if n % 10 == 0:
+            ledger.flush()
+    ledger.acked(20_000, "e1/7/late", 2, "a/c", ())
+    ledger.close(20_001)
+    lines = _lines(tmp_path / "e1")
+    assert [line["o"] for line in lines if line["e"] == "acked"] == [f"e1/7/{n}" for n in range(2_000)] + ["e1/7/late"]
+    assert lines[1] == {"e": "acked", "t": 0, "o": "e1/7/0", "q": 1, "h": topic_hash("a/b"), "ps": [0, 9]}
+    assert (lines[0]["e"], lines[0]["r"], lines[-1]["e"], lines[-1]["r"]) == ("started", "edge", "stopped", "closed")
+    assert len([p for p in (tmp_path / "e1").iterdir() if p.suffix == ".gz"]) > 5
+
+
+def test_flushed_records_survive_the_process(tmp_path: Path) -> None:
+    """What was flushed is in the file although nothing was closed; the next incarnation completes the file."""
+    ledger = FileLedger(tmp_path, "s1", 1, "storage", 0)
+    ledger.queued(5, "e1/7/1", 2, 3, 11, [(4, 9)])
+    ledger.flush()
+    FileLedger(tmp_path, "s1", 2, "storage", 10).close(11)
+    lines = _lines(tmp_path)
+    assert {"e": "queued", "t": 5, "o": "e1/7/1", "q": 2, "p": 3, "d": [[4, 9]], "op": 11} in lines
+    assert not list(tmp_path.glob("*.open"))
+
+
+@pytest.mark.parametrize("when_full", ["stop", "refuse"])
+def test_a_full_ledger_is_loud(tmp_path: Path, when_full: Any) -> None:
+    """Used-up space stops the ledger for good: it is said once, recorded, counted, and refused if so configured."""
+    said: list[str] = []
+    ledger = FileLedger(tmp_path, "s1", 1, "storage", 0, total_bytes_max=2_000, when_full=when_full, loud=said.append)
+    taken = 0
+    try:
+        for n in range(500):
+            ledger.finished("delivered", n, 1, 2, n)
+            ledger.flush()
+            taken += 1
+    except LedgerFull:
+        assert when_full == "refuse"
+    assert len(said) == 1 and ledger.unrecorded > 0
+    lines = _lines(tmp_path)
+    assert lines[-1]["e"] == "stopped" and lines[-1]["r"].startswith("full")
+    recorded = sum(line["e"] == "delivered" for line in lines)
+    assert recorded == (taken if when_full == "refuse" else 500 - ledger.unrecorded)
+
+
+def test_topic_hash_is_the_same_everywhere() -> None:
+    """Two nodes and two versions must agree: a fixed value guards it."""
+    assert topic_hash("a/b") == topic_hash("a/b") != topic_hash("a/c")
+    assert 0 < topic_hash("") < 1 << 63
