@@ -32,6 +32,7 @@ from router.raft.messages import (
     NORMAL,
     AppendEntries,
     AppendEntriesReply,
+    Entry,
     EntryKind,
     InstallSnapshot,
     InstallSnapshotReply,
@@ -240,8 +241,10 @@ class RaftCore(Elections):
             hard_state, self.hard_state_changed = self.hard_state(), False
         installed, self.installed = self.installed, None
         committed_to = min(self.commit_index, self.log.durable_index)
-        committed = tuple(self.log.slice(self.last_applied + 1, committed_to))
-        self.last_applied = max(self.last_applied, committed_to)
+        committed: tuple[Entry, ...] = ()
+        if committed_to > self.last_applied:
+            committed = tuple(self.log.slice(self.last_applied + 1, committed_to))
+            self.last_applied = committed_to
         messages, early = tuple(self.messages), ()
         # A leader's appends may overtake its own sync once its term is known to be on disk: the first entry of the
         # term was written behind the hard state. A leader that loses them in a crash never leads that term again.

@@ -1,0 +1,22 @@
+"""Seeded bug: a peer that lost its disk votes and acknowledges under its old name (etcd #21178)."""
+
+from router.raft.core import RaftCore
+from router.raft.messages import Message
+from tests.mutants.raft_mutant import Mutant
+
+
+class EmptyDiskVotes(RaftCore):
+    @property
+    def is_voter(self) -> bool:
+        return self.id in self.configuration.voters
+
+    def is_stranger(self, message: Message) -> bool:
+        del message
+        return False
+
+    def refuses_identity(self, message: Message) -> bool:
+        del message
+        return False
+
+
+MUTANT = Mutant("empty_disk_votes", EmptyDiskVotes, "script", 1, "empty_disk.txt")

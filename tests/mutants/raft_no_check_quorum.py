@@ -1,0 +1,12 @@
+"""Seeded bug: a leader that hears nobody goes on leading: its followers stay loyal to a deaf one."""
+
+from router.raft.core import RaftCore
+from tests.mutants.raft_mutant import Mutant
+
+
+class NoCheckQuorum(RaftCore):
+    def check_quorum(self) -> None:
+        return
+
+
+MUTANT = Mutant("no_check_quorum", NoCheckQuorum, "liveness", 60)

@@ -1,0 +1,13 @@
+"""Seeded bug: a refused pre-vote teaches the asker no term: two peers block each other for ever (etcd #8243, #8501)."""
+
+from router.raft.core import RaftCore
+from router.raft.messages import Message, PreVoteReply
+from tests.mutants.raft_mutant import Mutant
+
+
+class PreVoteRefusalWithoutTerm(RaftCore):
+    def _adopt_term(self, message: Message) -> bool:
+        return True if isinstance(message, PreVoteReply) else super()._adopt_term(message)
+
+
+MUTANT = Mutant("pre_vote_refusal_without_term", PreVoteRefusalWithoutTerm, "script", 1, "pre_vote_refusal_term.txt")

@@ -1,0 +1,290 @@
+"""A Raft group in one process on virtual time: peers, disks and network; who does what to them is in simulation.py.
+
+Cores under a heap of (time, sequence, call); a network that loses, delays, doubles and cuts; disks that forget what
+was not synced; crashes at state changes. Every step is checked by ``Invariants``.
+"""
+
+import heapq
+import random
+from collections.abc import Callable
+from typing import Any
+
+from router.raft.core import RaftCore
+from router.raft.events import (
+    Event,
+    Persisted,
+    RaftConfig,
+    RaftInvariantBroken,
+    Ready,
+    Receive,
+    Role,
+    Snapshot,
+    SnapshotTaken,
+    Tick,
+)
+from router.raft.messages import AppendEntries, Message
+from tests.router.raft.invariants import Invariants, Violation
+from tests.router.raft.knobs import Knobs
+from tests.router.raft.model_disk import ModelDisk
+
+__all__ = ["SimPeer", "SimulatedGroup", "Violation"]
+
+EVENTS_MAX = 400_000  # of one run; more is a livelock
+
+
+class SimPeer:
+    """One peer: a disk that outlives its cores, and the shell's queues."""
+
+    def __init__(self, name: str, disk: ModelDisk) -> None:
+        self.name = name
+        self.disk = disk
+        self.core: RaftCore | None = None
+        self.life = 0
+        self.applied_index = 0
+        self.state = 0
+        self.snapshot_index = 0
+        self.queue: list[Ready] = []
+        self.syncing: list[Ready] = []
+        self.deadline = float("inf")
+        self.timer = float("inf")  # the earliest wake-up under way
+        self.mine: dict[int, int] = {}  # index -> term of what this life proposed
+        self.reads: dict[int, int] = {}  # context -> highest index acknowledged before
+
+
+class SimulatedGroup:
+    """Everything that happens follows from the seed, the knobs and the core's class."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        knobs: Knobs,
+        core_class: type[RaftCore] = RaftCore,
+        disk_class: type[ModelDisk] = ModelDisk,
+    ) -> None:
+        self.rng = rng
+        self.knobs = knobs
+        self.core_class = core_class
+        self.now = 0.0
+        self.events = 0
+        self.invariants = Invariants()
+        self.down_links: set[tuple[str, str]] = set()
+        self.dead: set[str] = set()  # never start again
+        self.calm = False  # liveness mode: transient faults are over
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+        names = [f"n{at}" for at in range(self.knobs.peers)]
+        spares = [f"s{at}" for at in range(self.knobs.spares)]
+        self.voters = tuple(names)
+        self.peers = {name: SimPeer(name, disk_class(self.new_storage_id())) for name in (*names, *spares)}
+        self.storage_ids = {name: self.peers[name].disk.storage_id for name in names} if self.knobs.bound else {}
+
+    # Machinery
+
+    def at(self, time: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Call later."""
+        self._sequence += 1
+        heapq.heappush(self._heap, (time, self._sequence, call, arguments))
+
+    def every(self, mean_s: float, call: Callable[[], None]) -> None:
+        """Call again and again, at random times; never if the mean is 0."""
+        if not mean_s:
+            return
+
+        def again() -> None:
+            call()
+            self.at(self.now + self.rng.expovariate(1 / mean_s), again)
+
+        self.at(self.rng.expovariate(1 / mean_s), again)
+
+    def run_until(self, time: float) -> None:
+        """Work off the heap up to a time."""
+        heap = self._heap
+        while heap and heap[0][0] <= time:
+            self.now, _, call, arguments = heapq.heappop(heap)
+            self.events += 1
+            if self.events > EVENTS_MAX:
+                raise Violation("livelock: too many events")
+            call(*arguments)
+        self.now = time
+
+    # Peers
+
+    def new_storage_id(self) -> int:
+        return self.rng.getrandbits(40) + 1
+
+    def start(self, peer: SimPeer) -> None:
+        """Start a life of the peer from its disk."""
+        if peer.core is not None or peer.name in self.dead:
+            return
+        peer.life += 1
+        knobs = self.knobs
+        stored = peer.disk.load()
+        config = RaftConfig(
+            id=peer.name,
+            voters=self.voters if peer.name in self.voters else (),
+            storage_ids=self.storage_ids,
+            election_timeout_s=knobs.election_timeout_s,
+            heartbeat_s=knobs.heartbeat_s,
+            max_entries_per_append=knobs.max_entries_per_append,
+            max_inflight_appends=knobs.max_inflight_appends,
+            trailing_entries=knobs.trailing_entries,
+            snapshot_chunk_bytes=knobs.chunk_bytes,
+            promote_lag_entries=20,
+        )
+        core = self.core_class(config, stored, random.Random(self.rng.getrandbits(64)), peer.life)
+        peer.applied_index, peer.state, peer.snapshot_index = 0, 0, 0
+        if stored.snapshot is not None:
+            self._restore(peer, stored.snapshot)
+        peer.queue, peer.syncing, peer.timer = [], [], float("inf")
+        peer.mine, peer.reads = {}, {}
+        peer.core = core
+        self.step(peer, Tick())
+
+    def crash(self, peer: SimPeer) -> None:
+        """Lose power; come back later."""
+        if peer.core is None:
+            return
+        peer.core = None
+        peer.disk.crash(self.rng)
+        self.at(self.now + self.rng.expovariate(1 / self.knobs.down_s), self.start, peer)
+
+    def step(self, peer: SimPeer, event: Event) -> Ready | None:
+        """Give one event to the core and do what the Ready asks, in the shell's order."""
+        core = peer.core
+        if core is None:
+            return None
+        try:
+            ready = core.handle(self.now, event)
+        except RaftInvariantBroken as error:
+            raise Violation(str(error)) from error
+        if core.role is Role.LEADER and core.log.durable_index >= core.first_index_of_term:
+            self.invariants.leading(core, peer.life)
+        if ready.role is Role.LEADER and not self.calm and self.rng.random() < self.knobs.crash_on_election:
+            self.at(self.now + self.rng.random() * self.knobs.election_timeout_s, self.crash_life, peer, peer.life)
+        for message in ready.early_messages:
+            self.send(message)
+        if ready.must_persist or peer.queue or peer.syncing:
+            if ready.must_persist or ready.messages:
+                peer.queue.append(ready)
+                self._sync(peer)
+        else:
+            self._send_all(peer, ready.messages)
+        self._apply(peer, ready)
+        for read in ready.read_states:
+            acked = peer.reads.pop(int(read.context), 0)
+            if read.index >= 0:
+                self.invariants.read(peer.name, acked, read.index)
+        peer.deadline = ready.next_deadline
+        if peer.deadline < peer.timer:
+            self._set_timer(peer)
+        return ready
+
+    def _set_timer(self, peer: SimPeer) -> None:
+        peer.timer = max(peer.deadline, self.now)
+        self.at(peer.timer, self._timer, peer, peer.life, peer.timer)
+
+    def _timer(self, peer: SimPeer, life: int, time: float) -> None:
+        """Wake up, unless a newer wake-up was set; the deadline may have moved meanwhile."""
+        if peer.life != life or peer.core is None or peer.timer != time:
+            return
+        peer.timer = float("inf")
+        if peer.deadline <= self.now:
+            self.step(peer, Tick())
+        elif peer.deadline < float("inf"):
+            self._set_timer(peer)
+
+    def crash_life(self, peer: SimPeer, life: int) -> None:
+        """Crash, if it is still the same life."""
+        if peer.life == life:
+            self.crash(peer)
+
+    # Disk
+
+    def _sync(self, peer: SimPeer) -> None:
+        if peer.syncing or not peer.queue:
+            return
+        peer.syncing, peer.queue = peer.queue, []
+        peer.disk.begin(peer.syncing)
+        took = self.rng.expovariate(1 / self.knobs.sync_s) if any(r.must_persist for r in peer.syncing) else 0.0
+        self.at(self.now + took, self._synced, peer, peer.life)
+
+    def _synced(self, peer: SimPeer, life: int) -> None:
+        if peer.life != life or peer.core is None:
+            return
+        peer.disk.finish()
+        batch, peer.syncing = peer.syncing, []
+        if not self.calm and self.rng.random() < self.knobs.crash_after_sync:
+            self.crash(peer)  # durable, and nobody was told
+            return
+        for ready in batch:
+            if ready.entries:
+                self.invariants.written_or_sent(peer.name, ready.entries)
+            if ready.snapshot is not None:
+                self._restore(peer, ready.snapshot)
+            self._send_all(peer, ready.messages)
+        if peer.core is not None:
+            self.step(peer, Persisted(batch[-1].number))
+            self._sync(peer)
+
+    def _restore(self, peer: SimPeer, snapshot: Snapshot) -> None:
+        peer.state = int.from_bytes(snapshot.data, "little")
+        peer.applied_index = peer.snapshot_index = snapshot.index
+        self.invariants.restored(peer.name, snapshot.index, peer.state)
+
+    def _apply(self, peer: SimPeer, ready: Ready) -> None:
+        core = peer.core
+        if not ready.committed or core is None:
+            return
+        for entry in ready.committed:
+            if entry.index != peer.applied_index + 1:
+                raise Violation(f"{peer.name} applies {entry.index} after {peer.applied_index}")
+            peer.state = self.invariants.apply(peer.name, entry, peer.state)
+            peer.applied_index = entry.index
+            if peer.mine.pop(entry.index, None) == entry.term:
+                self.invariants.acked(entry.index)
+                self.acknowledged()
+        if peer.applied_index - peer.snapshot_index >= self.knobs.snapshot_every:
+            peer.snapshot_index = peer.applied_index
+            data = peer.state.to_bytes(8, "little")
+            last = ready.committed[-1]
+            peer.disk.save_snapshot(Snapshot(last.index, last.term, core.configuration_at(last.index), data))
+            self.step(peer, SnapshotTaken(last.index, data))
+
+    def acknowledged(self) -> None:
+        """A client was answered; modes that watch progress override this."""
+
+    # Network
+
+    def _send_all(self, peer: SimPeer, messages: tuple[Message, ...]) -> None:
+        knobs = self.knobs
+        for message in messages:
+            self.send(message)
+            if knobs.crash_on_append and not self.calm and type(message) is AppendEntries and message.entries:
+                core = peer.core
+                if core is None or core.role is not Role.LEADER or message.entries[0].term == core.term:
+                    continue
+                if self.rng.random() < knobs.crash_on_append * 0.1:
+                    self.crash(peer)
+                    return
+
+    def send(self, message: Message) -> None:
+        """Lose, double, delay."""
+        if type(message) is AppendEntries and message.entries:
+            self.invariants.written_or_sent(message.sender, message.entries, message.prev_log_term)
+        if (message.sender, message.to) in self.down_links:
+            return
+        rng, knobs = self.rng, self.knobs
+        if not self.calm and knobs.loss and rng.random() < knobs.loss:
+            return
+        delay = knobs.delay_s * (0.5 + rng.random())
+        if not self.calm:
+            if knobs.late and rng.random() < knobs.late:
+                delay += knobs.election_timeout_s * 3 * rng.random()
+            if knobs.duplicate and rng.random() < knobs.duplicate:
+                self.at(self.now + delay * (1 + 20 * rng.random()), self._deliver, message)
+        self.at(self.now + delay, self._deliver, message)
+
+    def _deliver(self, message: Message) -> None:
+        peer = self.peers.get(message.to)
+        if peer is not None and peer.core is not None and (message.sender, message.to) not in self.down_links:
+            self.step(peer, Receive(message))
