@@ -20,7 +20,7 @@ from wire.authority import DevelopmentAuthority
 
 __all__ = ["ClusterPlan", "NodePlan", "UpOptions", "make_plan"]
 
-CLUSTER = "local"
+CLUSTER = "stratamq"  # the default of node.cluster: the shipped files can go on with what `up` made
 TLS_PORT = 8883  # edge i: plus i; a free one where taken
 ROUTER_PORT = 7947  # router i: plus 10 i; likewise
 # Below the range from which Linux takes ports of outgoing connections: nobody snatches one before its node binds it.

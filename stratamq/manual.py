@@ -26,24 +26,29 @@ ROOT = Path(__file__).parent.parent
 SHIPPED: dict[str, dict[str, str]] = {
     "edge": {
         "node.id": '"edge-0"',
-        "node.data_dir": '"data/edge"',
+        "node.data_dir": '"data/edge-0"',
         "node.seeds": '["127.0.0.1:7947"]',
         "node.link_port": "7949",
+        "membership.bind": '"127.0.0.1:0"',
+        "membership.seeds": '["127.0.0.1:7946"]',
         "edge.connect_rate_max": "1000.0",
         "edge.publish_rate_max": "10000.0",
         "metrics.port": "9749",
     },
     "router": {
         "node.id": '"router-0"',
-        "node.data_dir": '"data/router"',
+        "node.data_dir": '"data/router-0"',
         "node.link_port": "7947",
+        "membership.bind": '"127.0.0.1:7946"',
         "metrics.port": "9747",
     },
     "storage": {
         "node.id": '"storage-0"',
-        "node.data_dir": '"data/storage"',
+        "node.data_dir": '"data/storage-0"',
         "node.seeds": '["127.0.0.1:7947"]',
         "node.link_port": "7948",
+        "membership.bind": '"127.0.0.1:0"',
+        "membership.seeds": '["127.0.0.1:7946"]',
         "metrics.port": "9748",
     },
 }
@@ -81,7 +86,7 @@ allow_anonymous = true
 def documents() -> dict[Path, str]:
     """Return every generated file with its content."""
     rooms = {**ROOMS, "membership": membership_model()}
-    files = {ROOT / "docs" / "settings.md": _manual(rooms)}
+    files: dict[Path, str] = {ROOT / "docs" / "settings.md": _manual(rooms)}
     for tier in TIERS:
         files[ROOT / "conf" / f"{tier}.toml"] = _toml(tier, rooms)
     return files
@@ -112,8 +117,12 @@ def _table(model: type[BaseModel]) -> Iterator[str]:
     yield "| key | default | bounds | what it is |"
     yield "|---|---|---|---|"
     for name, field in model.model_fields.items():
-        cells = (f"`{name}`", f"`{_default(field)}`", _bounds(field), field.description or "")
+        cells = (f"`{name}`", f"`{_default(field)}`", _bounds(field), _text(field))
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _text(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split())
 
 
 def _default(field: FieldInfo) -> str:
@@ -146,12 +155,13 @@ def _toml(tier: str, rooms: dict[str, type[BaseModel]]) -> str:
     shipped = dict(SHIPPED[tier])
     for key, file in CERTIFICATES.items():
         shipped[f"node.{key}"] = f'"data/tls/{file.format(tier=tier)}"'
+    shipped["membership.key_file"] = '"data/tls/gossip.key"'
     for name in ("node", tier, "membership", "metrics", "logs"):
         lines += ["", f"[{name}]"]
         for key, field in rooms[name].model_fields.items():
             if key == "listeners":
                 continue
-            lines += ["", f"# {field.description or key}"]
+            lines += ["", f"# {_text(field) or key}"]
             value = shipped.get(f"{name}.{key}")
             lines.append(f"{key} = {value}" if value is not None else f"# {key} = {_default(field)}")
         if name == "edge":

@@ -38,7 +38,7 @@ URI_SCHEME = "stratamq"
 class HasPeerCertificate(Protocol):
     """``ssl.SSLSocket``, ``ssl.SSLObject`` and ``trio.SSLStream`` (which forwards to its SSLObject)."""
 
-    def getpeercert(self, binary_form: bool = False, /) -> Any: ...
+    def getpeercert(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
