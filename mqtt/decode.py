@@ -258,9 +258,9 @@ def _unsuback(data: bytes, version: int, limits: Limits) -> Unsuback:
 def _connack(data: bytes, version: int, limits: Limits) -> Connack:
     if len(data) < 2:
         raise MalformedPacket("CONNACK cut short")
-    if data[0] > 1:
+    if data[0] > 1 and version != 3:
         raise MalformedPacket("reserved bits in the CONNACK flags [MQTT-3.2.2-1]")
-    session_present, code = bool(data[0]), data[1]
+    session_present, code = bool(data[0]) and version != 3, data[1]  # MQTT 3.1 does not use the byte
     properties: Properties = {}
     if version == 5:
         if code not in ALLOWED_REASON_CODES[PacketType.CONNACK]:  # [MQTT-3.2.2-8]
@@ -303,14 +303,17 @@ def _disconnect(data: bytes, version: int, limits: Limits) -> Disconnect:
 
 
 def _auth(data: bytes, _version: int, limits: Limits) -> Auth:
-    if not data:
+    if not data and not limits.from_client:
         return Auth()  # section 3.15.2.1; whether success without a method fits is for the exchange to say
-    if data[0] not in ALLOWED_REASON_CODES[PacketType.AUTH]:
-        raise RemoteProtocolError(f"reason code {data[0]:#04x} not allowed in AUTH [MQTT-3.15.2-1]")
+    code = data[0] if data else ReasonCode.SUCCESS
+    if code not in ALLOWED_REASON_CODES[PacketType.AUTH]:
+        raise RemoteProtocolError(f"reason code {code:#04x} not allowed in AUTH [MQTT-3.15.2-1]")
+    if code == ReasonCode.SUCCESS and limits.from_client:
+        raise RemoteProtocolError("AUTH of a client says success, table of section 3.15.2.1")
     properties = _closing_properties(data, 1, PacketType.AUTH, limits) if len(data) > 1 else {}
     if PropertyId.AUTHENTICATION_METHOD not in properties:
         raise RemoteProtocolError("AUTH without an authentication method, section 3.15.2.2.2")
-    return Auth(data[0], properties)
+    return Auth(code, properties)
 
 
 _DECODERS: dict[int, Callable[[bytes, int, Limits], Packet]] = {

@@ -64,7 +64,8 @@ def _protocol(data: bytes) -> tuple[int, int]:
         return version, offset + 1
     error = RemoteProtocolError(f"protocol version {version} [MQTT-3.1.2-2]", ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
     # v3 [MQTT-3.1.2-2]: a level that 3.1.1 clients use is refused in their words, any other in those of MQTT 5.
-    error.connect_version = 4 if version in (3, 4) else 5
+    # The top bit is how Mosquitto's bridges introduce themselves; they come back without it when told so.
+    error.connect_version = 4 if version & 0x7F in (3, 4) else 5
     raise error
 
 

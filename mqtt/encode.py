@@ -39,7 +39,15 @@ def encode_packet(packet: Packet, protocol_version: int) -> bytes:
     Raises:
         LocalProtocolError: If the packet or a field does not exist in that version or does not fit.
     """
-    return _ENCODERS[packet.packet_type](packet, protocol_version)
+    try:
+        return _ENCODERS[packet.packet_type](packet, protocol_version)
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+    ) as error:  # a number that is no byte, None where text belongs, ...
+        raise LocalProtocolError(f"cannot be written: {error}") from error
 
 
 def _frame(first_byte: int, body: bytes) -> bytes:
@@ -104,7 +112,7 @@ def _connack(packet: Connack, version: int) -> bytes:
 
 def _publish(packet: Publish, version: int) -> bytes:
     return encode_publish(
-        packet.topic_name.encode("utf-8"),
+        encode_text(packet.topic_name)[2:],
         packet.payload,
         packet.qos,
         packet.retain,

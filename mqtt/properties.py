@@ -7,7 +7,6 @@ or with a value it cannot have is a protocol error (0x82). What is cut short is 
 """
 
 import enum
-import struct
 from collections.abc import Collection
 
 from mqtt.data_types import (
@@ -252,7 +251,7 @@ def encode_properties(properties: Properties) -> bytes:
                     parts += (head, encode_varint(number))
             else:
                 parts += (head, _encode_single(kind, value))
-        except (TypeError, ValueError, AttributeError, struct.error, OverflowError) as error:
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
             raise LocalProtocolError(f"{identifier!r} cannot be {value!r}") from error
     block = b"".join(parts)
     return encode_varint(len(block)) + block

@@ -37,8 +37,8 @@ class TopicIndex(Generic[Value]):
 
     def add(self, topic: str, value: Value) -> bool:
         """Store value under topic, replacing an older one; return True if the topic was not there."""
-        if "\0" in topic:
-            raise LocalProtocolError("U+0000 in a topic [MQTT-4.7.3-2]")
+        if not topic or "\0" in topic:
+            raise LocalProtocolError("empty topic or U+0000 in it [MQTT-4.7.3-1] [MQTT-4.7.3-2]")
         key = topic.replace("/", "\0")
         if key in self._values:
             self._values[key] = value

@@ -1,5 +1,6 @@
 """Hypothesis strategies for valid packets, shared by the tests of the codec and the fuzz target's corpus."""
 
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -80,17 +81,17 @@ _VALUES: dict[PropertyId, st.SearchStrategy[Any]] = {
 }
 
 
-@st.composite
-def properties(draw: st.DrawFn, packet_type: int, version: int = 5) -> dict[int, Any]:
+@cache
+def properties(packet_type: int, version: int = 5) -> st.SearchStrategy[dict[int, Any]]:
     if version != 5:
-        return {}
-    allowed = [identifier for identifier in PropertyId if allowed_in(identifier, packet_type)]
-    chosen = draw(st.lists(st.sampled_from(allowed), unique=True, max_size=5))
-    found: dict[int, Any] = {identifier: draw(_VALUES[identifier]) for identifier in chosen}
-    method, data = PropertyId.AUTHENTICATION_METHOD, PropertyId.AUTHENTICATION_DATA
-    if packet_type == PacketType.AUTH or data in found:
-        found.setdefault(method, "m")
-    return found
+        return st.builds(dict)
+    allowed = {int(key): value for key, value in _VALUES.items() if allowed_in(key, packet_type)}
+    required = {}
+    if packet_type == PacketType.AUTH:
+        required = {int(PropertyId.AUTHENTICATION_METHOD): allowed.pop(PropertyId.AUTHENTICATION_METHOD)}
+    elif PropertyId.AUTHENTICATION_DATA in allowed:  # only with a method, which is tested by the golden packets
+        del allowed[PropertyId.AUTHENTICATION_DATA]
+    return st.fixed_dictionaries(required, optional=allowed)
 
 
 @st.composite
@@ -124,8 +125,8 @@ def subscribes(draw: st.DrawFn, version: int) -> Subscribe:
     return Subscribe(draw(IDENTIFIER), requests, draw(properties(PacketType.SUBSCRIBE, version)))
 
 
-@st.composite
-def packets(draw: st.DrawFn, version: int) -> Packet:
+@cache
+def packets(version: int) -> st.SearchStrategy[Packet]:
     """Any valid packet of a protocol version."""
 
     def codes(packet_type: PacketType) -> st.SearchStrategy[int]:
@@ -157,4 +158,4 @@ def packets(draw: st.DrawFn, version: int) -> Packet:
     ]
     if version == 5:
         kinds.append(st.builds(Auth, codes(PacketType.AUTH), found(PacketType.AUTH)))
-    return draw(st.one_of(kinds))
+    return st.one_of(kinds)

@@ -1,0 +1,24 @@
+"""Two seconds of the decoder's fuzz target with a fixed seed, in every run."""
+
+import random
+
+from tests.fuzz.fuzz_decoder import CORPUS, check, run
+
+
+def test_corpus() -> None:
+    """Every golden packet, read in every mode."""
+    for raw in CORPUS:
+        for choice in range(0, 256, 5):
+            check(bytes((choice,)) + raw)
+
+
+def test_mutations() -> None:
+    """Damaged golden packets raise nothing but RemoteProtocolError."""
+    assert run(seed=20_240_601, seconds=2.0) > 500
+
+
+def test_noise() -> None:
+    """So do bytes that never were a packet."""
+    rng = random.Random(3)
+    for _ in range(2000):
+        check(rng.randbytes(rng.randint(0, 64)))

@@ -1,0 +1,186 @@
+"""The trie against the reference matcher, compiled and as plain Python."""
+
+import importlib.util
+import os
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+import mqtt
+import mqtt.topic_trie
+from mqtt import matches
+from mqtt.errors import MqttError
+from tests.mqtt.test_topics import MATCHES
+
+
+def load_pure() -> ModuleType:
+    """Load topic_trie.py as a second module, whether or not the compiled one is there."""
+    path = Path(mqtt.__file__).parent / "topic_trie.py"
+    loader = SourceFileLoader("topic_trie_pure", str(path))
+    spec = importlib.util.spec_from_loader("topic_trie_pure", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+PURE = load_pure()
+BOTH = pytest.mark.parametrize("module", [mqtt.topic_trie, PURE], ids=["compiled", "pure"])
+
+
+def test_the_build_is_there() -> None:
+    """The parameter "compiled" means it."""
+    if os.environ.get("STRATAMQ_PURE") != "1":
+        assert not str(mqtt.topic_trie.__file__).endswith(".py"), "not compiled: run `make setup`"
+    assert str(PURE.__file__).endswith(".py")
+
+
+@BOTH
+@pytest.mark.parametrize(("topic_filter", "yes", "no"), MATCHES, ids=[row[0] for row in MATCHES])
+def test_table(module: ModuleType, topic_filter: str, yes: str, no: str) -> None:
+    """The table of the reference matcher."""
+    trie = module.TopicTrie()
+    assert trie.add(topic_filter, "key", "value")
+    for topic in (yes + " " + no).split():
+        assert trie.match(topic) == ["value"] * matches(topic_filter, topic), topic
+
+
+@BOTH
+def test_add_replace_remove(module: ModuleType) -> None:
+    """Return values tell when a filter comes and goes; the same key is replaced, not doubled."""
+    for topic_filter in ("a/b", "a/+", "a/#", "#", "+"):
+        trie = module.TopicTrie()
+        assert trie.add(topic_filter, 1, "one")
+        assert not trie.add(topic_filter, 1, "uno")
+        assert (len(trie), trie.get(topic_filter, 1)) == (1, "uno")
+        assert not trie.add(topic_filter, 2, "two")
+        assert not trie.add(topic_filter, 2, "due")
+        assert not trie.add(topic_filter, 3, "three")
+        assert sorted(trie.entries(topic_filter)) == [(1, "uno"), (2, "due"), (3, "three")]
+        assert (len(trie), list(trie.filters())) == (3, [topic_filter])
+        assert not trie.remove(topic_filter, 4)
+        assert not trie.remove("other", 1)
+        assert not trie.remove("other/+", 1)
+        assert not trie.remove(topic_filter, 1)
+        assert not trie.remove(topic_filter, 3)
+        assert (trie.get(topic_filter, 1), trie.get(topic_filter, 2)) == (None, "due")
+        assert trie.remove(topic_filter, 2)
+        assert not trie.remove(topic_filter, 2)
+        assert (len(trie), list(trie.filters()), trie.match("a/b"), trie.match("a")) == (0, [], [], [])
+
+
+@BOTH
+def test_overlap_is_not_deduplicated(module: ModuleType) -> None:
+    """Each matching entry counts once, so one session may come several times."""
+    trie = module.TopicTrie()
+    for topic_filter in ("a/b", "a/+", "+/b", "+/+", "#", "a/#", "+/#", "a/b/#", "+/b/#"):
+        trie.add(topic_filter, "session", topic_filter)
+    assert sorted(trie.match("a/b")) == sorted(trie.filters())
+
+
+@BOTH
+def test_long_topics_cost_no_recursion(module: ModuleType) -> None:
+    """A topic of 65 535 levels, with and without filters as deep."""
+    trie = module.TopicTrie(visits_max=100_000)
+    deep = "/" * 65_000
+    trie.add(deep + "+", 1, "deep")
+    trie.add("#", 1, "all")
+    assert sorted(trie.match(deep + "x")) == ["all", "deep"]
+    assert trie.remove(deep + "+", 1)
+    assert list(trie.filters()) == ["#"]
+
+
+@BOTH
+def test_visits_are_bounded(module: ModuleType) -> None:
+    """Filters made to be expensive (every mix of "+" and a literal) end in an error, not in a long silence."""
+    trie = module.TopicTrie(visits_max=1000)
+    for bits in range(1024):
+        trie.add("/".join("+" if bits >> level & 1 else "a" for level in range(10)) + "/x", bits, bits)
+    with pytest.raises(MqttError) as caught:
+        trie.match("/".join("a" * 10))
+    assert caught.value.reason_code == 0x97
+    trie.visits_max = 5000
+    assert trie.match("/".join("a" * 10)) == []
+    assert len(trie.match("/".join("a" * 10) + "/x")) == 1024
+
+
+@BOTH
+def test_pruned_to_nothing(module: ModuleType) -> None:
+    """A trie that was emptied matches as cheaply as a new one: no node is left to visit."""
+    trie = module.TopicTrie(visits_max=0)
+    filters = ["a/+/c", "a/+", "a/+/#", "+/+/+/d", "b/c/#"]
+    for topic_filter in filters:
+        trie.add(topic_filter, 1, 1)
+    for topic_filter in filters:
+        assert trie.remove(topic_filter, 1)
+    assert trie.match("a/b/c") == []
+
+
+LEVELS = st.sampled_from(["", "a", "b", "c", "$x"])
+TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
+FILTERS = st.tuples(st.lists(LEVELS | st.just("+"), max_size=4), st.booleans()).map(
+    lambda parts: "/".join(parts[0] + ["#"] * (parts[1] or not any(parts[0])))
+)
+KEYS = st.integers(0, 3)
+
+
+class TrieMachine(RuleBasedStateMachine):
+    """A dict is the model; every operation is compared, and matching with the reference matcher."""
+
+    module: ModuleType = PURE
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trie: Any = self.module.TopicTrie()
+        self.model: dict[str, dict[int, int]] = {}
+        self.counter = 0
+
+    @rule(topic_filter=FILTERS, key=KEYS)
+    def add(self, topic_filter: str, key: int) -> None:
+        self.counter += 1
+        assert self.trie.add(topic_filter, key, self.counter) == (topic_filter not in self.model)
+        self.model.setdefault(topic_filter, {})[key] = self.counter
+
+    @rule(topic_filter=FILTERS, key=KEYS)
+    def remove(self, topic_filter: str, key: int) -> None:
+        entries = self.model.get(topic_filter, {})
+        there = entries.pop(key, None) is not None
+        assert self.trie.remove(topic_filter, key) == (there and not entries)
+        if not entries:
+            self.model.pop(topic_filter, None)
+
+    @rule(data=st.data())
+    def remove_present(self, data: st.DataObject) -> None:
+        if self.model:
+            topic_filter = data.draw(st.sampled_from(sorted(self.model)))
+            self.remove(topic_filter, data.draw(st.sampled_from(sorted(self.model[topic_filter]))))
+
+    @rule(topic=TOPICS)
+    def match(self, topic: str) -> None:
+        want = [value for f, entries in self.model.items() if matches(f, topic) for value in entries.values()]
+        assert sorted(self.trie.match(topic)) == sorted(want)
+
+    @rule(topic_filter=FILTERS, key=KEYS)
+    def get(self, topic_filter: str, key: int) -> None:
+        assert self.trie.get(topic_filter, key) == self.model.get(topic_filter, {}).get(key)
+
+    @invariant()
+    def counts(self) -> None:
+        assert len(self.trie) == sum(map(len, self.model.values()))
+        assert sorted(self.trie.filters()) == sorted(self.model)
+
+
+class CompiledTrieMachine(TrieMachine):
+    module = mqtt.topic_trie
+
+
+TestPureTrie = TrieMachine.TestCase
+TestPureTrie.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestCompiledTrie = CompiledTrieMachine.TestCase
+TestCompiledTrie.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
