@@ -14,6 +14,8 @@ METADATA_BYTES_MAX = 512  # encoded; two alive messages and the envelope stay be
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Purpose = Annotated[str, msgspec.Meta(min_length=1, max_length=16)]
+# A count of starts, or milliseconds since 1970; the first SWIM incarnation of a process is derived from it.
+ProcessIncarnation = Annotated[int, msgspec.Meta(ge=0, le=2**46 - 1)]
 HostPort = Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
 
 
@@ -22,7 +24,7 @@ class NodeMetadata(msgspec.Struct, frozen=True, array_like=True):
 
     name: Name  # the node's name, unique in the cluster
     tier: Annotated[str, msgspec.Meta(min_length=1, max_length=16)]  # edge, router, storage
-    process_incarnation: Annotated[int, msgspec.Meta(ge=0)]  # which start of the process; higher is newer
+    process_incarnation: ProcessIncarnation  # which start of the process; higher is newer
     addresses: Annotated[dict[Purpose, HostPort], msgspec.Meta(max_length=8)] = {}
     zone: Annotated[str, msgspec.Meta(max_length=32)] = ""
     weight: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0  # share of placement this node asks for

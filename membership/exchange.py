@@ -1,0 +1,125 @@
+"""The frames of a TCP exchange: who proves what in which order, and what is inside.
+
+Four sealed frames, each behind a 4-byte length::
+
+    asker  -> helper   hello     purpose (full exchange, or keys) and the asker's challenge
+    helper -> asker    answer    the helper's challenge, and for a full exchange the state of every member
+    asker  -> helper   request   the asker's state, or a key request
+    helper -> asker    result    empty, or the key response
+
+Both challenges are part of the associated data of all later frames, so an old recording opens nowhere: a replayed hello
+gets an answer that its sender cannot read, and nothing changes. The asker takes the helper's state before it gives its
+own: a restarted process learns of its own past first, and can be above it when it introduces itself.
+
+Pure functions on bytes; sockets are in ``gossip.py``.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from membership.envelope import Envelope
+from membership.packets import MEMBERS_MAX
+
+__all__ = [
+    "CHALLENGE_BYTES",
+    "FRAME_BYTES_MAX",
+    "HELLO_BYTES_MAX",
+    "LENGTH_BYTES",
+    "BadExchange",
+    "ExchangeSeal",
+    "Hello",
+    "open_hello",
+    "seal_hello",
+]
+
+LENGTH_BYTES = 4
+CHALLENGE_BYTES = 16
+HELLO_BYTES_MAX = 256  # all that an unproven peer can make us read
+FRAME_BYTES_MAX = MEMBERS_MAX * 1024  # a record has at most some 700 bytes
+
+Purpose = Literal["members", "keys"]
+Stage = Literal["answer", "request", "result"]
+
+
+class BadExchange(Exception):
+    """The peer's bytes were refused; the reason is counted by the envelope, or stands here."""
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """Why an asker comes, and its challenge."""
+
+    purpose: Purpose
+    challenge: bytes
+    session: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_hello = msgspec.msgpack.Decoder(Hello)
+
+
+def seal_hello(envelope: Envelope, hello: Hello) -> bytes:
+    """Seal the first frame."""
+    return envelope.seal(_encoder.encode(hello), b"hello")
+
+
+def open_hello(envelope: Envelope, frame: bytes) -> Hello:
+    """Open the first frame.
+
+    Raises:
+        BadExchange: It proves nothing.
+    """
+    content = envelope.open(frame, b"hello")
+    if content is None:
+        raise BadExchange("hello")
+    try:
+        hello = _hello.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise BadExchange("hello") from None
+    if len(hello.challenge) != CHALLENGE_BYTES:
+        raise BadExchange("hello")
+    return hello
+
+
+class ExchangeSeal:
+    """Seals and opens the later frames of one exchange."""
+
+    def __init__(self, envelope: Envelope, purpose: Purpose, asker_challenge: bytes) -> None:
+        self._envelope = envelope
+        self._context = purpose.encode() + b"\0" + asker_challenge
+
+    def seal_answer(self, helper_challenge: bytes, content: bytes) -> bytes:
+        """Seal the helper's answer; from here on its challenge binds as well."""
+        frame = self._envelope.seal(helper_challenge + content, b"answer\0" + self._context)
+        self._context += helper_challenge
+        return frame
+
+    def open_answer(self, frame: bytes) -> bytes:
+        """Open the helper's answer; from here on its challenge binds as well.
+
+        Raises:
+            BadExchange: Not an answer to our hello.
+        """
+        content = self._open(frame, "answer")
+        if len(content) < CHALLENGE_BYTES:
+            raise BadExchange("answer")
+        self._context += content[:CHALLENGE_BYTES]
+        return content[CHALLENGE_BYTES:]
+
+    def seal(self, stage: Literal["request", "result"], content: bytes) -> bytes:
+        """Seal a later frame."""
+        return self._envelope.seal(content, stage.encode() + b"\0" + self._context)
+
+    def open(self, stage: Literal["request", "result"], frame: bytes) -> bytes:
+        """Open a later frame.
+
+        Raises:
+            BadExchange: Not of this exchange, or not this stage of it.
+        """
+        return self._open(frame, stage)
+
+    def _open(self, frame: bytes, stage: Stage) -> bytes:
+        content = self._envelope.open(frame, stage.encode() + b"\0" + self._context)
+        if content is None:
+            raise BadExchange(stage)
+        return content

@@ -1,0 +1,167 @@
+"""Both sides of a TCP exchange on real streams: lengths, bounds and time limits.
+
+What the frames prove is in ``exchange.py``. Every step has the profile's time limit, every frame a length limit (a
+small one until the peer has proven the key), and the number of peers served at a time is bounded: first those that have
+not proven the key, then those that have.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import trio
+
+from membership.envelope import Envelope
+from membership.exchange import (
+    CHALLENGE_BYTES,
+    FRAME_BYTES_MAX,
+    HELLO_BYTES_MAX,
+    LENGTH_BYTES,
+    BadExchange,
+    ExchangeSeal,
+    Hello,
+    Purpose,
+    open_hello,
+    seal_hello,
+)
+from membership.keyring import KeyExhausted
+from membership.packets import Address
+
+__all__ = ["ExchangeFailure", "Exchanges"]
+
+RECEIVE_BYTES = 65536
+UNPROVEN_PER_SERVED = 4  # connections that have not proven the key yet, per exchange that may be served
+UNPROVEN_TIMEOUT_S = 2.0  # for the hello: a stranger holds a place no longer
+
+
+class ExchangeFailure(Exception):
+    """An exchange did not come about; the text says at which step, never what a peer sent."""
+
+
+@contextmanager
+def _step(name: str, timeout_s: float) -> Iterator[None]:
+    try:
+        with trio.fail_after(timeout_s):
+            yield
+    except trio.TooSlowError:
+        raise ExchangeFailure(f"{name}: timeout") from None
+    except BadExchange as error:
+        raise ExchangeFailure(f"{name}: {error}") from None
+    except KeyExhausted as error:
+        raise ExchangeFailure(f"{name}: {error}") from None
+    except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+        raise ExchangeFailure(f"{name}: connection lost") from None
+
+
+async def _send_frame(stream: trio.abc.Stream, frame: bytes) -> None:
+    await stream.send_all(len(frame).to_bytes(LENGTH_BYTES, "big") + frame)
+
+
+async def _receive_frame(stream: trio.abc.Stream, bytes_max: int) -> bytes:
+    length = int.from_bytes(await _receive_exactly(stream, LENGTH_BYTES), "big")
+    if length > bytes_max:
+        raise BadExchange(f"frame of {length} bytes")
+    return await _receive_exactly(stream, length)
+
+
+async def _receive_exactly(stream: trio.abc.Stream, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        part = await stream.receive_some(min(RECEIVE_BYTES, count - len(data)))
+        if not part:
+            raise BadExchange("end of stream")
+        data += part
+    return bytes(data)
+
+
+@dataclass
+class Exchanges:
+    """Asks and serves exchanges for one process."""
+
+    envelope: Envelope
+    session: int
+    random_bytes: Callable[[int], bytes]
+    timeout_s: float
+    served_max: int
+    served: int = 0
+    unproven: int = 0
+
+    async def ask(self, address: Address, purpose: Purpose, reply: Callable[[bytes], bytes]) -> bytes:
+        """Run one exchange as the asker.
+
+        Args:
+            address: Of the helper.
+            purpose: What for.
+            reply: Given the content of the helper's answer, returns the content of our request.
+
+        Returns:
+            The content of the result.
+
+        Raises:
+            ExchangeFailure: No result that proves the key.
+        """
+        with _step("connect", self.timeout_s):
+            stream = trio.SocketStream(await _connect(address))
+        async with stream:
+            challenge = self.random_bytes(CHALLENGE_BYTES)
+            seal = ExchangeSeal(self.envelope, purpose, challenge)
+            with _step("answer", self.timeout_s):
+                await _send_frame(stream, seal_hello(self.envelope, Hello(purpose, challenge, self.session)))
+                answer = seal.open_answer(await _receive_frame(stream, FRAME_BYTES_MAX))
+            with _step("result", self.timeout_s):
+                await _send_frame(stream, seal.seal("request", reply(answer)))
+                return seal.open("result", await _receive_frame(stream, FRAME_BYTES_MAX))
+
+    async def serve(
+        self,
+        stream: trio.SocketStream,
+        answer: Callable[[Purpose], bytes],
+        result: Callable[[Purpose, bytes], Awaitable[bytes]],
+    ) -> None:
+        """Run one exchange as the helper.
+
+        Args:
+            stream: The connection; the caller closes it.
+            answer: Content of our answer, once the asker has proven the key.
+            result: Given the content of a request of this very exchange, does it and returns the result's content.
+
+        Raises:
+            ExchangeFailure: The peer was refused, or there are too many of them.
+        """
+        hello = await self._hello(stream)
+        if self.served >= self.served_max:
+            raise ExchangeFailure("too many exchanges")
+        self.served += 1
+        try:
+            seal = ExchangeSeal(self.envelope, hello.purpose, hello.challenge)
+            with _step("request", self.timeout_s):
+                await _send_frame(stream, seal.seal_answer(self.random_bytes(CHALLENGE_BYTES), answer(hello.purpose)))
+                request = seal.open("request", await _receive_frame(stream, FRAME_BYTES_MAX))
+            with _step("result", self.timeout_s):
+                await _send_frame(stream, seal.seal("result", await result(hello.purpose, request)))
+        finally:
+            self.served -= 1
+
+    async def _hello(self, stream: trio.SocketStream) -> Hello:
+        if self.unproven >= UNPROVEN_PER_SERVED * self.served_max:
+            raise ExchangeFailure("too many strangers")
+        self.unproven += 1
+        try:
+            with _step("hello", UNPROVEN_TIMEOUT_S):
+                hello = open_hello(self.envelope, await _receive_frame(stream, HELLO_BYTES_MAX))
+        finally:
+            self.unproven -= 1
+        if hello.session == self.session:
+            raise ExchangeFailure("hello: ourselves")
+        return hello
+
+
+async def _connect(address: Address) -> trio.socket.SocketType:
+    family = trio.socket.AF_INET6 if ":" in address[0] else trio.socket.AF_INET
+    sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
+    try:
+        await sock.connect(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

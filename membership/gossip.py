@@ -1,0 +1,331 @@
+"""The shell of the SWIM core: UDP and TCP sockets, the clock, seeds, and the door for services.
+
+Owns sockets and waiting; decides nothing about membership (``swim.py``), sealing (``envelope.py``) or what an exchange
+proves (``exchange.py``). A service runs it like this::
+
+    gossip = Gossip(settings, NodeMetadata("edge-1", "edge", process_incarnation, {"links": "10.0.0.5:7949"}))
+    await nursery.start(gossip.run)  # returns the address that others were told
+    async for event in gossip.events:  # NodeJoin, NodeLeave, NodeUpdate, Superseded, Resync
+        ...
+
+Every node event is a hint. Killing this task breaks no promise of the broker (``docs/membership.md``).
+"""
+
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable
+from math import inf
+from random import Random, SystemRandom
+
+import trio
+
+from membership.discovery import local_address_towards, resolve_seeds
+from membership.envelope import DROP_REASONS, Envelope
+from membership.events import (
+    ExchangeFailed,
+    Input,
+    LeaveRequested,
+    Left,
+    MessagesReceived,
+    MetadataChanged,
+    NodeEvent,
+    Outgoing,
+    Ready,
+    RecordsReceived,
+    Resync,
+    SeedsResolved,
+    Superseded,
+    Tick,
+)
+from membership.exchange import BadExchange, Purpose
+from membership.exchange_streams import ExchangeFailure, Exchanges
+from membership.key_requests import KeyDesk, KeyRequest, KeyResponse, decode_request, decode_response, encode_keys
+from membership.keyring import KeyExhausted, KeyRing
+from membership.members import MemberView
+from membership.metadata import NodeMetadata
+from membership.packets import Address, MalformedGossip, MemberRecord, decode_records, encode_records
+from membership.settings import MembershipSettings, open_key_ring, split_host_port
+from membership.sockets import advertised_address, bind_sockets, resolve_bind
+from membership.swim import Swim
+
+__all__ = ["Gossip"]
+
+RECEIVE_BYTES = 2048  # more than the largest packet: what is longer arrives cut, and is still seen to be oversized
+BATCH_PACKETS = 64  # heard before timers are looked at; a flood cannot keep them from firing
+ASKING_MAX = 8  # full exchanges we ask for at a time
+SEED_RETRY_S = 1.0  # between two look-ups while no seed resolves
+ELSEWHERE = ("192.0.2.1", 9)  # a documentation address (RFC 5737): only asks which way the default route leaves
+REPORT_INTERVAL_S = 10.0  # between two log lines about dropped packets
+
+log = logging.getLogger("stratamq.membership")
+
+
+class Gossip:
+    """One process's membership."""
+
+    def __init__(
+        self,
+        settings: MembershipSettings,
+        metadata: NodeMetadata,
+        *,
+        key_ring: KeyRing | None = None,
+        rng: Random | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        """Read the keys; open nothing yet.
+
+        Args:
+            settings: Of the membership room.
+            metadata: Ours, as it is at the start.
+            key_ring: Instead of what the settings name; for tests.
+            rng: Choice of members; unpredictable when not given.
+            random_bytes: Nonces, session and challenges; must be unpredictable outside of tests.
+
+        Raises:
+            KeyRingError: No key, or one that others could read.
+            OSError: The key source cannot be read.
+        """
+        self._settings = settings
+        self._profile = settings.constants
+        self._metadata = metadata
+        self._rng = rng or SystemRandom()
+        self._random_bytes = random_bytes
+        self.key_ring = key_ring or open_key_ring(settings)
+        self._desk = KeyDesk(metadata.name, self.key_ring, settings.key_file)
+        self._send_event, self.events = trio.open_memory_channel[NodeEvent](settings.events_max)
+        self._resync_due = False
+        self._counters: Counter[str] = Counter()
+        self._deadline = inf
+        self._waiting: trio.CancelScope | None = None
+        self._asking: set[Address] = set()
+        self._gone = trio.Event()
+        self._nursery: trio.Nursery
+        self._udp: socket.socket
+        self._swim: Swim
+        self._envelope: Envelope
+        self._exchanges: Exchanges
+
+    @property
+    def name(self) -> str:
+        """Our name."""
+        return self._metadata.name
+
+    def members(self) -> list[MemberView]:
+        """Every member as gossip sees it now, ourselves included, sorted by name."""
+        return self._swim.views()
+
+    def state_age_s(self, member: MemberView) -> float:
+        """Return for how many seconds a member has been in its state, as seen here."""
+        return max(0.0, trio.current_time() - member.since)
+
+    def counters(self) -> dict[str, int]:
+        """What happened so far; ``dropped_<reason>`` for every reason to drop a packet, also those that never came."""
+        dropped = {f"dropped_{reason}": self._envelope.dropped[reason] for reason in DROP_REASONS}
+        return {**self._swim.counters, **self._counters, **dropped, "local_health": self._swim.health.score}
+
+    def update_metadata(self, metadata: NodeMetadata) -> None:
+        """Tell the others a new description of us; changes that follow fast are told once, the last one.
+
+        Raises:
+            ValueError: It names another member, or exceeds the bounds of metadata.
+        """
+        self._handle(MetadataChanged(metadata))
+
+    async def leave(self) -> None:
+        """Say goodbye and fall silent; returns when it was told, or after the profile's bound."""
+        self._handle(LeaveRequested())
+        with trio.move_on_after(self._profile.leave_timeout_s + 1):
+            await self._gone.wait()
+
+    async def ask_keys(self, member: MemberView, request: KeyRequest) -> KeyResponse:
+        """Ask one member, perhaps ourselves, for a step of a key rotation (``admin.py`` asks all of them).
+
+        Raises:
+            ExchangeFailure: No answer that proves the key, in time.
+        """
+        if member.is_self:
+            return await self._desk.carry_out(request)
+        try:
+            return decode_response(await self._exchanges.ask(member.address, "keys", lambda _: encode_keys(request)))
+        except BadExchange as error:
+            raise ExchangeFailure(str(error)) from None
+
+    async def run(self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
+        """Gossip until cancelled. Reports the advertised address once the sockets are open.
+
+        Raises:
+            OSError: The sockets cannot be opened.
+            ValueError: It is unclear which address to advertise.
+        """
+        seeds, failed = await resolve_seeds(self._settings.seeds)
+        self._counters["seeds_unresolved"] = len(failed)
+        family, address = await resolve_bind(*split_host_port(self._settings.bind))
+        self._udp, listening = bind_sockets(family, address, self._settings.receive_buffer_bytes)
+        with self._udp, trio.socket.from_stdlib_socket(listening) as listener:
+            bound = self._udp.getsockname()[:2]
+            asked = split_host_port(self._settings.advertise) if self._settings.advertise else None
+            if asked is not None:
+                asked = (await resolve_bind(*asked))[1]
+            towards = local_address_towards(seeds[0] if seeds else ELSEWHERE)
+            advertised = advertised_address(bound, asked, towards)
+            self._start(advertised)
+            async with trio.open_nursery() as self._nursery:
+                self._nursery.start_soon(trio.serve_listeners, self._serve, [trio.SocketListener(listener)])
+                self._nursery.start_soon(self._datagrams)
+                self._nursery.start_soon(self._discover, seeds)
+                self._nursery.start_soon(self._report)
+                task_status.started(advertised)
+
+    def _start(self, address: Address) -> None:
+        session = int.from_bytes(self._random_bytes(8), "big") >> 2
+        # Room for 65 535 refutations of our former process below our first incarnation.
+        incarnation = self._metadata.process_incarnation << 16
+        now = trio.current_time()
+        self._swim = Swim(self._metadata, address, session, incarnation, self._profile, self._rng, now)
+        self._envelope = Envelope(
+            self._settings.cluster, session, self.key_ring, self._swim.members, self._random_bytes
+        )
+        self._exchanges = Exchanges(
+            self._envelope,
+            session,
+            self._random_bytes,
+            self._profile.exchange_timeout_s,
+            self._settings.exchanges_max,
+        )
+
+    # One turn of the core
+
+    def _handle(self, event: Input) -> None:
+        self._carry_out(self._swim.handle(trio.current_time(), event))
+
+    def _carry_out(self, ready: Ready) -> None:
+        for message in ready.messages:
+            self._send(message)
+        for exchange in ready.exchanges:
+            if len(self._asking) < ASKING_MAX and exchange.address not in self._asking:
+                self._asking.add(exchange.address)
+                self._nursery.start_soon(self._exchange, exchange.address)
+            else:
+                self._counters["exchanges_skipped"] += 1
+        for event in ready.events:
+            self._tell(event)
+        self._deadline = ready.next_deadline
+        if self._waiting is not None:
+            self._waiting.deadline = ready.next_deadline
+
+    def _send(self, message: Outgoing) -> None:
+        try:
+            self._udp.sendto(self._envelope.seal_datagram(message.recipient_session, message.body), message.address)
+        except KeyExhausted:
+            self._counters["send_key_exhausted"] += 1
+        except OSError:  # buffer full, no route: a lost packet like any other
+            self._counters["send_failed"] += 1
+
+    def _tell(self, event: NodeEvent) -> None:
+        if isinstance(event, Left | Superseded):
+            self._gone.set()
+        if isinstance(event, Superseded):
+            log.error("a newer process is called %s: gossip is silent now", self.name)
+        try:
+            if self._resync_due:
+                self._send_event.send_nowait(Resync())
+                self._resync_due = False
+            self._send_event.send_nowait(event)
+        except trio.WouldBlock:
+            self._counters["events_dropped"] += 1
+            self._resync_due = True
+        except trio.BrokenResourceError:  # the service does not listen any more
+            self._counters["events_dropped"] += 1
+
+    # Datagrams and time
+
+    async def _datagrams(self) -> None:
+        while True:
+            # Forever at worst, when we have left: then only packets wake us, and they are not even opened.
+            with trio.CancelScope(deadline=self._deadline) as self._waiting:
+                await trio.lowlevel.wait_readable(self._udp)
+            self._waiting = None
+            self._receive()
+            if trio.current_time() >= self._deadline:
+                self._handle(Tick())
+
+    def _receive(self) -> None:
+        for _ in range(BATCH_PACKETS):
+            try:
+                data = self._udp.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:  # an earlier packet of ours was refused
+                self._counters["receive_failed"] += 1
+                continue
+            opened = self._envelope.open_datagram(data)
+            if opened is not None:
+                self._handle(MessagesReceived(*opened))
+
+    # Full exchanges and keys, over TCP
+
+    async def _exchange(self, address: Address) -> None:
+        try:
+            await self._exchanges.ask(address, "members", self._take_then_give)
+        except ExchangeFailure:
+            self._handle(ExchangeFailed(address))
+        else:
+            self._counters["exchanges"] += 1
+        finally:
+            self._asking.discard(address)
+
+    def _take_then_give(self, content: bytes) -> bytes:
+        self._handle(RecordsReceived(self._records(content), initiated=True))
+        return encode_records(self._swim.records())
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        async with stream:
+            try:
+                if not self._swim.local.silent:
+                    await self._exchanges.serve(stream, self._answer, self._result)
+            except ExchangeFailure:
+                self._counters["exchanges_refused"] += 1
+
+    def _answer(self, purpose: Purpose) -> bytes:
+        return encode_records(self._swim.records()) if purpose == "members" else b""
+
+    async def _result(self, purpose: Purpose, content: bytes) -> bytes:
+        if purpose == "keys":
+            return encode_keys(await self._desk.carry_out(decode_request(content)))
+        self._handle(RecordsReceived(self._records(content), initiated=False))
+        return b""
+
+    def _records(self, content: bytes) -> list[MemberRecord]:
+        try:
+            return decode_records(content)
+        except MalformedGossip as error:
+            self._envelope.dropped["malformed"] += 1
+            raise ExchangeFailure(str(error)) from None
+
+    # Seeds and reports
+
+    async def _discover(self, seeds: tuple[Address, ...]) -> None:
+        """Look the seeds up again and again: names move, and a name may not have resolved at the start."""
+        while self._settings.seeds:
+            self._handle(SeedsResolved(seeds))
+            await trio.sleep(self._settings.seed_resolve_interval_s if seeds else SEED_RETRY_S)
+            found, failed = await resolve_seeds(self._settings.seeds)
+            self._counters["seeds_unresolved"] += len(failed)
+            seeds = found or seeds  # a resolver that is down is no reason to forget
+
+    async def _report(self) -> None:
+        """Log what was dropped, all reasons in one line, and a due rotation; never one line per packet."""
+        told: Counter[str] = Counter()
+        rotation_told = False
+        while True:
+            await trio.sleep(REPORT_INTERVAL_S)
+            news = self._envelope.dropped - told
+            told = self._envelope.dropped.copy()
+            if news:
+                log.warning("dropped gossip packets: %s", ", ".join(f"{n} {why}" for why, n in sorted(news.items())))
+            due = self.key_ring.rotation_due(len(self._swim.views()))
+            if due and not rotation_told:
+                log.warning("the gossip key has sealed half of what one key may seal: rotate it")
+            rotation_told = due

@@ -1,0 +1,123 @@
+"""Key rotation as members speak of it: one request to one member, and its answer.
+
+Decides what a request does to the key ring here, and that the key file is written before the answer says yes. Asking
+every member and judging the answers together is in ``admin.py``.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import trio
+
+from membership.exchange import BadExchange
+from membership.keyring import KEY_BYTES, KEY_ID_BYTES, KeyRing, KeyRingError, key_id, write_key_file
+
+__all__ = ["KeyDesk", "KeyOperation", "KeyRequest", "KeyResponse", "decode_request", "decode_response", "encode_keys"]
+
+KeyOperation = Literal["list", "install", "use", "remove"]
+
+
+class KeyRequest(msgspec.Struct, frozen=True, array_like=True):
+    """One step of a rotation. Only ``install`` carries the secret; it travels sealed with a key that all hold."""
+
+    operation: KeyOperation
+    key_id: Annotated[bytes, msgspec.Meta(max_length=KEY_ID_BYTES)] = b""
+    key: Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES)] = b""
+
+
+class KeyResponse(msgspec.Struct, frozen=True, array_like=True):
+    """What one member did, and the keys it has now."""
+
+    name: str
+    ok: bool
+    detail: str
+    key_ids: tuple[bytes, ...]  # the sealing one first
+    persisted: bool  # false: the keys came by file descriptor, a restart forgets the step
+
+
+_encoder = msgspec.msgpack.Encoder()
+_requests = msgspec.msgpack.Decoder(KeyRequest)
+_responses = msgspec.msgpack.Decoder(KeyResponse)
+
+
+def encode_keys(message: KeyRequest | KeyResponse) -> bytes:
+    """Encode either side."""
+    return _encoder.encode(message)
+
+
+def decode_request(content: bytes) -> KeyRequest:
+    """Decode a request.
+
+    Raises:
+        BadExchange: Not a key request.
+    """
+    try:
+        return _requests.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise BadExchange("key request") from None
+
+
+def decode_response(content: bytes) -> KeyResponse:
+    """Decode a response.
+
+    Raises:
+        BadExchange: Not a key response.
+    """
+    try:
+        return _responses.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise BadExchange("key response") from None
+
+
+class KeyDesk:
+    """Carries out key requests on this member, one at a time."""
+
+    def __init__(self, name: str, key_ring: KeyRing, key_file: Path | None) -> None:
+        self._name = name
+        self._key_ring = key_ring
+        self._key_file = key_file
+        self._lock = trio.Lock()
+
+    async def carry_out(self, request: KeyRequest) -> KeyResponse:
+        """Apply a request; a repeated one is answered alike, so a lost answer may be asked for again."""
+        async with self._lock:
+            before = self._key_ring.keys
+            try:
+                changed = self._apply(request)
+            except KeyRingError as error:
+                return self._response(False, str(error))
+            if changed and self._key_file is not None:
+                try:
+                    # The secrets are copied before the thread starts; the lock keeps the order of writes.
+                    await trio.to_thread.run_sync(write_key_file, self._key_file, self._key_ring.keys)
+                except OSError as error:
+                    self._restore(before)
+                    return self._response(False, f"cannot write {self._key_file}: {error.strerror}")
+            return self._response(True, "changed" if changed else "unchanged")
+
+    def _apply(self, request: KeyRequest) -> bool:
+        ring = self._key_ring
+        match request.operation:
+            case "list":
+                return False
+            case "install":
+                return ring.install(request.key)
+            case "use":
+                return ring.use(request.key_id)
+            case "remove":
+                return ring.remove(request.key_id)
+
+    def _restore(self, keys: list[bytes]) -> None:
+        """Take back a step that could not be written: after a restart this member must hold what it said it holds."""
+        wanted = {key_id(key) for key in keys}
+        for key in keys:
+            if key_id(key) not in self._key_ring.key_ids:
+                self._key_ring.install(key)
+        self._key_ring.use(key_id(keys[0]))
+        for name in self._key_ring.key_ids:
+            if name not in wanted:
+                self._key_ring.remove(name)
+
+    def _response(self, ok: bool, detail: str) -> KeyResponse:
+        return KeyResponse(self._name, ok, detail[:200], self._key_ring.key_ids, self._key_file is not None)
