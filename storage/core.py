@@ -1,8 +1,8 @@
 """The storage node's core: frames, map changes and syncs in; writes to commit and frames to send out.
 
 Sans-IO. ``handle(now, events)`` takes all events of one round of the shell's loop and answers with one batch of writes;
-``Synced`` says that a batch is on disk, and only then what waited for it leaves. Which partition does what is decided in
-the modules that ``HostedPartition`` joins; this one routes, follows the map and gates.
+``Synced`` says that a batch is on disk, and only then what waited for it leaves. Which partition does what is decided
+in the modules that ``HostedPartition`` joins; this one routes, follows the map and gates.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,9 @@ from wire.messages import (
     ReadRetained,
     RecordInbound,
     ReleaseInbound,
+    ReportRoutes,
     RoutesAdded,
+    SenderReport,
     SessionKicked,
     SubscribeSession,
     UnsubscribeSession,
@@ -102,11 +104,22 @@ class Ready:
 class StorageCore:
     """All partitions whose primary is this node."""
 
-    def __init__(self, entry: NodeEntry, settings: PartitionSettings, store: Reads, *, whole: bool, now: float) -> None:
+    def __init__(
+        self,
+        entry: NodeEntry,
+        settings: PartitionSettings,
+        store: Reads,
+        *,
+        now: float,
+        whole: bool = True,
+        ended_incarnation: int = 0,
+    ) -> None:
         self.node = entry.node
         self.settings = settings
         self.partitions: dict[int, HostedPartition] = {}
-        self.lease = LeaseHolder(entry, self._to_router, self._map_moved, whole=whole)
+        self.lease = LeaseHolder(
+            entry, self._to_router, self._map_moved, whole=whole, ended_incarnation=ended_incarnation
+        )
         self._store = store
         self._now = now
         self._overlay: Overlay = {}
@@ -122,6 +135,37 @@ class StorageCore:
     def map(self) -> ClusterMap:
         """The map as this node has it."""
         return self.lease.map
+
+    # --- figures
+
+    @property
+    def serving(self) -> bool:
+        """True once every partition that the map gives to this node serves, and the map is known."""
+        return self.lease.active and all(hosted.serving for hosted in self.partitions.values())
+
+    def session_counts(self) -> dict[str, int]:
+        """Return durable sessions by state."""
+        online = total = 0
+        for hosted in self.partitions.values():
+            total += len(hosted.core.sessions)
+            online += sum(1 for session in hosted.core.sessions.values() if session.edge)
+        return {"connected": online, "absent": total - online}
+
+    def queued(self) -> int:
+        """Return unconsumed entries of all sessions."""
+        return sum(session.queued for hosted in self.partitions.values() for session in hosted.core.sessions.values())
+
+    def retained(self) -> int:
+        """Return retained registers."""
+        return sum(len(hosted.retained) for hosted in self.partitions.values())
+
+    def event_counts(self) -> dict[str, int]:
+        """Return counts of this node and of its partitions together."""
+        counts = dict(self.counts)
+        for hosted in self.partitions.values():
+            for what, amount in hosted.core.counts.items():
+                counts[what] = counts.get(what, 0) + amount
+        return counts
 
     # --- the one entry
 
@@ -145,13 +189,19 @@ class StorageCore:
         return self._ready(now)
 
     def _advance(self) -> None:
+        began = []
         for number, hosted in self.partitions.items():
             if not hosted.serving:
                 hosted.advance(self.lease.settled_epoch)
                 self._active[number] = hosted
-            elif hosted.core.next_due_s() == 0.0:
+            if hosted.serving and not hosted.reported:
+                hosted.reported = True
+                began.append(hosted)
+            if hosted.serving and hosted.core.next_due_s() == 0.0:
                 hosted.run_timers()
                 self._active[number] = hosted
+        if began:
+            self._report(began, set(range(len(self.map.shards))))
 
     def _ready(self, now: float) -> Ready:
         ready = Ready(ended=self.lease.ended)
@@ -213,7 +263,7 @@ class StorageCore:
         if kind == FrameKind.PUBLISH:
             self._publish(peer, payload)
         elif kind == FrameKind.PUSH_ACK:
-            self._push_acks(peer, payload)
+            self._push_acks(payload)
         elif kind == FrameKind.CONTROL:
             self._control(peer, decode_control(payload))
         else:
@@ -235,7 +285,7 @@ class StorageCore:
                 else:
                     hosted.when_serving(partial(hosted.publish, record, peer))
 
-    def _push_acks(self, peer: PeerKey, payload: bytes) -> None:
+    def _push_acks(self, payload: bytes) -> None:
         for ack in decode_push_acks(payload):
             number = ack.session >> 48
             hosted = self.partitions.get(number)
@@ -332,6 +382,8 @@ class StorageCore:
         edges = {entry.node: entry.incarnation for entry in cluster_map.live(TIER_EDGE)}
         gone = [(edge, life) for edge, life in self._edges.items() if edges.get(edge) != life]
         self._edges = edges
+        if changed:
+            self._report([hosted for hosted in self.partitions.values() if hosted.serving], changed)
         for number, hosted in self.partitions.items():
             if not hosted.serving:
                 continue
@@ -340,6 +392,19 @@ class StorageCore:
             for edge, life in gone:
                 hosted.claims.edge_dead(edge, life)
             self._active[number] = hosted
+
+    def _report(self, partitions: list[HostedPartition], shards: set[int]) -> None:
+        """Tell the owners of shards the filters of partitions that serve, one message per shard."""
+        by_shard: dict[int, list[SenderReport]] = {}
+        for hosted in partitions:
+            for shard, reports in hosted.subscriptions.reports().items():
+                if shard in shards:
+                    by_shard.setdefault(shard, []).extend(reports)
+        for shard, reports in sorted(by_shard.items()):
+            placement = self.map.shards[shard]
+            if placement.owner:
+                report = ReportRoutes(shard, placement.epoch, reports)
+                self._sends.append((placement.owner, FrameKind.CONTROL, encode_control(report)))
 
     def _host(self, number: int, epoch: int, map_epoch: int) -> None:
         hosted = HostedPartition(number, self.settings, self._store, self._overlay, lambda: self.map, self._now)

@@ -2,7 +2,8 @@
 
 Pure state; which rows an event writes is decided by ``storage/delivery.py`` and ``storage/claims.py``. Entries are
 named by ``session_seq``; everything below ``head`` is consumed, ``gaps`` are consumed entries above it, ``push_seq`` is
-the next entry that was never sent. Bodies stay on disk except for a short read-ahead (``ready``) of a connected session.
+the next entry that was never sent. Bodies stay on disk except for a short read-ahead (``ready``) of a connected
+session.
 """
 
 from collections import deque

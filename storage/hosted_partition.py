@@ -44,6 +44,7 @@ class HostedPartition:
         self.retained = RetainedRegisters(self.core, self.delivery)
         self.inbound = Inbound(self.core)
         self.serving = False
+        self.reported = False  # the shards' owners were told this partition's filters
         self.placed_at = 0  # map epoch that made this node the primary
         self._map = cluster_map
         self._polled: dict[str, int] | None = None  # live edges that have not answered the claims poll

@@ -3,11 +3,12 @@
 Decides how the library is opened, written, read, synced and given up. What keys and values mean, when a sync is due
 (``storage/group_commit.py``) and what is repaired from where are others' business.
 
-Measured reasons, per hazard: methods on a closed handle crash the interpreter, so the handle sits behind a guard that
-drops it; a failed ``begin`` leaves the transaction depth raised and later commits are lost without a word, so any
-exception reopens the file; pages have no checksum, so records carry one and a sentinel must exist; ``mmap`` turns a
-full disk into a signal; the library's range delete returns wrong data and is never called; ``work`` may spin unless
-called with the automerge count. Own ``fdatasync`` of the log: the library would do two per commit, holding the GIL.
+Measured reasons, per hazard: methods on a closed handle crash the interpreter, so a closed store has none; a failed
+``begin`` leaves the transaction depth raised and later commits are lost without a word, so any exception reopens the
+file; pages have no checksum, so records carry one, pages get one (``storage/page_sums.py``) and a sentinel must exist;
+``mmap`` turns a full disk into a signal; the library's range delete returns wrong data and is never called; ``work``
+may spin unless called with the automerge count; at ``write_safety`` 2 it would sync twice per commit, holding the
+interpreter lock, so the log is synced here.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from typing import Any
 import lsm
 
 from storage.acked_marker import AckedMarker
+from storage.page_sums import SUMS_SUFFIX, PageSums, sync_folder
 from storage.record import RESERVED_PREFIX, decode_record, encode_record
 from storage.store_errors import (
     BatchUnknown,
@@ -58,7 +60,7 @@ _OPTIONS = {
     "automerge": _AUTOMERGE,  # never changed while data exists
 }
 _WORK_KB = 4096
-_SUFFIXES = ("-log", "-acked", "-lock")
+_SUFFIXES = ("-log", SUMS_SUFFIX, "-acked", "-lock")
 
 _META_KEY = RESERVED_PREFIX + b"\x00meta"
 _HEAD_KEY = RESERVED_PREFIX + b"\x00head"
@@ -88,9 +90,10 @@ class Store:
     """One lsm-db file with its log, marker and lock; every call from one thread at a time, never after a fork."""
 
     def __init__(self, path: Path, settings: StoreSettings) -> None:
-        self.path = path
+        self.path = Path(path).absolute()
         self.settings = settings
         self.store_id = b""
+        self._sums = PageSums(self.path)
         self._handle: Any = None  # the lsm.LSM; None once closed or failed
         self._commit_no = 0
         self._log_descriptor = -1
@@ -338,6 +341,7 @@ class Store:
             self.begin_sync(marker=True).run()
             self.acked(self._commit_no)
             self._open_marker().sync()
+            self._disconnect()
         except OSError as error:
             raise SyncFailed(f"marker: {error}") from error
         finally:
@@ -374,6 +378,8 @@ class Store:
             raise StoreDamaged(self.path, f"its marker {marker_path.name} is missing")
         # The marker comes first: a creation that was cut short leaves a marker at 0, and is done again.
         self._marker = AckedMarker.open(marker_path) if has_marker else AckedMarker.create(marker_path, os.urandom(16))
+        if self._marker.acked_up_to == 0:
+            self._sums.create()
         self._connect()
         if self._sentinel() is None:
             self._create_sentinel(identity)
@@ -385,6 +391,7 @@ class Store:
         self.begin_sync(marker=True).run()
 
     def _connect(self) -> None:
+        self._sums.attach()
         try:
             self._handle = lsm.LSM(str(self.path), **_OPTIONS)
         except OSError as error:
@@ -399,7 +406,7 @@ class Store:
         if wrong != _OPTIONS:
             raise StoreFailed(f"lsm-db did not take its options: {wrong}")
         self._log_descriptor = os.open(self._sibling("-log"), os.O_RDWR | os.O_CLOEXEC)
-        _sync_folder(self.path.parent)  # the library creates files without it
+        sync_folder(self.path.parent)  # the library creates files without it
 
     def _sentinel(self) -> dict[str, Any] | None:
         value = self._get(self._handle, _META_KEY)
@@ -461,16 +468,24 @@ class Store:
         """Give up the handle after an exception and connect anew; every commit that returned must be there.
 
         Raises:
-            StoreFailed: It cannot be done, or commits are gone: the process must end.
+            StoreDamaged: The library came upon a damaged page: it would again.
+            StoreFatal: It cannot be done, a sync failed, or commits are gone: the process must end.
         """
         committed = self._commit_no
+        corrupt_page = self._sums.corrupt_page
         try:
             self._disconnect()
             self._connect()
             self._commit_no = self._recovered_head()
+        except SyncFailed:
+            self._abandon()
+            raise
         except BaseException as error:
             self._abandon()
             raise StoreFailed(f"store {self.path} failed ({reason}) and cannot be reopened: {error}") from error
+        if corrupt_page >= 0:
+            self._abandon()
+            raise StoreDamaged(self.path, f"page {corrupt_page} fails its checksum ({reason})")
         if self._commit_no < committed:
             self._abandon()
             raise StoreFailed(f"store {self.path} failed ({reason}) and lost commits after {self._commit_no}")
@@ -480,9 +495,14 @@ class Store:
         descriptor, self._log_descriptor = self._log_descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
-        if handle is not None and handle.is_open:
-            _roll_back(handle)
-            handle.close()
+        try:
+            if handle is not None and handle.is_open:
+                _roll_back(handle)
+                handle.close()
+            if self._sums.sync_errno:
+                raise SyncFailed(f"a sync inside the library: {os.strerror(self._sums.sync_errno)}")
+        finally:
+            self._sums.detach()
 
     def _abandon(self) -> None:
         """Release everything, whatever state it is in."""
@@ -515,7 +535,7 @@ def _roll_back(handle: Any) -> None:
 
 
 def store_files(path: Path) -> list[Path]:
-    """Return the files of a store: data, log, marker, lock."""
+    """Return the files of a store: data, log, page sums, marker, lock."""
     return [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
 
 
@@ -534,7 +554,7 @@ def quarantine(path: Path) -> Path:
             # The marker is moved last but for the lock: without it, what is left is refused, not taken for a store.
             if source.exists():
                 source.rename(goal)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BlockingIOError as error:
         raise StoreBusy(f"store {path} is open") from error
     finally:
@@ -557,11 +577,3 @@ def _system_errors(path: Path) -> Iterator[None]:
         reason = error.strerror or str(error)
         code = errno.errorcode.get(error.errno or 0, "OSError")
         raise StoreUnavailable(f"store {path}: {reason} ({code})") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

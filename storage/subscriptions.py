@@ -17,9 +17,9 @@ from wire.cluster_map import ClusterMap
 from wire.messages import (
     AddRoutes,
     RemoveRoutes,
-    ReportRoutes,
     RouteEntry,
     RoutesAdded,
+    SenderReport,
     SessionSubscribed,
     SessionUnsubscribed,
     SubscribeSession,
@@ -77,8 +77,6 @@ class Subscriptions:
     def serve(self) -> None:
         """Begin to serve: add again the routes that no mark covers, report the others."""
         self._request_routes([route for route in sorted(self._members) if route not in self._standing])
-        for shard in range(len(self._map().shards)):
-            self.report(shard)
 
     # --- subscribe
 
@@ -227,35 +225,32 @@ class Subscriptions:
             self._ask(shard, left)
 
     def placement_changed(self, shards: set[int]) -> None:
-        """These shards have another owner or epoch: report to it, and ask it for what is pending."""
-        for shard in sorted(shards):
-            self.report(shard)
+        """These shards have another owner or epoch: ask it for what is pending."""
         for request in sorted(self._asked):
             if self._asked[request][0] in shards:
                 self.ask_again(request)
 
-    def report(self, shard: int) -> None:
-        """Tell a shard's owner every filter of this partition that it should know."""
+    def reports(self) -> dict[int, list[SenderReport]]:
+        """Return, per shard, every filter of this partition that its owner should know, pending ones included."""
         partition = self._partition
-        placement = self._map().shards[shard]
-        if not placement.owner:
-            return
-        names = self._by_shard(sorted(self._members)).get(shard, []) if self._members else []
+        by_shard = self._by_shard(sorted(self._members))
         self._version += 1
-        pieces = [names[start : start + REPORT_ROUTES_MAX] for start in range(0, len(names), REPORT_ROUTES_MAX)] or [[]]
-        for number, piece in enumerate(pieces):
-            partition.tell(
-                placement.owner,
-                ReportRoutes(
-                    shard,
-                    placement.epoch,
+        reports = {}
+        for shard in range(len(self._map().shards)):
+            names = by_shard.get(shard, [])
+            pieces = [names[at : at + REPORT_ROUTES_MAX] for at in range(0, len(names), REPORT_ROUTES_MAX)] or [[]]
+            reports[shard] = [
+                SenderReport(
                     partition.number,
                     partition.epoch,
                     self._version,
                     [self._entry(name) for name in piece],
+                    number == 0,
                     number == len(pieces) - 1,
-                ),
-            )
+                )
+                for number, piece in enumerate(pieces)
+            ]
+        return reports
 
     def routes_added(self, answer: RoutesAdded) -> None:
         """No edge holds a cached answer without these routes any more, as far as this shard is concerned."""

@@ -35,6 +35,8 @@ class LeaseHolder:
         send: Sends a control message to a router; False when that is not possible now.
         on_map: The map moved to a new epoch; called before that epoch is acknowledged.
         whole: Storage: the store proved itself whole.
+        ended_incarnation: A former life of this node that is proved to have ended; 0 for none.
+        follows: Ask a router for the map; a router has its own and gives it by ``take_own``.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class LeaseHolder:
         on_map: Callable[[ClusterMap], None],
         *,
         whole: bool = True,
+        ended_incarnation: int = 0,
+        follows: bool = True,
     ) -> None:
         self.entry = entry
         self.map = ClusterMap(cluster="")
@@ -56,8 +60,10 @@ class LeaseHolder:
         self._send = send
         self._on_map = on_map
         self._whole = whole
+        self._ended_incarnation = ended_incarnation
         self._routers: list[str] = []  # connected
         self._registered = False
+        self._follows = follows
         self._following = ""
         self._request = 0
         self._next_beat = float("-inf")
@@ -109,14 +115,14 @@ class LeaseHolder:
             self._next_try = now + RETRY_S
             if not self._registered:
                 self._request += 1
-                self._send(self._router(), Register(self._request, self.entry, self._whole))
-            if not self._following:
+                self._send(self._router(), Register(self._request, self.entry, self._whole, self._ended_incarnation))
+            if self._follows and not self._following:
                 self._following = self._router()
                 if not self._send(self._following, FollowMap(self.map.epoch)):
                     self._following = ""
         if self._registered and now >= self._next_beat:
             self._heartbeat(now)
-        if self._registered and self._following:
+        if self._registered and (self._following or not self._follows):
             self._next_try = now + 10 * RETRY_S
 
     def _heartbeat(self, now: float) -> None:
@@ -167,6 +173,11 @@ class LeaseHolder:
         else:
             return False
         return True
+
+    def take_own(self, now: float, cluster_map: ClusterMap) -> None:
+        """A router's own state machine made a step."""
+        self.map = cluster_map
+        self._moved(now)
 
     def _moved(self, now: float) -> None:
         mine = self.map.nodes.get(self.entry.node)

@@ -180,16 +180,23 @@ class RemoveRoutes(Message):
     routes: list[RouteEntry]
 
 
-class ReportRoutes(Message):
-    """All filters of one edge (partition -1) or partition for a shard: replaces everything older of that sender."""
+class SenderReport(msgspec.Struct, array_like=True):
+    """All filters of the sending edge (partition -1) or of one partition: replaces everything older of that sender."""
 
-    shard: int
-    shard_epoch: int
     partition: int
     sender_epoch: int
     route_version: int
     routes: list[RouteEntry]
-    last: bool = True  # a long report comes in pieces
+    first: bool = True  # a long report comes in pieces, in order
+    last: bool = True
+
+
+class ReportRoutes(Message):
+    """What a delivery node wants a shard's new owner to know, of itself or of its partitions."""
+
+    shard: int
+    shard_epoch: int
+    reports: list[SenderReport]
 
 
 class Invalidate(Message):

@@ -1,0 +1,195 @@
+"""Operators' questions to a router: what the map has decided, who owns what, and why.
+
+Answers are plain data (``-o json`` prints them as they are). Verbs that change something are proposed as commands and
+answered when they are committed; the leader does them, another router says who leads.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from router.cluster_map import Delegate, ForgetNode, Outcome, SetAdminState
+from wire.messages import Admin, AdminReply
+
+if TYPE_CHECKING:
+    from router.core import RouterCore
+
+__all__ = ["AdminDesk"]
+
+NOT_READY = 4
+USAGE = 2
+Answer = dict[str, Any]
+
+
+class AdminDesk:
+    """The verbs of one router."""
+
+    def __init__(self, router: "RouterCore") -> None:
+        self._router = router
+        self._waiting: dict[tuple[str, int], Admin] = {}
+        self._verbs: dict[str, Callable[[dict[str, Any]], Answer]] = {
+            "cluster status": self._cluster_status,
+            "node list": self._node_list,
+            "ring show": self._ring_show,
+            "ring explain": self._ring_explain,
+            "ring export": self._ring_export,
+        }
+
+    def ask(self, peer: str, question: Admin) -> None:
+        """Answer a verb, or propose what it asks for."""
+        router = self._router
+        verb = self._verbs.get(question.verb)
+        if verb is not None:
+            if not router.machine.map.cluster:
+                router.tell(peer, AdminReply(question.request, False, None, "the cluster has no map yet", NOT_READY))
+                return
+            try:
+                router.tell(peer, AdminReply(question.request, True, verb(dict(question.arguments))))
+            except (KeyError, ValueError) as error:
+                router.tell(peer, AdminReply(question.request, False, None, str(error.args[0]), USAGE))
+            return
+        self._change(peer, question)
+
+    def _change(self, peer: str, question: Admin) -> None:
+        router = self._router
+        arguments: dict[str, Any] = dict(question.arguments)
+        if not router.leads:
+            text = f"router {router.node} does not lead; ask {router.leader or 'again when one is elected'}"
+            router.tell(peer, AdminReply(question.request, False, {"leader": router.leader}, text, NOT_READY))
+            return
+        if question.verb == "ring delegate":
+            command: Delegate | SetAdminState | ForgetNode = Delegate(
+                str(arguments["prefix"]), int(arguments["depth"]), str(arguments.get("pin", ""))
+            )
+        elif question.verb == "ring undelegate":
+            command = Delegate(str(arguments["prefix"]), 0)
+        elif question.verb in ("node drain", "node undrain"):
+            command = SetAdminState(str(arguments["node"]), "draining" if question.verb == "node drain" else "")
+        elif question.verb == "cluster forget":
+            command = ForgetNode(str(arguments["node"]))
+        else:
+            text = f"unknown verb {question.verb!r}"
+            router.tell(peer, AdminReply(question.request, False, None, text, USAGE))
+            return
+        self._waiting[peer, question.request] = question
+        router.propose(command, peer, question.request)
+
+    def answered(self, peer: str, request: int, outcome: Outcome) -> bool:
+        """A proposed command was committed; True if an operator had asked for it."""
+        if self._waiting.pop((peer, request), None) is None:
+            return False
+        reply = AdminReply(request, not outcome.refusal, {"map_epoch": self._router.machine.map.epoch})
+        if outcome.refusal:
+            reply.error, reply.exit_code = outcome.refusal, 1
+        self._router.tell(peer, reply)
+        return True
+
+    # --- verbs
+
+    def _cluster_status(self, _: dict[str, Any]) -> Answer:
+        router = self._router
+        cluster_map = router.machine.map
+        placed = [placement for placement in cluster_map.partitions if placement.epoch]
+        return {
+            "cluster": cluster_map.cluster,
+            "map_epoch": cluster_map.epoch,
+            "settled_epoch": router.leases.settled_epoch(cluster_map) if router.leads else None,
+            "leader": router.leader,
+            "router": router.node,
+            "replicas": cluster_map.replicas,
+            "min_in_sync": cluster_map.min_in_sync,
+            "partitions": len(cluster_map.partitions),
+            "partitions_without_primary": sum(1 for placement in placed if not placement.primary),
+            "partitions_under_replicated": sum(1 for p in placed if len(p.in_sync) < cluster_map.replicas),
+            "partitions_unplaced": len(cluster_map.partitions) - len(placed),
+            "shards_collecting": sum(1 for shard in router.shards.values() if shard.collecting),
+            "nodes": self._node_list({})["nodes"],
+        }
+
+    def _node_list(self, _: dict[str, Any]) -> Answer:
+        router = self._router
+        cluster_map = router.machine.map
+        nodes = []
+        for name in sorted(cluster_map.nodes):
+            entry = cluster_map.nodes[name]
+            life = (name, entry.incarnation)
+            nodes.append(
+                {
+                    "node": name,
+                    "tier": entry.tier,
+                    "state": entry.admin_state if entry.alive and entry.admin_state else entry.state,
+                    "incarnation": entry.incarnation,
+                    "address": entry.address,
+                    "clients": entry.clients,
+                    "zone": entry.zone,
+                    "weight": entry.weight,
+                    "lease_s": round(router.leases.remaining_s(router.now, life), 2)
+                    if router.leads and entry.alive
+                    else None,
+                    "map_epoch": router.leases.acknowledged(life) if router.leads else None,
+                    "primaries": sum(1 for placement in cluster_map.partitions if placement.primary == name),
+                    "replicas": sum(1 for placement in cluster_map.partitions if name in placement.in_sync),
+                    "shards": sum(1 for shard in cluster_map.shards if shard.owner == name),
+                }
+            )
+        return {"nodes": nodes}
+
+    def _ring_show(self, _: dict[str, Any]) -> Answer:
+        cluster_map = self._router.machine.map
+        return {
+            "map_epoch": cluster_map.epoch,
+            "hash": cluster_map.hash_name,
+            "partitions": [
+                {
+                    "partition": number,
+                    "epoch": placement.epoch,
+                    "primary": placement.primary,
+                    "in_sync": list(placement.in_sync),
+                    "joining": list(placement.joining),
+                }
+                for number, placement in enumerate(cluster_map.partitions)
+            ],
+            "shards": [
+                {"shard": number, "epoch": shard.epoch, "owner": shard.owner}
+                for number, shard in enumerate(cluster_map.shards)
+            ],
+            "delegations": [
+                {"prefix": rule.prefix, "depth": rule.depth, "pin": rule.pin, "shard": rule.shard}
+                for rule in cluster_map.delegations
+            ],
+        }
+
+    def _ring_explain(self, arguments: dict[str, Any]) -> Answer:
+        """Say where a name lives, read as a client ID and as a topic: both are strings, so both are answered."""
+        cluster_map = self._router.machine.map
+        name = str(arguments["name"])
+        partition = cluster_map.partition_for(name)
+        placement = cluster_map.partitions[partition]
+        levels = name.split("/")
+        depth, pinned = cluster_map.jurisdiction(levels)
+        shard = cluster_map.shard_for_topic(name)
+        key = "/".join(levels[:depth])
+        return {
+            "name": name,
+            "map_epoch": cluster_map.epoch,
+            "crc32": crc32(name.encode()),
+            "partition": partition,
+            "partition_why": f"crc32({name!r}) mod {len(cluster_map.partitions)}",
+            "partition_epoch": placement.epoch,
+            "primary": placement.primary,
+            "in_sync": list(placement.in_sync),
+            "route_key": key,
+            "shard": shard,
+            "shard_why": f"prefix pinned to shard {pinned}"
+            if pinned >= 0
+            else f"crc32({key!r}) mod {cluster_map.base_shards}",
+            "shard_epoch": cluster_map.shards[shard].epoch,
+            "owner": cluster_map.shards[shard].owner,
+        }
+
+    def _ring_export(self, _: dict[str, Any]) -> Answer:
+        exported = self._ring_show({})
+        exported["format"] = "stratamq-ring"
+        exported["version"] = 1
+        exported["base_shards"] = self._router.machine.map.base_shards
+        return exported

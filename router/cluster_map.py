@@ -1,0 +1,391 @@
+"""The ClusterMap's state machine: committed commands in, one map step out. The truth about who owns what.
+
+Deterministic: same map, same command, same step, on every router. A command that does not apply (stale epoch, unknown
+node) changes nothing and says why; a caller decides by the answer, never by what it proposed. Per-message and
+per-subscription data never comes here. Rules: docs/adr/0003-cluster-map-leases-completion.md.
+"""
+
+import msgspec
+
+from router.ring import RingNode, propose_owners, propose_replicas
+from wire.cluster_map import ClusterMap, Delegation, MapDelta, NodeEntry, NodeState, PartitionEntry, ShardEntry
+from wire.hello import TIER_ROUTER, TIER_STORAGE
+
+__all__ = [
+    "Bootstrap",
+    "Command",
+    "DeclareDead",
+    "Delegate",
+    "ForgetNode",
+    "MapMachine",
+    "Outcome",
+    "PlacePartitions",
+    "PlaceShards",
+    "RegisterNode",
+    "SetAdminState",
+    "decode_command",
+    "encode_command",
+]
+
+
+class _Command(msgspec.Struct, tag=True):
+    """Root of the commands in the Raft log; the tag is the class name."""
+
+
+class Bootstrap(_Command):
+    """First command of a cluster: what is fixed for ever."""
+
+    cluster: str
+    partitions: int
+    shards: int
+    replicas: int
+    min_in_sync: int
+    lease_s: float
+
+
+class RegisterNode(_Command):
+    """Let an incarnation in. The leader proposes it only when the former one's lease has surely run out or is proved
+    ended; committing it ends the former incarnation."""
+
+    entry: NodeEntry
+    whole: bool = True
+
+
+class DeclareDead(_Command):
+    """The lease of this incarnation has surely run out."""
+
+    node: str
+    incarnation: int
+
+
+class PlacePartitions(_Command):
+    """Compare-and-set of placements: each entry is applied if the partition is at the epoch below it."""
+
+    entries: dict[int, PartitionEntry]
+
+
+class PlaceShards(_Command):
+    """New owners of shards, each at the next epoch of its shard."""
+
+    owners: dict[int, str]
+
+
+class Delegate(_Command):
+    """Set (depth > 0) or remove (depth 0) the jurisdiction of a topic prefix."""
+
+    prefix: str
+    depth: int
+    pin: str = ""
+
+
+class SetAdminState(_Command):
+    """An operator's word about a node: "draining" or ""."""
+
+    node: str
+    state: str
+
+
+class ForgetNode(_Command):
+    """Remove a dead node that holds nothing."""
+
+    node: str
+
+
+Command = Bootstrap | RegisterNode | DeclareDead | PlacePartitions | PlaceShards | Delegate | SetAdminState | ForgetNode
+
+_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_map_decoder = msgspec.msgpack.Decoder(ClusterMap)
+
+
+def encode_command(command: Command) -> bytes:
+    """Return the data of a Raft entry."""
+    return msgspec.msgpack.encode(command)
+
+
+def decode_command(data: bytes) -> Command:
+    """Return the command of a Raft entry.
+
+    Raises:
+        msgspec.ValidationError: If it is not one.
+    """
+    return _decoder.decode(data)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a command did: the step, or why there is none."""
+
+    delta: MapDelta | None = None
+    refusal: str = ""
+
+
+class MapMachine:
+    """The map and its transitions."""
+
+    def __init__(self) -> None:
+        self.map = ClusterMap(cluster="")
+
+    def snapshot(self) -> bytes:
+        """Return the whole state."""
+        return msgspec.msgpack.encode(self.map)
+
+    def restore(self, data: bytes) -> None:
+        """Replace the whole state."""
+        self.map = _map_decoder.decode(data)
+
+    def apply(self, command: Command) -> Outcome:
+        """Carry out one committed command."""
+        if isinstance(command, Bootstrap):
+            return self._bootstrap(command)
+        if not self.map.cluster:
+            return Outcome(refusal="the cluster is not bootstrapped")
+        step = _Step(self.map)
+        if isinstance(command, RegisterNode):
+            refusal = step.register(command)
+        elif isinstance(command, DeclareDead):
+            refusal = step.declare_dead(command)
+        elif isinstance(command, PlacePartitions):
+            refusal = step.place_partitions(command)
+        elif isinstance(command, PlaceShards):
+            refusal = step.place_shards(command)
+        elif isinstance(command, Delegate):
+            refusal = step.delegate(command)
+        elif isinstance(command, SetAdminState):
+            refusal = step.set_admin_state(command)
+        else:
+            refusal = step.forget(command)
+        if refusal or not step.changed:
+            return Outcome(refusal=refusal)
+        delta = step.delta()
+        self.map.apply(delta)
+        return Outcome(delta)
+
+    def _bootstrap(self, command: Bootstrap) -> Outcome:
+        if self.map.cluster:
+            return Outcome(refusal=f"cluster {self.map.cluster!r} exists already")
+        self.map = ClusterMap(
+            cluster=command.cluster,
+            partitions=[PartitionEntry() for _ in range(command.partitions)],
+            shards=[ShardEntry() for _ in range(command.shards)],
+            replicas=command.replicas,
+            min_in_sync=command.min_in_sync,
+            lease_s=command.lease_s,
+            base_shards=command.shards,
+        )
+        return Outcome()
+
+
+class _Step:
+    """One transition under construction: the map before it, and what changes."""
+
+    def __init__(self, before: ClusterMap) -> None:
+        self.before = before
+        self.nodes: dict[str, NodeEntry] = {}
+        self.forgotten: list[str] = []
+        self.partitions: dict[int, PartitionEntry] = {}
+        self.shards: dict[int, ShardEntry] = {}
+        self.delegations: tuple[Delegation, ...] | None = None
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.nodes or self.forgotten or self.partitions or self.shards or self.delegations is not None)
+
+    def delta(self) -> MapDelta:
+        nodes = tuple(self.nodes[name] for name in sorted(self.nodes))
+        return MapDelta(
+            self.before.epoch + 1, nodes, tuple(self.forgotten), self.partitions, self.shards, self.delegations
+        )
+
+    def _node(self, name: str) -> NodeEntry | None:
+        return self.nodes.get(name) or self.before.nodes.get(name)
+
+    def _alive(self, name: str) -> bool:
+        entry = self._node(name)
+        return entry is not None and entry.alive
+
+    def _ring_nodes(self, tier: str) -> list[RingNode]:
+        names = sorted({*self.before.nodes, *self.nodes})
+        entries = [entry for name in names if (entry := self._node(name)) is not None]
+        return [
+            RingNode(entry.node, entry.weight, entry.zone)
+            for entry in entries
+            if entry.tier == tier and entry.alive and not entry.admin_state
+        ]
+
+    # --- nodes
+
+    def register(self, command: RegisterNode) -> str:
+        entry = command.entry
+        former = self.before.nodes.get(entry.node)
+        if former is not None and former.tier != entry.tier:
+            return f"node {entry.node} is a {former.tier}, not a {entry.tier}"
+        if former is not None and former.incarnation >= entry.incarnation:
+            if former.incarnation == entry.incarnation and former.alive:
+                return ""
+            return f"incarnation {entry.incarnation} of {entry.node} is over; start it again"
+        admin_state = former.admin_state if former is not None else ""
+        self.nodes[entry.node] = msgspec.structs.replace(entry, state=NodeState.ACTIVE, admin_state=admin_state)
+        if entry.tier == TIER_STORAGE:
+            self._storage_arrived(entry.node, whole=command.whole)
+        elif entry.tier == TIER_ROUTER:
+            self._routers_changed(entry.node)
+        return ""
+
+    def declare_dead(self, command: DeclareDead) -> str:
+        entry = self.before.nodes.get(command.node)
+        if entry is None or entry.incarnation != command.incarnation:
+            return f"{command.node} is not at incarnation {command.incarnation}"
+        if not entry.alive:
+            return ""
+        self.nodes[entry.node] = msgspec.structs.replace(entry, state=NodeState.DEAD)
+        if entry.tier == TIER_STORAGE:
+            self._storage_left(entry.node)
+        elif entry.tier == TIER_ROUTER:
+            self._routers_changed("")
+        return ""
+
+    def set_admin_state(self, command: SetAdminState) -> str:
+        entry = self.before.nodes.get(command.node)
+        if entry is None:
+            return f"unknown node {command.node}"
+        if entry.admin_state != command.state:
+            self.nodes[entry.node] = msgspec.structs.replace(entry, admin_state=command.state)
+        return ""
+
+    def forget(self, command: ForgetNode) -> str:
+        entry = self.before.nodes.get(command.node)
+        if entry is None:
+            return f"unknown node {command.node}"
+        if entry.alive:
+            return f"{command.node} is alive; stop it first"
+        for number, placement in enumerate(self.before.partitions):
+            if command.node in placement.in_sync:
+                return f"{command.node} still holds partition {number}; add another storage node and rebalance first"
+        self.forgotten.append(command.node)
+        return ""
+
+    # --- partitions
+
+    def _storage_arrived(self, node: str, *, whole: bool) -> None:
+        """A storage incarnation came in: it resumes no role under an old partition_epoch."""
+        if all(placement.epoch == 0 for placement in self.before.partitions):
+            self._place_first()
+            return
+        for number, placement in enumerate(self.before.partitions):
+            if node in placement.in_sync:
+                self._returned(number, placement, node, whole=whole)
+            elif node in placement.joining:
+                self._set(number, placement.primary, placement.in_sync, _without(placement.joining, node))
+
+    def _returned(self, number: int, placement: PartitionEntry, node: str, *, whole: bool) -> None:
+        others = tuple(name for name in placement.in_sync if name != node and self._alive(name))
+        if others:
+            # It was in sync in its former life; another replica goes on, and this one catches up again.
+            primary = placement.primary if placement.primary in others else others[0]
+            left = _without(placement.in_sync, node)
+            self._set(number, primary, left, (*_without(placement.joining, node), node))
+        elif whole:
+            self._set(number, node, placement.in_sync, placement.joining)
+        else:
+            self._set(number, "", placement.in_sync, placement.joining)
+
+    def _storage_left(self, node: str) -> None:
+        """A storage incarnation is dead: an in-sync replica that lives takes over; nobody else ever does."""
+        for number, placement in enumerate(self.before.partitions):
+            if node not in placement.in_sync and node not in placement.joining:
+                continue
+            joining = _without(placement.joining, node)
+            heirs = tuple(name for name in placement.in_sync if name != node and self._alive(name))
+            if placement.primary == node:
+                # The dead stays in the in-sync set until a live in-sync replica is primary.
+                in_sync = heirs if heirs else placement.in_sync
+                self._set(number, heirs[0] if heirs else "", in_sync, joining)
+            elif node in placement.in_sync and placement.primary:
+                self._set(number, placement.primary, _without(placement.in_sync, node), joining)
+            elif joining != placement.joining:
+                self._set(number, placement.primary, placement.in_sync, joining)
+
+    def _place_first(self) -> None:
+        """Place every partition for the first time, all copies empty and therefore in sync."""
+        nodes = self._ring_nodes(TIER_STORAGE)
+        if len(nodes) < self.before.replicas:
+            return
+        for number, replicas in enumerate(propose_replicas(nodes, len(self.before.partitions), self.before.replicas)):
+            self.partitions[number] = PartitionEntry(1, replicas[0], replicas)
+
+    def _set(self, number: int, primary: str, in_sync: tuple[str, ...], joining: tuple[str, ...]) -> None:
+        epoch = self.before.partitions[number].epoch + 1
+        self.partitions[number] = PartitionEntry(epoch, primary, in_sync, joining)
+
+    def place_partitions(self, command: PlacePartitions) -> str:
+        for number, entry in command.entries.items():
+            if not 0 <= number < len(self.before.partitions):
+                return f"no partition {number}"
+            current = self.before.partitions[number]
+            if entry.epoch != current.epoch + 1:
+                return f"partition {number} is at epoch {current.epoch}, not {entry.epoch - 1}"
+            if not set(entry.in_sync) & (set(current.in_sync) | set(current.joining)):
+                return f"partition {number} would lose its last replica"
+            if entry.primary and entry.primary not in entry.in_sync:
+                return f"{entry.primary} is not in sync with partition {number}"
+            self.partitions[number] = entry
+        return ""
+
+    # --- shards
+
+    def _routers_changed(self, restarted: str) -> None:
+        """Owners that are gone, or live anew, own nothing: their shards go on at the next shard_epoch.
+
+        A router that joins takes its share from the others, so that routes spread without an operator.
+        """
+        live = self._ring_nodes(TIER_ROUTER)
+        if not live:
+            return
+        proposal = propose_owners(live, self.before.base_shards)
+        for number, shard in enumerate(self.before.shards):
+            pinned = next((rule.pin for rule in self.before.delegations if rule.shard == number), "")
+            owner = pinned if pinned and self._alive(pinned) else proposal[number % len(proposal)]
+            if number < len(proposal) and not pinned:
+                owner = proposal[number]
+            if shard.owner != owner or shard.owner == restarted:
+                self.shards[number] = ShardEntry(shard.epoch + 1, owner)
+
+    def place_shards(self, command: PlaceShards) -> str:
+        for number, owner in command.owners.items():
+            if not 0 <= number < len(self.before.shards):
+                return f"no shard {number}"
+            if not self._alive(owner):
+                return f"{owner} is not a live router"
+            self.shards[number] = ShardEntry(self.before.shards[number].epoch + 1, owner)
+        return ""
+
+    def delegate(self, command: Delegate) -> str:
+        """A changed jurisdiction raises every shard's epoch: filters and cached topics are told anew by the new key."""
+        levels = command.prefix.split("/")
+        if not command.prefix or "+" in command.prefix or "#" in command.prefix:
+            return f"{command.prefix!r} is not a topic prefix (whole levels, no wildcard)"
+        if command.depth and command.depth < len(levels):
+            return f"depth {command.depth} is less than the {len(levels)} levels of {command.prefix!r}"
+        if command.pin and not self._alive(command.pin):
+            return f"{command.pin} is not a live router"
+        known = {rule.prefix: rule for rule in self.before.delegations}
+        former = known.pop(command.prefix, None)
+        shards = len(self.before.shards)
+        if command.depth:
+            number = -1
+            if command.pin:
+                number = former.shard if former is not None and former.shard >= 0 else shards
+            known[command.prefix] = Delegation(command.prefix, command.depth, command.pin, number)
+            if number == shards:
+                self.shards[number] = ShardEntry(1, command.pin)
+            elif number >= 0:
+                self.shards[number] = ShardEntry(self.before.shards[number].epoch + 1, command.pin)
+        elif former is None:
+            return f"no delegation of {command.prefix!r}"
+        self.delegations = tuple(known[prefix] for prefix in sorted(known))
+        for number, shard in enumerate(self.before.shards):
+            self.shards.setdefault(number, ShardEntry(shard.epoch + 1, shard.owner))
+        return ""
+
+
+def _without(names: tuple[str, ...], gone: str) -> tuple[str, ...]:
+    return tuple(name for name in names if name != gone)

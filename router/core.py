@@ -1,0 +1,506 @@
+"""The router's core beside Raft: map machine, leases, the shards it owns, the map stream, operators' questions.
+
+Sans-IO. Raft is next to it, not inside: the shell gives committed commands as ``Applied``, and carries out
+``proposals`` and ``rounds`` of every Ready. A message to this very node goes through the same queue as one from a link.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from router.admin import AdminDesk
+from router.cluster_map import (
+    Bootstrap,
+    Command,
+    DeclareDead,
+    MapMachine,
+    Outcome,
+    PlacePartitions,
+    RegisterNode,
+    decode_command,
+)
+from router.leases import LeaseTable, lives
+from router.placement_changes import placement_change
+from router.route_shard import RouteShard
+from wire.cluster_map import MapDelta, NodeEntry, NodeState
+from wire.frames import FrameKind
+from wire.hello import TIER_EDGE, TIER_ROUTER, PeerKey
+from wire.lease_holder import LeaseHolder
+from wire.messages import (
+    AddRoutes,
+    Admin,
+    Changed,
+    Control,
+    FollowMap,
+    Heartbeat,
+    HeartbeatReply,
+    Invalidated,
+    MapSnapshot,
+    MapStep,
+    Moved,
+    Refused,
+    Register,
+    Registered,
+    RemoveRoutes,
+    ReportRoutes,
+    RequestChange,
+    Resolve,
+    decode_control,
+    encode_control,
+)
+
+__all__ = [
+    "Applied",
+    "FrameArrived",
+    "LinkDown",
+    "LinkUp",
+    "Proposal",
+    "ProposalFailed",
+    "Ready",
+    "RoleChanged",
+    "RoundEnded",
+    "RouterCore",
+    "RouterSettings",
+    "Tick",
+]
+
+REGISTRATIONS_MAX = 10_000  # waiting for a former incarnation's lease to run out
+ShardMessage = Resolve | AddRoutes | RemoveRoutes | ReportRoutes
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """What the core is told; the operator's model is conf/router_settings.py."""
+
+    cluster: str = "stratamq"
+    partitions: int = 256
+    shards: int = 64
+    replicas: int = 3
+    min_in_sync: int = 2
+    lease_s: float = 2.0
+    lease_margin_s: float = 0.1
+    cached_topics_max: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FrameArrived:
+    """A numbered frame of a peer; RAFT frames never come here."""
+
+    peer: PeerKey
+    kind: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """A connection to this life of a peer stands."""
+
+    peer: PeerKey
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """It ended."""
+
+    peer: PeerKey
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Raft committed this command; ``proposal`` is ours if this router proposed it, else 0."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalFailed:
+    """Raft did not take a proposal, or its fate is unknown."""
+
+    number: int
+    leader_hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """Raft's role and leader, as this router sees them."""
+
+    leads: bool
+    leader: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnded:
+    """A quorum round that this core asked for has ended; ``confirmed`` if this router led throughout."""
+
+    context: int
+    confirmed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = FrameArrived | LinkUp | LinkDown | Applied | ProposalFailed | RoleChanged | RoundEnded | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A command for Raft; ``ProposalFailed`` names it by number."""
+
+    number: int
+    command: Command
+
+
+@dataclass(slots=True)
+class Ready:
+    """Work for the shell: propose, start quorum rounds, send."""
+
+    proposals: list[Proposal] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    sends: list[tuple[str, int, bytes]] = field(default_factory=list)
+    next_deadline: float = float("inf")
+    ended: bool = False  # this router's incarnation is dead in the map: start anew
+
+
+@dataclass(slots=True)
+class _Registration:
+    peer: str
+    message: Register
+
+
+class RouterCore:
+    """One router."""
+
+    def __init__(self, entry: NodeEntry, settings: RouterSettings, *, ended_incarnation: int = 0) -> None:
+        self.node = entry.node
+        self.settings = settings
+        self.machine = MapMachine()
+        self.leases = LeaseTable(settings.lease_s, settings.lease_margin_s)
+        self.leads = False
+        self.leader = ""
+        self.shards: dict[int, RouteShard] = {}
+        self.holder = LeaseHolder(
+            entry, self._to_router, lambda _: None, follows=False, ended_incarnation=ended_incarnation
+        )
+        self.counts: dict[str, int] = {}
+        self._admin = AdminDesk(self)
+        self._now = 0.0
+        self._followers: dict[str, int] = {}  # node -> incarnation that follows our map
+        self._registrations: dict[str, _Registration] = {}
+        self._own: list[Control] = []  # messages of this node to itself
+        self._proposals: list[Proposal] = []
+        self._proposed: dict[int, tuple[str, int, Command]] = {}  # number -> peer, request, command
+        self._number = 0
+        self._rounds: list[int] = []
+        self._sends: list[tuple[str, int, bytes]] = []
+        self._bootstrapping = False
+        self._owned: dict[int, int] = {}  # shard -> epoch of self.shards
+
+    # --- the one entry
+
+    def handle(self, now: float, events: Sequence[Event]) -> Ready:
+        """Take the events of one round."""
+        self._now = now
+        for event in events:
+            if isinstance(event, FrameArrived):
+                self._control(event.peer.node, event.peer, decode_control(event.payload))
+            elif isinstance(event, Applied):
+                self._applied(decode_command(event.data))
+            elif isinstance(event, RoundEnded):
+                self._round_ended(event)
+            elif isinstance(event, RoleChanged):
+                self._role_changed(event)
+            elif isinstance(event, ProposalFailed):
+                self._proposal_failed(event)
+            elif isinstance(event, LinkUp):
+                if event.peer.tier == TIER_ROUTER:
+                    self.holder.router_up(event.peer.node, now)
+            elif isinstance(event, LinkDown):
+                self._link_down(event.peer)
+        self._time(now)
+        return self._ready()
+
+    def _ready(self) -> Ready:
+        for number in sorted(self.shards):
+            for node, message in self.shards[number].take_sends():
+                self.tell(node, message)
+        ready = Ready(self._proposals, self._rounds, self._sends, ended=self.holder.ended)
+        self._proposals, self._rounds, self._sends = [], [], []
+        ready.next_deadline = self.holder.next_deadline()
+        if self.leads:
+            ready.next_deadline = min(ready.next_deadline, self.leases.next_deadline())
+        return ready
+
+    def _time(self, now: float) -> None:
+        self.holder.beat(now)
+        while self._own:
+            self._control(self.node, None, self._own.pop(0))
+        if not self.leads:
+            return
+        for node, incarnation in self.leases.expired(now, self.machine.map):
+            self.propose(DeclareDead(node, incarnation))
+        self._admit_waiting()
+        context = self.leases.next_round()
+        if context is not None:
+            self._rounds.append(context)
+
+    @property
+    def now(self) -> float:
+        """Time of the round, for the status page."""
+        return self._now
+
+    # --- sending and proposing
+
+    def tell(self, node: str, message: Control) -> None:
+        """Send a control message to a node, this one included."""
+        if node == self.node:
+            self._own.append(message)
+        elif node:
+            self._sends.append((node, FrameKind.CONTROL, encode_control(message)))
+
+    def _to_router(self, router: str, message: Control) -> bool:
+        self.tell(router, message)
+        return True
+
+    def propose(self, command: Command, peer: str = "", request: int = 0) -> None:
+        """Give a command to Raft; the peer hears what became of its request."""
+        self._number += 1
+        self._proposed[self._number] = (peer, request, command)
+        self._proposals.append(Proposal(self._number, command))
+
+    def _proposal_failed(self, event: ProposalFailed) -> None:
+        peer, request, command = self._proposed.pop(event.number, ("", 0, None))
+        if isinstance(command, DeclareDead):
+            self.leases.proposal_failed((command.node, command.incarnation))
+        if isinstance(command, Bootstrap):
+            self._bootstrapping = False
+        if peer:
+            self._refuse(peer, request, "not_leader" if event.leader_hint else "unavailable", "not committed")
+
+    def _refuse(self, peer: str, request: int, code: str, detail: str) -> None:
+        leader = self.machine.map.nodes.get(self.leader)
+        self.tell(peer, Refused(request, code, detail, self.leader, leader.address if leader is not None else ""))
+
+    # --- Raft
+
+    def restore(self, data: bytes) -> None:
+        """A Raft snapshot replaces the map."""
+        self.machine.restore(data)
+        self._map_replaced()
+
+    def _role_changed(self, event: RoleChanged) -> None:
+        led = self.leads
+        self.leads = event.leads
+        self.leader = event.leader
+        self.holder.leader = event.leader
+        if event.leads and not led:
+            self.leases.begin(self._now, self.machine.map)
+            self.holder.router_up(self.node, self._now)
+            if not self.machine.map.cluster and not self._bootstrapping:
+                self._bootstrapping = True
+                settings = self.settings
+                self.propose(
+                    Bootstrap(
+                        settings.cluster,
+                        settings.partitions,
+                        settings.shards,
+                        settings.replicas,
+                        settings.min_in_sync,
+                        settings.lease_s,
+                    )
+                )
+        if not event.leads and led:
+            self.holder.router_down(self.node)
+            self._registrations.clear()
+
+    def _applied(self, command: Command) -> None:
+        before = {life[0]: life[1] for life in lives(self.machine.map)}
+        outcome = self.machine.apply(command)
+        if isinstance(command, Bootstrap):
+            self._map_replaced()
+        if outcome.delta is not None:
+            self._stepped(outcome.delta, before)
+        self._answer(command, outcome)
+
+    def _answer(self, command: Command, outcome: Outcome) -> None:
+        """Tell whoever asked for a command what became of it."""
+        for number, (peer, request, proposed) in list(self._proposed.items()):
+            if proposed != command:
+                continue
+            del self._proposed[number]
+            if not peer:
+                return
+            if self._admin.answered(peer, request, outcome):
+                return
+            if outcome.refusal:
+                self._refuse(peer, request, "invalid", outcome.refusal)
+            elif isinstance(command, RegisterNode):
+                self.tell(peer, Registered(request, self.machine.map.epoch))
+            else:
+                self.tell(peer, Changed(request, self.machine.map.epoch))
+            return
+
+    def _stepped(self, delta: MapDelta, before: dict[str, int]) -> None:
+        cluster_map = self.machine.map
+        if self.leads:
+            for entry in delta.nodes:
+                if entry.alive and before.get(entry.node) != entry.incarnation:
+                    self.leases.admitted(self._now, (entry.node, entry.incarnation))
+            self.leases.forget_others(cluster_map)
+        for node in sorted(self._followers):
+            self.tell(node, MapStep(delta))
+        self._follow_own_map()
+        for entry in delta.nodes:
+            former = before.get(entry.node)
+            if entry.tier == TIER_EDGE and former is not None and (entry.incarnation != former or not entry.alive):
+                for number in sorted(self.shards):
+                    self.shards[number].edge_dead(entry.node)
+        self._own_shards()
+
+    def _map_replaced(self) -> None:
+        for node in sorted(self._followers):
+            self.tell(node, MapSnapshot(self.machine.map))
+        if self.leads:
+            self.leases.begin(self._now, self.machine.map)
+        self._follow_own_map()
+        self._own_shards()
+
+    def _follow_own_map(self) -> None:
+        self.holder.take_own(self._now, self.machine.map)
+
+    def _own_shards(self) -> None:
+        """Begin to own what the map gives to this very incarnation, end what it takes away."""
+        cluster_map = self.machine.map
+        active = self.holder.active
+        for number, placement in enumerate(cluster_map.shards):
+            if not active or placement.owner != self.node:
+                self.shards.pop(number, None)
+                self._owned.pop(number, None)
+            elif self._owned.get(number) != placement.epoch:
+                edges = [entry.node for entry in cluster_map.live(TIER_EDGE)]
+                partitions = [at for at, partition in enumerate(cluster_map.partitions) if partition.epoch]
+                self.shards[number] = RouteShard(
+                    number, placement.epoch, edges, partitions, self.settings.cached_topics_max
+                )
+                self._owned[number] = placement.epoch
+
+    # --- messages
+
+    def _control(self, node: str, peer: PeerKey | None, message: Control) -> None:
+        if isinstance(message, Heartbeat):
+            self._heartbeat(node, message)
+        elif isinstance(message, Register):
+            self._register(node, message)
+        elif isinstance(message, FollowMap):
+            self._follow(node, peer)
+        elif isinstance(message, ShardMessage):
+            self._shard_message(node, peer, message)
+        elif isinstance(message, Invalidated):
+            shard = self.shards.get(message.shard)
+            if shard is not None:
+                shard.invalidated(node, message)
+        elif isinstance(message, RequestChange):
+            self._request_change(node, message)
+        elif isinstance(message, Admin):
+            self._admin.ask(node, message)
+        elif not self.holder.handle(self._now, message):
+            self.count("messages_unknown")
+
+    def _heartbeat(self, node: str, message: Heartbeat) -> None:
+        if self.leads:
+            self.leases.arrived(node, message)
+            return
+        leader = self.machine.map.nodes.get(self.leader)
+        self.tell(
+            node, HeartbeatReply(message.sent_at, 0.0, 0, self.leader, leader.address if leader is not None else "")
+        )
+
+    def _round_ended(self, event: RoundEnded) -> None:
+        if not event.confirmed or not self.leads:
+            self.leases.round_failed(event.context)
+            return
+        cluster_map = self.machine.map
+        settled = self.leases.settled_epoch(cluster_map)
+        for peer, beat, granted in self.leases.round_done(self._now, event.context, cluster_map):
+            lease_s = self.settings.lease_s if granted else 0.0
+            self.tell(peer, HeartbeatReply(beat.sent_at, lease_s, settled, self.node))
+
+    def _register(self, node: str, message: Register) -> None:
+        if not self.leads:
+            self._refuse(node, message.request, "not_leader", "this router does not lead")
+            return
+        if message.entry.node != node:
+            self._refuse(node, message.request, "invalid", f"{node} cannot register {message.entry.node}")
+            return
+        if len(self._registrations) < REGISTRATIONS_MAX:
+            self._registrations[node] = _Registration(node, message)
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        """Propose registrations whose former incarnation is dead in the map, ended by proof, or surely out of lease."""
+        cluster_map = self.machine.map
+        if not cluster_map.cluster:
+            return
+        for node in sorted(self._registrations):
+            entry = self._registrations[node].message.entry
+            former = cluster_map.nodes.get(node)
+            if (
+                former is None
+                or not former.alive
+                or former.incarnation == entry.incarnation
+                or self._registrations[node].message.ended_incarnation >= former.incarnation
+                or self.leases.surely_over(self._now, (node, former.incarnation))
+            ):
+                registration = self._registrations.pop(node)
+                self.propose(
+                    RegisterNode(entry, registration.message.whole), registration.peer, registration.message.request
+                )
+
+    def _follow(self, node: str, peer: PeerKey | None) -> None:
+        self._followers[node] = peer.incarnation if peer is not None else 0
+        self.tell(node, MapSnapshot(self.machine.map))
+
+    def _link_down(self, peer: PeerKey) -> None:
+        if self._followers.get(peer.node) == peer.incarnation:
+            del self._followers[peer.node]
+        if peer.tier == TIER_ROUTER:
+            self.holder.router_down(peer.node)
+
+    def _shard_message(self, node: str, peer: PeerKey | None, message: ShardMessage) -> None:
+        shard = self.shards.get(message.shard)
+        current = self.holder.has_lease(self._now) if self.machine.map.lease_s else True
+        if shard is None or shard.epoch != message.shard_epoch or not current:
+            epoch = shard.epoch if shard is not None else 0
+            request = message.request if isinstance(message, Resolve | AddRoutes) else 0
+            self.tell(node, Moved(request, "shard", message.shard, epoch, self.machine.map.epoch))
+            return
+        if peer is not None and self._is_over(peer):
+            self.count("frames_of_dead")
+        elif isinstance(message, Resolve):
+            shard.resolve(node, message)
+        elif isinstance(message, AddRoutes):
+            shard.add(node, message)
+        elif isinstance(message, RemoveRoutes):
+            shard.remove(node, message)
+        else:
+            shard.report(node, message)
+
+    def _is_over(self, peer: PeerKey) -> bool:
+        entry = self.machine.map.nodes.get(peer.node)
+        if entry is None or entry.incarnation < peer.incarnation:
+            return False
+        return entry.incarnation > peer.incarnation or entry.state == NodeState.DEAD
+
+    def _request_change(self, node: str, message: RequestChange) -> None:
+        if not self.leads:
+            self._refuse(node, message.request, "not_leader", "this router does not lead")
+            return
+        entry, refusal = placement_change(self.machine.map, node, message)
+        if entry is None:
+            self._refuse(node, message.request, "invalid", refusal)
+        else:
+            self.propose(PlacePartitions({message.partition: entry}), node, message.request)
+
+    def count(self, what: str) -> None:
+        """Count an event of this router."""
+        self.counts[what] = self.counts.get(what, 0) + 1

@@ -1,0 +1,120 @@
+"""The leader's table of leases: who may act, until when, and who has surely lost the right.
+
+The leader answers a heartbeat only after a quorum round that began after it arrived, and counts the lease from that
+answer plus a margin; a new leader counts every lease from its own election. From the proposal of a death on it answers
+no heartbeat of that incarnation. Sans-IO; source: Gray and Cheriton 1989, docs/adr/0003.
+"""
+
+from wire.cluster_map import ClusterMap
+from wire.messages import Heartbeat
+
+__all__ = ["LeaseTable"]
+
+Life = tuple[str, int]  # node, incarnation
+
+
+class LeaseTable:
+    """Leases of every live incarnation, at the leader."""
+
+    def __init__(self, lease_s: float, margin_s: float) -> None:
+        self.lease_s = lease_s
+        self._margin_s = margin_s
+        self._until: dict[Life, float] = {}
+        self._acknowledged: dict[Life, int] = {}  # map epochs
+        self._unreachable: dict[Life, tuple[str, ...]] = {}
+        self._dying: set[Life] = set()
+        self._waiting: list[tuple[str, Heartbeat]] = []  # link peer, heartbeat: for the next round
+        self._asked: dict[int, list[tuple[str, Heartbeat]]] = {}
+        self._context = 0
+
+    def begin(self, now: float, cluster_map: ClusterMap) -> None:
+        """This router became the leader: every lease counts from here."""
+        self._until = dict.fromkeys(lives(cluster_map), now + self.lease_s + self._margin_s)
+        self._dying.clear()
+        self._waiting.clear()
+        self._asked.clear()
+
+    def arrived(self, peer: str, beat: Heartbeat) -> None:
+        """A heartbeat came; it is answered after a quorum round that starts from now on."""
+        life = (beat.node, beat.incarnation)
+        self._acknowledged[life] = max(self._acknowledged.get(life, 0), beat.map_epoch)
+        self._unreachable[life] = tuple(beat.unreachable)
+        self._waiting.append((peer, beat))
+
+    def next_round(self) -> int | None:
+        """Return the number of a quorum round to start for the heartbeats that wait, None if none does."""
+        if not self._waiting or len(self._asked) >= 4:
+            return None
+        self._context += 1
+        self._asked[self._context] = self._waiting
+        self._waiting = []
+        return self._context
+
+    def round_done(self, now: float, context: int, cluster_map: ClusterMap) -> list[tuple[str, Heartbeat, bool]]:
+        """A quorum round ended: return (peer, heartbeat, granted) for each that it answers."""
+        answers = []
+        for peer, beat in self._asked.pop(context, []):
+            life = (beat.node, beat.incarnation)
+            granted = cluster_map.is_alive(*life) and life not in self._dying
+            if granted:
+                self._until[life] = max(self._until.get(life, 0.0), now + self.lease_s + self._margin_s)
+            answers.append((peer, beat, granted))
+        return answers
+
+    def round_failed(self, context: int) -> None:
+        """A quorum round gave no answer; its heartbeats are not answered either."""
+        self._asked.pop(context, None)
+
+    def admitted(self, now: float, life: Life) -> None:
+        """An incarnation was committed as active: it has one lease's time to send its first heartbeat."""
+        self._until[life] = now + self.lease_s + self._margin_s
+
+    def expired(self, now: float, cluster_map: ClusterMap) -> list[Life]:
+        """Return incarnations whose lease has surely run out, once each; the caller proposes their death."""
+        dead = []
+        for life in lives(cluster_map):
+            if life not in self._dying and self._until.setdefault(life, now + self.lease_s + self._margin_s) <= now:
+                self._dying.add(life)
+                dead.append(life)
+        return dead
+
+    def proposal_failed(self, life: Life) -> None:
+        """A proposed death was not committed; it may be proposed again."""
+        self._dying.discard(life)
+
+    def surely_over(self, now: float, life: Life) -> bool:
+        """True if this incarnation's lease has surely run out."""
+        return self._until.get(life, 0.0) <= now
+
+    def settled_epoch(self, cluster_map: ClusterMap) -> int:
+        """Return the highest epoch that every live incarnation has acknowledged."""
+        return min([cluster_map.epoch, *(self._acknowledged.get(life, 0) for life in lives(cluster_map))])
+
+    def remaining_s(self, now: float, life: Life) -> float:
+        """Return seconds of lease left, for the status page; below 0 after its end."""
+        return self._until.get(life, now) - now
+
+    def acknowledged(self, life: Life) -> int:
+        """Return the map epoch that an incarnation has acknowledged."""
+        return self._acknowledged.get(life, 0)
+
+    def next_deadline(self) -> float:
+        """Return when the next lease may run out."""
+        return min((until for life, until in self._until.items() if life not in self._dying), default=float("inf"))
+
+    def forget_others(self, cluster_map: ClusterMap) -> None:
+        """Drop what belongs to incarnations that are not alive any more."""
+        live = set(lives(cluster_map))
+        for table in (self._until, self._acknowledged, self._unreachable):
+            for life in [life for life in table if life not in live]:
+                del table[life]
+        self._dying &= live
+
+
+def lives(cluster_map: ClusterMap) -> list[Life]:
+    """Return every live incarnation, by name."""
+    return [
+        (name, cluster_map.nodes[name].incarnation)
+        for name in sorted(cluster_map.nodes)
+        if cluster_map.nodes[name].alive
+    ]

@@ -1,0 +1,48 @@
+"""What a storage node may ask of its partition's configuration, judged against the map: compare-and-set steps.
+
+A drop that would leave fewer than the minimum in sync is refused; whatever stops acknowledging stays promotable. A
+joining replica counts for acknowledging before it is in sync, and for promotion only after. Rules: docs/adr/0007.
+"""
+
+from wire.cluster_map import ClusterMap, PartitionEntry
+from wire.messages import RequestChange
+
+__all__ = ["placement_change"]
+
+
+def placement_change(cluster_map: ClusterMap, asker: str, request: RequestChange) -> tuple[PartitionEntry | None, str]:
+    """Return the placement that a request asks for, or None and why it is refused."""
+    if not 0 <= request.partition < len(cluster_map.partitions):
+        return None, f"no partition {request.partition}"
+    current = cluster_map.partitions[request.partition]
+    if current.epoch != request.partition_epoch:
+        return None, f"partition {request.partition} is at epoch {current.epoch}, not {request.partition_epoch}"
+    if request.verb != "add_joining" and asker != current.primary:
+        return None, f"{asker} is not the primary of partition {request.partition}"
+    node = request.node
+    epoch = current.epoch + 1
+    if request.verb == "drop_backup":
+        left = tuple(name for name in current.in_sync if name != node)
+        joining = tuple(name for name in current.joining if name != node)
+        if node == current.primary:
+            return None, "a primary does not drop itself"
+        if node in current.in_sync and len(left) < cluster_map.min_in_sync:
+            return None, f"fewer than {cluster_map.min_in_sync} in sync would be left"
+        return PartitionEntry(epoch, current.primary, left, joining), ""
+    if request.verb == "add_joining":
+        entry = cluster_map.nodes.get(node)
+        if entry is None or not entry.alive or entry.tier != "storage":
+            return None, f"{node} is not a live storage node"
+        if node in current.in_sync or node in current.joining:
+            return None, f"{node} holds partition {request.partition} already"
+        return PartitionEntry(epoch, current.primary, current.in_sync, (*current.joining, node)), ""
+    if request.verb == "promote_joining":
+        if node not in current.joining:
+            return None, f"{node} is not joining partition {request.partition}"
+        joining = tuple(name for name in current.joining if name != node)
+        return PartitionEntry(epoch, current.primary, (*current.in_sync, node), joining), ""
+    if request.verb == "relinquish":
+        if node not in current.in_sync:
+            return None, f"{node} is not in sync with partition {request.partition}"
+        return PartitionEntry(epoch, node, current.in_sync, current.joining), ""
+    return None, f"unknown change {request.verb!r}"

@@ -1,0 +1,254 @@
+"""The router's process: links, Raft and the core joined in one loop. Decides nothing about routes or placement."""
+
+import logging
+import random
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from conf.errors import UserError
+from conf.settings import NodeConfig, RouterConfig
+from router.cluster_map import encode_command
+from router.core import (
+    Applied,
+    Event,
+    FrameArrived,
+    LinkDown,
+    LinkUp,
+    Proposal,
+    ProposalFailed,
+    Ready,
+    RoleChanged,
+    RoundEnded,
+    RouterCore,
+    RouterSettings,
+    Tick,
+)
+from router.raft.events import RaftConfig, Role
+from router.raft.log import RaftLog, create_log
+from router.raft.messages import Entry, Message, decode_message, encode_message
+from router.raft.node import NotLeader, RaftNode, Unavailable
+from wire.frames import FrameKind
+from wire.hello import TIER_ROUTER, PeerKey
+from wire.process import NodeProcess, boot_time, run_process
+from wire.service import LinkHub
+
+__all__ = ["RouterService", "main"]
+
+logger = logging.getLogger(__name__)
+
+TICK_MAX_S = (
+    0.25  # the loop turns at least this often: deadlines that another event moved are seen late by at most this
+)
+
+
+def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
+    """Run a router until it is stopped; return the exit code."""
+    assert isinstance(config, RouterConfig)
+
+    async def service(process: NodeProcess) -> None:
+        await RouterService(process, config).run()
+
+    return run_process(config, TIER_ROUTER, _version(), ready, service)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("stratamq")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def _members(config: RouterConfig) -> dict[str, str]:
+    """Return id -> link address of the group's first members; this router alone if none are named."""
+    members: dict[str, str] = {}
+    for member in config.router.members:
+        name, _, address = member.partition("@")
+        members[name] = address
+    if members and config.node.id not in members and not config.router.join:
+        raise UserError(f"router.members names {', '.join(members)} but not this router, {config.node.id}", 2)
+    return members
+
+
+class RouterService:
+    """One router process."""
+
+    def __init__(self, process: NodeProcess, config: RouterConfig) -> None:
+        self._process = process
+        self._config = config
+        self._members = _members(config)
+        self._events: list[Event] = []
+        self._wake = trio.Event()
+        self._connected: set[str] = set()
+        self._rng = random.Random(process.folder.incarnation)
+        self._hub = LinkHub(
+            process.identity,
+            process.contexts,
+            on_frame=self._on_frame,
+            on_up=self._on_up,
+            on_down=self._on_down,
+            on_reset=self._on_down,
+            rng=self._rng,
+        )
+        self._said_ready = False
+        self._peers: dict[str, tuple[str, str]] = {}
+
+    async def run(self) -> None:
+        """Serve until cancelled, or until the map ends this incarnation."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            bound = await nursery.start(self._hub.run, self._process.link_address)
+            self._hub.set_peers({name: (TIER_ROUTER, address) for name, address in self._members.items()})
+            settings = self._config.router
+            self.core = RouterCore(
+                self._process.entry(bound),
+                RouterSettings(
+                    self._config.node.cluster,
+                    settings.partitions,
+                    settings.shards,
+                    settings.replicas,
+                    settings.min_in_sync,
+                    settings.lease_s,
+                    settings.lease_margin_s,
+                    settings.cached_topics_max,
+                ),
+                ended_incarnation=self._process.folder.ended_incarnation,
+            )
+            self._raft = self._make_raft()
+            self._bound = bound
+            self._register_metrics()
+            await nursery.start(self._raft.run)
+            await self._loop()
+            nursery.cancel_scope.cancel()
+
+    def _make_raft(self) -> RaftNode:
+        settings = self._config.router
+        folder = self._process.folder.path / "raft"
+        if not Path(folder).exists():
+            create_log(folder, secrets.randbelow((1 << 63) - 1) + 1)
+        voters = () if settings.join else tuple(self._members) or (self._config.node.id,)
+        return RaftNode(
+            RaftConfig(
+                id=self._config.node.id,
+                voters=voters,
+                election_timeout_s=settings.election_timeout_s,
+                heartbeat_s=settings.heartbeat_s,
+                trailing_entries=settings.trailing_entries,
+            ),
+            RaftLog(folder),
+            send=self._send_raft,
+            apply=self._apply,
+            take_snapshot=self.core.machine.snapshot,
+            restore=self.core.restore,
+            rng=self._rng,
+            incarnation=self._process.folder.incarnation,
+            on_role=self._on_role,
+            snapshot_every_entries=settings.snapshot_every_entries,
+        )
+
+    # --- what happens
+
+    def _push(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    def _on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
+        if kind == FrameKind.RAFT:
+            self._raft.receive(decode_message(payload))
+        else:
+            self._push(FrameArrived(peer, kind, payload))
+
+    def _on_up(self, peer: PeerKey) -> None:
+        self._connected.add(peer.node)
+        self._push(LinkUp(peer))
+
+    def _on_down(self, peer: PeerKey) -> None:
+        self._connected.discard(peer.node)
+        self._push(LinkDown(peer))
+
+    def _on_role(self, role: Role, leader: str | None) -> None:
+        logger.info("raft: %s, leader %s", role.value, leader or "unknown")
+        self._push(RoleChanged(role is Role.LEADER, leader or ""))
+
+    def _send_raft(self, node: str, message: Message) -> None:
+        if node in self._connected:  # Raft repeats what matters; a queue of old messages helps nobody
+            self._hub.send(node, FrameKind.RAFT, encode_message(message))
+
+    def _apply(self, entry: Entry) -> None:
+        # At once, not through the queue: a snapshot taken after this entry must contain it.
+        self._carry_out(self.core.handle(boot_time(), [Applied(entry.data)]))
+
+    # --- the loop
+
+    async def _loop(self) -> None:
+        deadline = boot_time()
+        while True:
+            if not self._events:
+                with trio.move_on_after(max(0.0, min(deadline - boot_time(), TICK_MAX_S))):
+                    await self._wake.wait()
+            self._wake = trio.Event()
+            await trio.lowlevel.checkpoint()
+            events, self._events = self._events, []
+            ready = self.core.handle(boot_time(), events or [Tick()])
+            self._carry_out(ready)
+            deadline = ready.next_deadline
+            if ready.ended:
+                logger.warning("the map ended this incarnation; starting anew")
+                self._process.restart = True
+                return
+            self._follow_map()
+
+    def _carry_out(self, ready: Ready) -> None:
+        for proposal in ready.proposals:
+            self._nursery.start_soon(self._propose, proposal)
+        for context in ready.rounds:
+            self._nursery.start_soon(self._round, context)
+        for node, kind, payload in ready.sends:
+            self._hub.send(node, kind, payload)
+
+    async def _propose(self, proposal: Proposal) -> None:
+        try:
+            await self._raft.propose(encode_command(proposal.command))
+        except NotLeader as error:
+            self._push(ProposalFailed(proposal.number, error.leader_hint or ""))
+        except Unavailable:
+            self._push(ProposalFailed(proposal.number, ""))
+
+    async def _round(self, context: int) -> None:
+        try:
+            await self._raft.read_index()
+        except Unavailable:
+            self._push(RoundEnded(context, False))
+        else:
+            self._push(RoundEnded(context, True))
+
+    def _follow_map(self) -> None:
+        nodes = self.core.machine.map.nodes
+        peers = {name: (entry.tier, entry.address) for name, entry in nodes.items() if entry.alive}
+        for name, address in self._members.items():
+            peers.setdefault(name, (TIER_ROUTER, address))
+        if peers != self._peers:
+            self._peers = peers
+            self._hub.set_peers(peers)
+        if not self._said_ready and self.core.holder.has_lease(boot_time()):
+            self._said_ready = True
+            self._process.ready({"link": self._bound})
+
+    def _register_metrics(self) -> None:
+        metrics, core = self._process.metrics, self.core
+        metrics.gauge("raft_leader", "1 while this router leads.", lambda: float(core.leads))
+        metrics.gauge("raft_term", "Raft term.", lambda: float(self._raft.core.term))
+        metrics.gauge("map_epoch", "Epoch of the ClusterMap.", lambda: float(core.machine.map.epoch))
+        metrics.gauge("route_shards", "Route shards owned here.", lambda: float(len(core.shards)))
+        metrics.gauge("routes", "Routes held here.", lambda: float(sum(s.routes for s in core.shards.values())))
+        metrics.gauge(
+            "cached_topics",
+            "Topics that some edge caches, as this router knows.",
+            lambda: float(sum(shard.cached_topics for shard in core.shards.values())),
+        )
+        metrics.check("lease", lambda: core.holder.has_lease(boot_time()))
+        metrics.check("routes", lambda: not any(shard.collecting for shard in core.shards.values()))

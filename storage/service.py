@@ -1,0 +1,203 @@
+"""The storage node's process: links, store, group commit and the core joined in one loop. Decides nothing itself."""
+
+import logging
+import random
+from collections.abc import Callable
+
+import trio
+
+from conf.errors import UserError
+from conf.settings import NodeConfig, StorageConfig
+from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
+from storage.group_committer import GroupCommitter
+from storage.settings import PartitionSettings
+from storage.store import Store
+from storage.store_errors import StoreError, StoreFatal
+from storage.store_settings import GroupCommitSettings, StoreSettings
+from wire.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.process import NodeProcess, boot_time, run_process
+from wire.service import LinkHub
+
+__all__ = ["StorageService", "main"]
+
+logger = logging.getLogger(__name__)
+
+TICK_MAX_S = 0.25
+EVENTS_PER_ROUND_MAX = 2_000  # frames handled before the next commit is handed out
+
+
+def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
+    """Run a storage node until it is stopped; return the exit code."""
+    assert isinstance(config, StorageConfig)
+
+    async def service(process: NodeProcess) -> None:
+        await StorageService(process, config).run()
+
+    return run_process(config, TIER_STORAGE, _version(), ready, service)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("stratamq")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+class StorageService:
+    """One storage process."""
+
+    def __init__(self, process: NodeProcess, config: StorageConfig) -> None:
+        self._process = process
+        self._config = config
+        self._events: list[Event] = []
+        self._wake = trio.Event()
+        self._hub = LinkHub(
+            process.identity,
+            process.contexts,
+            on_frame=self._on_frame,
+            on_up=lambda peer: self._push(LinkUp(peer)),
+            on_down=lambda peer: self._push(LinkDown(peer)),
+            on_reset=lambda peer: self._push(LinkDown(peer)),
+            rng=random.Random(process.folder.incarnation),
+        )
+        self._peers: dict[str, tuple[str, str]] = {}
+        self._said_ready = False
+        self._store = self._open_store()
+
+    def _open_store(self) -> Store:
+        node, settings = self._config.node, self._config.storage
+        try:
+            return Store.open(
+                self._process.folder.path / "store",
+                node.cluster,
+                node.id,
+                StoreSettings(
+                    free_space_floor_bytes=settings.free_space_floor_bytes,
+                    free_space_floor_percent=settings.free_space_floor_percent,
+                ),
+            )
+        except StoreError as error:
+            raise UserError(str(error)) from error
+
+    async def run(self) -> None:
+        """Serve until cancelled, or until the map ends this incarnation."""
+        try:
+            async with trio.open_nursery() as nursery:
+                bound = await nursery.start(self._hub.run, self._process.link_address)
+                self._bound = bound
+                self._hub.set_seeds(self._config.node.seeds)
+                self._committer = GroupCommitter(self._store, self._on_durable, self._commit_settings())
+                nursery.start_soon(self._committer.run)
+                self.core = StorageCore(
+                    self._process.entry(bound),
+                    self._partition_settings(),
+                    self._store,
+                    now=boot_time(),
+                    ended_incarnation=self._process.folder.ended_incarnation,
+                )
+                self._register_metrics()
+                await self._loop()
+                nursery.cancel_scope.cancel()
+        finally:
+            try:
+                self._store.close()
+            except StoreFatal as error:
+                logger.error("closing the store: %s", error)
+
+    def _commit_settings(self) -> GroupCommitSettings:
+        return GroupCommitSettings(delay_s=self._config.storage.group_commit_ms / 1000)
+
+    def _partition_settings(self) -> PartitionSettings:
+        settings = self._config.storage
+        return PartitionSettings(
+            queue_messages_max=settings.queue_messages_max,
+            queue_bytes_max=settings.queue_bytes_max,
+            queue_full=settings.queue_full,
+            outbound_window_max=settings.outbound_window_max,
+            inbound_unreleased_max=settings.inbound_unreleased_max,
+            retained_messages_max=settings.retained_messages_max,
+            retained_bytes_max=settings.retained_bytes_max,
+            keep_log=settings.keep_log,
+            log_operations_max=settings.log_operations_max,
+        )
+
+    # --- what happens
+
+    def _push(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    def _on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
+        self._push(FrameArrived(peer, kind, payload))
+
+    def _on_durable(self, commit: int) -> None:
+        self._push(Synced(commit))
+
+    # --- the loop
+
+    async def _loop(self) -> None:
+        deadline = boot_time()
+        while True:
+            if not self._events:
+                with trio.move_on_after(max(0.0, min(deadline - boot_time(), TICK_MAX_S))):
+                    await self._wake.wait()
+            self._wake = trio.Event()
+            await trio.lowlevel.checkpoint()
+            await self._committer.room()
+            events = self._events[:EVENTS_PER_ROUND_MAX]
+            del self._events[:EVENTS_PER_ROUND_MAX]
+            if self._events:
+                self._wake.set()
+            ready = self.core.handle(boot_time(), events or [Tick()])
+            self._carry_out(ready)
+            deadline = ready.next_deadline
+            if ready.ended:
+                logger.warning("the map ended this incarnation; starting anew")
+                self._process.restart = True
+                return
+
+    def _carry_out(self, ready: Ready) -> None:
+        if ready.commit:
+            number = self._committer.submit(ready.writes)
+            assert number == ready.commit  # one submission per Ready with writes
+        for node, kind, payload in ready.sends:
+            self._hub.send(node, kind, payload)
+        self._follow_map()
+
+    def _follow_map(self) -> None:
+        nodes = self.core.map.nodes
+        peers = {
+            name: (entry.tier, entry.address)
+            for name, entry in nodes.items()
+            if entry.alive and entry.tier in (TIER_ROUTER, TIER_STORAGE)
+        }
+        if peers and peers != self._peers:
+            self._peers = peers
+            self._hub.set_peers(peers)
+        if not self._said_ready and self.core.lease.has_lease(boot_time()) and self.core.serving:
+            self._said_ready = True
+            self._process.ready({"link": self._bound})
+
+    def _register_metrics(self) -> None:
+        metrics, core = self._process.metrics, self.core
+        metrics.gauge("partitions_primary", "Partitions served here.", lambda: float(len(core.partitions)))
+        metrics.gauge(
+            "sessions",
+            "Durable sessions of these partitions, by state.",
+            lambda: {(state,): float(count) for state, count in core.session_counts().items()},
+            ("state",),
+        )
+        metrics.gauge("queued_messages", "Unconsumed entries of all sessions.", lambda: float(core.queued()))
+        metrics.gauge("retained_messages", "Retained registers.", lambda: float(core.retained()))
+        metrics.counter(
+            "storage_events_total",
+            "Events of the partitions by name; what begins with dropped_ is a drop by that reason.",
+            lambda: {(name,): float(count) for name, count in core.event_counts().items()},
+            ("event",),
+        )
+        metrics.counter("store_syncs_total", "Syncs of the store's log.", lambda: float(self._committer.syncs))
+        metrics.counter("store_rows_total", "Rows written.", lambda: float(self._committer.rows))
+        metrics.check("lease", lambda: core.lease.has_lease(boot_time()))
+        metrics.check("serving", lambda: core.serving)

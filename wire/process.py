@@ -1,0 +1,130 @@
+"""What the process of any tier does around its core: data folder, identity, certificates, clock, signals, metrics page.
+
+A service is a trio function that runs inside ``run_process``; the first SIGTERM or SIGINT cancels it, and the process
+ends with what was acknowledged on disk anyway.
+"""
+
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from conf.data_folder import DataFolder
+from conf.errors import UserError
+from conf.metrics import Metrics, bind_metrics, serve_metrics
+from conf.settings import NodeConfig
+from wire.cluster_map import NodeEntry
+from wire.hello import NodeIdentity
+from wire.tls import CertificateFiles, LinkContexts, link_contexts
+
+__all__ = ["EXIT_RESTART", "NodeProcess", "boot_time", "run_process"]
+
+logger = logging.getLogger(__name__)
+
+EXIT_RESTART = 75  # EX_TEMPFAIL: the map ended this incarnation; start the process again
+
+
+def boot_time() -> float:
+    """Return seconds since boot, suspends included: leases must not stand still while a host sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass
+class NodeProcess:
+    """This process as other nodes see it, and what it shows of itself."""
+
+    config: NodeConfig
+    tier: str
+    folder: DataFolder
+    contexts: LinkContexts | None
+    metrics: Metrics
+    ready: Callable[[dict[str, object]], None]
+    restart: bool = False  # the map ended this incarnation
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """What HELLO says; without an address until it is bound."""
+        node = self.config.node
+        return NodeIdentity(node.cluster, node.id, self.tier, self.folder.incarnation, node.advertise)
+
+    def entry(self, bound: str, clients: dict[str, str] | None = None) -> NodeEntry:
+        """Return this node as it registers in the map."""
+        node = self.config.node
+        return NodeEntry(
+            node.id,
+            self.tier,
+            self.folder.incarnation,
+            node.advertise or bound,
+            clients or {},
+            node.zone,
+            node.weight,
+        )
+
+    @property
+    def link_address(self) -> str:
+        """Where to listen for other nodes."""
+        return f"{self.config.node.link_bind}:{self.config.node.link_port}"
+
+
+def _contexts(config: NodeConfig) -> LinkContexts | None:
+    node = config.node
+    if node.plaintext_links:
+        return None
+    missing = [name for name in ("certificate", "key", "authority") if getattr(node, name) is None]
+    if missing:
+        names = ", ".join(f"node.{name}" for name in missing)
+        raise UserError(f"links between nodes need {names} (or node.plaintext_links = true, for tests only)", 2)
+    assert node.certificate is not None and node.key is not None and node.authority is not None
+    return link_contexts(CertificateFiles(Path(node.certificate), Path(node.key), Path(node.authority)))
+
+
+def run_process(
+    config: NodeConfig,
+    tier: str,
+    version: str,
+    ready: Callable[[dict[str, object]], None],
+    service: Callable[[NodeProcess], Awaitable[None]],
+) -> int:
+    """Run a tier's service until it ends or a signal comes; return the exit code.
+
+    Raises:
+        UserError: Folder, certificate or address cannot be used.
+    """
+    folder = DataFolder(config.node.data_dir)
+    process = NodeProcess(config, tier, folder, _contexts(config), Metrics(tier, config.node.id, version), ready)
+    try:
+        trio.run(_main, process, service)
+    finally:
+        folder.close()
+    return EXIT_RESTART if process.restart else 0
+
+
+async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable[None]]) -> None:
+    listener = bind_metrics(process.config.metrics) if process.config.metrics.enabled else None
+    said = process.ready
+
+    async with trio.open_nursery() as nursery:
+
+        def ready(addresses: dict[str, object]) -> None:
+            if listener is not None:
+                host, port = listener.getsockname()[:2]
+                addresses = {**addresses, "metrics": f"{host}:{port}"}
+                nursery.start_soon(serve_metrics, process.metrics, listener)
+            said(addresses)
+
+        process.ready = ready
+        nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
+        await service(process)
+        nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signal(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            logger.info("stopping on %s", signal.Signals(number).name)
+            scope.cancel()
+            return
