@@ -1,0 +1,91 @@
+# What a newcomer needs is `make run` and `make test`; both set up what they need and are quick when nothing changed.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+ROOMS := edge router storage membership wire mqtt conf jobs stratamq
+ARGS ?=
+SEEDS ?= 100
+MINUTES ?= 1
+
+COMPILED := $(shell $(PYTHON) -c "import runpy; \
+	print(*(name.replace('.', '/') for name in runpy.run_path('conf/compiled.py')['COMPILED_MODULES']))")
+COMPILED_SOURCES := $(wildcard $(addsuffix .py,$(COMPILED)) $(addsuffix .pxd,$(COMPILED)) edge/hot/*.pxd)
+EXTRA = $(BIN)/python -c "import sys, tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	print(*(p['dependencies'] if sys.argv[1] == 'run' else p['optional-dependencies'][sys.argv[1]]), sep='\n')"
+INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+
+.PHONY: setup setup-dev setup-jobs run test lint sim soak chaos bench mutants fuzz clean
+
+setup: $(STAMPS)/installed $(STAMPS)/compiled
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "StrataMQ needs Python 3.11 or newer"; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "could not make $(VENV); on Debian: apt install python3-venv"; exit 1; }
+
+$(STAMPS)/packages: constraints.txt pyproject.toml | $(BIN)/python
+	@echo "installing packages ..."
+	@mkdir -p $(STAMPS)
+	@$(INSTALL) setuptools wheel Cython
+	@$(EXTRA) run > $(STAMPS)/run.txt && $(INSTALL) -r $(STAMPS)/run.txt
+	@touch $@
+
+$(STAMPS)/compiled: $(STAMPS)/packages setup.py conf/compiled.py $(COMPILED_SOURCES)
+	@echo "compiling $(words $(COMPILED)) modules ..."
+	@$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
+
+# The modules were compiled in place: the editable install only puts the folder on the path and makes the command.
+$(STAMPS)/installed: $(STAMPS)/packages setup.py | $(STAMPS)/compiled
+	@STRATAMQ_PURE=1 $(INSTALL) --no-build-isolation --no-deps -e . --config-settings editable_mode=compat
+	@touch $@
+
+setup-dev: setup $(STAMPS)/dev
+
+$(STAMPS)/dev: $(STAMPS)/packages
+	@echo "installing the tools for tests ..."
+	@$(EXTRA) dev > $(STAMPS)/dev.txt && $(INSTALL) -r $(STAMPS)/dev.txt
+	@touch $@
+
+# PySpark is wanted by the jobs and their tests only, and it wants Java.
+setup-jobs: setup $(STAMPS)/jobs
+
+$(STAMPS)/jobs: $(STAMPS)/packages
+	@echo "installing PySpark ..."
+	@$(EXTRA) jobs > $(STAMPS)/jobs.txt && $(INSTALL) -r $(STAMPS)/jobs.txt
+	@touch $@
+
+run: setup
+	@$(BIN)/stratamq up $(ARGS)
+
+lint: setup-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(ROOMS) tests bench
+
+test: setup-dev $(if $(shell command -v java),setup-jobs) lint
+	$(BIN)/pytest $(ARGS)
+
+sim: setup-dev
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: setup-dev
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
+
+chaos: setup-dev
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
+
+bench: setup-dev
+	$(BIN)/python -m bench $(ARGS)
+
+mutants: setup-dev
+	$(BIN)/python -m tests.mutants $(ARGS)
+
+fuzz: setup-dev
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
+
+clean:
+	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find $(ROOMS) \( -name '*.so' -o -name '*.c' -o -name __pycache__ \) -prune -exec rm -rf {} +
