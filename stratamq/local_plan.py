@@ -155,9 +155,9 @@ def make_plan(options: UpOptions, data: Path, now: datetime.datetime) -> Cluster
 def _check(plan: ClusterPlan, settings: Sequence[str]) -> None:
     """Load every tier's configuration once, so that mistakes are told here and not by each process."""
     lines: list[str] = []
-    for tier in ("edge", "router", "storage"):
+    for tier, node in {node.tier: node for node in plan.nodes}.items():
         try:
-            load_config(tier, plan.of_tier(tier)[0].config, settings)
+            load_config(tier, node.config, settings)
         except UserError as error:
             lines += error.message.split("\n")
     if lines:
@@ -175,7 +175,7 @@ class _Writer:
         self._ports = ports
         self._routers = routers
         self._authority = DevelopmentAuthority(data / "tls", CLUSTER, now)
-        self._replicas = min(REPLICAS_MAX, options.storages)
+        self._replicas = min(REPLICAS_MAX, max(1, options.storages))
         self._gossip_seed = f"127.0.0.1:{ports.saved('router-0.gossip', None)}"
 
     def write(self) -> ClusterPlan:

@@ -20,6 +20,7 @@ import trio
 
 from conf.errors import ExitCode, UserError
 from stratamq.local_plan import NodePlan
+from wire.process import EXIT_RESTART
 
 __all__ = ["Nodes"]
 
@@ -236,6 +237,8 @@ def _command(settings: tuple[str, ...], plan: NodePlan) -> list[str]:
 
 
 def _how_it_ended(code: int) -> str:
+    if code == EXIT_RESTART:
+        return "was declared dead by the routers"
     if code < 0:
         return f"was killed ({signal.Signals(-code).name})"
     return f"ended with exit code {code}"

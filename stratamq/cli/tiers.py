@@ -10,9 +10,12 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from conf.settings import NodeConfig
 
 __all__ = ["register"]
 
@@ -59,6 +62,7 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
     configure_logs(settings.logs, settings.node.id)
     _prepare_data_dir(settings.node.data_dir)
     _check_compiled()
+    _check_certificate(tier, settings)
     return service_main(tier)(settings, lambda addresses: _tell_ready(ready_fd, addresses))
 
 
@@ -70,6 +74,19 @@ def _check_compiled() -> None:
         require_compiled()
     except NotCompiled as error:
         raise UserError(str(error)) from None
+
+
+def _check_certificate(tier: str, settings: "NodeConfig") -> None:
+    """Find an expired or foreign certificate now, and not by other nodes' refusals."""
+    import datetime
+
+    from wire.tls import CertificateFiles, check_certificate
+
+    node = settings.node
+    if node.plaintext_links or node.certificate is None or node.key is None or node.authority is None:
+        return  # what is missing is the service's to say
+    files = CertificateFiles(node.certificate, node.key, node.authority)
+    check_certificate(files, (node.cluster, tier, node.id), datetime.datetime.now(datetime.UTC))
 
 
 def _prepare_data_dir(folder: Path) -> None:

@@ -14,9 +14,9 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    edges: Annotated[int, typer.Option(min=1, max=32, help="Connection nodes.")] = 2,
+    edges: Annotated[int, typer.Option(min=0, max=32, help="Connection nodes.")] = 2,
     routers: Annotated[int, typer.Option(min=1, max=5, help="Routing nodes: 1, 3 or 5.")] = 1,
-    storages: Annotated[int, typer.Option(min=1, max=32, help="Storage nodes.")] = 1,
+    storages: Annotated[int, typer.Option(min=0, max=32, help="Storage nodes.")] = 1,
     data: Annotated[Path, typer.Option(help="Folder that keeps everything from one run to the next.")] = Path("data"),
     ephemeral: Annotated[
         bool, typer.Option("--ephemeral", help="Start empty in a temporary folder, removed at the end.")
