@@ -7,8 +7,11 @@ from setuptools import Extension, setup
 
 MODULES = runpy.run_path(os.path.join(os.path.dirname(__file__) or ".", "conf", "compiled.py"))["COMPILED_MODULES"]
 
+# C below a library that offers no other place for it; needed in a pure build too.
+C_MODULES = [Extension("storage._lsm_vfs", ["storage/_lsm_vfs.c"], extra_compile_args=["-O2", "-g1"])]
+
 if os.environ.get("STRATAMQ_PURE") == "1" or not MODULES:
-    setup()
+    setup(ext_modules=C_MODULES)
 else:
     from Cython.Build import cythonize
 
@@ -16,4 +19,4 @@ else:
         Extension(name, [name.replace(".", "/") + ".py"], extra_compile_args=["-O3", "-g1"]) for name in MODULES
     ]
     directives = {"language_level": "3", "boundscheck": False, "wraparound": False, "binding": False}
-    setup(ext_modules=cythonize(extensions, compiler_directives=directives, quiet=True))
+    setup(ext_modules=[*C_MODULES, *cythonize(extensions, compiler_directives=directives, quiet=True)])

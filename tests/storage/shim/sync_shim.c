@@ -1,7 +1,7 @@
 /* Interposed sync calls: what a power loss would leave of a folder, and syncs that are slow, fail or lie.
  *
  * Every fsync/fdatasync of a file below SHIM_FOLDER copies the file to SHIM_IMAGE (write to a side name, then rename),
- * so that SHIM_IMAGE holds exactly what was synced. The library under test knows nothing of it.
+ * so that SHIM_IMAGE holds exactly what was synced; renames reach it with the next sync of the folder. The library under test knows nothing of it.
  *   SHIM_SYNC_US=n      each sync takes n microseconds longer
  *   SHIM_EIO_AT=n       the n-th sync of a file ending in "-log" fails with EIO, once
  *   SHIM_LIE_AFTER=n    from the n-th such sync on, syncs return 0 and nothing is copied
@@ -17,7 +17,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define PENDING_MAX 8
+
 static long log_syncs;
+static struct {
+  char from[PATH_MAX], to[PATH_MAX];
+} pending[PENDING_MAX]; /* renames that no sync of the folder made durable yet */
+static int pending_count;
 
 static long setting(const char *name) {
   const char *text = getenv(name);
@@ -48,6 +54,11 @@ static void copy_to_image(int source, const char *name) {
   if (rename(side, goal) != 0) abort();
 }
 
+static void apply_renames(void) { /* durable with the folder */
+  for (int i = 0; i < pending_count; i++) syscall(SYS_rename, pending[i].from, pending[i].to);
+  pending_count = 0;
+}
+
 static int sync_file(int descriptor, long call) {
   char link[64], path[PATH_MAX];
   const char *folder = getenv("SHIM_FOLDER");
@@ -67,7 +78,9 @@ static int sync_file(int descriptor, long call) {
     }
   }
   if (setting("SHIM_LIE_AFTER") && log_syncs >= setting("SHIM_LIE_AFTER")) return 0;
-  if (getenv("SHIM_IMAGE") && fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) {
+  if (!getenv("SHIM_IMAGE") || fstat(descriptor, &status) != 0) return 0;
+  if (S_ISDIR(status.st_mode)) apply_renames();
+  if (S_ISREG(status.st_mode)) {
     /* Through the path's own descriptor: the caller's may be write-only. */
     int source = open(link, O_RDONLY);
     if (source >= 0) {
@@ -76,6 +89,16 @@ static int sync_file(int descriptor, long call) {
     }
   }
   return 0;
+}
+
+int rename(const char *from, const char *to) {
+  const char *folder = getenv("SHIM_FOLDER"), *image = getenv("SHIM_IMAGE");
+  int rc = (int)syscall(SYS_rename, from, to);
+  if (rc == 0 && folder && image && strncmp(from, folder, strlen(folder)) == 0 && pending_count < PENDING_MAX) {
+    snprintf(pending[pending_count].from, PATH_MAX, "%s/%s", image, strrchr(from, '/') + 1);
+    snprintf(pending[pending_count++].to, PATH_MAX, "%s/%s", image, strrchr(to, '/') + 1);
+  }
+  return rc;
 }
 
 int fsync(int descriptor) { return sync_file(descriptor, SYS_fsync); }
