@@ -45,7 +45,7 @@ def _data_folder(options: UpOptions) -> Iterator[Path]:
     else:
         data = options.data
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)  # messages and keys are nobody else's business
         lock = (data / "up.lock").open("a+")
     except OSError as error:
         raise UserError(f"data folder {data} cannot be written: {error.strerror or error}") from None

@@ -5,7 +5,6 @@ is the router's business; here are only its name and its arguments.
 """
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,30 +46,35 @@ def register(app: typer.Typer) -> None:
 def _cluster() -> typer.Typer:
     group = _group()
     _verb(group, "cluster status", "Leader, epochs, and every node with its lease.")
+    _verb_about(group, "cluster forget", "node", "Remove a dead node from the map.", confirm=True)
     return group
 
 
 def _node() -> typer.Typer:
     group = _group()
     _verb(group, "node list", "Every node: tier, state, address, incarnation.")
+    _verb_about(group, "node drain", "node", "Move everything away from a node.")
+    _verb_about(group, "node undrain", "node", "Let a drained node take its share again.")
     return group
 
 
 def _ring() -> typer.Typer:
     group = _group()
     _verb(group, "ring show", "Partitions and shards: primary, copies, epochs.")
-    _verb(group, "ring plan", "The moves that a rebalance would make; changes nothing.")
-    _verb(group, "ring verify", "Compare what the nodes hold with the map.")
-    _verb(group, "ring export", "The whole map.")
+    _verb(group, "ring export", "The whole map, for programs (-o json).")
+    _verb_about(group, "ring explain", "name", "Where a client identifier or a topic lives, and why.")
+    _verb_about(group, "ring undelegate", "prefix", "Take a delegation back.", confirm=True)
 
-    @group.command("explain", help="Where a client or a topic lives, and why.")
-    def explain(
-        key: Annotated[str, typer.Argument(help="Client identifier or topic.", metavar="CLIENT_ID|TOPIC")],
+    @group.command("delegate", help="Give a subtree of the topic hierarchy a jurisdiction of its own.")
+    def delegate(
+        prefix: Annotated[str, typer.Argument(help="Whole levels without wildcard, as in plant-7/line-1.")],
+        depth: Annotated[int, typer.Option(min=1, max=32, help="Levels of the route key below this prefix.")],
+        pin: Annotated[str, typer.Option(help="Router that owns the subtree; default: the ring decides.")] = "",
         router: RouterOption = "",
         data: DataOption = DATA,
         output: OutputOption = OutputFormat.TABLE,
     ) -> None:
-        show("ring explain", {"key": key}, router, data, output)
+        show("ring delegate", {"prefix": prefix, "depth": depth, "pin": pin}, router, data, output)
 
     return group
 
@@ -79,12 +83,32 @@ def _group() -> typer.Typer:
     return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def _verb(group: typer.Typer, verb: str, text: str) -> Callable[..., None]:
+def _verb(group: typer.Typer, verb: str, text: str) -> None:
+    """Add a verb without arguments."""
+
     def command(router: RouterOption = "", data: DataOption = DATA, output: OutputOption = OutputFormat.TABLE) -> None:
         show(verb, {}, router, data, output)
 
     group.command(verb.partition(" ")[2], help=text)(command)
-    return command
+
+
+def _verb_about(group: typer.Typer, verb: str, argument: str, text: str, *, confirm: bool = False) -> None:
+    """Add a verb about one thing; one that cannot be undone wants --yes."""
+
+    def command(
+        value: Annotated[str, typer.Argument(metavar=argument.upper())],
+        router: RouterOption = "",
+        data: DataOption = DATA,
+        output: OutputOption = OutputFormat.TABLE,
+        yes: Annotated[bool, typer.Option("--yes", help="Do it.", hidden=not confirm)] = False,
+    ) -> None:
+        from conf.errors import ExitCode, UserError
+
+        if confirm and not yes:
+            raise UserError(f"`{verb} {value}` changes the cluster for good: say --yes", ExitCode.USAGE)
+        show(verb, {argument: value}, router, data, output)
+
+    group.command(verb.partition(" ")[2], help=text)(command)
 
 
 def show(verb: str, arguments: dict[str, object], router: str, data: Path, output: OutputFormat) -> None:
@@ -92,7 +116,7 @@ def show(verb: str, arguments: dict[str, object], router: str, data: Path, outpu
     from conf.errors import ExitCode, UserError
 
     reply = ask(verb, arguments, router, data)
-    if reply.result is not None:
+    if reply.ok and reply.result is not None:
         typer.echo(render(reply.result, output))
     if not reply.ok:
         raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
@@ -117,15 +141,19 @@ def ask(verb: str, arguments: dict[str, object], router: str, data: Path) -> Any
     for address in access.routers:
         message = Admin(request=1, verb=verb, arguments=arguments)
         try:
-            return trio.run(_request, request, address, access, message)
+            reply = trio.run(_request, request, address, access, message)
         except UserError as error:
             if error.exit_code != ExitCode.NOT_READY:
                 raise
             failures.append(error.message)
+        else:
+            if reply.exit_code != ExitCode.NOT_READY:  # it does not lead, or knows no leader: another one may
+                return reply
+            failures.append(reply.error)
     raise UserError("\n".join(failures), ExitCode.NOT_READY)
 
 
-async def _request(request: Any, address: str, access: Access, message: object) -> object:
+async def _request(request: Any, address: str, access: Access, message: object) -> Any:
     return await request(address, access.contexts, message, cluster=access.cluster)
 
 

@@ -1,0 +1,218 @@
+"""The command line: exit codes, one clear line for what a person can mend, nothing slow on the way to --help."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stratamq.cli.output import OutputFormat, render
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def stratamq(*arguments: str, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("STRATAMQ_")}
+    return subprocess.run(
+        [sys.executable, "-m", "stratamq", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=timeout,
+        env={**clean, **environment},
+    )
+
+
+def test_help_imports_nothing_slow() -> None:
+    """`stratamq --help` is quick because it loads only what describes the commands."""
+    slow = ("trio", "pydantic", "cryptography", "rich", "starlette", "hypercorn", "pyarrow", "msgspec", "lsm")
+    code = f"""
+import sys
+from stratamq.cli.main import main
+assert main(["--help"]) == 0
+print([name for name in {slow!r} if name in sys.modules], file=sys.stderr)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "storage" in shown.stdout and "Run a local cluster" in shown.stdout
+    assert shown.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("tier", ["router", "storage"])
+def test_a_tier_imports_no_other_tier_and_no_web_server(tier: str) -> None:
+    """Start to ready pays only for what the tier needs."""
+    others = [name for name in ("edge", "router", "storage") if name != tier]
+    code = f"""
+import sys
+from stratamq.rooms import load_config, service_main
+load_config({tier!r}, None, [], {{}})
+service_main({tier!r})
+tops = {{name.split(".")[0] for name in sys.modules}}
+print(sorted(tops & set({[*others, "starlette", "hypercorn", "prometheus_client", "pyarrow", "pyspark", "rich"]!r})))
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_version_and_usage_errors() -> None:
+    """0 when it worked, 2 for a wrong command line."""
+    assert stratamq("version").stdout.startswith("stratamq ")
+    assert stratamq("nonsense").returncode == 2
+    assert stratamq("up", "--edges", "many").returncode == 2
+
+
+def test_broken_configuration_is_one_line_per_mistake(tmp_path: Path) -> None:
+    """All of them, exit code 2, no traceback."""
+    file = tmp_path / "edge.toml"
+    file.write_text("[edge]\nkep_alive = 1\nreceive_maximum = 0\n")
+    shown = stratamq("edge", "--config", str(file), "--set", "edge.topic_levels_max=x", STRATAMQ_EDGE__NONSENSE="1")
+    assert shown.returncode == 2
+    lines = shown.stderr.splitlines()
+    assert len(lines) == 4, shown.stderr
+    assert all(line.startswith("stratamq: ") for line in lines)
+    assert any("unknown key edge.kep_alive (did you mean edge.keep_alive_max_s?)" in line for line in lines)
+
+
+def test_config_check_and_show(tmp_path: Path) -> None:
+    """`config check` says ok; `config show` tells where values come from."""
+    assert stratamq("config", "check", "storage", "--config", "conf/storage.toml").stdout == "ok\n"
+    assert stratamq("config", "check", "nothing").returncode == 2
+    file = tmp_path / "storage.toml"
+    file.write_text("[storage]\nstores = 2\n")
+    shown = stratamq("config", "show", "storage", "--config", str(file), "-o", "json")
+    assert json.loads(shown.stdout) == [{"setting": "storage.stores", "value": 2, "source": str(file)}]
+    everything = stratamq("config", "show", "storage", "--effective", STRATAMQ_STORAGE__QUEUE_FULL="refuse")
+    assert "storage.queue_messages_max" in everything.stdout
+    assert "environment STRATAMQ_STORAGE__QUEUE_FULL" in everything.stdout
+
+
+def test_what_a_person_can_mend_is_one_line(tmp_path: Path) -> None:
+    """Missing certificate, unwritable folder, port in use."""
+    (tmp_path / "file").write_text("")
+    missing = stratamq("router", "--set", f"node.data_dir={tmp_path / 'r'}", "--set", "node.certificate=/none.pem",
+                       "--set", "node.key=/none.key", "--set", "node.authority=/none.pem")  # fmt: skip
+    assert missing.stderr == "stratamq: certificate /none.pem: No such file or directory\n"
+    assert missing.returncode == 1
+    unwritable = stratamq("router", "--set", f"node.data_dir={tmp_path / 'file' / 'r'}")
+    assert unwritable.stderr.startswith("stratamq: data folder ") and unwritable.stderr.count("\n") == 1
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        in_use = stratamq("router", "--set", f"node.data_dir={tmp_path / 'r'}", "--set", f"node.link_port={port}",
+                          "--set", "node.plaintext_links=true")  # fmt: skip
+    assert f"stratamq: cannot listen for nodes on 127.0.0.1:{port}: Address already in use" in in_use.stderr
+    assert "Traceback" not in in_use.stderr and in_use.returncode == 1
+
+
+def test_up_refuses_mistakes_before_it_starts_anything(tmp_path: Path) -> None:
+    """Settings, number of routers, a port that is taken, a folder that cannot be one."""
+    data = str(tmp_path / "data")
+    shown = stratamq("up", "--data", data, "--set", "storage.queue_ful=refuse", "--set", "edge.receive_maximum=0")
+    assert shown.returncode == 2
+    assert "unknown key storage.queue_ful (did you mean storage.queue_full?)" in shown.stderr
+    assert "edge.receive_maximum = '0': must be greater than or equal to 1" in shown.stderr
+    assert len(shown.stderr.splitlines()) == 2
+    assert "1, 3 or 5 members" in stratamq("up", "--data", data, "--routers", "2").stderr
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        shown = stratamq("up", "--data", data, "--edges", "1", "--tls-port", str(port))
+    assert shown.stderr.startswith(f"stratamq: port {port} is in use")
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in stratamq("up", "--data", str(tmp_path / "file")).stderr
+
+
+def test_no_router_is_known(tmp_path: Path) -> None:
+    """Says what to do; exit code 2. A router that is away: exit code 4."""
+    shown = stratamq("cluster", "status", "--data", str(tmp_path))
+    assert shown.returncode == 2 and "STRATAMQ_ROUTER" in shown.stderr
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, "subprocess.Popen[str]"]]:
+    """A router and a storage node, started by `stratamq up`."""
+    data = tmp_path_factory.mktemp("up") / "data"
+    command = [sys.executable, "-m", "stratamq", "up", "--data", str(data), "--edges", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            assert first.startswith("StrataMQ is ready after"), first
+            yield data, process
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                assert process.wait(30) == 0
+            finally:
+                process.kill()
+
+
+def running(data: Path) -> dict[str, dict[str, int]]:
+    nodes: dict[str, dict[str, int]] = json.loads((data / "up.json").read_text())["nodes"]
+    return nodes
+
+
+def test_operator_verbs(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
+    """The running cluster is found through its folder; tables for people, JSON for programs."""
+    data = str(cluster[0])
+    status = json.loads(stratamq("cluster", "status", "--data", data, "-o", "json").stdout)
+    assert {node["node"]: node["state"] for node in status["nodes"]} == {"router-0": "active", "storage-0": "active"}
+    table = stratamq("nodes", "list", "--data", data).stdout.splitlines()
+    assert table[0].startswith("NODE") and len(table) == 3
+    explained = json.loads(stratamq("ring", "explain", "client-1", "--data", data, "-o", "json").stdout)
+    assert explained["primary"] == "storage-0" and explained["owner"] == "router-0"
+    assert stratamq("ring", "undelegate", "a", "--data", data).returncode == 2
+    assert stratamq("cluster", "status", "--data", data, "--router", "127.0.0.1:1").returncode == 4
+
+
+def test_command_line_names_the_tier_and_a_killed_node_comes_back(
+    cluster: tuple[Path, "subprocess.Popen[str]"],
+) -> None:
+    """A person can find a node by `stratamq storage` and kill it; `up` says so and starts it again."""
+    data, process = cluster
+    pid = running(data)["storage-0"]["pid"]
+    assert b"stratamq storage" in Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+    os.kill(pid, signal.SIGKILL)
+    assert process.stdout is not None
+    lines = [line for line in iter(process.stdout.readline, "storage-0 is ready again\n") if "storage-0 was" in line]
+    assert lines == ["storage-0 was killed (SIGKILL); starting it again\n"]
+    assert running(data)["storage-0"]["pid"] != pid
+
+
+def test_one_up_per_folder(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
+    """A second one over the same state is refused."""
+    shown = stratamq("up", "--data", str(cluster[0]), "--edges", "0")
+    assert shown.returncode == 1 and "another `stratamq up` runs over" in shown.stderr
+
+
+def test_up_killed_leaves_no_orphans(tmp_path: Path) -> None:
+    """However `up` ends, its nodes end too; the next one goes on with the state."""
+    data = tmp_path / "data"
+    command = [sys.executable, "-m", "stratamq", "up", "--data", str(data), "--edges", "0", "--storages", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("StrataMQ is ready")
+        pid = running(data)["router-0"]["pid"]
+        process.kill()
+    deadline = time.monotonic() + 15
+    while Path(f"/proc/{pid}").exists() and b"stratamq" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        assert time.monotonic() < deadline, "the router outlived `stratamq up`"
+        time.sleep(0.05)
+
+
+def test_tables_and_json() -> None:
+    """A list of objects is a table; nested ones are tables of their own."""
+    result = {"leader": "r0", "empty": "", "nodes": [{"node": "a", "up": True}, {"node": "b", "lease": 1.5}]}
+    assert render(result, OutputFormat.TABLE).splitlines() == [
+        "leader  r0",
+        "empty   -",
+        "",
+        "NODE  UP   LEASE",
+        "a     yes  -",
+        "b     -    1.5",
+    ]
+    assert json.loads(render(result, OutputFormat.JSON)) == result

@@ -1,0 +1,139 @@
+"""The rooms and their arrows, read from the import statements of every module (docs/architecture.md)."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Which rooms a room may import from; a tier never another tier, ``jobs`` of ``wire`` only the SSTable modules.
+ARROWS: dict[str, set[str]] = {
+    "stratamq": {"edge", "router", "storage", "jobs", "membership", "wire", "mqtt", "conf"},
+    "edge": {"membership", "wire", "mqtt", "conf"},
+    "router": {"membership", "wire", "mqtt", "conf"},
+    "storage": {"membership", "wire", "mqtt", "conf"},
+    "membership": {"wire", "mqtt", "conf"},
+    "jobs": {"wire", "conf"},
+    "wire": {"mqtt", "conf"},
+    "mqtt": set(),
+    "conf": set(),
+}
+JOBS_OF_WIRE = {"wire.sstable", "wire.manifest", "wire.run_reader", "wire.ledger"}
+
+# Thin shells: everything else is a core, or plain code, and neither waits nor owns sockets.
+SHELLS = {
+    "conf.metrics",
+    "conf.settings",  # asks for the host's name
+    "edge.hot.loop",
+    "membership.admin",
+    "membership.discovery",
+    "membership.exchange_streams",
+    "membership.gossip",
+    "membership.key_requests",
+    "membership.sockets",
+    "router.raft.node",
+    "router.raft.outcomes",
+    "storage.group_committer",
+    "wire.connection",
+    "wire.process",
+    "wire.request",
+    "wire.service",
+}
+SHELL_PATTERN = r"^stratamq\.|\.service$|\.cli$|\.cli\."
+NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
+
+MODULES = sorted(path for room in ARROWS for path in (ROOT / room).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, full module name) of every import, the ones inside functions and TYPE_CHECKING included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            yield node.lineno, node.module or ""
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def test_imports_run_downward_only() -> None:
+    """No arrow points up or sideways."""
+    wrong = []
+    for path in MODULES:
+        room = module_name(path).split(".")[0]
+        for line, name in imports(path):
+            target = name.split(".")[0]
+            if target in ARROWS and target != room and target not in ARROWS[room]:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+            if target == "tests":
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports tests")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_jobs_read_the_exported_format_and_nothing_else_of_wire() -> None:
+    """They run on a Spark cluster that has no broker."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in (ROOT / "jobs").rglob("*.py")
+        for line, name in imports(path)
+        if name.startswith("wire") and not any(name == known or name.startswith(f"{known}.") for known in JOBS_OF_WIRE)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def is_shell(module: str) -> bool:
+    return module in SHELLS or re.search(SHELL_PATTERN, module) is not None
+
+
+def test_cores_do_not_wait() -> None:
+    """Trio is the shells' business; a core that imports it could not run in the simulation."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}: a core, or a shell missing from SHELLS?"
+        for path in MODULES
+        if not is_shell(module_name(path))
+        for line, name in imports(path)
+        if name.split(".")[0] in ("trio", "asyncio", "anyio", "socket", "selectors") and "." not in name
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_files_are_named_for_what_they_define() -> None:
+    """utils, helpers, manager and base name nothing."""
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in MODULES
+        if NAMES_THAT_SAY_NOTHING & set(path.stem.split("_")) or path.parent.name in NAMES_THAT_SAY_NOTHING
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_every_file_opens_with_what_it_decides(path: Path) -> None:
+    """A docstring first; an empty __init__ says nothing because it holds nothing."""
+    text = path.read_text(encoding="utf-8")
+    assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{path.relative_to(ROOT)} has no docstring"
+
+
+def test_the_check_sees_what_it_should() -> None:
+    """An arrow that points sideways, up, or from a function body is found."""
+    example = ROOT / "edge" / "example.py"
+    found = {name for _, name in _imports_of("def f():\n    from router.ring import Ring\nimport stratamq.cluster\n")}
+    assert {"router.ring", "stratamq.cluster"} <= found
+    assert "router" not in ARROWS[module_name(example).split(".")[0]]
+
+
+def _imports_of(text: str) -> list[tuple[int, str]]:
+    class Source:
+        def read_text(self, encoding: str) -> str:
+            del encoding
+            return text
+
+    return list(imports(Source()))  # type: ignore[arg-type]
