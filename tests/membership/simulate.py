@@ -1,0 +1,101 @@
+"""Many seeds of the membership simulation, and the figures against N.
+
+    python -m tests.membership.simulate --seeds 200 [--first 0] [--figures]
+
+Every seed runs the chaos scenario and the short pauses; a broken invariant ends the run with status 1 and the seed,
+which then becomes a test. ``--figures`` prints the tables alone (``bench/swim.py`` does the same).
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from math import ceil, log10
+
+from membership.profiles import LAN
+from tests.membership.scenarios import (
+    LIFEGUARD_WITHOUT_PAUSE,
+    SWIM,
+    chaos,
+    detection_s,
+    dissemination_s,
+    join_s,
+    quiet_rate,
+    short_pauses,
+    slow_members,
+)
+
+SIZES = (3, 5, 9, 16, 32, 64, 100)
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, ceil(share * len(values)) - 1)]
+
+
+def print_figures(seeds: int) -> None:
+    """Print load, dissemination, joining and detection against N, and false positives with and without Lifeguard."""
+    print("LAN profile, virtual clock, no loss; times in seconds")
+    print("     N  packets/member/s  known by all  joined  first suspicion ran out  dead everywhere P50   P99")
+    for members in SIZES:
+        runs = range(max(2, min(seeds, 600 // members)))
+        mean_rate, _ = quiet_rate(1, members)
+        told = [dissemination_s(seed, members) for seed in runs[:5]]
+        joined = [join_s(seed, members) for seed in runs[:5]]
+        found = [detection_s(seed, members) for seed in runs]
+        first, everywhere = [row[0] for row in found], [row[1] for row in found]
+        print(
+            f"{members:6d}  {mean_rate:16.2f}  {sum(told) / len(told):12.2f}  {max(joined):6.2f}"
+            f"  {_quantile(first, 0.5):23.2f}  {_quantile(everywhere, 0.5):19.2f}  {_quantile(everywhere, 0.99):4.2f}"
+            f"   ({len(runs)} kills; log10(N+1) = {log10(members + 1):.2f})"
+        )
+    runs = range(max(20, min(seeds, 400)))
+    lossy = [detection_s(seed, 9, 0.05)[1] for seed in runs]
+    print(f"9 members, 5 % loss: dead everywhere P50 {_quantile(lossy, 0.5):.2f}, P99 {_quantile(lossy, 0.99):.2f}")
+    _print_false_positives(max(2, min(seeds, 10)))
+
+
+def _print_false_positives(seeds: int) -> None:
+    print("\nHealthy members seen dead, per healthy member and hour; 32 members, packets of some held again and again")
+    print("  slow  held s      SWIM  Lifeguard  Lifeguard and pause notice")
+    for slow, stall_s in ((2, 4.0), (4, 8.0), (8, 8.0), (4, 16.0), (8, 16.0)):
+        rates = []
+        for profile in (SWIM, LIFEGUARD_WITHOUT_PAUSE, LAN):
+            found = [slow_members(seed, profile, slow=slow, stall_s=stall_s) for seed in range(seeds)]
+            rates.append(sum(each.per_member_hour for each in found) / seeds)
+        print(f"{slow:6d}  {stall_s:6.1f}  {rates[0]:8.2f}  {rates[1]:9.2f}  {rates[2]:9.2f}")
+
+
+def run_seeds(first: int, seeds: int) -> bool:
+    """Run the invariants on many seeds. Returns whether all held."""
+    started, failed, false_deaths = time.monotonic(), 0, 0
+    for seed in range(first, first + seeds):
+        try:
+            chaos(seed, sealed=seed % 10 == 0)
+        except AssertionError as error:
+            failed += 1
+            print(f"FAILED seed {seed} (python {sys.version.split()[0]}): {error}", flush=True)
+        false_deaths += (dead := short_pauses(seed)) > 0
+        if dead:
+            print(f"FAILED seed {seed}: a member paused for 5 s was declared dead")
+    print(
+        f"membership: {seeds} seeds, {failed} broken invariants, {false_deaths} seeds with a false death in "
+        f"{6 * seeds} pauses of 5 s, {time.monotonic() - started:.0f} s"
+    )
+    return not failed and not false_deaths
+
+
+def main() -> int:
+    """Read the options and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--figures", action="store_true")
+    options = parser.parse_args()
+    if options.figures:
+        print_figures(options.seeds)
+        return 0
+    return 0 if run_seeds(options.first, options.seeds) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

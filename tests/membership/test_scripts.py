@@ -1,0 +1,16 @@
+"""Figures of the papers and bugs of our own, as text scripts."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.membership.script import Script
+
+SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
+
+
+@pytest.mark.parametrize("seed", (1, 2))
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_script(path: Path, seed: int) -> None:
+    """Each script says in its first lines which behaviour it shows."""
+    Script(path.read_text(), seed).run()
