@@ -1,0 +1,305 @@
+"""When batches are committed, when syncs start, and that nothing is durable before a sync that started after it."""
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from storage.group_commit import Committed, GroupCommit, GroupCommitReady, Submitted, Synced, Waited
+from storage.group_committer import GroupCommitter
+from storage.store_errors import StoreFailed, StoreFatal, SyncFailed
+from storage.store_protocol import Batch
+from storage.store_settings import GroupCommitSettings, StoreSettings
+from tests.simulation.model_store import ModelDisk, ModelStore
+
+SETTINGS = GroupCommitSettings(delay_s=0.002, batch_ops=10, small_batch_ops=4, batch_ops_max=50, marker_idle_s=1.0)
+
+
+def _row(number: int) -> Batch:
+    return [(b"k%06d" % number, b"v")]
+
+
+class _Disk:
+    """The shell's part for the core alone: commits at once, syncs end when told."""
+
+    def __init__(self, settings: GroupCommitSettings = SETTINGS) -> None:
+        self.core = GroupCommit(settings)
+        self.now = 0.0
+        self.commit_no = 0
+        self.commits: list[int] = []  # rows of each
+        self.syncing: int | None = None
+        self.durable = 0
+        self.deadline = 0.0
+        self.marker_syncs = 0
+
+    def event(self, event: Submitted | Committed | Synced | Waited) -> None:
+        ready = self.core.handle(self.now, event)
+        self.durable = ready.durable if ready.durable is not None else self.durable
+        if ready.commit is not None:
+            assert not ready.sync
+            self.commit_no += 1
+            self.commits.append(len(ready.commit))
+            self.event(Committed(self.commit_no))
+            return
+        if ready.sync:
+            assert self.syncing is None, "one sync at a time"
+            self.syncing = self.commit_no
+            self.marker_syncs += ready.marker
+        self.deadline = ready.deadline
+        if self.deadline <= self.now:
+            self.event(Waited())
+
+    def submit(self, rows: int = 1) -> None:
+        self.event(Submitted([_row(number) for number in range(rows)]))
+
+    def end_sync(self) -> None:
+        assert self.syncing is not None
+        covered, self.syncing = self.syncing, None
+        self.event(Synced(covered))
+
+
+def test_a_lone_write_does_not_wait() -> None:
+    """Nothing queued, disk idle: committed and synced at once, durable when the sync ends."""
+    disk = _Disk()
+    disk.submit()
+    assert (disk.commits, disk.syncing, disk.durable) == ([1], 1, 0)
+    disk.end_sync()
+    assert disk.durable == 1
+    disk.submit()
+    assert disk.syncing == 2
+
+
+def test_a_commit_during_a_sync_waits_for_the_next_one() -> None:
+    """Batch 2 commits while batch 1 syncs; the end of that sync says nothing about batch 2."""
+    disk = _Disk()
+    disk.submit()
+    disk.submit(10)  # the batch is full: no waiting
+    assert disk.commits == [1, 10]
+    disk.end_sync()
+    assert disk.durable == 1
+    assert disk.syncing == 2
+    disk.end_sync()
+    assert disk.durable == 11
+
+
+def test_the_pipeline_is_one_deep() -> None:
+    """While batch 2 waits for its sync, batch 3 collects, however full it is; a slow disk makes it larger."""
+    disk = _Disk()
+    disk.submit()
+    disk.submit(10)
+    disk.submit(30)
+    disk.now += 1
+    disk.event(Waited())
+    assert disk.commits == [1, 10]
+    disk.end_sync()
+    assert disk.commits == [1, 10, 30]
+    disk.submit(70)
+    disk.end_sync()
+    assert disk.commits == [1, 10, 30, 50], "one transaction is bounded"
+
+
+def test_a_small_batch_behind_a_sync_waits_for_the_delay() -> None:
+    """It is committed when the delay is over, or when the sync has ended and batches are small."""
+    disk = _Disk()
+    disk.submit()
+    disk.submit(2)
+    assert disk.commits == [1]
+    assert disk.deadline == pytest.approx(0.002)
+    disk.now = 0.002
+    disk.event(Waited())
+    assert disk.commits == [1, 2]
+
+
+def test_under_load_syncs_are_a_delay_apart() -> None:
+    """With large batches an idle disk waits until a delay after the last sync began: batches grow, not syncs."""
+    disk = _Disk()
+    for _ in range(20):
+        disk.submit(20)
+        if disk.syncing is not None:
+            disk.end_sync()
+        disk.now += 0.0001
+    started = len(disk.commits)
+    disk.submit(3)
+    while disk.syncing is not None:
+        disk.end_sync()
+    disk.submit(3)
+    assert len(disk.commits) <= started + 2
+    assert disk.deadline <= disk.now + SETTINGS.delay_s
+
+
+def test_the_marker_is_synced_after_a_rest() -> None:
+    """A store at rest has a durable marker; one sync, and then none."""
+    disk = _Disk()
+    disk.submit()
+    disk.end_sync()
+    assert disk.deadline == 1.0
+    disk.now = 1.0
+    disk.event(Waited())
+    assert disk.marker_syncs == 1
+    disk.end_sync()
+    assert disk.deadline == float("inf")
+    assert disk.durable == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_schedules_keep_order_and_end_durable(seed: int) -> None:
+    """Each submission is committed once and in order; durable never passes what a finished sync covers."""
+    rng, core = random.Random(seed), GroupCommit(SETTINGS)
+    now, submitted, commit_no, durable = 0.0, 0, 0, 0
+    seen: list[bytes] = []
+    submissions_at: dict[int, int] = {}  # commit -> submissions in it and before
+    running: deque[int] = deque()
+
+    def perform(ready: GroupCommitReady) -> None:
+        nonlocal commit_no, durable
+        if ready.durable is not None:
+            assert ready.durable == submissions_at[ready.durable_commit_no] >= durable
+            durable = ready.durable
+        if ready.commit is not None:
+            seen.extend(key for key, _ in ready.commit)
+            commit_no += 1
+            submissions_at[commit_no] = len(seen)
+            perform(core.handle(now, Committed(commit_no)))
+        elif ready.sync:
+            assert not running
+            running.append(commit_no)
+
+    for step in range(600):
+        now += rng.choice((0.0, 0.0005, 0.003))
+        if step < 500 and rng.random() < 0.5:
+            count = rng.choice((1, 1, 5, 40))
+            perform(core.handle(now, Submitted([_row(submitted + index) for index in range(count)])))
+            submitted += count
+        elif running and rng.random() < 0.6:
+            covered = running.popleft()
+            perform(core.handle(now, Synced(covered)))
+            assert durable <= submissions_at[covered]
+        else:
+            perform(core.handle(now, Waited()))
+    while running or core.durable < submitted:
+        now += 0.01
+        perform(core.handle(now, Synced(running.popleft()) if running else Waited()))
+    assert seen == [key for number in range(submitted) for key, _ in _row(number)]
+    assert core.backlog_bytes == 0
+
+
+# -- the shell ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk() -> Iterator[ModelDisk]:
+    """Return a model disk with an open store behind it."""
+    yield ModelDisk()
+
+
+def _open(disk: ModelDisk) -> ModelStore:
+    return ModelStore.open(disk, "c", "n", StoreSettings())
+
+
+@asynccontextmanager
+async def _running(committer: GroupCommitter):  # type: ignore[no-untyped-def]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(committer.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_submissions_become_durable_in_order(disk: ModelDisk) -> None:
+    """What is announced is on the disk and under the marker already."""
+    store, announced = _open(disk), list[int]()
+
+    def on_durable(submission: int) -> None:
+        announced.append(submission)
+        assert disk.acked_up_to <= disk.durable_commit_no
+        assert all(b"k%06d" % number in disk.durable for number in range(submission))
+
+    committer = GroupCommitter(store, on_durable)
+    async with _running(committer):
+        for number in range(500):
+            assert committer.submit(_row(number)) == number + 1
+            if number % 7 == 0:
+                await trio.lowlevel.checkpoint()
+        with trio.fail_after(5):
+            await committer.wait_durable(500)
+    assert announced == sorted(announced)
+    assert announced[-1] == 500
+    assert committer.commits < 500
+
+
+async def test_a_failed_sync_leaves_run_and_announces_nothing(disk: ModelDisk) -> None:
+    """EIO: no acknowledgement, waiting callers are told, the error is the service's to die of (F17)."""
+    store, announced = _open(disk), list[int]()
+    disk.fail_sync = True
+    committer = GroupCommitter(store, announced.append)
+    committer.submit(_row(1))
+
+    async def wait() -> None:
+        with pytest.raises(StoreFailed):
+            await committer.wait_durable(1)
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            with pytest.raises(SyncFailed):
+                await committer.run()
+    assert announced == []
+    assert disk.acked_up_to == 1
+
+
+@pytest.mark.parametrize("poison", ["before", "after"])
+async def test_an_unknown_batch_is_looked_up_and_written_once(disk: ModelDisk, poison: str) -> None:
+    """A batch whose commit raised is in the store or written again, never twice and never lost."""
+    store = _open(disk)
+    committer = GroupCommitter(store, lambda _: None)
+    disk.poison = poison
+    async with _running(committer):
+        committer.submit(_row(1))
+        with trio.fail_after(5):
+            await committer.wait_durable(1)
+    assert disk.durable_commit_no == 2
+    assert store.get(b"k000001") == b"v"
+
+
+async def test_a_batch_that_fails_twice_is_fatal(disk: ModelDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing left to try."""
+    store = _open(disk)
+    real = store.write
+
+    def poisoned(batch: Batch, *, reclaiming: bool = False) -> int:
+        disk.poison = "before"
+        return real(batch, reclaiming=reclaiming)
+
+    monkeypatch.setattr(store, "write", poisoned)
+    committer = GroupCommitter(store, lambda _: None)
+    committer.submit(_row(1))
+    with trio.fail_after(5), pytest.raises(StoreFatal, match="twice"):
+        await committer.run()
+
+
+async def test_a_slow_disk_congests_and_recovers(disk: ModelDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Submissions behind a sync that takes long are counted; readers wait for room instead of filling memory (F16)."""
+    import threading
+
+    store, gate = _open(disk), threading.Event()
+    real = disk.sync
+
+    def slow(commit_no: int) -> None:
+        gate.wait(10)
+        real(commit_no)
+
+    monkeypatch.setattr(disk, "sync", slow)
+    committer = GroupCommitter(store, lambda _: None, GroupCommitSettings(backlog_bytes_max=100_000, batch_bytes=1000))
+    async with _running(committer):
+        for number in range(300):
+            committer.submit([(b"k%06d" % number, b"v" * 1000)])
+            await trio.lowlevel.checkpoint()
+        assert committer.congested
+        gate.set()
+        with trio.fail_after(5):
+            await committer.room()
+            await committer.wait_durable(300)
+    assert len(disk.durable) == 300
