@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return, assignment, union-attr, arg-type"
 """``Hot``: the sans-IO centre of the loop, and everything the edge core may ask of it.
 
 Takes bytes and the time, gives bytes. ``edge/hot/loop.py`` puts sockets around it; tests and the simulation call
@@ -5,17 +6,50 @@ Takes bytes and the time, gives bytes. ``edge/hot/loop.py`` puts sockets around 
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
+from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from edge.hot.handler import Handler, LedgerSink
+import cython
+
 from edge.hot.options import ConnOptions, HotLimits, SessionOptions
-from edge.hot.state import Conn, Inbound, Message, Peer, Route
-from wire.link import LinkCore
+from edge.hot.state import Conn, HotState, Inbound, Message, Outbox, Packet, Peer, Route
+from wire.link import LinkCore, LinkError
+
+if not cython.compiled:
+    from edge.hot.acks import count_back, destination_done, new_message
+    from edge.hot.buffers import append_bytes, take_bytes
+    from edge.hot.deliver import deliver_to, drain_pending
+    from edge.hot.fanout import fan_out, refused
+    from edge.hot.forwarded import receive_link
+    from edge.hot.output import (
+        drained,
+        end_lag,
+        mark_dirty,
+        note_high,
+        output_of,
+        pending_output,
+        release_waiters,
+        unpark,
+        write_short,
+    )
+    from edge.hot.parse import parse
+    from edge.hot.peers import flush_batches, flush_peer, pump_outboxes, release_peer
+    from edge.hot.pushes import flush_push_acks
+    from edge.hot.state import PARK_HANDLER
+
+if TYPE_CHECKING:
+    from edge.hot.handler import Handler
 
 __all__ = ["Hot"]
 
+NEVER = 1 << 62
+BY_PEER, BY_US, FAILED, SHUTDOWN = 0, 1, 2, 3  # edge.hot.handler.Closed
+LINGER_NS = 2_000_000_000  # how long a closed socket waits for its client to close
+NO_LIMIT = 1 << 40
 
-class Hot:
+
+class Hot(HotState):
     """All connections, routes and peers of one edge process.
 
     Attributes:
@@ -24,61 +58,163 @@ class Hot:
         ledger: LedgerSink or None.
     """
 
-    now_ns: int
-    authorizing: bool
-    ledger: LedgerSink | None
-
-    def __init__(self, handler: Handler, incarnation: int, limits: HotLimits) -> None: ...
+    def __init__(self, handler: "Handler", incarnation: int, limits: HotLimits) -> None:
+        HotState.__init__(self, handler, incarnation, limits)
 
     # -- rounds (called by edge/hot/loop.py, or by a test in its place)
 
-    def begin_round(self, now_ns: int) -> None:
+    def begin_round(self, now_ns: cython.longlong) -> None:
         """Set the time, and parse on where resumed or released connections stopped."""
+        conn: Conn
+        self.now_ns = now_ns
+        self.leased = now_ns < self.lease_until_ns
+        self.round_bytes = 0
+        self.rounds += 1
+        if self.high:
+            end_lag(self)
+        if self.ready:
+            ready = self.ready
+            self.ready = []
+            for conn in ready:
+                if self.round_bytes > self.round_bytes_max:
+                    self.ready.append(conn)
+                    continue
+                conn.ready = False
+                if not conn.closed and conn.parked == 0:
+                    self.parse_kept(conn)
+                mark_dirty(self, conn)
 
     def feed(self, conn: Conn, data: bytes) -> None:
         """Take bytes that arrived; while ``conn.parked`` or after a close nothing must be fed."""
+        if conn.closed:
+            return
+        conn.heard_ns = self.now_ns
+        self.bytes_in += len(data)
+        if conn.filter is not None:
+            data = self.unwrap(conn, data)
+        if not data or conn.closed:
+            return
+        if conn.is_link:
+            try:
+                receive_link(self, conn, data)
+            except (LinkError, ValueError):
+                self.fail(conn, FAILED)
+        else:
+            self.feed_client(conn, data)
 
     def end_of_file(self, conn: Conn) -> None:
         """The peer closed or reset its direction: the connection ends like by ``close``."""
+        conn.hearing = False
+        if not conn.closed:
+            self.forget(conn, BY_PEER)
+        mark_dirty(self, conn)
 
-    def end_round(self, now_ns: int) -> None:
+    def end_round(self, now_ns: cython.longlong) -> None:
         """Batches become frames, ``Handler.round_end`` is called; afterwards ``take_output`` of ``dirty_conns``."""
+        self.now_ns = now_ns
+        self.leased = now_ns < self.lease_until_ns
+        if self.gone:
+            self.call_closed()
+        self.handler.round_end(now_ns)
+        if self.gone:
+            self.call_closed()
+        if self.pumping and self.leased:
+            pump_outboxes(self)
+        if self.busy_peers:
+            flush_batches(self)
 
     def dirty_conns(self) -> list[Conn]:
         """Return the connections that have something to send or to change, and forget the list."""
-        raise NotImplementedError
+        conn: Conn
+        dirty = self.dirty
+        self.dirty = []
+        for conn in dirty:
+            conn.dirty = False
+        return dirty
 
     def take_output(self, conn: Conn, bytes_max: int = 1 << 30) -> bytes:
         """Return and remove what is to be sent; b"" while acknowledgements in it are held for want of a lease."""
-        raise NotImplementedError
+        data: bytes = b""
+        if conn.has_acks and not self.leased and not conn.closed:
+            mark_dirty(self, conn)
+            return b""
+        if conn.out is not None:
+            data = take_bytes(conn.out, bytes_max)
+            if conn.outbound is not None and conn.outbound.pending and pending_output(conn) <= self.output_high:
+                drain_pending(self, conn)
+            drained(self, conn)
+        if conn.is_link and conn.peer is not None and not data:
+            data = conn.peer.link.take_output()
+        if conn.filter is not None:
+            if data:
+                data = conn.filter.wrap(data)
+            data = conn.filter.take_output() + data
+        self.bytes_out += len(data)
+        return data
 
     def wants_round(self) -> bool:
         """Whether ``begin_round`` would find something to do without new bytes."""
-        raise NotImplementedError
+        return bool(self.ready or self.gone)
 
     def sweep(self, now_ns: int) -> None:
         """Report silent clients (``Handler.error`` 0x8D) and sockets without CONNECT (0x80); once a second or so."""
+        conn: Conn
+        self.now_ns = now_ns
+        for conn in list(self.conns):
+            if conn.silence_ns and now_ns - conn.heard_ns > conn.silence_ns and not conn.closed:
+                conn.silence_ns = 0  # reported once
+                conn.parked |= PARK_HANDLER
+                self.handler.error(conn, 0x8D if conn.version else 0x80)
 
     # -- connections
 
     def attach(self, fd: int, kind: int, options: ConnOptions, now_ns: int) -> Conn:
         """Take a connected non-blocking socket (-1: none, simulation) as CLIENT or LINK."""
-        raise NotImplementedError
+        self.numbers += 1
+        conn = Conn(fd, kind, self.numbers)
+        conn.owner = options.owner
+        conn.heard_ns = now_ns
+        conn.silence_ns = options.connect_timeout_ns
+        conn.packet_bytes_max = options.packet_bytes_max
+        conn.client_packet_max = NO_LIMIT
+        conn.filter = options.filter
+        self.conns.add(conn)
+        return conn
 
     def open_session(self, conn: Conn, options: SessionOptions) -> None:
         """CONNECT was accepted: from the next packet on, these bounds hold. Write CONNACK and resume separately.
 
         A durable session is bound by it: pushes of (session, owner_epoch) are written here from now on.
         """
+        conn.version = options.version
+        conn.session = options.session
+        conn.owner_epoch = options.owner_epoch
+        conn.window = min(options.receive_maximum, self.window_max)
+        conn.client_packet_max = options.maximum_packet_size or NO_LIMIT
+        conn.silence_ns = options.keep_alive_ns + options.keep_alive_ns // 2  # [MQTT-3.1.2-22]
+        conn.heard_ns = max(conn.heard_ns, self.now_ns)
+        conn.quota_max = options.announced_receive_maximum
+        conn.packet_bytes_max = options.announced_maximum_packet_size
+        conn.alias_max = options.announced_topic_alias_maximum if options.version == 5 else 0
+        conn.retain_available = options.retain_available
+        conn.qos_max = options.maximum_qos
+        if options.session:
+            self.sessions[options.session] = conn
 
     def write(self, conn: Conn, data: bytes, needs_lease: bool = False) -> None:
         """Append whole packets to the output.
 
         needs_lease: held at the flush while the node is fenced (CONNACK, SUBACK, UNSUBACK).
         """
+        if conn.closed:
+            return
+        if needs_lease:
+            conn.has_acks = True
+        append_bytes(output_of(self, conn), data)
 
     def resume(self, conn: Conn) -> None:
         """End the parking by a Handler call. Parsing goes on after that call returns, or in the next round."""
+        unpark(self, conn, PARK_HANDLER)
 
     def close(self, conn: Conn, last: bytes = b"", linger: bool = True) -> None:
         """Write ``last``, stop reading, flush, half-close; the socket ends when the peer closed, or after 2 s.
@@ -86,28 +222,47 @@ class Hot:
         ``conn.closed`` is set at once, ``Handler.closed`` is called at the end of the round.
         linger False: end without waiting for the client (it is dead or hostile).
         """
+        if conn.closed:
+            return
+        if last:
+            append_bytes(output_of(self, conn), last)
+        self.forget(conn, BY_US)
+        conn.close_at_ns = self.now_ns + LINGER_NS if linger else 0
+        mark_dirty(self, conn)
 
     def output_bytes(self, conn: Conn) -> int:
         """Bytes not yet taken by the socket."""
-        raise NotImplementedError
+        return pending_output(conn)
 
     def forget_permissions(self, conn: Conn) -> None:
         """Ask ``authorize`` again for every topic of this connection."""
+        conn.permissions = None
+        conn.last_version = -1
 
     # -- publishing
 
     def install_route(self, topic: bytes, route: Route) -> None:
         """Cache where a topic goes; the oldest entry is dropped beyond ``routes_max``."""
+        if topic not in self.routes and len(self.routes) >= self.routes_max:
+            del self.routes[next(iter(self.routes))]
+            self.routes_version += 1
+        self.routes[topic] = route
 
     def route(self, topic: bytes) -> Route | None:
         """Return the cached Route."""
-        raise NotImplementedError
+        return self.routes.get(topic)
 
     def drop_route(self, topic: bytes) -> None:
         """Forget a topic's Route and the local subscribers kept for forwarded messages. Unknown topics are fine."""
+        if self.routes.pop(topic, None) is not None:
+            self.routes_version += 1
+        self.local_routes.pop(topic, None)
 
     def drop_routes(self) -> None:
         """Forget all of them."""
+        self.routes.clear()
+        self.local_routes.clear()
+        self.routes_version += 1
 
     def publish(
         self,
@@ -134,12 +289,40 @@ class Hot:
             origin_b: Inbound counter, or op_index.
             on_done: Called once.
         """
+        message: Message | None = publish.gated
+        publish.gated = None
+        if message is None and (publish.qos > 0 or on_done is not None):
+            message = new_message(self, publish.qos, None, 0)
+            message.waiting = 1
+        packet: Packet = self.load_inbound(publish)
+        packet.origin_kind = origin_kind
+        packet.origin_a = origin_a
+        packet.origin_b = origin_b
+        code: cython.int = route.reason_code
+        if message is not None:
+            message.on_done = on_done
+        if code == 0:
+            fan_out(self, publish.conn, route, packet, message if publish.qos > 0 else None, extra_partition)
+        if message is not None:
+            if code == 0 and route.empty and extra_partition < 0:
+                code = 0x10
+            destination_done(self, message, code)
 
     def acknowledge(self, publish: Inbound, reason_code: int) -> None:
         """Answer a PUBLISH of ``Handler.inbound`` without sending it anywhere, in order with the others."""
+        message: Message | None = publish.gated
+        publish.gated = None
+        if message is not None:
+            destination_done(self, message, reason_code)
 
     def released(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
         """Write PUBCOMP for a PUBREL of ``Handler.pubrel`` and count its quota back."""
+        if conn.closed:
+            return
+        write_short(self, conn, 0x70, packet_identifier, reason_code)
+        conn.has_acks = True
+        if conn.version == 5 and reason_code < 0x80:
+            count_back(self, conn)
 
     def deliver(self, conn: Conn, publish: Inbound, qos: int, identifiers: bytes = b"") -> bool:
         """Send one message to one ephemeral session outside any route: retained copies, held messages; RETAIN as given.
@@ -147,23 +330,39 @@ class Hot:
         Returns:
             False if it was dropped, counted.
         """
-        raise NotImplementedError
+        if conn.closed:
+            self.dropped_closed += 1
+            return False
+        delivered: cython.bint = deliver_to(self, conn, self.load_inbound(publish), qos, publish.retain, identifiers)
+        if pending_output(conn) > self.output_high:
+            note_high(self, conn)
+        return delivered
 
     # -- lease
 
     def set_lease(self, until_ns: int) -> None:
         """The lease runs out at ``until_ns`` on CLOCK_BOOTTIME; 0: none. Renewing it ends the holding of acks."""
+        conn: Conn
+        was: cython.bint = self.leased
+        self.lease_until_ns = until_ns
+        self.leased = self.now_ns < until_ns
+        if self.leased and not was:
+            for conn in self.conns:
+                if conn.has_acks:
+                    mark_dirty(self, conn)
 
     @property
     def has_lease(self) -> bool:
         """Whether ``now_ns`` is before the end of the lease."""
-        raise NotImplementedError
+        return self.leased
 
     # -- peers
 
     def add_peer(self, node: int, tier: str, incarnation: int) -> Peer:
         """Make a peer with a fresh LinkCore; replaces nothing: strike the older incarnation."""
-        raise NotImplementedError
+        peer = Peer(node, tier, incarnation, LinkCore())
+        self.peers.append(peer)
+        return peer
 
     def bind_link(self, conn: Conn, peer: Peer, peer_taken: int) -> None:
         """HELLOs were exchanged on ``conn``: frames not taken are sent again, an older connection is closed.
@@ -171,6 +370,16 @@ class Hot:
         Raises:
             LinkError: From ``LinkCore.connected``; strike the peer.
         """
+        older = peer.conn
+        peer.link.connected(peer_taken)
+        peer.conn = conn
+        conn.peer = peer
+        conn.silence_ns = 0
+        if older is not None and not older.closed:
+            older.peer = None
+            self.close(older, linger=False)
+        unpark(self, conn, PARK_HANDLER)
+        mark_dirty(self, conn)
 
     def control(self, peer: Peer, kind: int, payload: bytes) -> None:
         """Send one numbered frame, behind what was published before it. Kept while the link is down.
@@ -178,15 +387,64 @@ class Hot:
         Raises:
             LinkFull: Nothing was sent.
         """
+        flush_peer(self, peer) if self.leased else None
+        number = peer.link.send(kind, payload)
+        peer.room = peer.link.room()
+        if peer.conn is not None:
+            mark_dirty(self, peer.conn)
+        _ = number
 
     def strike_peer(self, peer: Peer) -> None:
         """The map declared this incarnation dead: what waits for it as an edge is done, its link is closed.
 
         Messages towards partitions stay in their outboxes until ``replay_partition``.
         """
+        if peer.struck:
+            return
+        peer.struck = True
+        if peer in self.peers:
+            self.peers.remove(peer)
+        for partition, primary in enumerate(self.primaries):
+            if primary is peer:
+                self.set_primary(partition, None)
+        release_peer(self, peer)
+        batches = [messages for _, messages in peer.inflight]
+        batches += [messages for _, _, messages in peer.blocked if messages]
+        batches.append(peer.batch_messages)
+        peer.inflight.clear()
+        peer.blocked.clear()
+        peer.batch_messages = []
+        peer.batch = None
+        peer.publish_acks = None
+        peer.push_acks = None
+        message: Message
+        for messages in batches:
+            for message in messages:
+                destination_done(self, message, 0)
+        picks = list(peer.picks.values())
+        peer.picks.clear()
+        for message in picks:
+            refused(self, message, 0x88)
+        if peer.conn is not None:
+            self.close(peer.conn, linger=False)
 
     def set_primary(self, partition: int, peer: Peer | None) -> None:
         """The map names another primary, or none. The outbox is held until ``replay_partition``."""
+        outbox: Outbox | None = self.outboxes[partition]
+        if self.primaries[partition] is peer:
+            return
+        self.primaries[partition] = peer
+        self.primaries_version += 1
+        if outbox is None:
+            outbox = Outbox()
+            self.outboxes[partition] = outbox
+        # Nothing may overtake what the former primary did not acknowledge; nothing to replay: nothing to hold.
+        if not outbox.messages and peer is not None:
+            outbox.held = False
+            outbox.unsent.clear()
+        elif not outbox.held:
+            outbox.held = True
+        outbox.target = None
 
     def replay_partition(self, partition: int, peer: Peer) -> int:
         """Send every unacknowledged message of the partition to its new primary in order, marked as repeats.
@@ -194,26 +452,180 @@ class Hot:
         Later messages queue behind them. Returns:
             How many will be sent.
         """
-        raise NotImplementedError
+        outbox: Outbox | None = self.outboxes[partition]
+        if outbox is None:
+            return 0
+        if self.primaries[partition] is not peer:
+            self.set_primary(partition, peer)
+        outbox.held = True
+        outbox.target = peer
+        outbox.unsent = deque(outbox.messages.values())
+        if partition not in self.pumping:
+            self.pumping.append(partition)
+        return len(outbox.unsent)
 
     def lowest_tag(self, partition: int) -> int:
         """Every tag below it is finished at that partition: the watermark of this edge's origins."""
-        raise NotImplementedError
+        outbox: Outbox | None = self.outboxes[partition]
+        if outbox is None or not outbox.messages:
+            return self.tags + 1
+        return next(iter(outbox.messages))
 
     # -- durable sessions
 
     def set_home(self, conn: Conn, peer: Peer | None) -> None:
         """Name the peer that gets this session's PUSH_ACKs. None: they wait (at most one per open entry)."""
+        conn.peer = peer
+        flush_push_acks(self, conn)
 
     def open_pushes(self, conn: Conn) -> list[tuple[int, int, int]]:
         """Return (session_seq, packet identifier, state) written here and not acknowledged: 1, 2 PUBLISH; 3 PUBREL."""
-        raise NotImplementedError
+        if conn.outbound is None or conn.outbound.pushes is None:
+            return []
+        return [
+            (session_seq, identifier, state) for identifier, (session_seq, _, state) in conn.outbound.pushes.items()
+        ]
 
     # -- figures
 
     def counters(self) -> dict[str, int]:
         """Return all counters by name; ``dropped_*`` carry their reason."""
-        raise NotImplementedError
+        return {
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+            "packets_in": self.packets_in,
+            "publish_in_qos0": self.publish_in_qos0,
+            "publish_in_qos1": self.publish_in_qos1,
+            "publish_in_qos2": self.publish_in_qos2,
+            "publish_out_qos0": self.publish_out_qos0,
+            "publish_out_qos1": self.publish_out_qos1,
+            "publish_out_qos2": self.publish_out_qos2,
+            "forwarded_in": self.forwarded_in,
+            "forwarded_out": self.forwarded_out,
+            "acknowledged": self.acknowledged,
+            "pushes_in": self.pushes_in,
+            "pushes_ignored": self.pushes_ignored,
+            "acks_unknown": self.acks_unknown,
+            "acks_withheld": self.acks_withheld,
+            "parked_slow": self.parked_slow,
+            "parked_peer": self.parked_peer,
+            "parked_quota": self.parked_quota,
+            "rounds": self.rounds,
+            "dropped_slow": self.dropped_slow,
+            "dropped_closed": self.dropped_closed,
+            "dropped_pending": self.dropped_pending,
+            "dropped_expired": self.dropped_expired,
+            "dropped_too_large": self.dropped_too_large,
+            "dropped_denied": self.dropped_denied,
+            "dropped_no_primary": self.dropped_no_primary,
+            "dropped_no_lease": self.dropped_no_lease,
+            "dropped_no_pick": self.dropped_no_pick,
+            "dropped_peer": self.dropped_peer,
+            "dropped_repeated": self.dropped_repeated,
+            "connections": len(self.conns),
+            "routes": len(self.routes),
+            "outbox_bytes": self.outbox_bytes,
+            "output_high": len(self.high),
+        }
 
+    # -- inside
 
-_UNUSED = (Message, LinkCore)
+    def feed_client(self, conn: Conn, data: bytes) -> None:
+        """Parse what came, behind what was kept."""
+        kept: cython.Py_ssize_t = len(conn.partial)
+        consumed: cython.Py_ssize_t
+        if kept > 0:
+            data = conn.partial + data
+            if conn.parked != 0 or len(data) < conn.needed:
+                conn.partial = data
+                return
+            conn.partial = b""
+        consumed = parse(self, conn, data, 0, len(data))
+        if consumed < len(data) and not conn.closed:
+            conn.partial = data[consumed:] if consumed > 0 else data
+
+    def parse_kept(self, conn: Conn) -> None:
+        """Parse on where a parked connection stopped."""
+        data: bytes = conn.partial
+        conn.partial = b""
+        if conn.is_link:
+            if data:
+                receive_link(self, conn, data)
+            return
+        consumed: cython.Py_ssize_t = parse(self, conn, data, 0, len(data))
+        if consumed < len(data) and not conn.closed:
+            conn.partial = data[consumed:] if consumed > 0 else data
+
+    def unwrap(self, conn: Conn, data: bytes) -> bytes:
+        """Bytes through the connection's filter; b"" when it has none yet, or gave up."""
+        inner = conn.filter.receive(data)
+        mark_dirty(self, conn)
+        if inner is None:
+            self.fail(conn, FAILED)
+            return b""
+        return inner
+
+    def fail(self, conn: Conn, why: cython.int) -> None:
+        """The transport is unusable: end it without lingering."""
+        self.forget(conn, why)
+        conn.close_at_ns = 0
+        mark_dirty(self, conn)
+
+    def forget(self, conn: Conn, why: cython.int) -> None:
+        """No packet of this connection counts any more; the socket may still be flushed."""
+        conn.closed = True
+        conn.why = why
+        conn.partial = b""
+        conn.gate = None
+        conn.received = None
+        conn.last_route = None
+        conn.last_topic = b""
+        conn.last_version = -1
+        conn.aliases = None
+        conn.permissions = None
+        conn.lagging = False
+        release_waiters(self, conn)
+        if conn.session and self.sessions.get(conn.session) is conn:
+            del self.sessions[conn.session]
+        self.gone.append(conn)
+
+    def call_closed(self) -> None:
+        """Tell the core which connections ended, outside of any other call."""
+        conn: Conn
+        while self.gone:
+            gone = self.gone
+            self.gone = []
+            for conn in gone:
+                self.conns.discard(conn)
+                peer = conn.peer
+                if conn.is_link and peer is not None and peer.conn is conn:
+                    peer.conn = None
+                    if not peer.struck:
+                        peer.link.disconnected()
+                        self.handler.link_lost(peer)
+                self.handler.closed(conn, conn.why)
+
+    def load_inbound(self, publish: Inbound) -> Packet:
+        """Make the core's message the one at hand."""
+        packet: Packet = self.packet
+        both: bytes = publish.properties + publish.payload
+        packet.keep = both
+        packet.data = both
+        packet.version = 5 if publish.version == 5 else 4
+        packet.qos = publish.qos
+        packet.retain = publish.retain
+        packet.dup = False
+        packet.pending_key = -1
+        packet.expiry_s = publish.expiry_s
+        packet.alias_at = -1
+        packet.expiry_at = -1
+        packet.topic = publish.topic
+        packet.properties_at = 0
+        packet.properties_bytes = len(publish.properties)
+        packet.plain_bytes = packet.properties_bytes
+        packet.payload_at = packet.properties_bytes
+        packet.payload_bytes = len(publish.payload)
+        packet.origin_kind = 0
+        packet.session = publish.conn.session if publish.conn is not None else 0
+        packet.owner_epoch = publish.conn.owner_epoch if publish.conn is not None else 0
+        return packet

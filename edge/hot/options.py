@@ -38,6 +38,7 @@ class HotLimits:
     pending_messages_max: int = 1_000  # per ephemeral session, QoS 1/2 beyond its window
     pending_bytes_max: int = 1024 * 1024
     outbound_window_max: int = 64  # min(client's Receive Maximum, this)
+    received_max: int = 1_024  # QoS 2 identifiers of one v3 client before PUBREL (v5: its quota bounds them)
     partitions: int = 256  # P of the cluster
     outbox_bytes_max: int = 64 * 1024 * 1024  # unacknowledged messages towards all partitions; full: publishers wait
     peer_low_bytes: int = 2 * 1024 * 1024  # room of a link below which publishers to it wait

@@ -7,13 +7,29 @@ Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from wire.batches import NO_EXPIRY, OriginKind
+import cython
+
+from edge.hot.buffers import Buffer, Pool
+from wire.batches import NO_EXPIRY
 from wire.link import LinkCore
+
+if TYPE_CHECKING:
+    import ssl
+
+    from edge.hot.options import HotLimits, StreamFilter
 
 __all__ = ["CLIENT", "LINK", "LISTENER", "Conn", "Group", "Inbound", "Message", "Peer", "Remote", "Route", "Sub"]
 
 CLIENT, LINK, LISTENER = 0, 1, 2  # Conn.kind
+
+if not cython.compiled:  # compiled, these are C constants: state.pxd
+    PARK_HANDLER = 1  # a Handler call has to answer
+    PARK_SLOW = 2  # subscribers are above the output bound
+    PARK_PEER = 4  # a link or the outboxes have no room
+    PARK_QUOTA = 8  # a v3 client has too many messages unanswered
+    PARK_OUTPUT = 16  # it does not read what it asked for
 
 
 class Conn:
@@ -27,6 +43,59 @@ class Conn:
         session: Number of the durable session, 0 for an ephemeral one; with owner_epoch.
         closed: No packet is read and nothing is written any more.
     """
+
+    def __init__(self, fd: cython.int, kind: cython.int, number: cython.longlong) -> None:
+        self.owner: object = None
+        self.fd = fd
+        self.kind = kind
+        self.is_link = kind == LINK
+        self.version = 0
+        self.closed = False
+        self.parked = 0  # PARK_* bits: not parsed while any is set
+        self.number = number
+        self.session = 0
+        self.owner_epoch = 0
+        self.parsing = False
+        self.ready = False  # stands in HotState.ready
+        self.dirty = False  # stands in HotState.dirty
+        self.hearing = True  # false after end of file
+        self.half_closed = False
+        self.partial = b""  # bytes read and not parsed
+        self.needed = 0  # length of the packet that partial begins, 0 when unknown
+        self.packet_bytes_max = 0
+        self.last_topic = b""
+        self.last_route: Route | None = None
+        self.last_version = -1  # routes_version when last_route was looked up
+        self.permissions: dict[bytes, int] | None = None
+        self.aliases: list[bytes | None] | None = None
+        self.alias_max = 0
+        self.quota = 0  # QoS 1/2 PUBLISH of the client that are not finished
+        self.quota_max = 0
+        self.received: dict[int, int] | None = None  # QoS 2 identifiers before PUBREL: -1, or PUBREC's reason code
+        self.gate: deque[Message] | None = None  # messages whose acknowledgement has not been written, in order
+        self.retain_available = True
+        self.qos_max = 2
+        self.out: Buffer | None = None
+        self.has_acks = False
+        self.lagging = False
+        self.high = False  # stands in HotState.high: its output is above the bound
+        self.waits = 0  # subscribers that this publisher waits for
+        self.waiters: list[Conn] | None = None
+        self.high_since_ns = 0
+        self.client_packet_max = 0
+        self.outbound: Outbound | None = None
+        self.window = 0  # QoS 1/2 packets that may be unacknowledged at the client
+        self.heard_ns = 0
+        self.silence_ns = 0  # how long it may be silent, 0 for ever
+        self.close_at_ns = 0
+        self.why = 0
+        self.peer: Peer | None = None  # of a link; of a durable session its home
+        self.tls: ssl.SSLSocket | None = None
+        self.filter: StreamFilter | None = None
+        self.listener: object = None
+        self.armed = 0
+        self.tls_state = 0
+        self.unsent: bytes | None = None
 
 
 class Sub:
@@ -49,6 +118,11 @@ class Sub:
             retain_as_published: Keep the RETAIN flag [MQTT-3.3.1-13].
             identifiers: Encoded Subscription Identifier properties (0x0B, varint, ...), all of them [MQTT-3.3.4-4].
         """
+        self.conn = conn
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.identifiers = identifiers
 
 
 class Remote:
@@ -56,10 +130,17 @@ class Remote:
 
     def __init__(self, peer: "Peer | None", partition: int, share: bytes) -> None:
         """``peer`` for an edge (partition -1), else None and the partition; share: b"share name/topic filter"."""
+        self.peer = peer
+        self.partition = partition
+        self.share = share
 
 
 class Group:
     """A shared group as a Route names it: opaque here, ``Handler.pick`` chooses. The core subclasses it."""
+
+
+def _encoding(sub: Sub) -> tuple[bool, bytes]:
+    return sub.conn.version == 5, sub.identifiers
 
 
 class Route:
@@ -87,6 +168,17 @@ class Route:
             groups: Shared groups, one pick each per message.
             reason_code: 0x80 or more refuses messages: QoS 0 dropped, v5 acknowledged with it, v3 acknowledged.
         """
+        self.topic = topic
+        # Neighbours share an encoding, so that a run is converted once per class.
+        self.subs = tuple(sorted(subs, key=_encoding)) if len({_encoding(sub) for sub in subs}) > 1 else subs
+        self.edges = edges
+        self.partitions = partitions
+        self.groups = groups
+        self.reason_code = reason_code
+        self.remote = bool(edges or partitions or groups)
+        self.empty = not (subs or edges or partitions or groups)
+        self.targets: list[tuple[Peer, tuple[int, ...]]] = []  # partitions by primary
+        self.targets_version = -1  # HotState.primaries_version of targets
 
 
 class Inbound:
@@ -106,6 +198,40 @@ class Inbound:
         conn: Conn | None = None,
     ) -> None:
         """properties: MQTT 5 block without length, Topic Alias and Message Expiry Interval; b"" of a v3 client."""
+        self.topic = topic
+        self.payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+        self.version = version
+        self.expiry_s = expiry_s
+        self.packet_identifier = packet_identifier
+        self.dup = dup
+        self.conn = conn
+        self.gated: Message | None = None
+
+
+class Outbound:
+    """QoS 1/2 towards one client: made with its first message.
+
+    Ephemeral: ``states`` and ``identifiers`` are indexed by packet identifier & mask. Durable: ``pushes``.
+    """
+
+    def __init__(self, window: cython.int) -> None:
+        slots: cython.int = 1
+        while slots < 2 * window:
+            slots *= 2
+        self.window = window
+        self.mask = slots - 1
+        self.next_identifier = 1
+        self.inflight = 0
+        self.states = bytearray(slots)
+        self.identifiers = [0] * slots
+        self.pending: deque[tuple[bytes, int, int, int]] | None = None
+        self.pending_bytes = 0
+        self.pushes: dict[int, tuple[int, int, int]] | None = None  # identifier: session_seq, partition_epoch, state
+        self.answered: dict[int, int] | None = None  # session_seq: last packet type of the client
+        self.unsent_acks: deque[bytes] | None = None
 
 
 class Message:
@@ -117,12 +243,177 @@ class Message:
         reason_code: Worst of the answers so far; 0x10 when nobody subscribed.
     """
 
+    def __init__(
+        self, tag: cython.ulonglong, qos: cython.int, conn: Conn | None, packet_identifier: cython.int
+    ) -> None:
+        self.tag = tag
+        self.qos = qos
+        self.waiting = 0
+        self.reason_code = 0
+        self.conn = conn
+        self.packet_identifier = packet_identifier
+        self.done = False
+        self.sent = False  # towards a partition: a later sending is a repeat
+        self.counted = False  # in the publisher's quota
+        self.on_done: Callable[[int], None] | None = None
+        self.record: bytes = b""  # MSG without partitions and share, for outboxes
+        self.at_ns = 0
+        self.pick: Remote | None = None  # of a shared group's copy: where it went
+        self.parent: Message | None = None  # the message that it is a copy of
+        self.group: Group | None = None
+
+
+class Outbox:
+    """Unacknowledged messages towards one partition, by tag in the order sent."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, Message] = {}
+        self.unsent: deque[Message] = deque()
+        self.held = False  # new messages queue in unsent: no primary, or a replay is under way
+        self.target: Peer | None = None
+
 
 class Peer:
     """Another node: its link, this round's batch for it, and what it has to acknowledge. Made by ``Hot.add_peer``."""
 
     def __init__(self, node: int, tier: str, incarnation: int, link: LinkCore) -> None:
         """node: its number in the ClusterMap; tier: "edge", "storage" or "router"."""
+        self.node = node
+        self.tier = tier
+        self.incarnation = incarnation
+        self.link = link
+        self.conn: Conn | None = None
+        self.struck = False
+        self.owner: object = None
+        self.is_edge = tier == "edge"
+        self.batch: Buffer | None = None
+        self.batch_messages: list[Message] = []
+        self.inflight: deque[tuple[int, list[Message]]] = deque()
+        self.picks: dict[int, Message] = {}  # shared copies at this edge, by tag, until PUBLISH_ACK
+        self.publish_acks: Buffer | None = None
+        self.push_acks: Buffer | None = None
+        self.room = link.room()
+        self.full = False
+        self.waiters: list[Conn] = []
+        self.blocked: deque[tuple[int, bytes, list[Message] | None]] = deque()
+        self.listed = False
 
 
-_UNUSED = (deque, Callable, OriginKind)
+class Packet:
+    """The PUBLISH at hand, as positions into ``data``: one that was parsed, forwarded, or made from an Inbound."""
+
+    def __init__(self) -> None:
+        if cython.compiled:  # pragma: no cover
+            self.data = cython.NULL
+        else:
+            self.data = b""
+        self.keep = b""  # owner of data where it is not the receive buffer
+        self.version = 4
+        self.qos = 0
+        self.retain = False
+        self.dup = False
+        self.packet_identifier = 0
+        self.expiry_s = NO_EXPIRY
+        self.alias = 0
+        self.alias_at = -1  # position of the property, -1 for none
+        self.expiry_at = -1
+        self.properties_at = 0
+        self.properties_bytes = 0
+        self.plain_bytes = 0  # without alias and expiry
+        self.payload_at = 0
+        self.payload_bytes = 0
+        self.topic = b""
+        self.origin_kind = 0
+        self.origin_a = 0
+        self.origin_b = 0
+        self.session = 0
+        self.owner_epoch = 0
+        self.pending: tuple[bytes, int, int, int] | None = None  # shared by the sessions of one encoding
+        self.pending_key = -1
+
+
+class HotState:
+    """What all modules of the loop share; ``Hot`` adds the methods."""
+
+    def __init__(self, handler: object, incarnation: cython.ulonglong, limits: "HotLimits") -> None:
+        self.handler: Any = handler
+        self.incarnation = incarnation
+        self.limits = limits
+        self.now_ns = 0
+        self.authorizing = False
+        self.ledger: Any = None
+        self.lease_until_ns = 0
+        self.leased = False
+        self.pool = Pool()
+        self.packet = Packet()
+        self.second = Packet()  # for a message that is sent again while another one is at hand
+        self.scratch = Buffer(4096)
+        self.converted = Buffer(4096)
+        self.numbers = 0
+        self.conns: set[Conn] = set()
+        self.dirty: list[Conn] = []
+        self.ready: list[Conn] = []
+        self.gone: list[Conn] = []
+        self.high: list[Conn] = []
+        self.lingering: list[Conn] = []
+        self.sessions: dict[int, Conn] = {}
+        self.direct = False  # sockets: a long run may be sent from the receive buffer
+        self.routes: dict[bytes, Route] = {}
+        self.local_routes: dict[bytes, Route] = {}
+        self.routes_version = 0
+        self.routes_max = limits.routes_max
+        self.tags = 0
+        self.peers: list[Peer] = []
+        self.busy_peers: list[Peer] = []  # with something to send this round
+        self.full_peers = 0
+        self.primaries: list[Peer | None] = [None] * limits.partitions
+        self.primaries_version = 0
+        self.outboxes: list[Outbox | None] = [None] * limits.partitions
+        self.pumping: list[int] = []  # partitions whose outbox is being replayed
+        self.outbox_bytes = 0
+        self.outbox_bytes_max = limits.outbox_bytes_max
+        self.outbox_waiters: list[Conn] = []
+        self.peer_low_bytes = limits.peer_low_bytes
+        self.will_origins: dict[tuple[int, int], None] = {}
+        self.output_high = limits.output_high_bytes
+        self.output_low = limits.output_low_bytes
+        self.drop_above = 2 * limits.output_high_bytes  # QoS 0 is dropped; while forwarded messages are delivered: high
+        self.lag_after_ns = limits.lag_after_ns
+        self.round_bytes = 0
+        self.round_bytes_max = limits.round_bytes_max
+        self.pending_max = limits.pending_messages_max
+        self.pending_bytes_max = limits.pending_bytes_max
+        self.window_max = limits.outbound_window_max
+        self.permissions_max = limits.permissions_max
+        self.received_max = limits.received_max
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.packets_in = 0
+        self.publish_in_qos0 = 0
+        self.publish_in_qos1 = 0
+        self.publish_in_qos2 = 0
+        self.publish_out_qos0 = 0
+        self.publish_out_qos1 = 0
+        self.publish_out_qos2 = 0
+        self.forwarded_in = 0
+        self.forwarded_out = 0
+        self.acknowledged = 0
+        self.pushes_in = 0
+        self.pushes_ignored = 0
+        self.acks_unknown = 0
+        self.acks_withheld = 0
+        self.parked_slow = 0
+        self.parked_peer = 0
+        self.parked_quota = 0
+        self.rounds = 0
+        self.dropped_slow = 0
+        self.dropped_closed = 0
+        self.dropped_pending = 0
+        self.dropped_expired = 0
+        self.dropped_too_large = 0
+        self.dropped_denied = 0
+        self.dropped_no_primary = 0
+        self.dropped_no_lease = 0
+        self.dropped_no_pick = 0
+        self.dropped_peer = 0
+        self.dropped_repeated = 0

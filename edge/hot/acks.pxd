@@ -1,0 +1,26 @@
+# C form of acks.py.
+from edge.hot.buffers cimport get16
+from edge.hot.deliver cimport drain_pending, free_identifier, set_state, state_of
+from edge.hot.encode cimport valid_text
+from edge.hot.output cimport pending_output, output_of, unpark, write_short
+from edge.hot.peers cimport leave_outbox
+from edge.hot.pushes cimport push_acknowledged
+from edge.hot.state cimport Conn, HotState, Message, Outbound, PARK_QUOTA, Peer
+
+
+cdef Message new_message(HotState hot, int qos, Conn conn, int packet_identifier)
+cdef object enter_gate(Conn conn, Message message)
+cdef object answer(HotState hot, Conn conn, int qos, int packet_identifier, int reason_code)
+cdef object destination_done(HotState hot, Message message, int reason_code)
+cdef object finish(HotState hot, Message message)
+cdef object taken(HotState hot, Peer peer, unsigned long long number)
+cdef object count_back(HotState hot, Conn conn)
+cdef int acknowledged(HotState hot, Conn conn, int first, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
+
+
+# private
+cdef object _withhold(HotState hot, Conn conn, Message message)
+cdef object _ephemeral(HotState hot, Conn conn, int first, int identifier, int reason_code)
+cdef object _released(HotState hot, Conn conn, int identifier, int reason_code)
+cdef bint _valid_code(int first, int code)
+cdef int _ack_properties(unsigned char* data, Py_ssize_t at, Py_ssize_t end)

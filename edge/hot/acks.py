@@ -1,0 +1,251 @@
+# mypy: disable-error-code="no-any-return, assignment, union-attr"
+"""Acknowledgements: when a publisher gets its own, and what a subscriber's mean.
+
+A message waits for the destinations that were named when it was sent; then PUBACK or PUBREC is written, in the order in
+which the PUBLISH packets came [MQTT-4.6.0-2] [MQTT-4.6.0-3]. Ephemeral sessions end here; a durable session's
+acknowledgements go to its primary (``edge/hot/pushes.py``).
+Source: MQTT 5.0 sections 3.4 to 3.7, 4.3, 4.6, 4.9; PROTOCOL rules 1.5, 1.6.
+"""
+
+from collections import deque
+
+import cython
+
+from edge.hot.state import Conn, HotState, Message, Outbound, Peer
+
+if not cython.compiled:
+    from edge.hot.buffers import get16
+    from edge.hot.deliver import drain_pending, free_identifier, set_state, state_of
+    from edge.hot.encode import valid_text
+    from edge.hot.output import unpark, write_short
+    from edge.hot.pushes import push_acknowledged
+    from edge.hot.state import PARK_QUOTA
+
+__all__: list[str] = []
+
+PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70  # written as literals where it is hot
+
+
+# -- towards the publisher
+
+
+def new_message(hot: HotState, qos: cython.int, conn: Conn | None, packet_identifier: cython.int) -> Message:
+    """Number a message."""
+    hot.tags += 1
+    message = Message(hot.tags, qos, conn, packet_identifier)
+    message.at_ns = hot.now_ns
+    return message
+
+
+def enter_gate(conn: Conn, message: Message) -> None:
+    """Take the message's place in the order of the connection's acknowledgements."""
+    if conn.gate is None:
+        conn.gate = deque()
+    conn.gate.append(message)
+
+
+def answer(hot: HotState, conn: Conn, qos: cython.int, packet_identifier: cython.int, reason_code: cython.int) -> None:
+    """Write PUBACK or PUBREC."""
+    if qos == 1:
+        write_short(hot, conn, 0x40, packet_identifier, reason_code)
+        conn.has_acks = True
+        count_back(hot, conn)
+        hot.acknowledged += 1
+        return
+    write_short(hot, conn, 0x50, packet_identifier, reason_code)
+    conn.has_acks = True
+    hot.acknowledged += 1
+    if conn.received is not None and packet_identifier in conn.received:
+        if reason_code < 0x80:
+            conn.received[packet_identifier] = reason_code
+        else:
+            del conn.received[packet_identifier]  # the flow ends here [MQTT-4.3.3-9]
+    if conn.version != 5 or reason_code >= 0x80:
+        # A v3 client cannot be told a Receive Maximum; its PUBREL stands behind what we would stop reading.
+        count_back(hot, conn)
+
+
+def count_back(hot: HotState, conn: Conn) -> None:
+    """One PUBLISH of the client is finished: its quota grows."""
+    if conn.quota > 0:
+        conn.quota -= 1
+    if conn.parked & PARK_QUOTA:
+        unpark(hot, conn, PARK_QUOTA)
+
+
+def destination_done(hot: HotState, message: Message, reason_code: cython.int) -> None:
+    """One destination finished the message."""
+    if reason_code > message.reason_code:
+        message.reason_code = reason_code
+    message.waiting -= 1
+    if message.waiting == 0:
+        finish(hot, message)
+
+
+def finish(hot: HotState, message: Message) -> None:
+    """All destinations have acknowledged: tell whoever waits, in order."""
+    conn: Conn | None = message.conn
+    message.done = True
+    if message.parent is not None:
+        destination_done(hot, message.parent, message.reason_code)
+        return
+    if message.on_done is not None:
+        message.on_done(message.reason_code)
+        message.on_done = None
+    if conn is None or conn.closed or conn.gate is None:
+        return
+    while conn.gate and conn.gate[0].done:
+        message = conn.gate.popleft()
+        if message.reason_code >= 0x80 and conn.version != 5:
+            _withhold(hot, conn, message)
+            continue
+        answer(hot, conn, message.qos, message.packet_identifier, message.reason_code)
+        if hot.ledger is not None and message.reason_code < 0x80:
+            hot.ledger.acknowledged(conn, message)
+
+
+def _withhold(hot: HotState, conn: Conn, message: Message) -> None:
+    """A 3.1.1 client cannot be told of a refusal: no acknowledgement means "not kept for everyone", it may retry."""
+    hot.acks_withheld += 1
+    if conn.received is not None and message.qos == 2:
+        conn.received.pop(message.packet_identifier, None)
+    count_back(hot, conn)
+
+
+def taken(hot: HotState, peer: Peer, number: cython.ulonglong) -> None:
+    """The peer has taken our frames up to a number: an edge is done with the messages in them."""
+    message: Message
+    while peer.inflight and peer.inflight[0][0] <= number:
+        for message in peer.inflight.popleft()[1]:
+            destination_done(hot, message, 0)
+
+
+# -- from the client
+
+
+def acknowledged(
+    hot: HotState,
+    conn: Conn,
+    first: cython.int,
+    data: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> cython.int:
+    """Handle PUBACK, PUBREC, PUBREL or PUBCOMP, ``data[at:end]`` behind the fixed header.
+
+    Returns:
+        0, or the reason code of what is wrong with the packet.
+    """
+    reason_code: cython.int = 0
+    identifier: cython.int
+    if first & 0x0F != (2 if first >> 4 == 6 else 0):  # [MQTT-3.6.1-1]
+        return 0x81
+    if end - at < 2 or (conn.version != 5 and end - at != 2):
+        return 0x81
+    identifier = get16(data, at)
+    if identifier == 0:  # [MQTT-2.2.1-3]
+        return 0x82
+    if end - at > 2:
+        reason_code = data[at + 2]
+        if not _valid_code(first, reason_code):
+            return 0x82
+        wrong: cython.int = _ack_properties(data, at + 3, end)
+        if wrong != 0:
+            return wrong
+    if first == 0x62:
+        _released(hot, conn, identifier, reason_code)
+    elif conn.session != 0:
+        push_acknowledged(hot, conn, first >> 4, identifier, reason_code)
+    elif conn.outbound is None:
+        if first == 0x50:
+            write_short(hot, conn, 0x62, identifier, 0x92)
+    else:
+        _ephemeral(hot, conn, first, identifier, reason_code)
+    return 0
+
+
+def _ephemeral(hot: HotState, conn: Conn, first: cython.int, identifier: cython.int, reason_code: cython.int) -> None:
+    outbound: Outbound = conn.outbound
+    state: cython.int = state_of(outbound, identifier)
+    if first == 0x40:
+        if state != 1:
+            hot.acks_unknown += 1
+            return
+    elif first == 0x50:
+        if state == 2 and reason_code < 0x80:
+            set_state(outbound, identifier, 3)
+            state = 3
+        if state != 2:  # released now or before, or not ours: let the client end its side
+            write_short(hot, conn, 0x62, identifier, 0 if state == 3 else 0x92)
+            return
+    elif state != 3:
+        hot.acks_unknown += 1
+        return
+    free_identifier(outbound, identifier)
+    if outbound.pending:
+        drain_pending(hot, conn)
+
+
+def _released(hot: HotState, conn: Conn, identifier: cython.int, reason_code: cython.int) -> None:
+    """PUBREL: forget the identifier, answer PUBCOMP [MQTT-4.3.3-11]."""
+    if conn.session != 0:
+        hot.handler.pubrel(conn, identifier, reason_code)
+        return
+    if conn.received is None or conn.received.get(identifier, -1) < 0:
+        write_short(hot, conn, 0x70, identifier, 0x92)
+        return
+    del conn.received[identifier]
+    write_short(hot, conn, 0x70, identifier, 0)
+    if conn.version == 5:
+        count_back(hot, conn)
+
+
+def _valid_code(first: cython.int, code: cython.int) -> cython.bint:
+    """Reason codes that the packet allows (MQTT 5.0 tables 3-4 to 3-7) [MQTT-3.4.2-1]."""
+    if code == 0:
+        return True
+    if first == 0x62 or first == 0x70:
+        return code == 0x92
+    return (
+        code == 0x10 or code == 0x80 or code == 0x83 or code == 0x87 or code == 0x90 or code == 0x91
+        or code == 0x97 or code == 0x99
+    )  # fmt: skip
+
+
+def _ack_properties(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
+    """Check the properties of an acknowledgement: one Reason String, any number of User Properties."""
+    length: cython.Py_ssize_t = 0
+    shift: cython.int = 0
+    what: cython.int
+    count: cython.Py_ssize_t
+    reason: cython.bint = False
+    if at == end:
+        return 0  # the length may be left out when it is the last byte
+    while True:
+        if at >= end or shift > 21:
+            return 0x81
+        length |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if data[at - 1] < 0x80:
+            break
+    if at + length != end:
+        return 0x81
+    while at < end:
+        what = data[at]
+        if what == 0x1F:
+            if reason:
+                return 0x82
+            reason = True
+        elif what != 0x26:
+            return 0x82 if 0 < what <= 0x2A else 0x81
+        at += 1
+        count = 2 if what == 0x26 else 1
+        while count > 0:
+            if at + 2 > end or at + 2 + get16(data, at) > end:
+                return 0x81
+            if not valid_text(data, at + 2, get16(data, at)):
+                return 0x81
+            at += 2 + get16(data, at)
+            count -= 1
+    return 0

@@ -1,0 +1,24 @@
+# C form of centre.py.
+from edge.hot.acks cimport answer, count_back, destination_done, enter_gate, new_message
+from edge.hot.buffers cimport Buffer, append_bytes, take_bytes
+from edge.hot.deliver cimport deliver_to, drain_pending
+from edge.hot.fanout cimport fan_out, refused
+from edge.hot.forwarded cimport receive_link
+from edge.hot.output cimport drained, end_lag, mark_dirty, note_high, pending_output, output_of, release_waiters, unpark, write_short
+from edge.hot.parse cimport parse
+from edge.hot.peers cimport flush_batches, flush_peer, pump_outboxes, release_peer, send_frame
+from edge.hot.pushes cimport flush_push_acks
+from edge.hot.state cimport (
+    Conn, HotState, Inbound, Message, Outbound, Outbox, Packet, PARK_HANDLER, PARK_OUTPUT, Peer, Route
+)
+
+
+cdef class Hot(HotState):
+    cpdef object begin_round(self, long long now_ns)
+    cpdef object end_round(self, long long now_ns)
+    cdef object feed_client(self, Conn conn, bytes data)
+    cdef object parse_kept(self, Conn conn)
+    cdef object call_closed(self)
+    cdef object fail(self, Conn conn, int why)
+    cdef object forget(self, Conn conn, int why)
+    cdef object load_inbound(self, Inbound publish)

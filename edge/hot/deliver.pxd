@@ -1,0 +1,34 @@
+# C form of deliver.py.
+from edge.hot.buffers cimport Buffer, append_buffer, append_bytes, append_span, put16, put32, reserve
+from edge.hot.encode cimport load_plain, publish_bytes, write_publish
+from edge.hot.output cimport note_high, pending_output, output_of, send_now, wait_for
+from edge.hot.state cimport Conn, HotState, Outbound, Packet, Route, Sub
+
+
+cdef object deliver_run(
+    HotState hot, Conn publisher, Route route, int version, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
+    Py_ssize_t packet_max, Py_ssize_t count
+)
+cdef Py_ssize_t convert_run(
+    HotState hot, bint five, bytes topic, unsigned char* data, Py_ssize_t start, Py_ssize_t end, bint to_five,
+    bytes identifiers, Py_ssize_t size_max
+) except -1
+cdef object deliver_local(HotState hot, Conn publisher, Route route, Packet packet)
+cdef bint deliver_to(HotState hot, Conn conn, Packet packet, int qos, bint retain, bytes identifiers) except -1
+cdef int take_identifier(Outbound outbound, int state) except -1
+cdef bint free_identifier(Outbound outbound, int packet_identifier) except -1
+cdef int state_of(Outbound outbound, int packet_identifier) except -1
+cdef object set_state(Outbound outbound, int packet_identifier, int state)
+cdef object drain_pending(HotState hot, Conn conn)
+cdef bint route_is_slow(HotState hot, Conn publisher, Route route) except -1
+
+
+# private
+cdef object _append_run(HotState hot, Conn conn, unsigned char* data, Py_ssize_t start, Py_ssize_t count)
+cdef bint _pend(
+    HotState hot, Outbound outbound, Packet packet, bint five, int qos, bint retain, bytes identifiers, Py_ssize_t size
+)
+cdef object _pending_entry(HotState hot, Packet packet, bint five, Py_ssize_t size)
+cdef object _send_pending(
+    HotState hot, Conn conn, Outbound outbound, bytes encoded, Py_ssize_t identifier_at, Py_ssize_t expiry_at, long long waited_s
+)

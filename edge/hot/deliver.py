@@ -1,0 +1,320 @@
+# mypy: disable-error-code="no-any-return, assignment"
+"""Delivery to this edge's own ephemeral sessions: runs of QoS 0 packets, and single messages of any QoS.
+
+A run is appended to a subscriber as it stands; subscribers of another version or with subscription identifiers share
+one conversion per class. QoS 1 and 2 take a packet identifier within the client's window, or wait (bounded).
+Who else gets a message (peers, shared groups) is decided by the callers.
+"""
+
+from collections import deque
+
+import cython
+
+from edge.hot.buffers import Buffer
+from edge.hot.state import Conn, HotState, Outbound, Packet, Route, Sub
+
+if not cython.compiled:
+    from edge.hot.buffers import append_bytes, append_span, put16, put32, reserve
+    from edge.hot.encode import load_plain, publish_bytes, write_publish
+    from edge.hot.output import note_high, output_of, pending_output, send_now, wait_for
+
+__all__: list[str] = []
+
+SECOND_NS = 1_000_000_000
+
+
+def route_is_slow(hot: HotState, publisher: Conn, route: Route) -> cython.bint:
+    """Park the publisher if a subscriber of the route is above the bound; called before it is read or parsed."""
+    sub: Sub
+    conn: Conn
+    slow: cython.bint = False
+    for sub in route.subs:
+        conn = sub.conn
+        if conn.high and not conn.lagging and not conn.closed and pending_output(conn) > hot.output_high:
+            wait_for(hot, publisher, conn)
+            slow = True
+    return slow
+
+
+def deliver_run(
+    hot: HotState,
+    publisher: Conn | None,
+    route: Route,
+    version: cython.int,
+    data: cython.p_uchar,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    packet_max: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+) -> None:
+    """Append consecutive QoS 0 packets of one topic to every local subscriber.
+
+    Args:
+        hot: The loop.
+        publisher: Who wrote them, None for another edge; parked when a subscriber is above the bound.
+        route: Where to.
+        version: 5 or less: how the packets are encoded.
+        data: Holds them.
+        start: First byte of the first packet.
+        end: Behind the last packet.
+        packet_max: Length of the longest one.
+        count: How many.
+    """
+    sub: Sub
+    conn: Conn
+    five: cython.bint = version == 5
+    converted: cython.Py_ssize_t = -1
+    cached_five: cython.bint = False
+    cached_identifiers: bytes = b""
+    copies: cython.Py_ssize_t
+    for sub in route.subs:
+        conn = sub.conn
+        if conn.closed or (sub.no_local and conn is publisher):
+            continue
+        if conn.lagging or (conn.high and pending_output(conn) > hot.drop_above):
+            hot.dropped_slow += count
+            continue
+        if (conn.version == 5) == five and not sub.identifiers and conn.client_packet_max >= packet_max:
+            hot.publish_out_qos0 += count
+            _append_run(hot, conn, data, start, end - start)
+        else:
+            if conn.client_packet_max < packet_max + len(sub.identifiers) + 8:  # what a conversion may add
+                copies = convert_run(
+                    hot, five, route.topic, data, start, end, conn.version == 5, sub.identifiers, conn.client_packet_max
+                )
+                converted = -1
+            else:
+                if converted < 0 or cached_five != (conn.version == 5) or cached_identifiers != sub.identifiers:
+                    cached_five = conn.version == 5
+                    cached_identifiers = sub.identifiers
+                    converted = convert_run(
+                        hot, five, route.topic, data, start, end, cached_five, cached_identifiers, 1 << 30
+                    )
+                copies = converted
+            hot.dropped_too_large += count - copies
+            hot.publish_out_qos0 += copies
+            _append_run(hot, conn, hot.converted.data, 0, hot.converted.end)
+        if conn.out is not None and conn.out.end - conn.out.start > hot.output_high:
+            if publisher is not None:
+                wait_for(hot, publisher, conn)
+            else:
+                note_high(hot, conn)
+
+
+def _append_run(
+    hot: HotState, conn: Conn, data: cython.p_uchar, start: cython.Py_ssize_t, count: cython.Py_ssize_t
+) -> None:
+    sent: cython.Py_ssize_t
+    hot.round_bytes += count
+    if count >= 16_384 and conn.out is None and hot.direct and conn.tls is None and conn.filter is None:
+        # From the receive buffer straight to the socket: one copy less where it is large enough to matter.
+        sent = send_now(conn, data, start, count)
+        hot.bytes_out += sent
+        start += sent
+        count -= sent
+    if count > 0:
+        append_span(output_of(hot, conn), data, start, count)
+
+
+def convert_run(
+    hot: HotState,
+    five: cython.bint,
+    topic: bytes,
+    data: cython.p_uchar,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    to_five: cython.bint,
+    identifiers: bytes,
+    size_max: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Fill ``hot.converted`` with the run as another class of subscriber reads it; return how many packets fit."""
+    packet: Packet = hot.second
+    count: cython.Py_ssize_t = 0
+    hot.converted.end = 0
+    packet.topic = topic
+    while start < end:
+        start = load_plain(packet, data, start, five)
+        if publish_bytes(packet, to_five, 0, identifiers) <= size_max:
+            write_publish(hot.converted, packet, to_five, 0, False, False, 0, identifiers)
+            count += 1
+    return count
+
+
+def deliver_local(hot: HotState, publisher: Conn | None, route: Route, packet: Packet) -> None:
+    """Deliver one message to every local subscriber of the route."""
+    sub: Sub
+    conn: Conn
+    qos: cython.int
+    for sub in route.subs:
+        conn = sub.conn
+        if conn.closed or (sub.no_local and conn is publisher):
+            continue
+        qos = packet.qos if packet.qos < sub.qos else sub.qos
+        deliver_to(hot, conn, packet, qos, packet.retain and sub.retain_as_published, sub.identifiers)
+        if conn.out is not None and conn.out.end - conn.out.start > hot.output_high:
+            if publisher is not None and not conn.lagging:
+                wait_for(hot, publisher, conn)
+            else:
+                note_high(hot, conn)
+
+
+def deliver_to(
+    hot: HotState, conn: Conn, packet: Packet, qos: cython.int, retain: cython.bint, identifiers: bytes
+) -> cython.bint:
+    """Deliver one message to one session; False if it was dropped, which was counted."""
+    five: cython.bint = conn.version == 5
+    outbound: Outbound
+    size: cython.Py_ssize_t = publish_bytes(packet, five, qos, identifiers)
+    if size > conn.client_packet_max:  # [MQTT-3.1.2-24] [MQTT-3.1.2-25]
+        hot.dropped_too_large += 1
+        return False
+    if qos == 0:
+        if conn.lagging or pending_output(conn) > hot.drop_above:
+            hot.dropped_slow += 1
+            return False
+        write_publish(output_of(hot, conn), packet, five, 0, retain, False, 0, identifiers)
+        hot.publish_out_qos0 += 1
+        hot.round_bytes += size
+        return True
+    if conn.outbound is None:
+        conn.outbound = Outbound(conn.window)
+    outbound = conn.outbound
+    if outbound.inflight >= outbound.window or outbound.pending or pending_output(conn) > hot.output_high:
+        return _pend(hot, outbound, packet, five, qos, retain, identifiers, size)
+    write_publish(output_of(hot, conn), packet, five, qos, retain, False, take_identifier(outbound, qos), identifiers)
+    hot.round_bytes += size
+    if qos == 1:
+        hot.publish_out_qos1 += 1
+    else:
+        hot.publish_out_qos2 += 1
+    return True
+
+
+def _pend(
+    hot: HotState,
+    outbound: Outbound,
+    packet: Packet,
+    five: cython.bint,
+    qos: cython.int,
+    retain: cython.bint,
+    identifiers: bytes,
+    size: cython.Py_ssize_t,
+) -> cython.bint:
+    """Keep a message beyond the window; the newest is dropped when the bound is reached."""
+    key: cython.int = (qos << 2) | (2 if five else 0) | (1 if retain else 0)
+    if outbound.pending is None:
+        outbound.pending = deque()
+    if len(outbound.pending) >= hot.pending_max or outbound.pending_bytes + size > hot.pending_bytes_max:
+        hot.dropped_pending += 1
+        return False
+    if identifiers or packet.pending_key != key:
+        hot.scratch.end = 0
+        write_publish(hot.scratch, packet, five, qos, retain, False, 0, identifiers)
+        entry = _pending_entry(hot, packet, five, size)
+        if not identifiers:
+            packet.pending = entry  # shared by all sessions of this encoding
+            packet.pending_key = key
+    else:
+        entry = packet.pending
+    outbound.pending.append(entry)
+    outbound.pending_bytes += size
+    return True
+
+
+def _pending_entry(
+    hot: HotState, packet: Packet, five: cython.bint, size: cython.Py_ssize_t
+) -> tuple[bytes, int, int, int]:
+    """(packet, position of its identifier, position of its expiry or 0, arrival)."""
+    encoded: bytes
+    if cython.compiled:  # pragma: no cover
+        encoded = hot.scratch.data[0:size]
+    else:
+        encoded = bytes(hot.scratch.data[:size])
+    at: cython.Py_ssize_t = 1
+    while encoded[at] > 127:
+        at += 1
+    at += 3 + len(packet.topic)
+    expiry_at: cython.Py_ssize_t = 0
+    if five and packet.expiry_s != 0xFFFFFFFF:
+        expiry_at = at + 2
+        while encoded[expiry_at] > 127:
+            expiry_at += 1
+        expiry_at += 2
+    return (encoded, at, expiry_at, hot.now_ns)
+
+
+def drain_pending(hot: HotState, conn: Conn) -> None:
+    """Send what waited for the window, in order; expired messages are dropped [MQTT-3.3.2-5]."""
+    outbound: Outbound = conn.outbound
+    while outbound.pending and outbound.inflight < outbound.window and pending_output(conn) <= hot.output_high:
+        entry: tuple[bytes, int, int, int] = outbound.pending.popleft()
+        outbound.pending_bytes -= len(entry[0])
+        _send_pending(hot, conn, outbound, entry[0], entry[1], entry[2], (hot.now_ns - entry[3]) // SECOND_NS)
+
+
+def _send_pending(
+    hot: HotState,
+    conn: Conn,
+    outbound: Outbound,
+    encoded: bytes,
+    identifier_at: cython.Py_ssize_t,
+    expiry_at: cython.Py_ssize_t,
+    waited_s: cython.longlong,
+) -> None:
+    left: cython.longlong = 0
+    if expiry_at > 0:
+        left = int.from_bytes(encoded[expiry_at : expiry_at + 4], "big") - waited_s
+        if left <= 0:
+            hot.dropped_expired += 1
+            return
+    out: Buffer = output_of(hot, conn)
+    at: cython.Py_ssize_t = reserve(out, len(encoded))
+    append_bytes(out, encoded)
+    qos: cython.int = (encoded[0] >> 1) & 3
+    put16(out, at + identifier_at, take_identifier(outbound, qos))
+    if expiry_at > 0:
+        put32(out, at + expiry_at, left)  # the remaining time [MQTT-3.3.2-6]
+    hot.round_bytes += len(encoded)
+    if qos == 1:
+        hot.publish_out_qos1 += 1
+    else:
+        hot.publish_out_qos2 += 1
+
+
+def take_identifier(outbound: Outbound, state: cython.int) -> cython.int:
+    """Give the next free packet identifier, counting up from 1; there is one while inflight is below the window.
+
+    ``state``: 1 waits for PUBACK, 2 for PUBREC, 3 (later) for PUBCOMP.
+    """
+    identifier: cython.int = outbound.next_identifier
+    states: bytearray = outbound.states
+    while states[identifier & outbound.mask] != 0:
+        identifier = identifier + 1 if identifier < 65_535 else 1
+    states[identifier & outbound.mask] = state
+    outbound.identifiers[identifier & outbound.mask] = identifier
+    outbound.inflight += 1
+    outbound.next_identifier = identifier + 1 if identifier < 65_535 else 1
+    return identifier
+
+
+def state_of(outbound: Outbound, packet_identifier: cython.int) -> cython.int:
+    """State of an identifier, 0 when it is free."""
+    slot: cython.int = packet_identifier & outbound.mask
+    states: bytearray = outbound.states
+    if states[slot] == 0 or outbound.identifiers[slot] != packet_identifier:
+        return 0
+    return states[slot]
+
+
+def set_state(outbound: Outbound, packet_identifier: cython.int, state: cython.int) -> None:
+    """Change the state of an identifier in use."""
+    states: bytearray = outbound.states
+    states[packet_identifier & outbound.mask] = state
+
+
+def free_identifier(outbound: Outbound, packet_identifier: cython.int) -> cython.bint:
+    """Free an identifier in use."""
+    states: bytearray = outbound.states
+    states[packet_identifier & outbound.mask] = 0
+    outbound.inflight -= 1
+    return True

@@ -1,0 +1,23 @@
+# C form of encode.py.
+from edge.hot.buffers cimport Buffer, copy_bytes, copy_span, get16, get32, put16, put32, reserve
+from edge.hot.state cimport Packet
+
+
+cdef Py_ssize_t publish_bytes(Packet packet, bint five, int qos, bytes identifiers) noexcept
+cdef int write_publish(
+    Buffer buffer, Packet packet, bint five, int qos, bint retain, bint dup, int packet_identifier, bytes identifiers
+) except -1
+cdef int copy_plain(Buffer buffer, Py_ssize_t at, Packet packet) except -1
+cdef int varint_bytes(Py_ssize_t value) noexcept
+cdef Py_ssize_t put_varint(unsigned char* data, Py_ssize_t at, Py_ssize_t value) noexcept
+cdef int walk_properties(Packet packet, unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept
+cdef bint valid_text(unsigned char* data, Py_ssize_t at, Py_ssize_t count) noexcept
+cdef bint valid_topic(unsigned char* data, Py_ssize_t at, Py_ssize_t count) noexcept
+cdef Py_ssize_t load_plain(Packet packet, unsigned char* data, Py_ssize_t at, bint five) noexcept
+
+
+# private
+cdef Py_ssize_t _property_bytes(Packet packet, bytes identifiers)
+cdef Py_ssize_t _body_bytes(Packet packet, bint five, int qos, bytes identifiers)
+cdef int _wrong_property(int what)
+cdef Py_ssize_t _text_bytes(unsigned char* data, Py_ssize_t at, Py_ssize_t end)

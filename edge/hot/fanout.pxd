@@ -1,0 +1,24 @@
+# C form of fanout.py.
+from edge.hot.acks cimport destination_done, new_message
+from edge.hot.deliver cimport deliver_local, deliver_run, deliver_to
+from edge.hot.encode cimport load_plain
+from edge.hot.peers cimport (
+    append_record, append_run, find_targets, load_record, record_of, send_to_edge, send_to_partition,
+    send_to_partitions
+)
+from edge.hot.state cimport Conn, Group, HotState, Inbound, Message, Packet, Peer, Remote, Route, Sub
+
+
+cdef object fan_out(HotState hot, Conn publisher, Route route, Packet packet, Message message, int extra_partition)
+cdef object fan_out_run(
+    HotState hot, Conn publisher, Route route, int version, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
+    Py_ssize_t packet_max, Py_ssize_t count
+)
+cdef object refused(HotState hot, Message copy, int reason_code)
+
+
+# private
+cdef object _of_session(Packet packet, Conn publisher)
+cdef object _pick(HotState hot, Conn publisher, Route route, Packet packet, Message message, Group group)
+cdef object _deliver_pick(HotState hot, Sub sub, Packet packet)
+cdef object _send_pick(HotState hot, Remote remote, bytes record, Message copy)

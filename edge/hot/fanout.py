@@ -1,0 +1,172 @@
+# mypy: disable-error-code="no-any-return, assignment, union-attr, arg-type"
+"""One message, or one run, to every destination of its Route: local sessions, edges, partitions, shared groups.
+
+A shared group's copy of a QoS 1/2 message is a ``Message`` of its own with a tag of its own, because it may share a
+partition with the ordinary copy and may be refused and sent elsewhere; its parent waits for it.
+Source: MQTT 5.0 section 4.8.2; PROTOCOL rules 3.3, 3.5, 7.7.
+"""
+
+import cython
+
+from edge.hot.state import Conn, Group, HotState, Message, Packet, Peer, Remote, Route, Sub
+
+if not cython.compiled:
+    from edge.hot.acks import destination_done, new_message
+    from edge.hot.deliver import deliver_local, deliver_run, deliver_to
+    from edge.hot.encode import load_plain
+    from edge.hot.peers import (
+        append_record,
+        append_run,
+        load_record,
+        record_of,
+        send_to_edge,
+        send_to_partition,
+        send_to_partitions,
+    )
+
+__all__: list[str] = []
+
+
+def fan_out(
+    hot: HotState,
+    publisher: Conn | None,
+    route: Route,
+    packet: Packet,
+    message: Message | None,
+    extra_partition: cython.int,
+) -> None:
+    """Send the message at hand everywhere; destinations to wait for are added to ``message.waiting``.
+
+    Args:
+        hot: The loop.
+        publisher: Its connection, for No Local and backpressure.
+        route: Where to.
+        packet: What.
+        message: Set for QoS 1/2.
+        extra_partition: The topic's retained register, -1 for none.
+    """
+    record: bytes
+    if route.subs:
+        deliver_local(hot, publisher, route, packet)
+    if not route.remote and extra_partition < 0:
+        return
+    if not hot.leased:
+        hot.dropped_no_lease += 1  # QoS 0 only: others were parked before
+        return
+    if route.edges or route.partitions or extra_partition >= 0:
+        record = record_of(hot, packet, message.tag if message is not None else 0)
+        for peer in route.edges:
+            send_to_edge(hot, peer, record, message)
+        if route.partitions:
+            send_to_partitions(hot, route, record, message)
+        if extra_partition >= 0 and (message is not None or extra_partition not in route.partitions):
+            send_to_partition(hot, extra_partition, record, message, b"")
+    for group in route.groups:
+        _pick(hot, publisher, route, packet, message, group)
+
+
+def fan_out_run(
+    hot: HotState,
+    publisher: Conn | None,
+    route: Route,
+    version: cython.int,
+    data: cython.p_uchar,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    packet_max: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+) -> None:
+    """Send consecutive QoS 0 packets of one topic everywhere; arguments as of ``deliver_run``."""
+    packet: Packet = hot.packet
+    record: bytes
+    if route.subs:
+        deliver_run(hot, publisher, route, version, data, start, end, packet_max, count)
+    if not route.remote:
+        return
+    if not hot.leased:
+        hot.dropped_no_lease += count
+        return
+    for peer in route.edges:
+        if peer.struck:
+            hot.dropped_peer += count
+        else:
+            append_run(hot, peer, version, route.topic, data, start, end - start)
+            hot.forwarded_out += count
+    if not route.partitions and not route.groups:
+        return
+    packet.topic = route.topic
+    _of_session(packet, publisher)
+    while start < end:
+        start = load_plain(packet, data, start, version == 5)
+        if route.partitions:
+            record = record_of(hot, packet, 0)
+            send_to_partitions(hot, route, record, None)
+        for group in route.groups:
+            _pick(hot, publisher, route, packet, None, group)
+
+
+def _of_session(packet: Packet, publisher: Conn | None) -> None:
+    packet.origin_kind = 0
+    packet.session = publisher.session if publisher is not None else 0
+    packet.owner_epoch = publisher.owner_epoch if publisher is not None else 0
+
+
+def _pick(
+    hot: HotState, publisher: Conn | None, route: Route, packet: Packet, message: Message | None, group: Group
+) -> None:
+    chosen = hot.handler.pick(group, route, publisher, packet.topic, packet.qos)
+    if chosen is None:
+        hot.dropped_no_pick += 1
+    elif isinstance(chosen, Sub):
+        _deliver_pick(hot, chosen, packet)
+    elif message is None:
+        _send_pick(hot, chosen, record_of(hot, packet, 0), None)
+    else:
+        copy = new_message(hot, packet.qos, None, 0)
+        copy.parent = message
+        copy.group = group
+        copy.record = record_of(hot, packet, copy.tag)
+        message.waiting += 1
+        _send_pick(hot, chosen, copy.record, copy)
+
+
+def _deliver_pick(hot: HotState, sub: Sub, packet: Packet) -> None:
+    qos: cython.int = packet.qos if packet.qos < sub.qos else sub.qos
+    if sub.conn.closed:
+        hot.dropped_closed += 1
+        return
+    deliver_to(hot, sub.conn, packet, qos, packet.retain and sub.retain_as_published, sub.identifiers)
+
+
+def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: Message | None) -> None:
+    peer: Peer | None = remote.peer
+    if copy is not None:
+        copy.pick = remote
+    if peer is None:
+        send_to_partition(hot, remote.partition, record, copy, remote.share)
+    elif peer.struck:
+        if copy is None:
+            hot.dropped_peer += 1
+        else:
+            copy.waiting += 1
+            refused(hot, copy, 0x88)
+    else:
+        if copy is not None:
+            copy.waiting += 1
+            peer.picks[copy.tag] = copy
+        append_record(hot, peer, record, 0, (), remote.share)
+
+
+def refused(hot: HotState, copy: Message, reason_code: cython.int) -> None:
+    """A picked destination refused the copy, or died: the core picks another, until none is left [MQTT-4.8.2-5]."""
+    chosen = hot.handler.refused(copy, copy.pick, reason_code)
+    if chosen is None:
+        hot.dropped_no_pick += 1
+    elif isinstance(chosen, Sub):
+        load_record(hot.second, copy.record)
+        _deliver_pick(hot, chosen, hot.second)
+    else:
+        copy.waiting -= 1
+        _send_pick(hot, chosen, copy.record, copy)
+        return
+    destination_done(hot, copy, 0)

@@ -1,0 +1,27 @@
+# C form of forwarded.py.
+from edge.hot.acks cimport destination_done, taken
+from edge.hot.buffers cimport Buffer, get16, get32, get64, put16, put64, reserve
+from edge.hot.deliver cimport deliver_local, deliver_run, deliver_to
+from edge.hot.encode cimport load_plain, walk_properties
+from edge.hot.fanout cimport refused
+from edge.hot.output cimport mark_dirty
+from edge.hot.peers cimport leave_outbox, note_room, publish_acks_of
+from edge.hot.pushes cimport receive_pushes
+from edge.hot.state cimport Conn, HotState, Message, Outbox, Packet, Peer, Route, Sub
+
+
+cdef object receive_link(HotState hot, Conn conn, bytes data)
+cdef object receive_publish(HotState hot, Peer peer, bytes payload)
+cdef object receive_publish_acks(HotState hot, Peer peer, bytes payload)
+
+
+# private
+cdef object _receive_hello(HotState hot, Conn conn, bytes data)
+cdef Route _local_route(HotState hot, bytes topic)
+cdef Py_ssize_t _receive_run(HotState hot, bytes payload, unsigned char* data, Py_ssize_t at, Py_ssize_t end)
+cdef Py_ssize_t _checked_packet(HotState hot, unsigned char* data, Py_ssize_t at, Py_ssize_t end, bint five)
+cdef Py_ssize_t _receive_message(
+    HotState hot, Peer peer, bytes payload, unsigned char* data, Py_ssize_t at, Py_ssize_t end
+)
+cdef object _receive_pick(HotState hot, Peer peer, Packet packet, bytes share, unsigned long long tag)
+cdef bint _is_repeated_will(HotState hot, unsigned long long origin_a, unsigned long long origin_b)

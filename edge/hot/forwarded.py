@@ -1,0 +1,273 @@
+# mypy: disable-error-code="no-any-return, assignment, union-attr"
+"""What other nodes send here: messages for our own subscribers, acknowledgements, pushes.
+
+A forwarded message goes to local ephemeral sessions only and never further: the edge that took it from its client
+named every destination. A link is always read; a subscriber that is too slow for it loses QoS 0.
+Source: docs/adr/0005-wire-format.md; PROTOCOL rules 3.3, 3.5, 6.5.
+"""
+
+import cython
+
+from edge.hot.buffers import Buffer
+from edge.hot.state import Conn, HotState, Message, Outbox, Packet, Peer, Route, Sub
+from wire.frames import HEADER, HEADER_BYTES, FrameKind
+
+if not cython.compiled:
+    from edge.hot.acks import destination_done, taken
+    from edge.hot.buffers import get16, get32, get64, put16, put64, reserve
+    from edge.hot.deliver import deliver_local, deliver_run, deliver_to
+    from edge.hot.encode import walk_properties
+    from edge.hot.fanout import refused
+    from edge.hot.output import mark_dirty
+    from edge.hot.peers import leave_outbox, note_room, publish_acks_of
+    from edge.hot.pushes import receive_pushes
+
+__all__: list[str] = []
+
+PUBLISH, PUBLISH_ACK, PUSH = int(FrameKind.PUBLISH), int(FrameKind.PUBLISH_ACK), int(FrameKind.PUSH)
+HELLO = int(FrameKind.HELLO)
+HELLO_BYTES_MAX = 64 * 1024
+AT_AN_EDGE = 0xFFFF  # the partition in PUBLISH_ACK of a shared pick at an edge
+QUOTA_EXCEEDED = 0x97  # no member can take it
+
+
+def receive_link(hot: HotState, conn: Conn, data: bytes) -> None:
+    """Take what arrived on a link: HELLO goes to the core, then frames are handled in order.
+
+    Raises:
+        LinkError: The framing is broken.
+        ValueError: A frame's payload is.
+    """
+    peer: Peer | None = conn.peer
+    if peer is None:
+        _receive_hello(hot, conn, data)
+        return
+    for frame in peer.link.receive(data):
+        kind = frame.kind
+        if peer.struck:
+            return
+        if kind == PUBLISH and peer.is_edge:
+            receive_publish(hot, peer, frame.payload)
+        elif kind == PUBLISH_ACK:
+            receive_publish_acks(hot, peer, frame.payload)
+        elif kind == PUSH:
+            receive_pushes(hot, peer, frame.payload)
+        else:
+            hot.handler.frame(peer, kind, frame.payload)
+    taken(hot, peer, peer.link.peer_taken)
+    note_room(hot, peer)
+    mark_dirty(hot, conn)
+
+
+def _receive_hello(hot: HotState, conn: Conn, data: bytes) -> None:
+    """The first frame of a link; what came behind it waits for ``bind_link``."""
+    data = conn.partial + data
+    conn.partial = data
+    if conn.parked or len(data) < HEADER_BYTES:
+        return
+    length, kind, _, _, _ = HEADER.unpack_from(data, 0)
+    if kind != HELLO or length > HELLO_BYTES_MAX:
+        raise ValueError(f"a link began with frame kind {kind} of {length} bytes")
+    if len(data) < HEADER_BYTES + length:
+        return
+    conn.partial = data[HEADER_BYTES + length :]
+    conn.parked |= 1  # PARK_HANDLER
+    hot.handler.hello(conn, data[HEADER_BYTES : HEADER_BYTES + length])
+
+
+# -- messages
+
+
+def receive_publish(hot: HotState, peer: Peer, payload: bytes) -> None:
+    """Deliver the records of another edge's PUBLISH frame.
+
+    Raises:
+        ValueError: A record is broken.
+    """
+    data: cython.p_uchar = payload
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t = len(payload)
+    hot.drop_above = hot.output_high  # nobody is parked for a link: the slow one loses
+    while at < end:
+        if data[at] == 0:
+            at = _receive_run(hot, payload, data, at, end)
+        elif data[at] == 1:
+            at = _receive_message(hot, peer, payload, data, at, end)
+        else:
+            raise ValueError(f"unknown record type {data[at]}")
+    hot.drop_above = 2 * hot.output_high
+
+
+def _local_route(hot: HotState, topic: bytes) -> Route:
+    route: Route | None = hot.local_routes.get(topic)
+    if route is None:
+        route = Route(topic, tuple(hot.handler.local(topic)))
+        if len(hot.local_routes) >= hot.routes_max:
+            del hot.local_routes[next(iter(hot.local_routes))]
+        hot.local_routes[topic] = route
+    return route
+
+
+def _receive_run(
+    hot: HotState, payload: bytes, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    if at + 9 > end:
+        raise ValueError("run ends outside its frame")
+    version: cython.int = data[at + 1]
+    start: cython.Py_ssize_t = at + 9 + get16(data, at + 3)
+    stop: cython.Py_ssize_t = start + get32(data, at + 5)
+    if stop > end:
+        raise ValueError("run ends outside its frame")
+    packet_max: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    length: cython.Py_ssize_t
+    position: cython.Py_ssize_t = start
+    while position < stop:
+        length = _checked_packet(hot, data, position, stop, version == 5)
+        packet_max = max(packet_max, length)
+        position += length
+        count += 1
+    hot.forwarded_in += count
+    route: Route = _local_route(hot, payload[at + 9 : start])
+    if route.subs:
+        deliver_run(hot, None, route, version, data, start, stop, packet_max, count)
+    return stop
+
+
+def _checked_packet(
+    hot: HotState, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, five: cython.bint
+) -> cython.Py_ssize_t:
+    """Length of the packet, which must be whole and sound: conversions trust it afterwards."""
+    length: cython.Py_ssize_t = 0
+    shift: cython.int = 0
+    start: cython.Py_ssize_t = at
+    at += 1
+    while True:
+        if at >= end or shift > 21:
+            raise ValueError("packet ends outside its run")
+        length |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if data[at - 1] < 0x80:
+            break
+    if data[start] != 0x30 or at + length > end or length < 2 or 2 + get16(data, at) > length:
+        raise ValueError("not a QoS 0 packet in a run")
+    if five and walk_properties(hot.packet, data, at + 2 + get16(data, at), at + length) != 0:
+        raise ValueError("wrong properties in a run")
+    return at + length - start
+
+
+def _receive_message(
+    hot: HotState,
+    peer: Peer,
+    payload: bytes,
+    data: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    packet: Packet = hot.packet
+    share: bytes = b""
+    if at + 60 > end:
+        raise ValueError("message ends outside its frame")
+    flags: cython.int = data[at + 2]
+    tag: cython.ulonglong = get64(data, at + 4)
+    topic_at: cython.Py_ssize_t = at + 60 + 2 * get16(data, at + 48)
+    if flags & 0x08:
+        if topic_at + 2 > end:
+            raise ValueError("message ends outside its frame")
+        share = payload[topic_at + 2 : topic_at + 2 + get16(data, topic_at)]
+        topic_at += 2 + get16(data, topic_at)
+    packet.keep = payload
+    packet.data = data
+    packet.version = data[at + 1]
+    packet.qos = flags & 3
+    packet.retain = flags & 4 != 0
+    packet.dup = False
+    packet.pending_key = -1
+    packet.expiry_s = get32(data, at + 44)
+    packet.alias_at = -1
+    packet.expiry_at = -1
+    packet.properties_at = topic_at + get16(data, at + 50)
+    packet.properties_bytes = get32(data, at + 52)
+    packet.plain_bytes = packet.properties_bytes
+    packet.payload_at = packet.properties_at + packet.properties_bytes
+    packet.payload_bytes = get32(data, at + 56)
+    stop: cython.Py_ssize_t = packet.payload_at + packet.payload_bytes
+    if stop > end:
+        raise ValueError("message ends outside its frame")
+    packet.topic = payload[topic_at : packet.properties_at]
+    hot.forwarded_in += 1
+    if share:
+        _receive_pick(hot, peer, packet, share, tag)
+    elif data[at + 3] == 2 and _is_repeated_will(hot, get64(data, at + 12), get64(data, at + 20)):
+        hot.dropped_repeated += 1
+    else:
+        deliver_local(hot, None, _local_route(hot, packet.topic), packet)
+    return stop
+
+
+def _receive_pick(hot: HotState, peer: Peer, packet: Packet, share: bytes, tag: cython.ulonglong) -> None:
+    """Another edge picked us for a shared group's copy: deliver it to a member, or refuse it."""
+    sub: Sub | None = hot.handler.picked(peer, share, packet.topic, packet.qos)
+    code: cython.int = QUOTA_EXCEEDED
+    if sub is not None and not sub.conn.closed:
+        code = 0
+        qos: cython.int = packet.qos if packet.qos < sub.qos else sub.qos
+        deliver_to(hot, sub.conn, packet, qos, packet.retain and sub.retain_as_published, sub.identifiers)
+    elif tag == 0:
+        hot.dropped_no_pick += 1
+    if tag != 0:
+        acks: Buffer = publish_acks_of(hot, peer)
+        at: cython.Py_ssize_t = reserve(acks, 11)
+        put64(acks, at, tag)
+        put16(acks, at + 8, AT_AN_EDGE)
+        acks.data[at + 10] = code
+        acks.end = at + 11
+
+
+def _is_repeated_will(hot: HotState, origin_a: cython.ulonglong, origin_b: cython.ulonglong) -> cython.bint:
+    """A will is handed to another edge when its first one dies: drop what came from both."""
+    key = (origin_a, origin_b)
+    if key in hot.will_origins:
+        return True
+    if len(hot.will_origins) >= hot.limits.will_origins_max:
+        del hot.will_origins[next(iter(hot.will_origins))]
+    hot.will_origins[key] = None
+    return False
+
+
+# -- acknowledgements
+
+
+def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
+    """Count the destinations that finished our messages.
+
+    Raises:
+        ValueError: The payload is not a whole number of records.
+    """
+    data: cython.p_uchar = payload
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t = len(payload)
+    partition: cython.int
+    code: cython.int
+    outbox: Outbox | None
+    message: Message | None
+    if end % 11 != 0:
+        raise ValueError("PUBLISH_ACK is not a whole number of records")
+    while at < end:
+        partition = get16(data, at + 8)
+        code = data[at + 10]
+        if partition == AT_AN_EDGE:
+            message = peer.picks.pop(get64(data, at), None)
+        else:
+            outbox = hot.outboxes[partition] if partition < len(hot.outboxes) else None
+            message = outbox.messages.pop(get64(data, at), None) if outbox is not None else None
+            if message is not None:
+                leave_outbox(hot, message)
+        if message is None:
+            hot.acks_unknown += 1  # a repeat was answered twice
+        elif code >= 0x80 and message.pick is not None:
+            refused(hot, message, code)
+        else:
+            destination_done(hot, message, code)
+        at += 11

@@ -1,0 +1,151 @@
+# mypy: disable-error-code="no-any-return, name-defined, has-type"
+# ruff: noqa: F821
+"""What a connection has to say, how much of it may wait, and who is paused by it.
+
+Above ``output_high`` the publishers that feed a connection are parked on it until it is below ``output_low`` again, or
+for ``lag_after_ns``: then it is *lagging* and loses QoS 0 instead, so that one dead reader stops nobody for long.
+Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
+"""
+
+import cython
+
+from edge.hot.buffers import Buffer
+from edge.hot.state import Conn, HotState
+
+if not cython.compiled:
+    from edge.hot.buffers import give_buffer, reserve, take_buffer
+    from edge.hot.state import PARK_OUTPUT, PARK_SLOW
+
+__all__: list[str] = []
+
+
+def mark_dirty(hot: HotState, conn: Conn) -> None:
+    """Have the connection looked at in the flush of this round."""
+    if not conn.dirty:
+        conn.dirty = True
+        hot.dirty.append(conn)
+
+
+def output_of(hot: HotState, conn: Conn) -> Buffer:
+    """Return the connection's output for appending; it will be flushed this round."""
+    if conn.out is None:
+        conn.out = take_buffer(hot.pool)
+    if not conn.dirty:
+        conn.dirty = True
+        hot.dirty.append(conn)
+    return conn.out
+
+
+def pending_output(conn: Conn) -> cython.Py_ssize_t:
+    """Bytes not yet taken by the socket."""
+    if conn.out is None:
+        return 0
+    return conn.out.end - conn.out.start
+
+
+def unpark(hot: HotState, conn: Conn, bit: cython.int) -> None:
+    """Clear one reason; without any left parsing goes on, in the next round or by the caller."""
+    conn.parked &= ~bit
+    if conn.parked == 0 and not conn.closed and not conn.parsing:
+        if conn.partial and not conn.ready:
+            conn.ready = True
+            hot.ready.append(conn)
+        mark_dirty(hot, conn)
+
+
+def note_high(hot: HotState, conn: Conn) -> None:
+    """Keep account of a connection whose output went above the bound."""
+    if not conn.high:
+        conn.high = True
+        conn.high_since_ns = hot.now_ns
+        hot.high.append(conn)
+
+
+def wait_for(hot: HotState, publisher: Conn, subscriber: Conn) -> None:
+    """Park a publisher until the subscriber is below the bound or lagging."""
+    note_high(hot, subscriber)
+    if subscriber.waiters is None:
+        subscriber.waiters = []
+    subscriber.waiters.append(publisher)
+    publisher.waits += 1
+    if not publisher.parked & PARK_SLOW:
+        publisher.parked |= PARK_SLOW
+        hot.parked_slow += 1
+        mark_dirty(hot, publisher)
+
+
+def release_waiters(hot: HotState, conn: Conn) -> None:
+    """Let go of the publishers parked on a connection."""
+    waiters = conn.waiters
+    if waiters is None:
+        return
+    conn.waiters = None
+    for publisher in waiters:
+        _release(hot, publisher)
+
+
+def _release(hot: HotState, publisher: Conn) -> None:
+    publisher.waits -= 1
+    if publisher.waits == 0:
+        unpark(hot, publisher, PARK_SLOW)
+
+
+def drained(hot: HotState, conn: Conn) -> None:
+    """Bytes left the output: give the buffer back when it is empty, end the pause when it is low."""
+    if conn.out is not None and conn.out.start == conn.out.end:
+        conn.out.start = 0
+        conn.out.end = 0
+        give_buffer(hot.pool, conn.out)
+        conn.out = None
+        conn.has_acks = False
+    if pending_output(conn) <= hot.output_low:
+        conn.lagging = False
+        if conn.waiters is not None:
+            release_waiters(hot, conn)
+        if conn.parked & PARK_OUTPUT:
+            unpark(hot, conn, PARK_OUTPUT)
+
+
+def end_lag(hot: HotState) -> None:
+    """Find connections that were above the bound for too long; once per round, only while there are any."""
+    still: list[Conn] = []
+    conn: Conn
+    for conn in hot.high:
+        if conn.closed or pending_output(conn) <= hot.output_low:
+            conn.high = False
+            conn.lagging = False
+            release_waiters(hot, conn)
+            continue
+        still.append(conn)
+        if not conn.lagging and hot.now_ns - conn.high_since_ns >= hot.lag_after_ns:
+            conn.lagging = True
+            release_waiters(hot, conn)
+    hot.high = still
+
+
+def send_now(conn: Conn, data: cython.p_uchar, start: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Send without a copy what needs no order behind anything; return how much the socket took, 0 for none."""
+    if cython.compiled:  # pragma: no cover
+        sent: cython.Py_ssize_t = send(conn.fd, data + start, count, MSG_DONTWAIT | MSG_NOSIGNAL)
+        return sent if sent > 0 else 0
+    else:
+        return 0
+
+
+def write_short(
+    hot: HotState, conn: Conn, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
+) -> cython.int:
+    """Append PUBACK, PUBREC, PUBREL or PUBCOMP; the reason code is left out when it is 0 or towards 3.1.1."""
+    out: Buffer = output_of(hot, conn)
+    at: cython.Py_ssize_t = reserve(out, 5)
+    data: cython.p_uchar = out.data
+    with_code: cython.bint = reason_code != 0 and conn.version == 5
+    data[at] = first
+    data[at + 1] = 3 if with_code else 2
+    data[at + 2] = (packet_identifier >> 8) & 0xFF
+    data[at + 3] = packet_identifier & 0xFF
+    if with_code:
+        data[at + 4] = reason_code & 0xFF
+        at += 1
+    out.end = at + 4
+    return 0

@@ -1,0 +1,41 @@
+# C form of peers.py.
+from edge.hot.buffers cimport (
+    Buffer, copy_bytes, copy_span, get16, get32, give_buffer, put16, put32, put64,
+    reserve, take_buffer, take_bytes
+)
+from edge.hot.encode cimport copy_plain
+from edge.hot.output cimport mark_dirty, unpark
+from edge.hot.state cimport Conn, HotState, Message, Outbox, Packet, PARK_PEER, Peer, Route
+
+
+cdef object append_run(HotState hot, Peer peer, int version, bytes topic, unsigned char* data, Py_ssize_t start, Py_ssize_t count)
+cdef bytes record_of(HotState hot, Packet packet, unsigned long long tag)
+cdef object append_record(HotState hot, Peer peer, bytes record, int flags, object partitions, bytes share)
+cdef object load_record(Packet packet, bytes record)
+cdef object find_targets(HotState hot, Route route)
+cdef bint route_is_full(HotState hot, Conn publisher, Route route) except -1
+cdef object send_to_edge(HotState hot, Peer peer, bytes record, Message message)
+cdef object send_to_partitions(HotState hot, Route route, bytes record, Message message)
+cdef object send_to_partition(HotState hot, int partition, bytes record, Message message, bytes share)
+cdef object flush_batches(HotState hot)
+cdef object flush_peer(HotState hot, Peer peer)
+cdef object send_frame(HotState hot, Peer peer, int kind, bytes payload, object messages)
+cdef object note_room(HotState hot, Peer peer)
+cdef object release_peer(HotState hot, Peer peer)
+cdef object pump_outboxes(HotState hot)
+cdef Buffer publish_acks_of(HotState hot, Peer peer)
+cdef Buffer push_acks_of(HotState hot, Peer peer)
+cdef object list_peer(HotState hot, Peer peer)
+cdef object leave_outbox(HotState hot, Message message)
+
+
+# private
+cdef bint _wait_for_peer(Conn publisher, Peer peer)
+cdef Buffer _batch_of(HotState hot, Peer peer)
+cdef object _appended(HotState hot, Peer peer, Py_ssize_t count)
+cdef Outbox _outbox(HotState hot, int partition)
+cdef object _keep(HotState hot, Outbox outbox, bytes record, Message message)
+cdef bint _pump(HotState hot, int partition, Outbox outbox)
+cdef bytes _aged(HotState hot, Message message)
+cdef bytes _payload(HotState hot, Buffer batch)
+cdef object _flush_publish(HotState hot, Peer peer)

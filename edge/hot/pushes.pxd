@@ -1,0 +1,30 @@
+# C form of pushes.py.
+from edge.hot.buffers cimport Buffer, append_bytes, get16, get32, get64, put16, put32, put64, reserve
+from edge.hot.encode cimport publish_bytes, write_publish
+from edge.hot.output cimport mark_dirty, note_high, pending_output, output_of, write_short
+from edge.hot.peers cimport push_acks_of
+from edge.hot.state cimport Conn, HotState, Outbound, Packet, Peer
+
+
+cdef object receive_pushes(HotState hot, Peer peer, bytes payload)
+cdef object push_acknowledged(HotState hot, Conn conn, int packet_type, int packet_identifier, int reason_code)
+cdef object send_push_ack(
+    HotState hot, Conn conn, unsigned long partition_epoch, unsigned long long session_seq, int packet_type,
+    int reason_code
+)
+cdef object flush_push_acks(HotState hot, Conn conn)
+
+
+# private
+cdef object _push_qos0(HotState hot, Conn conn, Packet packet, int flags)
+cdef Outbound _pushes_of(Conn conn)
+cdef object _push(
+    HotState hot, Conn conn, Packet packet, int flags, unsigned long partition_epoch, unsigned long long session_seq, int identifier
+)
+cdef object _push_release(
+    HotState hot, Conn conn, unsigned long partition_epoch, unsigned long long session_seq, int identifier
+)
+cdef object _remember(Outbound outbound, unsigned long long session_seq, int packet_type)
+cdef object _put_push_ack(
+    Buffer record, Conn conn, unsigned long partition_epoch, unsigned long long session_seq, int packet_type, int reason_code
+)

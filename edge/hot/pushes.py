@@ -1,0 +1,246 @@
+# mypy: disable-error-code="no-any-return, assignment, union-attr, index, arg-type"
+"""Durable sessions: what their primary pushes is written to the client, what the client acknowledges goes back.
+
+The primary gives packet identifiers and keeps the window; here stands only what was written on this connection and not
+acknowledged, and the client's last acknowledgements, so that a push repeated after a failover is answered instead of
+written twice. Formats: PUSH and PUSH_ACK of ``wire/batches.py``. Source: PROTOCOL rule 4.5.
+"""
+
+from collections import deque
+
+import cython
+
+from edge.hot.buffers import Buffer
+from edge.hot.state import Conn, HotState, Outbound, Packet, Peer
+
+if not cython.compiled:
+    from edge.hot.buffers import append_bytes, get16, get32, get64, put32, put64, reserve
+    from edge.hot.encode import publish_bytes, write_publish
+    from edge.hot.output import note_high, output_of, pending_output, write_short
+    from edge.hot.peers import push_acks_of
+
+__all__: list[str] = []
+
+PUSH_HEAD = 45  # bytes of a PUSH record before its topic
+PUSH_ACK_BYTES = 30
+# The primary has at most a window of identifiers out whose acknowledgement it has not committed; window_max is 64.
+ANSWERED_MAX = 256
+WRITTEN, RECEIVED, RELEASED = 2, 4, 3  # QoS 2 states beside 1 for QoS 1: PUBLISH written, PUBREC came, PUBREL written
+
+
+def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
+    """Write the records of a PUSH frame to the connections that they are for.
+
+    Raises:
+        ValueError: The payload ends inside a record.
+    """
+    data: cython.p_uchar = payload
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t = len(payload)
+    packet: Packet = hot.packet
+    conn: Conn | None
+    topic_bytes: cython.Py_ssize_t
+    packet.keep = payload
+    packet.data = data
+    packet.alias_at = -1
+    packet.expiry_at = -1
+    packet.version = 5
+    while at < end:
+        if at + PUSH_HEAD > end:
+            raise ValueError("push ends outside its frame")
+        topic_bytes = get16(data, at + 35)
+        packet.properties_at = at + PUSH_HEAD + topic_bytes
+        packet.properties_bytes = get32(data, at + 37)
+        packet.plain_bytes = packet.properties_bytes
+        packet.payload_at = packet.properties_at + packet.properties_bytes
+        packet.payload_bytes = get32(data, at + 41)
+        if packet.payload_at + packet.payload_bytes > end:
+            raise ValueError("push ends outside its frame")
+        packet.topic = payload[at + PUSH_HEAD : at + PUSH_HEAD + topic_bytes]
+        packet.expiry_s = get32(data, at + 31)
+        packet.qos = data[at + 30] & 3
+        hot.pushes_in += 1
+        conn = hot.sessions.get(get64(data, at))
+        if conn is None or conn.closed or conn.owner_epoch != get64(data, at + 8):
+            hot.pushes_ignored += 1
+        elif data[at + 30] & 0x10:
+            _push_release(hot, conn, get32(data, at + 16), get64(data, at + 20), get16(data, at + 28))
+        elif packet.qos == 0:
+            _push_qos0(hot, conn, packet, data[at + 30])
+        else:
+            _push(hot, conn, packet, data[at + 30], get32(data, at + 16), get64(data, at + 20), get16(data, at + 28))
+        at = packet.payload_at + packet.payload_bytes
+    _ = peer
+
+
+def _push_qos0(hot: HotState, conn: Conn, packet: Packet, flags: cython.int) -> None:
+    """QoS 0 is pushed, never queued: dropped when the output is full."""
+    five: cython.bint = conn.version == 5
+    if publish_bytes(packet, five, 0, b"") > conn.client_packet_max:
+        hot.dropped_too_large += 1
+    elif conn.lagging or pending_output(conn) > hot.output_high:
+        note_high(hot, conn)
+        hot.dropped_slow += 1
+    else:
+        write_publish(output_of(hot, conn), packet, five, 0, flags & 4 != 0, False, 0, b"")
+        hot.publish_out_qos0 += 1
+
+
+def _pushes_of(conn: Conn) -> Outbound:
+    if conn.outbound is None:
+        conn.outbound = Outbound(1)
+        conn.outbound.pushes = {}
+        conn.outbound.answered = {}
+    return conn.outbound
+
+
+def _push(
+    hot: HotState,
+    conn: Conn,
+    packet: Packet,
+    flags: cython.int,
+    partition_epoch: cython.ulong,
+    session_seq: cython.ulonglong,
+    identifier: cython.int,
+) -> None:
+    outbound: Outbound = _pushes_of(conn)
+    pushes: dict[int, tuple[int, int, int]] = outbound.pushes
+    five: cython.bint = conn.version == 5
+    size: cython.Py_ssize_t = publish_bytes(packet, five, packet.qos, b"")
+    known = pushes.get(identifier)
+    if known is not None and known[0] == session_seq:
+        # Written on this connection and still open: only the primary is new.
+        pushes[identifier] = (session_seq, partition_epoch, known[2])
+        if known[2] == RECEIVED:
+            send_push_ack(hot, conn, partition_epoch, session_seq, 5, 0)
+        hot.dropped_repeated += 1
+        return
+    answered: dict[int, int] = outbound.answered
+    if session_seq in answered:
+        send_push_ack(hot, conn, partition_epoch, session_seq, answered[session_seq], 0)
+        hot.dropped_repeated += 1
+        return
+    if size > conn.client_packet_max:  # as if it had been sent [MQTT-3.1.2-25]
+        hot.dropped_too_large += 1
+        send_push_ack(hot, conn, partition_epoch, session_seq, 4 if packet.qos == 1 else 5, 0x95)
+        return
+    pushes[identifier] = (session_seq, partition_epoch, packet.qos)
+    write_publish(output_of(hot, conn), packet, five, packet.qos, flags & 4 != 0, flags & 8 != 0, identifier, b"")
+    hot.round_bytes += size
+    if packet.qos == 1:
+        hot.publish_out_qos1 += 1
+    else:
+        hot.publish_out_qos2 += 1
+
+
+def _push_release(
+    hot: HotState, conn: Conn, partition_epoch: cython.ulong, session_seq: cython.ulonglong, identifier: cython.int
+) -> None:
+    """The primary committed the PUBREC: write PUBREL (again, after a resume)."""
+    outbound: Outbound = _pushes_of(conn)
+    answered: dict[int, int] = outbound.answered
+    if answered.get(session_seq) == 7:
+        send_push_ack(hot, conn, partition_epoch, session_seq, 7, 0)
+        hot.dropped_repeated += 1
+        return
+    known = outbound.pushes.get(identifier)
+    outbound.pushes[identifier] = (session_seq, partition_epoch, RELEASED)
+    if known is not None and known[0] == session_seq and known[2] == RELEASED:
+        hot.dropped_repeated += 1
+        return
+    write_short(hot, conn, 0x62, identifier, 0)
+
+
+def push_acknowledged(
+    hot: HotState, conn: Conn, packet_type: cython.int, packet_identifier: cython.int, reason_code: cython.int
+) -> None:
+    """The client's PUBACK (4), PUBREC (5) or PUBCOMP (7): pass it on under what was really written here."""
+    known = conn.outbound.pushes.get(packet_identifier) if conn.outbound is not None else None
+    if known is None:
+        if packet_type == 5:
+            write_short(hot, conn, 0x62, packet_identifier, 0x92)
+        hot.acks_unknown += 1
+        return
+    session_seq, partition_epoch, state = known
+    if packet_type == 4:
+        if state != 1:
+            hot.acks_unknown += 1
+            return
+    elif packet_type == 5:
+        if state == RELEASED:
+            write_short(hot, conn, 0x62, packet_identifier, 0)
+        if state != WRITTEN:
+            return
+        if reason_code < 0x80:
+            conn.outbound.pushes[packet_identifier] = (session_seq, partition_epoch, RECEIVED)
+            send_push_ack(hot, conn, partition_epoch, session_seq, 5, reason_code)
+            return
+    elif state != RELEASED:
+        hot.acks_unknown += 1
+        return
+    del conn.outbound.pushes[packet_identifier]
+    _remember(conn.outbound, session_seq, packet_type)
+    send_push_ack(hot, conn, partition_epoch, session_seq, packet_type, reason_code)
+
+
+def _remember(outbound: Outbound, session_seq: cython.ulonglong, packet_type: cython.int) -> None:
+    answered: dict[int, int] = outbound.answered
+    answered[session_seq] = packet_type
+    if len(answered) > ANSWERED_MAX:
+        for oldest in list(answered)[: ANSWERED_MAX // 2]:
+            del answered[oldest]
+
+
+def send_push_ack(
+    hot: HotState,
+    conn: Conn,
+    partition_epoch: cython.ulong,
+    session_seq: cython.ulonglong,
+    packet_type: cython.int,
+    reason_code: cython.int,
+) -> None:
+    """Append a PUSH_ACK record for the session's home; without one it waits, one per open entry."""
+    if conn.peer is None or conn.peer.struck:
+        record: Buffer = hot.scratch
+        record.start = 0
+        record.end = 0
+        _put_push_ack(record, conn, partition_epoch, session_seq, packet_type, reason_code)
+        if conn.outbound.unsent_acks is None:
+            conn.outbound.unsent_acks = deque(maxlen=ANSWERED_MAX)
+        if cython.compiled:  # pragma: no cover
+            conn.outbound.unsent_acks.append(record.data[0:PUSH_ACK_BYTES])
+        else:
+            conn.outbound.unsent_acks.append(bytes(record.data[:PUSH_ACK_BYTES]))
+        record.end = 0
+    else:
+        _put_push_ack(push_acks_of(hot, conn.peer), conn, partition_epoch, session_seq, packet_type, reason_code)
+    if hot.ledger is not None and reason_code < 0x80:
+        hot.ledger.client_acknowledged(conn, session_seq, packet_type)
+
+
+def _put_push_ack(
+    record: Buffer,
+    conn: Conn,
+    partition_epoch: cython.ulong,
+    session_seq: cython.ulonglong,
+    packet_type: cython.int,
+    reason_code: cython.int,
+) -> None:
+    at: cython.Py_ssize_t = reserve(record, PUSH_ACK_BYTES)
+    put64(record, at, conn.session)
+    put64(record, at + 8, conn.owner_epoch)
+    put32(record, at + 16, partition_epoch)
+    put64(record, at + 20, session_seq)
+    record.data[at + 28] = packet_type
+    record.data[at + 29] = reason_code
+    record.end = at + PUSH_ACK_BYTES
+
+
+def flush_push_acks(hot: HotState, conn: Conn) -> None:
+    """The session has a home again: send what waited for it."""
+    if conn.outbound is None or conn.outbound.unsent_acks is None or conn.peer is None:
+        return
+    waiting = conn.outbound.unsent_acks
+    conn.outbound.unsent_acks = None
+    for record in waiting:
+        append_bytes(push_acks_of(hot, conn.peer), record)

@@ -1,0 +1,291 @@
+# C form of state.py.
+from edge.hot.buffers cimport Buffer, Pool
+
+
+cdef enum:
+    PARK_HANDLER = 1
+    PARK_SLOW = 2
+    PARK_PEER = 4
+    PARK_QUOTA = 8
+    PARK_OUTPUT = 16
+
+
+cdef class Conn:
+    cdef public object owner
+    cdef readonly int fd
+    cdef readonly int kind
+    cdef bint is_link
+    cdef readonly int version
+    cdef readonly bint closed
+    cdef readonly int parked
+    cdef readonly long long number
+    cdef readonly unsigned long long session
+    cdef readonly unsigned long long owner_epoch
+    # reading
+    cdef bint parsing
+    cdef bint ready
+    cdef bint dirty
+    cdef bint hearing
+    cdef readonly bint half_closed
+    cdef bytes partial
+    cdef Py_ssize_t needed
+    cdef Py_ssize_t packet_bytes_max
+    cdef bytes last_topic
+    cdef Route last_route
+    cdef long long last_version
+    cdef dict permissions
+    cdef list aliases
+    cdef int alias_max
+    # acknowledging what it publishes
+    cdef int quota
+    cdef int quota_max
+    cdef dict received
+    cdef object gate
+    cdef bint retain_available
+    cdef int qos_max
+    # writing
+    cdef Buffer out
+    cdef bint has_acks
+    cdef bint lagging
+    cdef bint high
+    cdef int waits
+    cdef list waiters
+    cdef long long high_since_ns
+    cdef Py_ssize_t client_packet_max
+    cdef Outbound outbound
+    cdef int window
+    # life
+    cdef long long heard_ns
+    cdef long long silence_ns
+    cdef long long close_at_ns
+    cdef int why
+    cdef readonly Peer peer
+    # the loop's
+    cdef object tls
+    cdef object filter
+    cdef object listener
+    cdef unsigned int armed
+    cdef int tls_state
+    cdef bytes unsent
+
+
+cdef class Outbound:
+    cdef int window
+    cdef int mask
+    cdef int next_identifier
+    cdef int inflight
+    cdef bytearray states
+    cdef list identifiers
+    cdef object pending
+    cdef Py_ssize_t pending_bytes
+    cdef dict pushes
+    cdef dict answered
+    cdef object unsent_acks
+
+
+cdef class Sub:
+    cdef readonly Conn conn
+    cdef readonly int qos
+    cdef readonly bint no_local
+    cdef readonly bint retain_as_published
+    cdef readonly bytes identifiers
+
+
+cdef class Remote:
+    cdef readonly Peer peer
+    cdef readonly int partition
+    cdef readonly bytes share
+
+
+cdef class Group:
+    pass
+
+
+cdef class Route:
+    cdef readonly bytes topic
+    cdef readonly tuple subs
+    cdef readonly tuple edges
+    cdef readonly tuple partitions
+    cdef readonly tuple groups
+    cdef readonly int reason_code
+    cdef bint remote
+    cdef bint empty
+    cdef list targets
+    cdef long long targets_version
+
+
+cdef class Inbound:
+    cdef public bytes topic
+    cdef public bytes payload
+    cdef public int qos
+    cdef public bint retain
+    cdef public bytes properties
+    cdef public int version
+    cdef public unsigned long expiry_s
+    cdef public int packet_identifier
+    cdef public bint dup
+    cdef public Conn conn
+    cdef Message gated
+
+
+cdef class Message:
+    cdef readonly unsigned long long tag
+    cdef readonly int qos
+    cdef readonly int waiting
+    cdef readonly int reason_code
+    cdef readonly Conn conn
+    cdef readonly int packet_identifier
+    cdef bint done
+    cdef bint sent
+    cdef bint counted
+    cdef object on_done
+    cdef bytes record
+    cdef long long at_ns
+    cdef readonly Remote pick
+    cdef Message parent
+    cdef readonly Group group
+
+
+cdef class Outbox:
+    cdef dict messages
+    cdef object unsent
+    cdef bint held
+    cdef Peer target
+
+
+cdef class Peer:
+    cdef readonly int node
+    cdef readonly str tier
+    cdef readonly unsigned long long incarnation
+    cdef readonly object link
+    cdef readonly Conn conn
+    cdef readonly bint struck
+    cdef public object owner
+    cdef bint is_edge
+    cdef Buffer batch
+    cdef list batch_messages
+    cdef object inflight
+    cdef dict picks
+    cdef Buffer publish_acks
+    cdef Buffer push_acks
+    cdef Py_ssize_t room
+    cdef bint full
+    cdef list waiters
+    cdef object blocked
+    cdef bint listed
+
+
+cdef class Packet:
+    cdef unsigned char* data
+    cdef bytes keep
+    cdef int version
+    cdef int qos
+    cdef bint retain
+    cdef bint dup
+    cdef int packet_identifier
+    cdef unsigned long expiry_s
+    cdef int alias
+    cdef Py_ssize_t alias_at
+    cdef Py_ssize_t expiry_at
+    cdef Py_ssize_t properties_at
+    cdef Py_ssize_t properties_bytes
+    cdef Py_ssize_t plain_bytes
+    cdef Py_ssize_t payload_at
+    cdef Py_ssize_t payload_bytes
+    cdef bytes topic
+    cdef int origin_kind
+    cdef unsigned long long origin_a
+    cdef unsigned long long origin_b
+    cdef unsigned long long session
+    cdef unsigned long long owner_epoch
+    cdef tuple pending
+    cdef int pending_key
+
+
+cdef class HotState:
+    cdef readonly object handler
+    cdef readonly unsigned long long incarnation
+    cdef readonly object limits
+    cdef readonly long long now_ns
+    cdef public bint authorizing
+    cdef public object ledger
+    cdef long long lease_until_ns
+    cdef bint leased
+    cdef Pool pool
+    cdef Packet packet
+    cdef Packet second
+    cdef Buffer scratch
+    cdef Buffer converted
+    # connections
+    cdef long long numbers
+    cdef set conns
+    cdef list dirty
+    cdef list ready
+    cdef list gone
+    cdef list high
+    cdef list lingering
+    cdef dict sessions
+    cdef bint direct
+    # routes
+    cdef dict routes
+    cdef dict local_routes
+    cdef long long routes_version
+    cdef int routes_max
+    # peers
+    cdef unsigned long long tags
+    cdef list peers
+    cdef list busy_peers
+    cdef int full_peers
+    cdef list primaries
+    cdef long long primaries_version
+    cdef list outboxes
+    cdef list pumping
+    cdef Py_ssize_t outbox_bytes
+    cdef Py_ssize_t outbox_bytes_max
+    cdef list outbox_waiters
+    cdef Py_ssize_t peer_low_bytes
+    cdef dict will_origins
+    # bounds
+    cdef Py_ssize_t output_high
+    cdef Py_ssize_t output_low
+    cdef Py_ssize_t drop_above
+    cdef long long lag_after_ns
+    cdef Py_ssize_t round_bytes
+    cdef Py_ssize_t round_bytes_max
+    cdef int pending_max
+    cdef Py_ssize_t pending_bytes_max
+    cdef int window_max
+    cdef int permissions_max
+    cdef int received_max
+    # counters
+    cdef unsigned long long bytes_in
+    cdef unsigned long long bytes_out
+    cdef unsigned long long packets_in
+    cdef unsigned long long publish_in_qos0
+    cdef unsigned long long publish_in_qos1
+    cdef unsigned long long publish_in_qos2
+    cdef unsigned long long publish_out_qos0
+    cdef unsigned long long publish_out_qos1
+    cdef unsigned long long publish_out_qos2
+    cdef unsigned long long forwarded_in
+    cdef unsigned long long forwarded_out
+    cdef unsigned long long acknowledged
+    cdef unsigned long long pushes_in
+    cdef unsigned long long pushes_ignored
+    cdef unsigned long long acks_unknown
+    cdef unsigned long long acks_withheld
+    cdef unsigned long long parked_slow
+    cdef unsigned long long parked_peer
+    cdef unsigned long long parked_quota
+    cdef unsigned long long rounds
+    cdef unsigned long long dropped_slow
+    cdef unsigned long long dropped_closed
+    cdef unsigned long long dropped_pending
+    cdef unsigned long long dropped_expired
+    cdef unsigned long long dropped_too_large
+    cdef unsigned long long dropped_denied
+    cdef unsigned long long dropped_no_primary
+    cdef unsigned long long dropped_no_lease
+    cdef unsigned long long dropped_no_pick
+    cdef unsigned long long dropped_peer
+    cdef unsigned long long dropped_repeated

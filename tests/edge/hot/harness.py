@@ -1,0 +1,121 @@
+"""A hot loop without sockets, with the toy handler, and clients that are byte strings."""
+
+import struct
+from typing import Any
+
+from bench.toy_broker import ToyHandler
+
+FOREVER = 1 << 60
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while True:
+        byte = value & 0x7F
+        value >>= 7
+        out.append(byte | (0x80 if value else 0))
+        if not value:
+            return bytes(out)
+
+
+def publish(
+    topic: bytes,
+    payload: bytes,
+    qos: int = 0,
+    identifier: int = 0,
+    version: int = 4,
+    properties: bytes = b"",
+    retain: bool = False,
+    dup: bool = False,
+) -> bytes:
+    body = struct.pack(">H", len(topic)) + topic
+    if qos:
+        body += struct.pack(">H", identifier)
+    if version == 5:
+        body += varint(len(properties)) + properties
+    body += payload
+    return bytes([0x30 | qos << 1 | int(retain) | (8 if dup else 0)]) + varint(len(body)) + body
+
+
+def ack(kind: int, identifier: int, code: int | None = None) -> bytes:
+    body = struct.pack(">H", identifier) + (b"" if code is None else bytes([code]))
+    return bytes([kind, len(body)]) + body
+
+
+def connect(version: int = 4, properties: bytes = b"", keep_alive: int = 0) -> bytes:
+    body = b"\x00\x04MQTT" + bytes([version, 2]) + struct.pack(">H", keep_alive)
+    if version == 5:
+        body += varint(len(properties)) + properties
+    body += b"\x00\x01c"
+    return b"\x10" + varint(len(body)) + body
+
+
+def subscribe(topic_filter: bytes, options: int = 0, version: int = 4, identifier: int = 0) -> bytes:
+    body = b"\x00\x01"
+    if version == 5:
+        body += b"\x02\x0b" + bytes([identifier]) if identifier else b"\x00"
+    body += struct.pack(">H", len(topic_filter)) + topic_filter + bytes([options])
+    return b"\x82" + varint(len(body)) + body
+
+
+def split(data: bytes) -> list[bytes]:
+    """Cut an output into packets."""
+    packets = []
+    while data:
+        length = shift = 0
+        at = 1
+        while True:
+            byte = data[at]
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+            if byte < 0x80:
+                break
+        assert len(data) >= at + length, "output ends inside a packet"
+        packets.append(data[: at + length])
+        data = data[at + length :]
+    return packets
+
+
+class Broker:
+    """One edge: the loop's centre and the toy handler, driven by hand."""
+
+    def __init__(self, hot: Any, **limits: Any) -> None:
+        self.modules = hot
+        self.handler = ToyHandler(hot)
+        self.now_ns = 1_000_000_000
+        self.hot = hot.centre.Hot(self.handler, 7, hot.options.HotLimits(**limits))
+        self.handler.hot = self.hot
+        self.hot.set_lease(FOREVER)
+        self.hot.begin_round(self.now_ns)
+
+    def attach(self, kind: int = 0, **options: Any) -> Any:
+        return self.hot.attach(-1, kind, self.modules.options.ConnOptions(**options), self.now_ns)
+
+    def client(self, version: int = 4, properties: bytes = b"", **options: Any) -> Any:
+        conn = self.attach(**options)
+        self.send(conn, connect(version, properties))
+        assert self.take(conn)[0][0] == 0x20
+        return conn
+
+    def subscriber(self, topic_filter: bytes, options: int = 0, version: int = 4, identifier: int = 0) -> Any:
+        conn = self.client(version)
+        self.send(conn, subscribe(topic_filter, options, version, identifier))
+        assert self.take(conn)[0][0] == 0x90
+        return conn
+
+    def round(self) -> None:
+        self.hot.begin_round(self.now_ns)
+        self.hot.end_round(self.now_ns)
+
+    def send(self, conn: Any, data: bytes) -> None:
+        self.hot.begin_round(self.now_ns)
+        self.hot.feed(conn, data)
+        self.hot.end_round(self.now_ns)
+
+    def raw(self, conn: Any) -> bytes:
+        out: bytes = self.hot.take_output(conn)
+        return out
+
+    def take(self, conn: Any) -> list[bytes]:
+        return split(self.raw(conn))

@@ -1,0 +1,47 @@
+"""Publish, deliver, acknowledge: one edge, ephemeral sessions."""
+
+from typing import Any
+
+from tests.edge.hot.harness import Broker, ack, publish
+
+
+def test_qos0_run_reaches_subscriber_verbatim(hot: Any) -> None:
+    broker = Broker(hot)
+    sub = broker.subscriber(b"a/b")
+    pub = broker.client()
+    data = b"".join(publish(b"a/b", b"x%d" % i) for i in range(50))
+    broker.send(pub, data)
+    assert broker.raw(sub) == data
+
+
+def test_qos1_is_acknowledged_and_delivered(hot: Any) -> None:
+    broker = Broker(hot)
+    sub = broker.subscriber(b"a", 1)
+    pub = broker.client()
+    broker.send(pub, publish(b"a", b"m1", 1, 10) + publish(b"a", b"m2", 1, 11))
+    assert broker.take(pub) == [ack(0x40, 10), ack(0x40, 11)]
+    assert broker.take(sub) == [publish(b"a", b"m1", 1, 1), publish(b"a", b"m2", 1, 2)]
+    broker.send(sub, ack(0x40, 1) + ack(0x40, 2))
+    assert broker.take(sub) == []
+
+
+def test_qos2_both_ways(hot: Any) -> None:
+    broker = Broker(hot)
+    sub = broker.subscriber(b"a", 2)
+    pub = broker.client()
+    broker.send(pub, publish(b"a", b"m", 2, 5) + publish(b"a", b"m", 2, 5, dup=True))
+    assert broker.take(pub) == [ack(0x50, 5), ack(0x50, 5)]
+    assert broker.take(sub) == [publish(b"a", b"m", 2, 1)]
+    broker.send(pub, ack(0x62, 5) + ack(0x62, 5))
+    assert broker.take(pub) == [ack(0x70, 5), ack(0x70, 5)]
+    broker.send(sub, ack(0x50, 1))
+    assert broker.take(sub) == [ack(0x62, 1)]
+    broker.send(sub, ack(0x70, 1))
+    assert broker.take(sub) == []
+
+
+def test_ping(hot: Any) -> None:
+    broker = Broker(hot)
+    pub = broker.client()
+    broker.send(pub, b"\xc0\x00" * 3)
+    assert broker.raw(pub) == b"\xd0\x00" * 3
