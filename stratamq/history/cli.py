@@ -60,6 +60,7 @@ def record_command(
     seed: Annotated[int, typer.Option(help="Decides everything the clients do, but not when they are answered.")] = 1,
     clients: Annotated[int, typer.Option(min=0, max=2_000, help="0: the workload's own number.")] = 0,
     drain: Annotated[float, typer.Option(min=0.0, max=600.0, help="Longest quiet phase, in seconds.")] = 20.0,
+    protocol: Annotated[int, typer.Option(help="4 for MQTT 3.1.1, 5 for 5.0, 0 for clients of both.")] = 0,
     rate: Annotated[float, typer.Option(min=0.1, max=10_000.0, help="Operations per second and client.")] = 20.0,
 ) -> None:
     """Run a workload against a broker and write down what its clients saw."""
@@ -68,6 +69,9 @@ def record_command(
 
     if workload not in WORKLOADS:
         typer.echo(f"no workload {workload!r}; there are {', '.join(WORKLOADS)}", err=True)
+        raise typer.Exit(2)
+    if protocol not in (0, 4, 5):
+        typer.echo(f"protocol {protocol} is none of 0, 4, 5", err=True)
         raise typer.Exit(2)
     try:
         settings = RecordSettings(
@@ -78,6 +82,7 @@ def record_command(
             clients=clients,
             drain_s=drain,
             operations_per_s=rate,
+            protocol_version=protocol,
         )
         with output.open("wb") as sink:
             summary = trio.run(record, settings, sink)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -32,6 +32,7 @@ class RecordSettings:
         clients: Programs in the run; 0 for the workload's own number.
         operations_per_s: Aim of each publishing program.
         prepare_s: Longest wait for the first connections and subscriptions; then the work begins without them.
+        protocol_version: 4 or 5 for all clients; 0 for both, mixed.
         detection_s: Time in which the broker has surely noticed the end of a connection; for the checkers.
     """
 
@@ -44,6 +45,7 @@ class RecordSettings:
     operations_per_s: float = 20.0
     detection_s: float = 2.0
     prepare_s: float = 10.0
+    protocol_version: int = 0
     software: str = ""
 
 
@@ -59,6 +61,7 @@ class Run:
         self._expected: dict[str, set[str]] = {}  # payload identifier -> clients it is on its way to
         self._delivered: dict[str, trio.Event] = {}  # set when a payload is expected by nobody any more
         self._ready: dict[RecordingClient, trio.Event] = {}  # clients that stay connected: subscribed at least once
+        self._away_until: dict[RecordingClient, float] = {}
         self._latest_receive_ns = 0
         self._on_retained: dict[RecordingClient, Callable[[str, str], None]] = {}
 
@@ -71,6 +74,8 @@ class Run:
 
     def client(self, process: str, options: ClientOptions, client_id: str = "") -> RecordingClient:
         """Return a new client; its identifier is unique to the seed so that runs on one broker do not meet."""
+        if self.settings.protocol_version:
+            options = replace(options, protocol_version=self.settings.protocol_version)
         client = RecordingClient(
             self.nursery,
             self.writer,
@@ -94,6 +99,10 @@ class Run:
         self._ready[client] = trio.Event()
         self.nursery.start_soon(self._stay_connected, client, filters)
 
+    def stay_away(self, client: RecordingClient, seconds: float) -> None:
+        """Keep a member that was just disconnected from coming back for so long: its queue is then the broker's."""
+        self._away_until[client] = trio.current_time() + seconds
+
     async def members_ready(self) -> None:
         """Wait until all members have been connected and subscribed once; not for ever: the broker may be ill."""
         with trio.move_on_after(self.settings.prepare_s):
@@ -112,6 +121,7 @@ class Run:
         rng = self.rng(f"{client.process}/backoff")
         subscribed = False
         while True:
+            await trio.sleep_until(self._away_until.get(client, 0.0))
             if not await client.connect():
                 await trio.sleep(rng.uniform(*BACKOFF_S))
                 continue

@@ -253,7 +253,7 @@ async def send_numbers(client: Any, count: int) -> None:
 
 
 async def test_datagrams_pass_and_find_their_way_back() -> None:
-    async with udp_link(1) as (proxy, client, server):
+    async with udp_link(1) as (_proxy, client, server):
         await send_numbers(client, 50)
         assert sorted(await datagrams(server)) == list(range(50))
         await client.send(b"hello")

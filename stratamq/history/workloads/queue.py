@@ -15,6 +15,7 @@ from stratamq.history.run import Run
 from stratamq.history.workloads.workload import Workload, paced
 
 DROP_EVERY_S = 1.5  # mean time between a client's own disconnections
+AWAY_S_MAX = 1.0
 
 __all__ = ["QueueWorkload"]
 
@@ -65,6 +66,7 @@ class QueueWorkload(Workload):
         rng: random.Random = self.run.rng(f"{client.process}/drop")
         while True:
             await trio.sleep(rng.expovariate(1 / DROP_EVERY_S))
+            self.run.stay_away(client, rng.choice((0.0, rng.uniform(0, AWAY_S_MAX))))
             if rng.random() < 0.5:
                 client.drop()
             else:

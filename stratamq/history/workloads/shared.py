@@ -9,6 +9,7 @@ from stratamq.history.run import Run
 from stratamq.history.workloads.workload import Workload, paced
 
 DROP_EVERY_S = 1.5
+AWAY_S_MAX = 1.0
 
 __all__ = ["SharedWorkload"]
 
@@ -50,4 +51,5 @@ class SharedWorkload(Workload):
         rng = self.run.rng(f"{member.process}/drop")
         while True:
             await trio.sleep(rng.expovariate(1 / DROP_EVERY_S))
+            self.run.stay_away(member, rng.choice((0.0, rng.uniform(0, AWAY_S_MAX))))
             member.drop()
