@@ -9,4 +9,4 @@ class ChangesOverlap(RaftCore):
         return True
 
 
-MUTANT = Mutant("changes_overlap", ChangesOverlap, "safety", 400)
+MUTANT = Mutant("changes_overlap", ChangesOverlap, "script", 1, "change_at_leader_change.txt")

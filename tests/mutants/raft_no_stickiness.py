@@ -9,4 +9,4 @@ class NoStickiness(RaftCore):
         return False
 
 
-MUTANT = Mutant("no_stickiness", NoStickiness, "liveness", 100)
+MUTANT = Mutant("no_stickiness", NoStickiness, "script", 1, "stickiness.txt")

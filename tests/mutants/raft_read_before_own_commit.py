@@ -9,4 +9,4 @@ class ReadBeforeOwnCommit(RaftCore):
         return True
 
 
-MUTANT = Mutant("read_before_own_commit", ReadBeforeOwnCommit, "script", 1, "read_index.txt")
+MUTANT = Mutant("read_before_own_commit", ReadBeforeOwnCommit, "safety", 20)

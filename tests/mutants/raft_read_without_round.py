@@ -9,4 +9,4 @@ class ReadWithoutRound(RaftCore):
         return self.round
 
 
-MUTANT = Mutant("read_without_round", ReadWithoutRound, "safety", 200)
+MUTANT = Mutant("read_without_round", ReadWithoutRound, "script", 1, "read_index.txt")

@@ -13,4 +13,4 @@ class TruncatesOnEveryAppend(RaftCore):
         self.append_entries(entries)
 
 
-MUTANT = Mutant("truncates_on_every_append", TruncatesOnEveryAppend, "safety", 100)
+MUTANT = Mutant("truncates_on_every_append", TruncatesOnEveryAppend, "safety", 200)

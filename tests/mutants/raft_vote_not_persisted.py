@@ -12,4 +12,4 @@ class VoteNotPersisted(RaftCore):
         return msgspec.structs.replace(super().handle(now, event), hard_state=None)
 
 
-MUTANT = Mutant("vote_not_persisted", VoteNotPersisted, "safety", 60)
+MUTANT = Mutant("vote_not_persisted", VoteNotPersisted, "safety", 150)

@@ -43,6 +43,8 @@ class Knobs:
     cut_every_s: float = 0.0
     cut_s: float = 1.0
     crash_on_election: float = 0.0
+    crash_on_vote: float = 0.0  # the vote has left
+    crash_in_sync: float = 0.0  # some of it survives
     crash_after_sync: float = 0.0  # durable, not sent
     crash_on_append: float = 0.0  # an append of a new leader was handed to the network, not all of them left
     change_every_s: float = 0.0
@@ -84,6 +86,8 @@ def draw_knobs(seed: int, mode: Mode) -> Knobs:
         cut_every_s=maybe(0.7, timeout * rng.choice((4, 15))),
         cut_s=timeout * rng.choice((1.0, 4.0, 10.0)),
         crash_on_election=maybe(0.4, rng.choice((0.1, 0.4))),
+        crash_on_vote=maybe(0.5, rng.choice((0.3, 0.8))),
+        crash_in_sync=maybe(0.4, rng.choice((0.003, 0.02))),
         crash_after_sync=maybe(0.3, rng.choice((0.001, 0.01))),
         crash_on_append=maybe(0.4, rng.choice((0.3, 0.7))),
         transfer_every_s=maybe(0.2, 1.0),

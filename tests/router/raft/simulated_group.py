@@ -22,7 +22,7 @@ from router.raft.events import (
     SnapshotTaken,
     Tick,
 )
-from router.raft.messages import AppendEntries, Message
+from router.raft.messages import AppendEntries, Message, RequestVoteReply
 from tests.router.raft.invariants import Invariants, Violation
 from tests.router.raft.knobs import Knobs
 from tests.router.raft.model_disk import ModelDisk
@@ -140,13 +140,14 @@ class SimulatedGroup:
         peer.core = core
         self.step(peer, Tick())
 
-    def crash(self, peer: SimPeer) -> None:
+    def crash(self, peer: SimPeer, down_s: float | None = None) -> None:
         """Lose power; come back later."""
         if peer.core is None:
             return
         peer.core = None
         peer.disk.crash(self.rng)
-        self.at(self.now + self.rng.expovariate(1 / self.knobs.down_s), self.start, peer)
+        down = self.rng.expovariate(1 / self.knobs.down_s) if down_s is None else down_s
+        self.at(self.now + down, self.start, peer)
 
     def step(self, peer: SimPeer, event: Event) -> Ready | None:
         """Give one event to the core and do what the Ready asks, in the shell's order."""
@@ -161,8 +162,7 @@ class SimulatedGroup:
             self.invariants.leading(core, peer.life)
         if ready.role is Role.LEADER and not self.calm and self.rng.random() < self.knobs.crash_on_election:
             self.at(self.now + self.rng.random() * self.knobs.election_timeout_s, self.crash_life, peer, peer.life)
-        for message in ready.early_messages:
-            self.send(message)
+        self._send_all(peer, ready.early_messages)
         if ready.must_persist or peer.queue or peer.syncing:
             if ready.must_persist or ready.messages:
                 peer.queue.append(ready)
@@ -206,6 +206,8 @@ class SimulatedGroup:
         peer.syncing, peer.queue = peer.queue, []
         peer.disk.begin(peer.syncing)
         took = self.rng.expovariate(1 / self.knobs.sync_s) if any(r.must_persist for r in peer.syncing) else 0.0
+        if took and not self.calm and self.rng.random() < self.knobs.crash_in_sync:
+            self.at(self.now + took * self.rng.random(), self.crash_life, peer, peer.life)
         self.at(self.now + took, self._synced, peer, peer.life)
 
     def _synced(self, peer: SimPeer, life: int) -> None:
@@ -256,16 +258,23 @@ class SimulatedGroup:
     # Network
 
     def _send_all(self, peer: SimPeer, messages: tuple[Message, ...]) -> None:
-        knobs = self.knobs
         for message in messages:
+            if peer.core is None:
+                return  # crashed half-way
             self.send(message)
-            if knobs.crash_on_append and not self.calm and type(message) is AppendEntries and message.entries:
-                core = peer.core
-                if core is None or core.role is not Role.LEADER or message.entries[0].term == core.term:
-                    continue
-                if self.rng.random() < knobs.crash_on_append * 0.1:
-                    self.crash(peer)
-                    return
+            if not self.calm:
+                self._crash_at_message(peer, message)
+
+    def _crash_at_message(self, peer: SimPeer, message: Message) -> None:
+        """Aimed crashes: a vote left, or a leader's copy of an entry of an older term did."""
+        knobs = self.knobs
+        if type(message) is RequestVoteReply:
+            if message.granted and self.rng.random() < knobs.crash_on_vote:
+                self.crash(peer, 0.05 * knobs.election_timeout_s)
+        elif type(message) is AppendEntries and message.entries:
+            older = message.entries[0].term < message.term
+            if older and self.rng.random() < 0.1 * knobs.crash_on_append:
+                self.crash(peer)
 
     def send(self, message: Message) -> None:
         """Lose, double, delay."""
@@ -281,7 +290,8 @@ class SimulatedGroup:
             if knobs.late and rng.random() < knobs.late:
                 delay += knobs.election_timeout_s * 3 * rng.random()
             if knobs.duplicate and rng.random() < knobs.duplicate:
-                self.at(self.now + delay * (1 + 20 * rng.random()), self._deliver, message)
+                again = delay + rng.choice((delay, knobs.election_timeout_s)) * 2 * rng.random()
+                self.at(self.now + again, self._deliver, message)
         self.at(self.now + delay, self._deliver, message)
 
     def _deliver(self, message: Message) -> None:

@@ -106,7 +106,8 @@ class Simulation(SimulatedGroup):
         if self.calm:
             return
         every = list(self.peers.values())
-        for peer in every if self.rng.random() < self.knobs.crash_all else [self.rng.choice(every)]:
+        some = self.leaders() if self.rng.random() < 0.4 else [self.rng.choice(every)]
+        for peer in every if self.rng.random() < self.knobs.crash_all else some:
             self.crash(peer)
 
     def _cut_any(self) -> None:
@@ -140,8 +141,12 @@ class Simulation(SimulatedGroup):
             self.step(self.rng.choice(leaders), TransferLeadership(self.rng.choice(self.voters)))
 
     def _wipe_any(self) -> None:
-        """A peer comes back with an empty disk under its old name."""
-        peer = self.rng.choice(list(self.peers.values()))
+        """A peer comes back with an empty disk under its old name.
+
+        The first one never does: when every disk of the bootstrap is lost, nobody can know that this is not
+        the first start.
+        """
+        peer = self.rng.choice([peer for peer in self.peers.values() if peer.name != self.voters[0]])
         self.crash(peer)
         peer.disk.lose_everything(self.new_storage_id())
 
