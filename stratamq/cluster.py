@@ -112,7 +112,8 @@ class _Up:
     # -- what is said
 
     def _say(self, line: str) -> None:
-        print(line, flush=True)
+        with contextlib.suppress(OSError):  # whoever read this is gone; the cluster is not
+            print(line, flush=True)
 
     def _announce(self) -> None:
         plan, options = self._plan, self._options

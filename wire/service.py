@@ -48,6 +48,7 @@ BACKOFF_MIN_S = 0.05  # first wait after a failed dial
 BACKOFF_MAX_S = 1.0  # a peer that comes back is found within about this
 HANDSHAKES_MAX = 256  # connections between accept and HELLO; more are closed at once and try again
 PEERS_MAX = 1024  # lives of nodes kept; past it the longest-disconnected is forgotten, and reset
+MISMATCHES_MAX = 3  # contradicting HELLOs before both sides begin anew
 CONNECTION_FAILURES = (
     OSError,
     trio.BrokenResourceError,
@@ -61,7 +62,7 @@ CONNECTION_FAILURES = (
 class _Peer:
     """One life of a node: its link and, while there is one, its connection."""
 
-    __slots__ = ("address", "condemned", "connection", "core", "dialled_by_us", "down", "key")
+    __slots__ = ("address", "condemned", "connection", "core", "dialled_by_us", "down", "key", "mismatches")
 
     def __init__(self, key: PeerKey, resend_bytes_max: int) -> None:
         self.key = key
@@ -69,6 +70,7 @@ class _Peer:
         self.connection: Connection | None = None
         self.dialled_by_us = False
         self.address = ""
+        self.mismatches = 0  # connections in a row whose HELLO contradicted the link
         self.condemned = ""  # why no further connection of this life is taken
         self.down = trio.Event()  # set when the present connection ended
 
@@ -146,7 +148,7 @@ class LinkHub:
         if not self.identity.address:
             self.identity = self.identity._replace(address=bound)
         if self._contexts is None:
-            logger.warning("links on %s are PLAINTEXT: nodes are not authenticated (links.plaintext)", bound)
+            logger.warning("links on %s are PLAINTEXT: nodes are not authenticated (node.plaintext_links)", bound)
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -351,9 +353,10 @@ class LinkHub:
             peer.core.connected(resumed)
         except LinkError as error:
             logger.warning("link to %s: %s", key.node, error)
+            self._mismatch(peer)
             await close_quietly(stream)
             return False
-        peer.connection, peer.dialled_by_us, peer.down = connection, dialled, trio.Event()
+        peer.connection, peer.dialled_by_us, peer.down, peer.mismatches = connection, dialled, trio.Event(), 0
         peer.address = hello.address
         logger.info("link to %s %s is up (incarnation %d)", key.tier, key.node, key.incarnation)
         try:
@@ -367,6 +370,16 @@ class LinkHub:
                 self.forget(key.node)
         logger.info("link to %s %s is down: %s", key.tier, key.node, connection.why)
         return True
+
+    def _mismatch(self, peer: _Peer) -> None:
+        """Begin anew with a peer that forgot this link (it was told that we are dead, or had too many peers).
+
+        Not at the first contradiction: two connections that cross each other contradict one another once.
+        """
+        peer.mismatches += 1
+        if peer.mismatches >= MISMATCHES_MAX and self._peers.get(peer.key.node) is peer:
+            logger.warning("the link to %s begins anew: the other side forgot it", peer.key.node)
+            self.forget(peer.key.node)
 
     def _peer_of(self, key: PeerKey) -> _Peer:
         """Return the link of this life, ending another life of the same node."""

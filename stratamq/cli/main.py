@@ -4,6 +4,7 @@ Decides which verbs there are and how errors are shown: expected ones as lines w
 what it needs when it runs, so that ``--help`` and a node's start pay for nothing else.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 
@@ -43,6 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
         return report([error])
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head`: nothing more to say at exit either
+        return ExitCode.FAILED
     except BaseExceptionGroup as group:
         errors = list(_leaves(group))
         expected = [error for error in errors if isinstance(error, UserError)]

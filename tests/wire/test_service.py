@@ -274,3 +274,23 @@ async def test_no_room_is_told_and_counted() -> None:
         assert not edge.hub.send("router-0", CONTROL, bytes(900))
         assert edge.hub.frames_refused == {"no_peer": 0, "no_room": 1}
         nursery.cancel_scope.cancel()
+
+
+async def test_a_link_that_one_side_forgot_begins_anew() -> None:
+    """Both sides void what the link held and go on; nothing stays stuck."""
+    router, edge = Node("router", "router-0"), Node("edge", "edge-0")
+    async with trio.open_nursery() as nursery:
+        address = await start(nursery, router)
+        await start(nursery, edge)
+        edge.hub.set_seeds([address])
+        await edge.until(lambda: len(edge.log) == 1)
+        edge.hub.send("router-0", CONTROL, b"before")
+        await router.until(lambda: router.frames == [b"before"])
+        router.hub.send("edge-0", CONTROL, b"answer")
+        await edge.until(lambda: edge.frames == [b"answer"])
+        router.hub.forget("edge-0")
+        assert router.log[-1] == ("reset", "edge-0", 1)
+        await edge.until(lambda: edge.log[-2:] == [("reset", "router-0", 1), ("up", "router-0", 1)])
+        assert edge.hub.send("router-0", CONTROL, b"after")
+        await router.until(lambda: router.frames == [b"before", b"after"])
+        nursery.cancel_scope.cancel()
