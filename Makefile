@@ -12,7 +12,7 @@ MINUTES ?= 1
 
 COMPILED := $(shell $(PYTHON) -c "import runpy; \
 	print(*(name.replace('.', '/') for name in runpy.run_path('conf/compiled.py')['COMPILED_MODULES']))")
-COMPILED_SOURCES := $(wildcard $(addsuffix .py,$(COMPILED)) $(addsuffix .pxd,$(COMPILED)) edge/hot/*.pxd)
+COMPILED_SOURCES := $(wildcard $(addsuffix .py,$(COMPILED)) $(addsuffix .pxd,$(COMPILED)) edge/hot/*.pxd storage/*.c)
 EXTRA = $(BIN)/python -c "import sys, tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
 	print(*(p['dependencies'] if sys.argv[1] == 'run' else p['optional-dependencies'][sys.argv[1]]), sep='\n')"
 INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
@@ -87,5 +87,6 @@ fuzz: setup-dev
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 
 clean:
-	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find $(ROOMS) \( -name '*.so' -o -name '*.c' -o -name __pycache__ \) -prune -exec rm -rf {} +
+	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(STAMPS)/compiled
+	rm -f $(addsuffix .c,$(COMPILED))
+	find $(ROOMS) \( -name '*.so' -o -name __pycache__ \) -prune -exec rm -rf {} +

@@ -61,18 +61,19 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
     settings = load_config(tier, config, flags)
     configure_logs(settings.logs, settings.node.id)
     _prepare_data_dir(settings.node.data_dir)
-    _check_compiled()
+    _check_compiled(tier)
     _check_certificate(tier, settings)
     return service_main(tier)(settings, lambda addresses: _tell_ready(ready_fd, addresses))
 
 
-def _check_compiled() -> None:
-    from conf.compiled import NotCompiled, require_compiled
+def _check_compiled(tier: str) -> None:
+    from conf.compiled import COMPILED_MODULES, NotCompiled, require_compiled
     from conf.errors import UserError
 
+    shared = ("mqtt", "wire", "membership")  # another tier's modules are not this process's business
     try:
-        require_compiled()
-    except NotCompiled as error:
+        require_compiled(tuple(name for name in COMPILED_MODULES if name.split(".")[0] in (*shared, tier)))
+    except (NotCompiled, ModuleNotFoundError) as error:
         raise UserError(str(error)) from None
 
 
