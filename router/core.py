@@ -23,7 +23,7 @@ from router.placement_changes import placement_change
 from router.route_shard import RouteShard
 from wire.cluster_map import MapDelta, NodeEntry, NodeState
 from wire.frames import FrameKind
-from wire.hello import TIER_EDGE, TIER_ROUTER, PeerKey
+from wire.hello import TIER_EDGE, TIER_OPERATOR, TIER_ROUTER, PeerKey
 from wire.lease_holder import LeaseHolder
 from wire.messages import (
     AddRoutes,
@@ -387,6 +387,9 @@ class RouterCore:
     # --- messages
 
     def _control(self, node: str, peer: PeerKey | None, message: Control) -> None:
+        if (peer is not None and peer.tier == TIER_OPERATOR) != isinstance(message, Admin):
+            self.count("messages_refused")  # a node gives no orders, an operator is no node
+            return
         if isinstance(message, Heartbeat):
             self._heartbeat(node, message)
         elif isinstance(message, Register):

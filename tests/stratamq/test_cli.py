@@ -1,5 +1,6 @@
 """The command line: exit codes, one clear line for what a person can mend, nothing slow on the way to --help."""
 
+import datetime
 import json
 import os
 import signal
@@ -11,8 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from stratamq.cli.output import OutputFormat, render
+from wire.authority import DevelopmentAuthority
+from wire.cluster_map import NodeEntry
+from wire.hello import NodeIdentity
+from wire.messages import Admin, Register
+from wire.request import _exchange
+from wire.tls import CertificateFiles, link_contexts
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -181,6 +189,28 @@ def test_command_line_names_the_tier_and_a_killed_node_comes_back(
     lines = [line for line in iter(process.stdout.readline, "storage-0 is ready again\n") if "storage-0 was" in line]
     assert lines == ["storage-0 was killed (SIGKILL); starting it again\n"]
     assert running(data)["storage-0"]["pid"] != pid
+
+
+def test_a_node_gives_no_orders_and_an_operator_is_no_node(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
+    """Verbs need the operator's certificate; the operator's certificate registers nothing."""
+    state = json.loads((cluster[0] / "up.json").read_text())
+    authority = DevelopmentAuthority(Path(state["tls"]), state["cluster"], datetime.datetime.now(datetime.UTC))
+
+    async def unanswered(files: CertificateFiles, identity: NodeIdentity, message: Admin | Register) -> bool:
+        with trio.move_on_after(0.5):
+            await _exchange(state["routers"][0], link_contexts(files), message, identity)  # type: ignore[arg-type]
+            return False
+        return True
+
+    node = NodeIdentity(state["cluster"], "storage-9", "storage", 1)
+    order = Admin(request=1, verb="ring delegate", arguments={"prefix": "a", "depth": 2})
+    assert trio.run(unanswered, authority.node("storage", "storage-9"), node, order)
+    operator = NodeIdentity(state["cluster"], "cli-1", "operator", 1)
+    entry = NodeEntry("storage-9", "storage", 1, "127.0.0.1:1")
+    assert trio.run(unanswered, authority.operator(), operator, Register(1, entry))
+    status = stratamq("cluster", "status", "--data", str(cluster[0])).stdout
+    assert "storage-0" in status and "storage-9" not in status
+    assert "depth" not in stratamq("ring", "show", "--data", str(cluster[0])).stdout
 
 
 def test_one_up_per_folder(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
