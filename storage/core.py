@@ -25,9 +25,11 @@ from wire.messages import (
     Moved,
     OpenSession,
     ReadRetained,
+    ReadRetainedAll,
     RecordInbound,
     ReleaseInbound,
     ReportRoutes,
+    RetainedNone,
     RoutesAdded,
     SenderReport,
     SessionKicked,
@@ -300,6 +302,8 @@ class StorageCore:
             return
         if isinstance(message, PartitionRequest):
             self._request(peer, message)
+        elif isinstance(message, ReadRetainedAll):
+            self._read_all(peer, message)
         elif isinstance(message, SessionKicked):
             hosted = self._hosted(message.request)
             if hosted is not None:
@@ -320,6 +324,19 @@ class StorageCore:
             self._count("moved")  # asked again when the map or the timer says so
         else:
             self._count("messages_unknown")
+
+    def _read_all(self, peer: PeerKey, request: ReadRetainedAll) -> None:
+        """Answer for every partition here: those without a match in one message, the others each behind its commits."""
+        none = []
+        for number, hosted in self.partitions.items():
+            settled = hosted.core.commit_index == hosted.core.meta.op_index and not hosted.core.dirty
+            if hosted.serving and settled and not hosted.retained.any_match(request.topic_filter):
+                none.append(number)
+                continue
+            self._active[number] = hosted
+            one = ReadRetained(request.request, number, hosted.core.epoch, request.topic_filter, "", request.limit)
+            hosted.when_serving(partial(hosted.retained.read, one, peer.node))
+        self._sends.append((peer.node, FrameKind.CONTROL, encode_control(RetainedNone(request.request, none))))
 
     def _hosted(self, number: int) -> HostedPartition | None:
         hosted = self.partitions.get(number)

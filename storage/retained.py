@@ -121,7 +121,11 @@ class RetainedRegisters:
                 )
             )
             size += len(payload)
-        partition.tell(edge, RetainedPage(request.request, messages, more))
+        partition.tell(edge, RetainedPage(request.request, messages, more, partition.number))
+
+    def any_match(self, topic_filter: str) -> bool:
+        """True if a register matches, expired ones included."""
+        return len(self._topics) > 0 and next(iter(self._topics.match(topic_filter)), None) is not None
 
     def deliver(self, request: DeliverRetained, edge: str) -> None:
         """Queue retained copies for a durable session; the last ones end the holding of its live messages."""

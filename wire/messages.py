@@ -413,12 +413,28 @@ class ReadRetained(Message):
     limit: int = 100
 
 
+class ReadRetainedAll(Message):
+    """Edge to a storage node: the first page of every partition that it is the primary of, for a wildcard filter."""
+
+    request: int
+    topic_filter: str
+    limit: int = 100
+
+
 class RetainedPage(Message):
-    """``more``: ask again after the last topic."""
+    """One partition's registers; ``more``: ask that partition again after the last topic."""
 
     request: int
     messages: list[RetainedMessage]
     more: bool = False
+    partition: int = -1
+
+
+class RetainedNone(Message):
+    """These partitions of the asked node have no register that matches."""
+
+    request: int
+    partitions: list[int]
 
 
 class DeliverRetained(Message):
@@ -545,7 +561,9 @@ Control = (
     | ReleaseInbound
     | InboundReleased
     | ReadRetained
+    | ReadRetainedAll
     | RetainedPage
+    | RetainedNone
     | DeliverRetained
     | RetainedDelivered
     | PollClaims

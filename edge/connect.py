@@ -1,0 +1,325 @@
+"""CONNECT to CONNACK, takeover, DISCONNECT: opening and closing the session of a connection.
+
+Checks what the specification demands of CONNECT, applies this edge's caps, claims the client ID at its partition, and
+writes CONNACK when the claim is committed. Who owns a client ID is decided there (``storage/claims.py``), not here.
+Source: MQTT 5.0 sections 3.1, 3.2, 3.14, 4.13; MQTT 3.1.1 section 3.1.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from edge.client import Client, Phase
+from edge.hot.options import SessionOptions
+from edge.partition_requests import RequestsFull
+from mqtt.codec import Limits, decode_packet, encode_packet
+from mqtt.errors import RemoteProtocolError
+from mqtt.packets import Connack, Connect, Disconnect
+from mqtt.properties import PropertyId
+from mqtt.properties import encode_properties as encode_block
+from mqtt.reasons import ReasonCode, connect_return_code
+from mqtt.topics import validate_topic_name
+from wire.messages import (
+    CloseSession,
+    Control,
+    KickSession,
+    OpenSession,
+    SessionKicked,
+    SessionOpened,
+    Will,
+)
+
+if TYPE_CHECKING:
+    from edge.core import EdgeCore
+
+__all__ = ["ConnectDesk"]
+
+NO_EXPIRY_INTERVAL = 0xFFFFFFFF
+NS = 1_000_000_000
+
+
+class ConnectDesk:
+    """Opens and closes the sessions of one edge's connections."""
+
+    def __init__(self, edge: "EdgeCore", new_client_id: Callable[[], str] | None = None) -> None:
+        self._edge = edge
+        self._limits = edge.limits
+        self._codec_limits = Limits(
+            maximum_packet_size=edge.limits.maximum_packet_size,
+            user_properties_bytes_max=edge.limits.user_property_bytes_max,
+            from_client=True,
+        )
+        self._new_client_id = new_client_id or (lambda: "auto-" + secrets.token_hex(10))
+        self._waiting: list[Client] = []  # for a lease
+
+    # --- CONNECT
+
+    def connect(self, client: Client, first_byte: int, body: bytes) -> None:
+        """The first packet of a connection."""
+        edge = self._edge
+        if first_byte >> 4 != 1:  # [MQTT-3.1.0-1]
+            edge.count_disconnect("not_connect")
+            edge.end(client)
+            return
+        try:
+            packet = decode_packet(first_byte, body, 5, self._codec_limits)
+        except RemoteProtocolError as error:
+            self._refuse_malformed(client, error)
+            return
+        assert isinstance(packet, Connect)
+        client.connect = packet
+        client.version = packet.protocol_version
+        client.client_id = packet.client_id
+        reason_code = self._judge(client, packet)
+        if reason_code:
+            self.refuse(client, reason_code)
+            return
+        if PropertyId.AUTHENTICATION_METHOD in packet.properties:
+            edge.authentication.begin(client, packet)
+            return
+        self.open(client)
+
+    def _refuse_malformed(self, client: Client, error: RemoteProtocolError) -> None:
+        version = getattr(error, "connect_version", None)
+        self._edge.count_disconnect("malformed_connect")
+        if version is None:
+            self._edge.end(client)
+            return
+        client.version = version
+        self.refuse(client, error.reason_code)
+
+    def _judge(self, client: Client, packet: Connect) -> int:
+        """Return 0, or the reason code that refuses the CONNECT."""
+        if not packet.client_id:
+            if packet.protocol_version < 5 and not packet.clean_start:  # v3 [MQTT-3.1.3-8]
+                return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+            client.client_id = self._new_client_id()
+        if len(client.client_id.encode()) > self._limits.client_id_bytes_max:
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        if packet.username is not None:
+            client.identity = client.identity or packet.username
+        if not client.policy.allow_anonymous and not client.identity:
+            return ReasonCode.NOT_AUTHORIZED
+        if not client.policy.allow_anonymous and not self._edge.is_verified(client):
+            return ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        if packet.will is not None:
+            will = packet.will
+            try:
+                validate_topic_name(
+                    will.topic_name, bytes_max=self._limits.topic_bytes_max, levels_max=self._limits.topic_levels_max
+                )
+            except RemoteProtocolError as error:
+                return error.reason_code
+            if will.topic_name.startswith("$SYS"):
+                return ReasonCode.NOT_AUTHORIZED
+            if will.qos > self._limits.maximum_qos:  # [MQTT-3.2.2-12]
+                return ReasonCode.QOS_NOT_SUPPORTED
+            if will.retain and not self._limits.retain_available:  # [MQTT-3.2.2-13]
+                return ReasonCode.RETAIN_NOT_SUPPORTED
+        return 0
+
+    def open(self, client: Client) -> None:
+        """Claim the client ID; without a lease wait for one, at most until the connect timeout."""
+        client.phase = Phase.OPENING
+        if not self._edge.has_lease():
+            self._waiting.append(client)
+            return
+        self._claim(client)
+
+    def lease_returned(self) -> None:
+        """Claim what waited for the lease."""
+        waiting, self._waiting = self._waiting, []
+        for client in waiting:
+            if not client.conn.closed:
+                self._claim(client)
+
+    def _claim(self, client: Client) -> None:
+        edge, packet = self._edge, client.connect
+        assert packet is not None
+        client.partition = edge.map.partition_for(client.client_id)
+        client.expiry_s = self._expiry(packet)
+        properties = packet.properties
+        receive_maximum = int(properties.get(PropertyId.RECEIVE_MAXIMUM, 65_535))  # type: ignore[call-overload]
+        request = OpenSession(
+            edge.requests.next_number(),
+            client.partition,
+            0,
+            client.client_id,
+            client.number,
+            packet.clean_start,
+            client.expiry_s,
+            _will(packet),
+            packet.protocol_version,
+            receive_maximum,
+            edge.now - client.opened_at,
+        )
+        try:
+            edge.requests.ask(request, lambda answer: self._opened(client, answer), edge.now)
+        except RequestsFull:
+            self.refuse(client, ReasonCode.SERVER_BUSY)
+
+    def _expiry(self, packet: Connect) -> int:
+        """Return the session expiry that this connection gets, in seconds; 0 is ephemeral."""
+        cap = self._limits.session_expiry_max_s
+        if packet.protocol_version < 5:
+            return 0 if packet.clean_start else (cap or NO_EXPIRY_INTERVAL)
+        wanted = int(packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL, 0))  # type: ignore[call-overload]
+        return min(wanted, cap) if cap else wanted
+
+    def _opened(self, client: Client, answer: Control) -> None:
+        edge = self._edge
+        if not isinstance(answer, SessionOpened):
+            self.refuse(client, ReasonCode.SERVER_UNAVAILABLE)
+            return
+        client.owner_epoch = answer.owner_epoch
+        client.session = answer.session
+        if client.conn.closed:
+            if answer.reason_code == 0:
+                self._report(client, clean=False)
+            return
+        if answer.reason_code:
+            self.refuse(client, answer.reason_code)
+            return
+        packet = client.connect
+        assert packet is not None
+        client.phase = Phase.OPEN
+        keep_alive_s, told_keep_alive = self._keep_alive(packet)
+        edge.hot.open_session(
+            client.conn,
+            SessionOptions(
+                version=packet.protocol_version,
+                receive_maximum=int(packet.properties.get(PropertyId.RECEIVE_MAXIMUM, 65_535)),  # type: ignore[call-overload]
+                maximum_packet_size=int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0)),  # type: ignore[call-overload]
+                keep_alive_ns=keep_alive_s * NS,
+                announced_receive_maximum=self._limits.receive_maximum,
+                announced_maximum_packet_size=self._limits.maximum_packet_size,
+                announced_topic_alias_maximum=self._limits.topic_alias_maximum,
+                session=client.session,
+                owner_epoch=client.owner_epoch,
+                retain_available=self._limits.retain_available,
+                maximum_qos=self._limits.maximum_qos,
+            ),
+        )
+        if client.session:
+            edge.hot.set_home(client.conn, edge.primary_peer(client.partition))
+        connack = Connack(answer.session_present, ReasonCode.SUCCESS, self._announcements(client, told_keep_alive))
+        self._write_connack(client, connack)
+        edge.opened(client)
+        client.connect = None  # the will and the properties live at the partition
+        edge.hot.resume(client.conn)
+
+    def _keep_alive(self, packet: Connect) -> tuple[int, int | None]:
+        """Return the effective keep alive and what to announce as Server Keep Alive [MQTT-3.2.2-21]."""
+        cap = self._limits.keep_alive_max_s
+        if 0 < packet.keep_alive_s <= cap:
+            return packet.keep_alive_s, None
+        return cap, cap if packet.protocol_version == 5 else None
+
+    def _announcements(self, client: Client, keep_alive_s: int | None) -> dict[int, object]:
+        packet = client.connect
+        assert packet is not None
+        if client.version < 5:
+            return {}
+        limits = self._limits
+        properties: dict[int, object] = {
+            PropertyId.RECEIVE_MAXIMUM: limits.receive_maximum,
+            PropertyId.MAXIMUM_PACKET_SIZE: limits.maximum_packet_size,
+            PropertyId.TOPIC_ALIAS_MAXIMUM: limits.topic_alias_maximum,
+        }
+        if limits.maximum_qos < 2:
+            properties[PropertyId.MAXIMUM_QOS] = limits.maximum_qos
+        if not limits.retain_available:
+            properties[PropertyId.RETAIN_AVAILABLE] = 0
+        if not packet.client_id:
+            properties[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client.client_id  # [MQTT-3.2.2-16]
+        if keep_alive_s is not None:
+            properties[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
+        if client.expiry_s != packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL, 0):
+            properties[PropertyId.SESSION_EXPIRY_INTERVAL] = client.expiry_s
+        properties.update(self._edge.authentication.connack_properties(client))
+        return properties
+
+    def _write_connack(self, client: Client, connack: Connack) -> None:
+        data = encode_packet(connack, client.version)
+        packet = client.connect
+        limit = packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0) if packet is not None else 0
+        if not limit or len(data) <= int(limit):  # type: ignore[call-overload]  # [MQTT-3.1.2-24]
+            self._edge.hot.write(client.conn, data, needs_lease=connack.reason_code == 0)
+
+    def refuse(self, client: Client, reason_code: int, properties: dict[int, object] | None = None) -> None:
+        """Write a CONNACK with an error in the client's own version, and close [MQTT-3.2.2-7]."""
+        edge = self._edge
+        edge.count_connect(reason_code)
+        if client.version == 5:
+            data = encode_packet(Connack(False, reason_code, properties or {}), 5)
+        else:
+            code = connect_return_code(ReasonCode(reason_code))
+            data = encode_packet(Connack(False, code, {}), client.version) if code is not None else b""
+        edge.end(client, data)
+
+    # --- the end
+
+    def disconnect(self, client: Client, first_byte: int, body: bytes) -> None:
+        """DISCONNECT of the client: 0x00 discards the will [MQTT-3.14.4-3]; the expiry may change, not from 0."""
+        packet = decode_packet(first_byte, body, client.version, self._codec_limits)
+        assert isinstance(packet, Disconnect)
+        expiry = packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL) if client.version == 5 else None
+        changed = -1
+        if expiry is not None:
+            changed = min(int(expiry), self._limits.session_expiry_max_s or NO_EXPIRY_INTERVAL)  # type: ignore[call-overload]
+            if changed and not client.expiry_s:
+                raise RemoteProtocolError("session expiry 0 cannot be raised at DISCONNECT")  # section 3.14.2.2.2
+        client.clean = packet.reason_code == 0
+        # The report leaves before the socket closes: what the primary took has happened.
+        self._report(client, clean=client.clean, expiry_s=changed)
+        self._edge.end(client)
+
+    def ended(self, client: Client) -> None:
+        """A connection is gone without DISCONNECT, or after one that was reported."""
+        if client in self._waiting:
+            self._waiting.remove(client)
+        if client.phase == Phase.OPEN:
+            self._report(client, clean=False)
+        client.phase = Phase.ENDED
+
+    def _report(self, client: Client, *, clean: bool, expiry_s: int = -1) -> None:
+        edge = self._edge
+        client.phase = Phase.ENDED
+        request = CloseSession(
+            edge.requests.next_number(), client.partition, 0, client.client_id, client.owner_epoch, clean, expiry_s
+        )
+        try:
+            edge.requests.ask(request, lambda _: None, edge.now)
+        except RequestsFull:
+            edge.count_disconnect("reports_dropped")
+
+    def kick(self, node: str, order: KickSession) -> None:
+        """Another connection owns the client ID [MQTT-3.1.4-3]: say so, close, and answer."""
+        edge = self._edge
+        client = edge.client(order.connection)
+        clean = False
+        if client is not None and client.client_id == order.client_id and client.owner_epoch <= order.owner_epoch:
+            clean = client.clean
+            edge.count_disconnect("taken_over")
+            client.phase = Phase.ENDED
+            edge.disconnect(client, ReasonCode.SESSION_TAKEN_OVER)
+        edge.tell(node, SessionKicked(order.request, order.client_id, clean))
+
+
+def _will(packet: Connect) -> Will | None:
+    will = packet.will
+    if will is None:
+        return None
+    properties = dict(will.properties)
+    delay_s = int(properties.pop(PropertyId.WILL_DELAY_INTERVAL, 0))  # type: ignore[call-overload]
+    expiry_s = int(properties.pop(PropertyId.MESSAGE_EXPIRY_INTERVAL, NO_EXPIRY_INTERVAL))  # type: ignore[call-overload]
+    block = _without_length(encode_block(properties)) if properties else b""
+    return Will(will.topic_name, will.payload, will.qos, will.retain, block, delay_s, expiry_s)
+
+
+def _without_length(block: bytes) -> bytes:
+    """Strip the varint length of a property block."""
+    at = 0
+    while block[at] & 0x80:
+        at += 1
+    return block[at + 1 :]

@@ -1,0 +1,110 @@
+"""Subscriptions of this edge's ephemeral sessions: the trie, the merged subscribers of a topic, shared members.
+
+Overlapping subscriptions of one connection give one copy: highest QoS, all identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4].
+"""
+
+from collections.abc import Callable
+
+from edge.client import Client
+from edge.hot.state import Sub
+from mqtt.topic_trie import TopicTrie
+from mqtt.topics import parse_shared
+from wire.messages import Subscription
+
+__all__ = ["EphemeralSubscriptions"]
+
+_IDENTIFIER = b"\x0b"
+
+
+class EphemeralSubscriptions:
+    """Local subscriptions; ``on_change`` is told every filter whose subscribers changed."""
+
+    def __init__(self, on_change: Callable[[str], None]) -> None:
+        self._on_change = on_change
+        self._trie = TopicTrie()
+        self._groups: dict[bytes, dict[int, tuple[Client, Subscription]]] = {}
+        self._turn: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._trie) + sum(len(members) for members in self._groups.values())
+
+    def add(self, client: Client, subscription: Subscription) -> None:
+        """Add or replace a subscription."""
+        shared = parse_shared(subscription.topic_filter)
+        if shared is not None:
+            share = f"{shared[0]}/{shared[1]}".encode()
+            self._groups.setdefault(share, {})[client.number] = (client, subscription)
+            return
+        self._trie.add(subscription.topic_filter, client.number, (client, subscription))
+        self._on_change(subscription.topic_filter)
+
+    def remove(self, client: Client, name: str) -> None:
+        """Remove a subscription."""
+        shared = parse_shared(name)
+        if shared is not None:
+            share = f"{shared[0]}/{shared[1]}".encode()
+            members = self._groups.get(share, {})
+            members.pop(client.number, None)
+            if not members:
+                self._groups.pop(share, None)
+                self._turn.pop(share, None)
+            return
+        self._trie.remove(name, client.number)
+        self._on_change(name)
+
+    def subscribers(self, topic: str) -> tuple[Sub, ...]:
+        """Return the subscribers of a topic, one per connection."""
+        matches: list[tuple[Client, Subscription]] = self._trie.match(topic)
+        if not matches:
+            return ()
+        merged: dict[int, tuple[Client, list[Subscription]]] = {}
+        for client, subscription in matches:
+            merged.setdefault(client.number, (client, []))[1].append(subscription)
+        return tuple(merged_subscriber(client, subscriptions) for client, subscriptions in merged.values())
+
+    def members(self, share: bytes) -> int:
+        """Return how many local members a shared group has."""
+        return len(self._groups.get(share, ()))
+
+    def pick(self, share: bytes) -> Sub | None:
+        """Return the next local member of a shared group, round robin; None if there is none."""
+        members = self._groups.get(share)
+        if not members:
+            return None
+        numbers = sorted(members)
+        turn = self._turn.get(share, 0)
+        for offset in range(len(numbers)):
+            client, subscription = members[numbers[(turn + offset) % len(numbers)]]
+            if not client.conn.closed:
+                self._turn[share] = (turn + offset + 1) % len(numbers)
+                return merged_subscriber(client, [subscription])
+        return None
+
+
+def merged_subscriber(client: Client, subscriptions: list[Subscription]) -> Sub:
+    """Return one subscriber for all matching subscriptions of a connection."""
+    if len(subscriptions) == 1:
+        one = subscriptions[0]
+        return Sub(client.conn, one.qos, one.no_local, one.retain_as_published, identifier_properties(subscriptions))
+    return Sub(
+        client.conn,
+        max(subscription.qos for subscription in subscriptions),
+        all(subscription.no_local for subscription in subscriptions),
+        any(subscription.retain_as_published for subscription in subscriptions),
+        identifier_properties(subscriptions),
+    )
+
+
+def identifier_properties(subscriptions: list[Subscription]) -> bytes:
+    """Return the Subscription Identifier properties of a copy, encoded."""
+    encoded = bytearray()
+    for subscription in subscriptions:
+        value = subscription.identifier
+        if not value:
+            continue
+        encoded += _IDENTIFIER
+        while value > 0x7F:
+            encoded.append(value & 0x7F | 0x80)
+            value >>= 7
+        encoded.append(value)
+    return bytes(encoded)

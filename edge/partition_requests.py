@@ -1,0 +1,133 @@
+"""Requests of this edge to partitions: kept until answered, sent again in order when a partition gets a new primary.
+
+Every one of them is idempotent at the partition. A request leaves only when this node's map names a primary and its
+link exists; before that it waits here, bounded. Rules: docs/adr/0003-cluster-map-leases-completion.md (completion).
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from wire.cluster_map import ClusterMap
+from wire.messages import Control
+
+__all__ = ["PartitionRequests", "RequestsFull"]
+
+RETRY_S = 0.5  # after "moved" without a newer map here, and for what was never answered
+
+
+class RequestsFull(Exception):
+    """Too many requests are unanswered: refuse the client, keep nothing."""
+
+
+class _Request(Protocol):
+    request: int
+    partition: int
+    partition_epoch: int
+
+
+class _Pending:
+    __slots__ = ("message", "on_answer", "retry_at", "sent_epoch")
+
+    def __init__(self, message: Control, on_answer: Callable[[Control], None]) -> None:
+        self.message = message
+        self.on_answer = on_answer
+        self.sent_epoch = -1  # partition_epoch under which it left; -1: not yet
+        self.retry_at = float("inf")
+
+
+class PartitionRequests:
+    """All unanswered requests, by partition, in order."""
+
+    def __init__(
+        self, cluster_map: Callable[[], ClusterMap], tell: Callable[[str, Control], bool], requests_max: int
+    ) -> None:
+        self._map = cluster_map
+        self._tell = tell
+        self._max = requests_max
+        self._next = 0
+        self._pending: dict[int, dict[int, _Pending]] = {}  # partition -> request -> pending
+        self._where: dict[int, int] = {}  # request -> partition
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def next_number(self) -> int:
+        """Return a number for the next request."""
+        self._next += 1
+        return self._next
+
+    def ask(self, message: Control, on_answer: Callable[[Control], None], now: float) -> None:
+        """Send a request to its partition's primary, now or when there is one.
+
+        Args:
+            message: With ``request`` from ``next_number`` and ``partition``; its epoch is filled in here.
+            on_answer: Called once with the answer; never for "moved".
+            now: For the retry.
+        Raises:
+            RequestsFull: Nothing was kept.
+        """
+        if len(self._where) >= self._max:
+            raise RequestsFull
+        partition: int = message.partition  # type: ignore[union-attr]
+        number: int = message.request  # type: ignore[union-attr]
+        pending = _Pending(message, on_answer)
+        self._pending.setdefault(partition, {})[number] = pending
+        self._where[number] = partition
+        self._send(partition, pending, now)
+
+    def _send(self, partition: int, pending: _Pending, now: float) -> None:
+        cluster_map = self._map()
+        pending.retry_at = now + RETRY_S
+        if partition >= len(cluster_map.partitions):
+            return
+        placement = cluster_map.partitions[partition]
+        if not placement.primary:
+            return
+        pending.message.partition_epoch = placement.epoch  # type: ignore[union-attr]
+        if self._tell(placement.primary, pending.message):
+            pending.sent_epoch = placement.epoch
+            pending.retry_at = float("inf")
+
+    def answered(self, number: int, answer: Control) -> bool:
+        """Take an answer; False if nobody waits for it."""
+        partition = self._where.pop(number, None)
+        if partition is None:
+            return False
+        pending = self._pending[partition].pop(number)
+        pending.on_answer(answer)
+        return True
+
+    def moved(self, number: int, now: float) -> None:
+        """The node asked is not the primary at that epoch: ask again when the map here changes, or soon."""
+        partition = self._where.get(number)
+        if partition is not None:
+            pending = self._pending[partition][number]
+            pending.sent_epoch = -1
+            pending.retry_at = now + RETRY_S / 10
+
+    def placement_changed(self, partition: int, now: float) -> None:
+        """The map names another primary or epoch: send everything unanswered again, in order."""
+        for pending in list(self._pending.get(partition, {}).values()):
+            self._send(partition, pending, now)
+
+    def node_ready(self, node: str, now: float) -> None:
+        """A link to a storage node was made: send what waited for it."""
+        placements = self._map().partitions
+        for partition, requests in self._pending.items():
+            if partition < len(placements) and placements[partition].primary == node:
+                for pending in list(requests.values()):
+                    if pending.sent_epoch < 0:
+                        self._send(partition, pending, now)
+
+    def tick(self, now: float) -> None:
+        """Send again what could not be sent."""
+        for partition, requests in self._pending.items():
+            for pending in list(requests.values()):
+                if pending.retry_at <= now:
+                    self._send(partition, pending, now)
+
+    def cancel(self, number: int) -> None:
+        """Nobody waits any more (a question without effect, such as a retained read)."""
+        partition = self._where.pop(number, None)
+        if partition is not None:
+            self._pending[partition].pop(number, None)

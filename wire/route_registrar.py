@@ -1,0 +1,183 @@
+"""Keep one sender's filters registered at the owners of their shards; say when a filter's route stands everywhere.
+
+The sender is an edge (partition -1) or a partition. A filter *stands* when every shard it belongs to has answered
+AddRoutes; whoever needs it before waits for that, whoever asked first. Owners change: reports and pending requests go
+to the new one. Sans-IO. Rules: docs/adr/0003-cluster-map-leases-completion.md.
+"""
+
+from collections.abc import Callable
+
+from mqtt.topics import parse_shared
+from wire.cluster_map import ClusterMap
+from wire.messages import AddRoutes, Control, RemoveRoutes, RouteEntry, RoutesAdded, SenderReport
+
+__all__ = ["RouteRegistrar"]
+
+REPEAT_S = 2.0  # an unanswered AddRoutes is sent again this often
+REPORT_ROUTES_MAX = 5_000  # filters in one piece of a report
+
+
+class RouteRegistrar:
+    """Filters of one sender.
+
+    Args:
+        partition: -1 for an edge.
+        sender_epoch: The edge's incarnation, or the partition_epoch.
+        tell: Sends to a router.
+        cluster_map: The map as of now.
+        on_standing: Told the filters whose routes stand everywhere now.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        sender_epoch: int,
+        tell: Callable[[str, Control], None],
+        cluster_map: Callable[[], ClusterMap],
+        on_standing: Callable[[list[str]], None],
+    ) -> None:
+        self._partition = partition
+        self._sender_epoch = sender_epoch
+        self._tell = tell
+        self._map = cluster_map
+        self._on_standing = on_standing
+        self._holders: dict[str, int] = {}  # filter, $share included -> how many hold it
+        self._standing: set[str] = set()
+        self._pending: dict[str, set[int]] = {}  # filter -> shards that have not answered
+        self._asked: dict[int, tuple[int, list[str], float]] = {}  # request -> shard, filters, when to ask again
+        self._version = 0
+        self._request = max(partition, 0) << 32  # an answer names its partition
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def stands(self, name: str) -> bool:
+        """True if the filter's route stands at all its shards."""
+        return name in self._standing
+
+    def hold(self, names: list[str], now: float) -> list[str]:
+        """Hold filters; return those whose routes do not stand yet."""
+        fresh = []
+        for name in names:
+            self._holders[name] = self._holders.get(name, 0) + 1
+            if name not in self._standing and name not in self._pending:
+                fresh.append(name)
+        self._ask_all(fresh, now)
+        return [name for name in names if name not in self._standing]
+
+    def release(self, names: list[str]) -> None:
+        """Let go of filters; a route that nobody holds is removed, lazily."""
+        gone = []
+        for name in names:
+            self._holders[name] -= 1
+            if self._holders[name] == 0:
+                del self._holders[name]
+                self._standing.discard(name)
+                self._pending.pop(name, None)
+                gone.append(name)
+        for shard, left in sorted(self._by_shard(gone).items()):
+            placement = self._map().shards[shard]
+            self._version += 1
+            entries = [self._entry(name) for name in left]
+            self._tell(
+                placement.owner,
+                RemoveRoutes(shard, placement.epoch, self._partition, self._sender_epoch, self._version, entries),
+            )
+
+    def _entry(self, name: str) -> RouteEntry:
+        shared = parse_shared(name)
+        if shared is None:
+            return RouteEntry(name)
+        return RouteEntry(shared[1], shared[0], self._holders.get(name, 0))
+
+    def _by_shard(self, names: list[str]) -> dict[int, list[str]]:
+        placed: dict[int, list[str]] = {}
+        for name in names:
+            for shard in self._map().shards_for_filter(self._entry(name).topic_filter):
+                placed.setdefault(shard, []).append(name)
+        return placed
+
+    def _ask_all(self, names: list[str], now: float) -> None:
+        by_shard = self._by_shard(names)
+        for shard, some in by_shard.items():
+            for name in some:
+                self._pending.setdefault(name, set()).add(shard)
+        for shard, some in sorted(by_shard.items()):
+            self._ask(shard, some, now)
+
+    def _ask(self, shard: int, names: list[str], now: float) -> None:
+        placement = self._map().shards[shard]
+        self._version += 1
+        self._request += 1
+        self._asked[self._request] = (shard, names, now + REPEAT_S)
+        entries = [self._entry(name) for name in names]
+        self._tell(
+            placement.owner,
+            AddRoutes(
+                self._request, shard, placement.epoch, self._partition, self._sender_epoch, self._version, entries
+            ),
+        )
+
+    def _ask_again(self, request: int, now: float) -> None:
+        shard, names, _ = self._asked.pop(request)
+        left = [name for name in names if shard in self._pending.get(name, ())]
+        if left:
+            self._ask(shard, left, now)
+
+    def tick(self, now: float) -> None:
+        """Ask again what was not answered."""
+        for request in [request for request, (_, _, when) in self._asked.items() if when <= now]:
+            self._ask_again(request, now)
+
+    def placement_changed(self, shards: set[int], now: float) -> None:
+        """These shards have another owner or epoch: ask it for what is pending."""
+        for request in [request for request, (shard, _, _) in self._asked.items() if shard in shards]:
+            self._ask_again(request, now)
+
+    def jurisdiction_changed(self, now: float) -> None:
+        """Filters belong to other shards now: every one must stand at its new ones."""
+        self._asked.clear()
+        self._pending.clear()
+        self._standing.clear()
+        self._ask_all(sorted(self._holders), now)
+
+    def reports(self) -> dict[int, list[SenderReport]]:
+        """Return, per shard, every filter that its owner should know, pending ones included."""
+        by_shard = self._by_shard(sorted(self._holders))
+        self._version += 1
+        reports = {}
+        for shard in range(len(self._map().shards)):
+            names = by_shard.get(shard, [])
+            pieces = [names[at : at + REPORT_ROUTES_MAX] for at in range(0, len(names), REPORT_ROUTES_MAX)] or [[]]
+            reports[shard] = [
+                SenderReport(
+                    self._partition,
+                    self._sender_epoch,
+                    self._version,
+                    [self._entry(name) for name in piece],
+                    number == 0,
+                    number == len(pieces) - 1,
+                )
+                for number, piece in enumerate(pieces)
+            ]
+        return reports
+
+    def added(self, answer: RoutesAdded) -> None:
+        """An owner says that no edge holds a cached answer without these routes any more."""
+        asked = self._asked.get(answer.request)
+        if asked is None or self._map().shards[answer.shard].epoch != answer.shard_epoch:
+            return
+        del self._asked[answer.request]
+        shard, names, _ = asked
+        standing = []
+        for name in names:
+            pending = self._pending.get(name)
+            if pending is None:
+                continue
+            pending.discard(shard)
+            if not pending:
+                del self._pending[name]
+                self._standing.add(name)
+                standing.append(name)
+        if standing:
+            self._on_standing(standing)
