@@ -34,6 +34,7 @@ class MemberProcess:
             pass_fds=pass_fds,
         )
         self.port = 0
+        self.ready_at = 0.0
 
     @property
     def pid(self) -> int:
@@ -117,7 +118,8 @@ class Cluster:
             seeds = (self.seed,) if self.members else ()
         settings = {"bind": "127.0.0.1:0", "seeds": seeds, "profile": self.profile, "key_file": str(path)}
         member = self.members[name] = MemberProcess(name, settings)
-        member.port = member.wait_for("ready", 30)["port"]
+        ready = member.wait_for("ready", 30)
+        member.port, member.ready_at = ready["port"], ready["at"]
         return member
 
     def start_many(self, count: int) -> None:

@@ -1,0 +1,254 @@
+"""The shell in one process: real sockets on loopback, hostile peers over TCP and UDP, events, keys."""
+
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from membership.admin import MemberKeys, rotate_keys
+from membership.events import NodeEvent, NodeJoin, NodeLeave, NodeUpdate, Resync
+from membership.exchange import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, seal_hello
+from membership.exchange_streams import ExchangeFailure
+from membership.gossip import Gossip
+from membership.key_requests import KeyRequest, KeyResponse
+from membership.keyring import KeyRing, generate_key, key_id, read_key_file, write_key_file
+from membership.members import MemberView
+from membership.metadata import NodeMetadata
+from membership.packets import Address
+from membership.settings import MembershipSettings
+
+KEY = generate_key()
+
+
+@contextlib.asynccontextmanager
+async def gossiping(
+    name: str, *seeds: Address, key: bytes = KEY, cluster: str = "c", folder: Path | None = None, events_max: int = 1024
+) -> AsyncIterator[Gossip]:
+    """Run one member for the length of a block."""
+    key_file = None
+    if folder is not None:
+        key_file = folder / f"{name}.keys"
+        write_key_file(key_file, [key])
+    settings = MembershipSettings(
+        cluster=cluster,
+        bind="127.0.0.1:0",
+        profile="local",
+        seeds=tuple(f"{host}:{port}" for host, port in seeds),
+        key_file=key_file,
+        events_max=events_max,
+    )
+    gossip = Gossip(settings, NodeMetadata(name, "edge", 1), key_ring=None if folder else KeyRing([key]))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(gossip.run)
+        yield gossip
+        nursery.cancel_scope.cancel()
+
+
+def address_of(gossip: Gossip) -> Address:
+    """Where a member listens."""
+    return next(view.address for view in gossip.members() if view.is_self)
+
+
+async def next_event(gossip: Gossip, kind: type[NodeEvent], within_s: float = 10.0) -> NodeEvent:
+    """Return the next event of a kind."""
+    with trio.fail_after(within_s):
+        async for event in gossip.events:
+            if isinstance(event, kind):
+                return event
+    raise AssertionError("no more events")
+
+
+async def test_join_update_leave() -> None:
+    """What a service sees of another member's life; the join within two seconds."""
+    async with gossiping("a") as first:
+        async with gossiping("b", address_of(first)) as second:
+            joined = await next_event(first, NodeJoin, within_s=2.0)
+            assert isinstance(joined, NodeJoin) and joined.member.name == "b"
+            await next_event(second, NodeJoin, within_s=2.0)
+            second.update_metadata(NodeMetadata("b", "edge", 1, zone="z9", load=0.5))
+            updated = await next_event(first, NodeUpdate)
+            assert isinstance(updated, NodeUpdate) and updated.member.metadata.zone == "z9"
+            assert first.state_age_s(updated.member) < 60
+            await second.leave()
+        left = await next_event(first, NodeLeave)
+        assert isinstance(left, NodeLeave) and left.member.state == "left"
+        assert {view.name: view.state for view in first.members()} == {"a": "alive", "b": "left"}
+
+
+async def test_other_cluster_and_other_key_do_not_join() -> None:
+    """Neither side takes anything, both count why."""
+    async with (
+        gossiping("a") as first,
+        gossiping("b", address_of(first), cluster="d") as other_cluster,
+        gossiping("e", address_of(first), key=generate_key()) as other_key,
+    ):
+        with trio.fail_after(10):
+            while not (first.counters()["dropped_wrong_cluster"] and first.counters()["dropped_unknown_key"]):
+                await trio.sleep(0.01)  # a poll of counters, bounded above
+        assert [len(each.members()) for each in (first, other_cluster, other_key)] == [1, 1, 1]
+
+
+async def test_service_that_does_not_listen_gets_one_resync() -> None:
+    """Events are bounded; what was dropped is counted and made up for by reading the members."""
+    async with gossiping("a", events_max=16) as first:
+        core, before = first, first._send_event.statistics().max_buffer_size
+        assert before == 16
+        view = first.members()[0]
+        for _ in range(40):
+            core._tell(NodeUpdate(view))
+        assert first.counters()["events_dropped"] == 24
+        for _ in range(16):
+            first.events.receive_nowait()
+        core._tell(NodeUpdate(view))
+        assert isinstance(first.events.receive_nowait(), Resync)
+        assert isinstance(first.events.receive_nowait(), NodeUpdate)
+
+
+async def test_udp_garbage_changes_nothing() -> None:
+    """Random, oversized and empty packets are counted; the member goes on."""
+    async with gossiping("a") as first, gossiping("b", address_of(first)) as second:
+        await next_event(first, NodeJoin)
+        before = first.members()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hostile:
+            for size in (0, 1, 56, 57, 500, 1400, 1401, 9000):
+                hostile.sendto(os.urandom(size), address_of(first))
+        with trio.fail_after(10):
+            while sum(count for name, count in first.counters().items() if name.startswith("dropped_")) < 8:
+                await trio.sleep(0.01)  # a poll of counters, bounded above
+        assert first.counters()["dropped_oversized"] == 2
+        assert [view.incarnation for view in first.members()] == [view.incarnation for view in before]
+        second.update_metadata(NodeMetadata("b", "edge", 1, zone="still here"))
+        await next_event(first, NodeUpdate)
+
+
+async def answer_to(address: Address, data: bytes) -> bytes:
+    """Send bytes over TCP; return what comes back until the other side closes."""
+    received = b""
+    with trio.fail_after(10):
+        stream = await trio.open_tcp_stream(*address)
+        async with stream:
+            await stream.send_all(data)
+            with contextlib.suppress(trio.BrokenResourceError):
+                async for part in stream:
+                    received += part
+    return received
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        (HELLO_BYTES_MAX + 1).to_bytes(4, "big") + b"x",
+        (2**32 - 1).to_bytes(4, "big"),
+        (100).to_bytes(4, "big") + os.urandom(100),
+        (0).to_bytes(4, "big"),
+        b"",  # says nothing: closed after the strangers' time
+    ],
+)
+async def test_tcp_stranger_gets_nothing(data: bytes) -> None:
+    """No byte comes back before the key is proven, whatever is sent."""
+    async with gossiping("a") as first:
+        assert await answer_to(address_of(first), data) == b""
+        assert first.counters()["exchanges_refused"] == 1
+
+
+async def test_recorded_exchange_is_worth_nothing() -> None:
+    """A replayed hello is answered, unreadably; the replayed rest of the exchange is refused and changes nothing."""
+    async with gossiping("a") as first, gossiping("b", address_of(first)) as second:
+        await next_event(first, NodeJoin)
+        envelope, session = second._envelope, second._swim.local.session
+        hello = seal_hello(envelope, Hello("keys", b"c" * 16, session))
+        request = envelope.seal(b"anything", b"request\0keys\0" + b"c" * 16 + b"d" * 16)
+        frames = b"".join(len(frame).to_bytes(4, "big") + frame for frame in (hello, request))
+        before = first.key_ring.key_ids
+        answer = await answer_to(address_of(first), frames)
+        assert 0 < len(answer) < 200 < FRAME_BYTES_MAX
+        assert first.counters()["dropped_forged"] == 1
+        assert first.key_ring.key_ids == before
+
+
+async def test_key_rotation_reaches_files(tmp_path: Path) -> None:
+    """Install, use, remove on every member, each step written to its key file before it is said to be done."""
+    new = generate_key()
+    async with (
+        gossiping("a", folder=tmp_path) as first,
+        gossiping("b", address_of(first), folder=tmp_path) as second,
+    ):
+        await next_event(first, NodeJoin)
+        await next_event(second, NodeJoin)
+        report = await rotate_keys(first, "use", key_id=key_id(new))
+        assert not report.complete and "not installed on: a, b" in report.refused
+        assert (await rotate_keys(first, "install", key=new)).complete
+        assert not (await rotate_keys(second, "remove", key_id=key_id(KEY))).complete
+        assert (await rotate_keys(second, "use", key_id=key_id(new))).complete
+        report = await rotate_keys(first, "remove", key_id=key_id(KEY))
+        assert report.complete and report.sealing_counts == {key_id(new).hex(): 2}
+        for name in ("a", "b"):
+            assert read_key_file(tmp_path / f"{name}.keys") == [new]
+
+
+async def test_key_step_that_cannot_be_written_is_not_done(tmp_path: Path) -> None:
+    """A member whose disk refuses says no, by name, and keeps the key ring it would have after a restart."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    async with gossiping("a", folder=folder) as first:
+        (folder / "a.keys").unlink()
+        folder.rmdir()
+        report = await rotate_keys(first, "install", key=generate_key())
+        assert report.failed == ("a",) and "cannot write" in report.members[0].detail
+        assert first.key_ring.keys == [KEY]
+
+
+class FakeHolder:
+    """Members of which some do not answer."""
+
+    def __init__(self, silent: set[str], states: dict[str, str]) -> None:
+        self.silent, self.states, self.asked = silent, states, 0
+
+    def members(self) -> list[MemberView]:
+        """As gossip would list them."""
+        return [
+            MemberView(name, state, 1, ("h", 1), NodeMetadata(name, "edge", 1), 0.0, name == "a")  # type: ignore[arg-type]
+            for name, state in self.states.items()
+        ]
+
+    async def ask_keys(self, member: MemberView, request: KeyRequest) -> KeyResponse:  # noqa: ARG002
+        """Answer, or not."""
+        self.asked += 1
+        if member.name in self.silent:
+            raise ExchangeFailure("connect: timeout")
+        return KeyResponse(member.name, True, "changed", (key_id(KEY),), False)
+
+
+async def test_partial_success_is_a_failure_with_names(autojump_clock: trio.testing.MockClock) -> None:  # noqa: ARG001
+    """Live members are asked three times, dead ones once and named, left ones not at all."""
+    states = {"a": "alive", "b": "alive", "c": "suspect", "d": "dead", "e": "left"}
+    holder = FakeHolder({"b", "d"}, states)
+    report = await rotate_keys(holder, "install", key=KEY)
+    assert not report.complete
+    assert report.failed == ("b", "d")
+    assert [member.name for member in report.members] == ["a", "b", "c", "d"]
+    assert holder.asked == 1 + 3 + 1 + 1
+    assert report.members[1] == MemberKeys("b", "alive", False, "connect: timeout")
+
+
+async def test_use_is_refused_while_a_member_does_not_answer(autojump_clock: trio.testing.MockClock) -> None:  # noqa: ARG001
+    """Nobody knows whether it has the key; force goes ahead."""
+    holder = FakeHolder({"b"}, {"a": "alive", "b": "alive"})
+    assert "b" in (await rotate_keys(holder, "use", key_id=key_id(KEY))).refused
+    assert (await rotate_keys(holder, "use", key_id=key_id(KEY), force=True)).failed == ("b",)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("install", b"", b""), ("use", b"", b""), ("list", b"k", b""), ("remove", b"k", b"i")]
+)
+async def test_key_step_needs_its_arguments(arguments: tuple[str, bytes, bytes]) -> None:
+    """A mistake of the caller is no request to the members."""
+    operation, key, name = arguments
+    with pytest.raises(ValueError, match="takes"):
+        await rotate_keys(FakeHolder(set(), {"a": "alive"}), operation, key=key, key_id=name)  # type: ignore[arg-type]

@@ -1,0 +1,373 @@
+"""One SWIM core at a time: what it answers to whom."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from membership.envelope import BODY_BYTES_MAX
+from membership.events import (
+    LeaveRequested,
+    Left,
+    MessagesReceived,
+    MetadataChanged,
+    NodeJoin,
+    NodeLeave,
+    NodeUpdate,
+    Ready,
+    RecordsReceived,
+    SeedsResolved,
+    Superseded,
+    Tick,
+)
+from membership.metadata import NodeMetadata
+from membership.packets import (
+    MEMBERS_MAX,
+    Ack,
+    Alive,
+    Dead,
+    MemberRecord,
+    Message,
+    Nack,
+    Ping,
+    PingReq,
+    Suspect,
+    decode_messages,
+)
+from membership.profiles import LAN
+from membership.swim import Swim
+
+
+def metadata(name: str, process_incarnation: int = 1, zone: str = "") -> NodeMetadata:
+    """Describe a member."""
+    return NodeMetadata(name, "router", process_incarnation, zone=zone)
+
+
+def alive(number: int, incarnation: int = 1, *, session: int | None = None, process_incarnation: int = 1) -> Alive:
+    """Describe member ``m<number>`` as it would itself."""
+    session = 1000 + number if session is None else session
+    return Alive(incarnation, session, "10.0.0.1", 2000 + number, metadata(f"m{number}", process_incarnation))
+
+
+def swim(others: int = 0, incarnation: int = 5) -> Swim:
+    """Return member m0, joined with m1, m2, ..., its first news told."""
+    core = Swim(metadata("m0"), ("10.0.0.1", 2000), 1000, incarnation, LAN, Random(1), 0.0)
+    if others:
+        records = [MemberRecord("alive", alive(number)) for number in range(1, others + 1)]
+        core.handle(0.0, RecordsReceived(records, initiated=True))
+        core._news.__init__()  # type: ignore[misc]
+    return core
+
+
+def receive(core: Swim, sender: int, *messages: Message, now: float = 0.1) -> Ready:
+    """Hand over one datagram."""
+    return core.handle(now, MessagesReceived(1000 + sender, list(messages)))
+
+
+def sent(ready: Ready) -> list[tuple[int, Message]]:
+    """List (to which member, message) of all datagrams."""
+    return [(out.recipient_session - 1000, each) for out in ready.messages for each in decode_messages(out.body)]
+
+
+def advance(core: Swim, ready: Ready, until: float) -> list[tuple[int, Message]]:
+    """Fire every timer in time; return what was sent."""
+    messages = []
+    while ready.next_deadline <= until:
+        ready = core.handle(ready.next_deadline, Tick())
+        messages += sent(ready)
+    return messages
+
+
+def state(core: Swim, number: int) -> str:
+    """How the core sees a member."""
+    member = core.members.get(f"m{number}")
+    return member.state if member else "unknown"
+
+
+def test_ping_is_answered_with_its_sequence() -> None:
+    """SWIM section 3.1."""
+    assert (1, Ack(77)) in sent(receive(swim(2), 1, Ping(77, "m0")))
+
+
+def test_ping_for_another_is_not_answered() -> None:
+    """A process that took over an address does not speak for its predecessor."""
+    assert sent(receive(swim(2), 1, Ping(77, "m9"))) == []
+
+
+def test_relay_passes_ack_on_and_nacks_in_time() -> None:
+    """Lifeguard section IV.A: the relay says that it is there although the target is not."""
+    core = swim(3)
+    ready = receive(core, 1, PingReq(50, "m2"))
+    [(to, ping)] = sent(ready)
+    assert to == 2 and isinstance(ping, Ping)
+    assert (1, Nack(50)) in advance(core, ready, 0.5)
+    assert (1, Ack(50)) in sent(receive(core, 2, Ack(ping.sequence), now=0.6))  # late, still passed on
+    assert sent(receive(core, 2, Ack(ping.sequence), now=0.7)) == []  # once
+
+
+def test_relay_takes_acks_of_its_target_alone() -> None:
+    """Another member cannot answer for it."""
+    core = swim(3)
+    [(_, ping)] = sent(receive(core, 1, PingReq(50, "m2")))
+    assert isinstance(ping, Ping)
+    assert sent(receive(core, 3, Ack(ping.sequence))) == []
+
+
+def test_relay_nacks_at_once_what_it_does_not_know() -> None:
+    """It cannot probe a member it never heard of; the prober should not doubt itself for that."""
+    assert sent(receive(swim(2), 1, PingReq(50, "m9"))) == [(1, Nack(50))]
+
+
+def probe_until_failed(core: Swim) -> tuple[int, float]:
+    """Let one round pass without any ack; return the target and the time of judgement."""
+    now = core.handle(0.0, SeedsResolved(())).next_deadline
+    while True:
+        ready = core.handle(now, Tick())
+        pings = [(to, each) for to, each in sent(ready) if isinstance(each, Ping)]
+        if pings:
+            break
+        now = ready.next_deadline
+    target = pings[0][0]
+    while state(core, target) == "alive":
+        now = ready.next_deadline
+        ready = core.handle(now, Tick())
+    return target, now
+
+
+def test_missed_round_makes_a_suspect_and_lowers_our_health() -> None:
+    """No ack, and of three relays no nack either: the target is suspect, and we doubt ourselves."""
+    core = swim(5)
+    target, _ = probe_until_failed(core)
+    assert state(core, target) == "suspect"
+    assert core.health.score == 3
+
+
+def test_refutation_needs_a_higher_incarnation() -> None:
+    """SWIM section 4.2: alive overrides suspect only when newer."""
+    core = swim(5)
+    receive(core, 1, Suspect("m2", 1, "m1"))
+    receive(core, 3, alive(2, 1))
+    assert state(core, 2) == "suspect"
+    ready = receive(core, 3, alive(2, 2))
+    assert state(core, 2) == "alive"
+    assert [type(event) for event in ready.events] == [NodeUpdate]
+
+
+def test_old_suspicion_and_death_change_nothing() -> None:
+    """SWIM section 4.2: what is said of a lower incarnation is past."""
+    core = swim(5)
+    receive(core, 3, alive(2, 7))
+    assert receive(core, 1, Suspect("m2", 6, "m1"), Dead("m2", 6, "m1")).events == ()
+    assert state(core, 2) == "alive"
+
+
+def test_dead_overrides_and_only_a_newer_alive_revives() -> None:
+    """SWIM section 4.2, with the event a service sees."""
+    core = swim(5)
+    ready = receive(core, 1, Dead("m2", 1, "m1"))
+    assert isinstance(ready.events[0], NodeLeave) and ready.events[0].member.state == "dead"
+    assert receive(core, 1, alive(2, 1)).events == ()
+    assert isinstance(receive(core, 1, alive(2, 2)).events[0], NodeJoin)
+
+
+def test_own_goodbye_is_left_not_dead() -> None:
+    """A member that says so itself has left."""
+    core = swim(5)
+    receive(core, 2, Dead("m2", 1, "m2"))
+    assert state(core, 2) == "left"
+
+
+@pytest.mark.parametrize("accusation", [Suspect("m0", 5, "m1"), Dead("m0", 5, "m1")])
+def test_accusation_of_us_is_refuted(accusation: Message) -> None:
+    """We raise our incarnation above the accusation's and say so; and we doubt ourselves."""
+    core = swim(5)
+    receive(core, 1, accusation)
+    assert core.local.incarnation == 6
+    assert core.health.score == 1
+    news = [each for _, each in sent(core.handle(0.31, Tick()))]
+    assert any(isinstance(each, Alive) and each.incarnation == 6 for each in news)
+
+
+def test_stale_accusation_is_answered_directly() -> None:
+    """An accuser that missed our refutation hears it again, also when gossip is done telling it."""
+    core = swim(5)
+    ready = receive(core, 1, Suspect("m0", 4, "m1"))
+    assert core.local.incarnation == 5
+    assert any(to == 1 and isinstance(each, Alive) and each.incarnation == 5 for to, each in sent(ready))
+
+
+def test_ping_of_a_suspect_tells_it_so() -> None:
+    """Lifeguard section IV.C, buddy system: whoever is probed while suspect can refute at once."""
+    core = swim(5)
+    receive(core, 1, Suspect("m2", 1, "m1"))
+    core._news.__init__()  # type: ignore[misc]
+    messages = sent(receive(core, 2, Ping(9, "m0")))
+    assert (2, Suspect("m2", 1, "m0")) in messages
+
+
+def test_member_thought_dead_is_told_so() -> None:
+    """A member that lives although we hold it dead can come back by one refutation."""
+    core = swim(5)
+    receive(core, 1, Dead("m2", 1, "m1"))
+    core._news.__init__()  # type: ignore[misc]
+    assert (2, Dead("m2", 1, "m0")) in sent(receive(core, 2, Ping(9, "m0")))
+
+
+def test_exchange_suspects_what_the_other_side_holds_dead() -> None:
+    """A full exchange kills nobody: the dead of the other side may still refute; its unknown dead are ignored."""
+    core = swim(5)
+    records = [MemberRecord("dead", alive(2)), MemberRecord("dead", alive(9)), MemberRecord("left", alive(3))]
+    core.handle(1.0, RecordsReceived(records, initiated=True))
+    assert [state(core, number) for number in (2, 9, 3)] == ["suspect", "unknown", "left"]
+
+
+def test_newcomer_learns_of_its_own_past_first() -> None:
+    """Restarted with a lower incarnation than its former process reached, it goes above that one."""
+    core = swim(incarnation=2)
+    records = [MemberRecord("alive", alive(1)), MemberRecord("dead", alive(0, 40, session=77))]
+    core.handle(1.0, RecordsReceived(records, initiated=True))
+    assert core.local.incarnation > 40
+    assert not core.local.silent
+
+
+def test_newer_process_with_our_name_silences_us() -> None:
+    """Two processes with one name do not quarrel: the older one stops, and the service is told."""
+    core = swim(5)
+    ready = receive(core, 1, alive(0, 900, session=77, process_incarnation=2))
+    assert ready.events == (Superseded(2),)
+    assert core.handle(50.0, Tick()) == Ready()
+
+
+def test_older_process_with_our_name_does_not_silence_us() -> None:
+    """The newer process stays, and is above what the older one says."""
+    core = swim(5)
+    receive(core, 1, alive(0, 900, session=77, process_incarnation=0))
+    assert not core.local.silent
+    assert core.local.incarnation == 901
+
+
+def test_session_belongs_to_one_name() -> None:
+    """Nobody takes over another member's session, or ours."""
+    core = swim(3)
+    receive(core, 1, alive(9, session=1002), alive(8, session=1000), alive(1, 5, session=1002))
+    assert (state(core, 9), state(core, 8)) == ("unknown", "unknown")
+    assert core.members.get("m1").session == 1001  # type: ignore[union-attr]
+
+
+def test_members_are_bounded() -> None:
+    """Beyond the bound newcomers are refused and counted."""
+    core = swim(2)
+    for number in range(10, MEMBERS_MAX + 20):
+        receive(core, 1, alive(number))
+    assert len(core.members) == MEMBERS_MAX - 1
+    assert core.counters["refused_member"] > 0
+
+
+def test_metadata_is_told_at_most_once_per_interval() -> None:
+    """Load changes all the time; the newest goes out when the interval is over."""
+    core = swim(3)
+    for step in range(10):
+        core.handle(0.01 * step, MetadataChanged(metadata("m0", zone=f"z{step}")))
+    assert core.local.incarnation == 6
+    now = 0.0
+    while core.local.metadata.zone != "z9":
+        now = core.handle(now, Tick()).next_deadline
+    assert core.local.incarnation == 7
+    assert now <= 1.1
+
+
+def test_metadata_cannot_rename() -> None:
+    """A member's name is for life."""
+    with pytest.raises(ValueError, match="name"):
+        swim(1).handle(0.0, MetadataChanged(metadata("m7")))
+
+
+def test_leave_is_told_then_silence() -> None:
+    """Graceful leave: news of it goes out, then nothing is answered."""
+    core = swim(3)
+    now = core.handle(0.2, LeaveRequested()).next_deadline
+    told: list[tuple[int, Message]] = []
+    while not core.local.silent:
+        ready = core.handle(now, Tick())
+        told += sent(ready)
+        now = ready.next_deadline
+    assert ready.events == (Left(),)
+    assert {to for to, each in told if isinstance(each, Dead) and each.accuser == "m0"} == {1, 2, 3}
+    assert receive(core, 1, Ping(1, "m0")) == Ready()
+
+
+def test_pause_of_our_own_judges_nobody() -> None:
+    """Stopped for a minute, we neither fail the running probe nor end a suspicion; everything waits as if no time
+    had passed."""
+    core = swim(5)
+    target, now = probe_until_failed(core)
+    ready = core.handle(now + 60, Tick())
+    assert not [event for event in ready.events if isinstance(event, NodeLeave)]
+    assert state(core, target) == "suspect"
+    assert core.counters["pauses"] == 1
+
+
+def test_dead_are_forgotten_after_their_retention() -> None:
+    """Tombstones do not pile up."""
+    core = swim(5)
+    receive(core, 1, Dead("m2", 1, "m1"))
+    now = 0.2
+    while now < LAN.dead_retention_s * 1.2:
+        for member in core.members.live:  # the others stay alive
+            core.members.set_state(member, "alive", now)
+        now = core.handle(now, Tick()).next_deadline
+    assert state(core, 2) == "unknown"
+
+
+def test_join_asks_seeds_until_one_answers() -> None:
+    """Seeds are asked again with growing pauses; ourselves never."""
+    core = swim()
+    ready = core.handle(0.0, SeedsResolved((("10.0.0.1", 2000), ("10.0.0.9", 1))))
+    asked = [exchange.address for exchange in ready.exchanges]
+    now = ready.next_deadline
+    while now < 10:
+        ready = core.handle(now, Tick())
+        asked += [exchange.address for exchange in ready.exchanges]
+        now = ready.next_deadline
+    assert set(asked) == {("10.0.0.9", 1)}
+    assert 3 <= len(asked) <= 6
+
+
+NAMES = st.sampled_from(["m0", "m1", "m2", "m3", "m9"])
+INCARNATIONS = st.integers(0, 8) | st.integers(0, 2**63 - 1)
+MESSAGES = (
+    st.builds(Ping, st.integers(0, 9), NAMES)
+    | st.builds(Ack, st.integers(0, 9))
+    | st.builds(Nack, st.integers(0, 9))
+    | st.builds(PingReq, st.integers(0, 9), NAMES)
+    | st.builds(Suspect, NAMES, INCARNATIONS, NAMES)
+    | st.builds(Dead, NAMES, INCARNATIONS, NAMES)
+    | st.builds(
+        Alive,
+        INCARNATIONS,
+        st.sampled_from([1000, 1001, 1002, 7]),
+        st.just("10.0.0.1"),
+        st.just(1),
+        st.builds(NodeMetadata, NAMES, st.just("edge"), st.integers(0, 3)),
+    )
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.integers(1, 3), MESSAGES, st.floats(0, 2)), max_size=40))
+def test_any_messages_of_a_member(steps: list[tuple[int, Message, float]]) -> None:
+    """Whatever members say, in any order: nothing is raised, incarnations of live members never fall, packets and
+    tables keep their bounds, and sessions stay unique."""
+    core, now = swim(3), 0.1
+    for sender, message, wait_s in steps:
+        before = {member.name: member.incarnation for member in core.members.all()}
+        for ready in (receive(core, sender, message, now=now), core.handle(now + wait_s, Tick())):
+            assert all(len(out.body) <= BODY_BYTES_MAX for out in ready.messages)
+            sent(ready)
+        now += wait_s
+        after = {member.name: member.incarnation for member in core.members.all()}
+        assert all(after[name] >= before[name] for name in before)
+        sessions = [member.session for member in core.members.all()]
+        assert len(set(sessions)) == len(sessions) <= 5
+        assert all(core.members.by_session(member.session) is member for member in core.members.all())
