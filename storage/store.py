@@ -1,38 +1,29 @@
-"""The one module that knows lsm-db: a store file whose hazards are out of reach.
+"""A store: one data file with its log, page sums, marker and lock, and the rules by which it is believed.
 
-Decides how the library is opened, written, read, synced and given up. What keys and values mean, when a sync is due
-(``storage/group_commit.py``) and what is repaired from where are others' business.
-
-Measured reasons, per hazard: methods on a closed handle crash the interpreter, so a closed store has none; a failed
-``begin`` leaves the transaction depth raised and later commits are lost without a word, so any exception reopens the
-file; pages have no checksum, so records carry one, pages get one (``storage/page_sums.py``) and a sentinel must exist;
-``mmap`` turns a full disk into a signal; the library's range delete returns wrong data and is never called; ``work``
-may spin unless called with the automerge count; at ``write_safety`` 2 it would sync twice per commit, holding the
-interpreter lock, so the log is synced here.
+Decides how a store is created, recognised, written, read, synced, reopened after a failure and refused. lsm-db and its
+hazards are in ``storage/lsm_file.py``; what keys and values mean and when a sync is due
+(``storage/group_commit.py``) are others' business, and so is repairing what is refused from a replica.
 """
 
 import contextlib
 import errno
 import fcntl
-import importlib.metadata
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import lsm
-
 from storage.acked_marker import AckedMarker
-from storage.page_sums import SUMS_SUFFIX, PageSums, sync_folder
+from storage.lsm_file import LsmFile, require_library
+from storage.page_sums import SUMS_SUFFIX, sync_folder
 from storage.record import RESERVED_PREFIX, decode_record, encode_record
 from storage.store_errors import (
     BatchUnknown,
     StoreBusy,
     StoreClosed,
     StoreDamaged,
-    StoreError,
     StoreFailed,
     StoreFull,
     StoreMismatch,
@@ -44,22 +35,10 @@ from storage.store_errors import (
 from storage.store_protocol import Batch, Row
 from storage.store_settings import StoreSettings
 
-__all__ = ["LSM_DB_VERSION", "Store", "StoreSync", "quarantine", "store_files"]
+__all__ = ["Store", "StoreSync", "quarantine", "store_files"]
 
-LSM_DB_VERSION = "0.7.3"  # two other distributions install a module of the same name
 FORMAT_VERSION = 1
 
-_AUTOMERGE = 4
-_OPTIONS = {
-    "write_safety": 1,  # the database file is synced at checkpoints, the log by us
-    "transaction_log": 1,
-    "multiple_processes": 0,  # halves the cost of a read; a second process still finds the file locked
-    "mmap": 0,  # a full disk would be SIGBUS
-    "autoflush": 4096,  # kB
-    "autocheckpoint": 16384,  # kB; with autoflush this bounds the log to replay: about 5 ms per MB
-    "automerge": _AUTOMERGE,  # never changed while data exists
-}
-_WORK_KB = 4096
 _SUFFIXES = ("-log", SUMS_SUFFIX, "-acked", "-lock")
 
 _META_KEY = RESERVED_PREFIX + b"\x00meta"
@@ -93,10 +72,8 @@ class Store:
         self.path = Path(path).absolute()
         self.settings = settings
         self.store_id = b""
-        self._sums = PageSums(self.path)
-        self._handle: Any = None  # the lsm.LSM; None once closed or failed
+        self._file = LsmFile(self.path)
         self._commit_no = 0
-        self._log_descriptor = -1
         self._lock_descriptor = -1
         self._marker: AckedMarker | None = None
         self._marker_synced_at = 0  # commit_no of the last sync that covered the marker
@@ -112,13 +89,13 @@ class Store:
             StoreBusy: It is open elsewhere.
             StoreUnavailable: The system refuses the folder or a file.
         """
-        _require_library()
+        require_library()
         return cls._open(Path(path), (cluster_id, node_id), settings)
 
     @classmethod
     def open_existing(cls, path: Path, settings: StoreSettings) -> "Store":
         """Open a store whoever it belongs to, for tools; never creates one. Raises what ``open`` raises."""
-        _require_library()
+        require_library()
         path = Path(path)
         if not path.exists():
             raise StoreUnavailable(f"store {path}: there is none")
@@ -151,16 +128,16 @@ class Store:
     @property
     def closed(self) -> bool:
         """Whether calls would raise StoreClosed."""
-        return self._handle is None
+        return not self._file.connected
 
     def write(self, batch: Batch, *, reclaiming: bool = False) -> int:
         """Commit a batch as one transaction; see ``KeyValueStore.write``."""
-        handle = self._require_handle()
-        rows = [(key, self._record(key, value)) for key, value in batch]
+        records = [(key, self._record(key, value)) for key, value in batch]
+        self._require_open()
         self.require_room(reclaiming=reclaiming)
         commit_no = self._commit_no + 1
         try:
-            self._transact(handle, rows, commit_no)
+            self._transact(records, commit_no)
         except BaseException as error:
             # The depth counter of the handle is wrong now: later commits would be visible here and nowhere else.
             self._reopen(f"{type(error).__name__}: {error}")
@@ -170,19 +147,9 @@ class Store:
         self._commit_no = commit_no
         return commit_no
 
-    def _transact(self, handle: Any, rows: list[tuple[bytes, bytes | None]], commit_no: int) -> None:
-        if handle.transaction_depth != 0:
-            raise RuntimeError("transaction depth is not 0")
-        handle.begin()
-        insert, delete = handle.insert, handle.delete
-        for key, record in rows:
-            if record is None:
-                delete(key)
-            else:
-                insert(key, record)
-        insert(_HEAD_KEY, encode_record(_HEAD_KEY, commit_no.to_bytes(8, "big")))
-        if not handle.commit() or handle.transaction_depth != 0:
-            raise RuntimeError("commit closed an inner transaction only")
+    def _transact(self, records: list[tuple[bytes, bytes | None]], commit_no: int) -> None:
+        head = encode_record(_HEAD_KEY, commit_no.to_bytes(8, "big"))
+        self._file.transact([*records, (_HEAD_KEY, head)])
 
     def _record(self, key: bytes, value: bytes | None) -> bytes | None:
         self._check_key(key)
@@ -213,28 +180,20 @@ class Store:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value, None if absent; by cursor, because ``fetch`` turns every error into "absent"."""
+        """Return the value, None if absent."""
         self._check_key(key)
-        return self._get(self._require_handle(), key)
+        return self._get(key)
 
-    def _get(self, handle: Any, key: bytes) -> bytes | None:
-        cursor = handle.cursor()
-        try:
-            if not _found(cursor, key, lsm.SEEK_EQ):
-                return None
-            found, record = cursor.key(), cursor.value()
-        except Exception as error:
-            raise StoreDamaged(self.path, str(error), key) from error
-        finally:
-            cursor.close()
-        return self._verified(found, record) if found == key else self._wrong_key(key)
+    def _get(self, key: bytes) -> bytes | None:
+        record = self._file.find(key)
+        return None if record is None else self._verified(key, record)
 
     def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
         """Return up to limit rows with start <= key < stop, ascending; see ``KeyValueStore.scan``."""
         stop = RESERVED_PREFIX if stop is None else min(stop, RESERVED_PREFIX)
         rows: list[Row] = []
         last_key = b""
-        with self._cursor_at(start, lsm.SEEK_GE, start) as records:
+        with self._file.records_from(start) as records:
             for key, record in records:
                 if key >= stop or len(rows) >= limit:
                     break
@@ -249,7 +208,7 @@ class Store:
         stop = RESERVED_PREFIX if stop is None else min(stop, RESERVED_PREFIX)
         rows: list[Row] = []
         last_key = b"\xff" * (self.settings.key_bytes_max + 1)
-        with self._cursor_at(stop, lsm.SEEK_LE, start, reverse=True) as records:
+        with self._file.records_from(stop, reverse=True) as records:
             for key, record in records:
                 if key == stop:
                     continue
@@ -264,24 +223,12 @@ class Store:
     def raw_scan(self, start: bytes, limit: int) -> list[Row]:
         """Return stored records from start on, unchecked and those of the store itself included: for the scrub."""
         rows: list[Row] = []
-        with self._cursor_at(start, lsm.SEEK_GE, start) as records:
+        with self._file.records_from(start) as records:
             for row in records:
                 rows.append(row)
                 if len(rows) >= limit:
                     break
         return rows
-
-    @contextlib.contextmanager
-    def _cursor_at(self, key: bytes, seek: int, start: bytes, *, reverse: bool = False) -> Iterator[Iterator[Row]]:
-        cursor = self._require_handle().cursor(reverse)
-        try:
-            yield iter(cursor) if _found(cursor, key, seek) else iter(())
-        except StoreError:
-            raise
-        except Exception as error:
-            raise StoreDamaged(self.path, f"{error} in the scan from {start.hex()}") from error
-        finally:
-            cursor.close()
 
     def _verified(self, key: bytes, record: bytes) -> bytes:
         value = decode_record(key, record)
@@ -289,15 +236,12 @@ class Store:
             raise StoreDamaged(self.path, "checksum of the record", key)
         return value
 
-    def _wrong_key(self, key: bytes) -> bytes:
-        raise StoreDamaged(self.path, "the cursor stands on another key", key)
-
     # -- durability ---------------------------------------------------------------------------------------------
 
     def sync_descriptor(self) -> int:
         """Return the own descriptor of the log; it changes when the store is reopened, so prefer ``begin_sync``."""
-        self._require_handle()
-        return self._log_descriptor
+        self._require_open()
+        return self._file.log_descriptor
 
     def begin_sync(self, *, marker: bool = False) -> StoreSync:
         """Prepare a sync that covers every commit so far, and the marker if asked or if it is a group behind."""
@@ -317,31 +261,30 @@ class Store:
         except OSError as error:
             raise SyncFailed(f"marker: {error}") from error
 
-    def flush(self) -> None:
-        """Write the memory tree out as a segment; for tests and for tools that end a load."""
-        handle = self._require_handle()
-        try:
-            handle.flush()
-        except Exception as error:
-            self._reopen(f"flush: {error}")
-
     def work(self) -> None:
         """Merge a little, for idle moments; holds the interpreter lock for some milliseconds."""
-        handle = self._require_handle()
+        self._maintain(self._file.work)
+
+    def flush(self) -> None:
+        """Write the memory tree out as a segment; for tools that end a load."""
+        self._maintain(self._file.flush)
+
+    def _maintain(self, task: Callable[[], None]) -> None:
+        self._require_open()
         try:
-            handle.work(_AUTOMERGE, _WORK_KB)  # fewer inputs than automerge can leave a merge that flush spins on
+            task()
         except Exception as error:
-            self._reopen(f"work: {error}")
+            self._reopen(f"maintenance: {error}")
 
     def close(self) -> None:
         """Sync the log, bring the marker up to it, close. What the library fails to flush here stays in the log."""
-        if self._handle is None:
+        if self.closed:
             return
         try:
             self.begin_sync(marker=True).run()
             self.acked(self._commit_no)
             self._open_marker().sync()
-            self._disconnect()
+            self._file.disconnect()
         except OSError as error:
             raise SyncFailed(f"marker: {error}") from error
         finally:
@@ -349,10 +292,9 @@ class Store:
 
     # -- opening, reopening, giving up --------------------------------------------------------------------------
 
-    def _require_handle(self) -> Any:
-        if self._handle is None:
+    def _require_open(self) -> None:
+        if self.closed:
             raise StoreClosed(f"store {self.path} is closed")
-        return self._handle
 
     def _open_marker(self) -> AckedMarker:
         if self._marker is None:
@@ -379,44 +321,37 @@ class Store:
         # The marker comes first: a creation that was cut short leaves a marker at 0, and is done again.
         self._marker = AckedMarker.open(marker_path) if has_marker else AckedMarker.create(marker_path, os.urandom(16))
         if self._marker.acked_up_to == 0:
-            self._sums.create()
-        self._connect()
+            self._file.sums.create()
+        self._file.connect()
         if self._sentinel() is None:
             self._create_sentinel(identity)
         self._check_sentinel(identity)
         self._commit_no = self._recovered_head()
         if self._commit_no < self._marker.acked_up_to:
             raise StoreShort(self.path, self._commit_no, self._marker.acked_up_to)
-        # What was recovered from the log may be in the page cache only; from here on others may be told of it.
+        self._settle()
+
+    def _settle(self) -> None:
+        """Write what was recovered from the log into the data file, synced, before others may be told of it.
+
+        A sync of the log alone would not do: if the process ended because a sync failed, the log's pages may be marked
+        clean in the page cache without being on the disk, and a later sync would return without writing them.
+        """
+        if self._file.replayed_bytes > 0:
+            self._transact([], self._commit_no)  # so that there is something newer than the last checkpoint
+            self._file.flush()
+            self._file.checkpoint()
         self.begin_sync(marker=True).run()
 
-    def _connect(self) -> None:
-        self._sums.attach()
-        try:
-            self._handle = lsm.LSM(str(self.path), **_OPTIONS)
-        except OSError as error:
-            if "corrupt" in str(error):
-                raise StoreDamaged(self.path, str(error)) from error
-            raise StoreUnavailable(f"store {self.path}: {error}") from error
-        except Exception as error:  # the library says "Busy" with a bare Exception
-            if "Busy" in str(error):
-                raise StoreBusy(f"store {self.path} is open in another process") from error
-            raise StoreDamaged(self.path, f"the library cannot open it: {error}") from error
-        wrong = {name: getattr(self._handle, name) for name in _OPTIONS}
-        if wrong != _OPTIONS:
-            raise StoreFailed(f"lsm-db did not take its options: {wrong}")
-        self._log_descriptor = os.open(self._sibling("-log"), os.O_RDWR | os.O_CLOEXEC)
-        sync_folder(self.path.parent)  # the library creates files without it
-
     def _sentinel(self) -> dict[str, Any] | None:
-        value = self._get(self._handle, _META_KEY)
+        value = self._get(_META_KEY)
         return None if value is None else dict(json.loads(value))
 
     def _create_sentinel(self, identity: tuple[str, str] | None) -> None:
         marker = self._open_marker()
         if marker.acked_up_to > 0:
             raise StoreDamaged(self.path, f"no sentinel, but {marker.acked_up_to} commits were acknowledged")
-        if self._get(self._handle, _HEAD_KEY) is not None or self.scan(b"\x00", None, 1):
+        if self._get(_HEAD_KEY) is not None or self.scan(b"\x00", None, 1):
             raise StoreDamaged(self.path, "records without a sentinel")
         if identity is None:
             raise StoreUnavailable(f"store {self.path}: its creation was cut short, it is empty")
@@ -425,7 +360,7 @@ class Store:
         cluster_id, node_id = identity
         meta = {"cluster_id": cluster_id, "format": FORMAT_VERSION, "node_id": node_id, "store_id": self.store_id.hex()}
         value = json.dumps(meta, sort_keys=True).encode()
-        self._transact(self._handle, [(_META_KEY, encode_record(_META_KEY, value))], 1)
+        self._transact([(_META_KEY, encode_record(_META_KEY, value))], 1)
         self._commit_no = 1
         self.begin_sync().run()
         self.acked(1)
@@ -447,7 +382,7 @@ class Store:
 
     def check_identity(self) -> None:
         """Read sentinel, newest commit and marker again, and raise StoreUnproven if they do not agree."""
-        self._require_handle()
+        self._require_open()
         self._check_sentinel(None)
         head, marker = self._recovered_head(), AckedMarker.open(self._sibling("-acked"))
         marker.close()
@@ -459,7 +394,7 @@ class Store:
             raise StoreDamaged(self.path, f"{marker.damaged_slots} slots of its marker fail their checksum")
 
     def _recovered_head(self) -> int:
-        value = self._get(self._handle, _HEAD_KEY)
+        value = self._get(_HEAD_KEY)
         if value is None:
             raise StoreDamaged(self.path, "the record of the newest commit is missing")
         return int.from_bytes(value, "big")
@@ -472,11 +407,12 @@ class Store:
             StoreFatal: It cannot be done, a sync failed, or commits are gone: the process must end.
         """
         committed = self._commit_no
-        corrupt_page = self._sums.corrupt_page
+        corrupt_page = self._file.sums.corrupt_page
         try:
-            self._disconnect()
-            self._connect()
+            self._file.disconnect()
+            self._file.connect()
             self._commit_no = self._recovered_head()
+            self._settle()
         except SyncFailed:
             self._abandon()
             raise
@@ -490,48 +426,16 @@ class Store:
             self._abandon()
             raise StoreFailed(f"store {self.path} failed ({reason}) and lost commits after {self._commit_no}")
 
-    def _disconnect(self) -> None:
-        handle, self._handle = self._handle, None
-        descriptor, self._log_descriptor = self._log_descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-        try:
-            if handle is not None and handle.is_open:
-                _roll_back(handle)
-                handle.close()
-            if self._sums.sync_errno:
-                raise SyncFailed(f"a sync inside the library: {os.strerror(self._sums.sync_errno)}")
-        finally:
-            self._sums.detach()
-
     def _abandon(self) -> None:
         """Release everything, whatever state it is in."""
         with contextlib.suppress(Exception):
-            self._disconnect()
+            self._file.disconnect()
         if self._marker is not None:
             self._marker.close()
             self._marker = None
         if self._lock_descriptor >= 0:
             os.close(self._lock_descriptor)
             self._lock_descriptor = -1
-
-
-def _found(cursor: Any, key: bytes, seek: int) -> bool:
-    try:
-        cursor.seek(key, seek)
-    except KeyError:
-        return False
-    return True
-
-
-def _roll_back(handle: Any) -> None:
-    """Bring the library's nesting level back to 0; it refuses to close otherwise, and keeps the write lock."""
-    with contextlib.suppress(Exception):
-        if handle.transaction_depth == 0:
-            # A commit that raised lowered the wrapper's count but maybe not the library's: level with it, then undo.
-            handle.begin()
-        while handle.transaction_depth > 0:
-            handle.rollback(False)
 
 
 def store_files(path: Path) -> list[Path]:
@@ -560,12 +464,6 @@ def quarantine(path: Path) -> Path:
     finally:
         os.close(lock)
     return target
-
-
-def _require_library() -> None:
-    found = importlib.metadata.version("lsm-db")
-    if found != LSM_DB_VERSION:
-        raise StoreFailed(f"lsm-db {found} is installed, this store was measured with {LSM_DB_VERSION}")
 
 
 @contextlib.contextmanager

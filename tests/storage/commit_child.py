@@ -10,7 +10,7 @@ import random
 import sys
 from pathlib import Path
 
-import storage.store as store_module
+from storage import lsm_file
 from storage.store import Store
 from storage.store_errors import StoreFatal
 from storage.store_settings import StoreSettings
@@ -36,7 +36,7 @@ def expected_rows(commit_no: int) -> list[tuple[bytes, bytes]]:
 
 def smaller_steps() -> None:
     """Flush, merge and checkpoint often, so that kills hit them."""
-    store_module._OPTIONS.update(autoflush=256, autocheckpoint=512)
+    lsm_file._OPTIONS.update(autoflush=256, autocheckpoint=512)
 
 
 def main() -> None:

@@ -178,7 +178,7 @@ def test_verify_reports_what_a_scrub_sees(pristine: tuple[Path, dict[bytes, byte
 
     store = Store.open(path, "c", "n", SETTINGS)
     key = sorted(rows)[10]
-    store._handle.insert(key, b"\x01" + bytes(4) + b"not what was written")
+    store._file._handle.insert(key, b"\x01" + bytes(4) + b"not what was written")
     assert [(found.kind, found.key) for found in Scrub(store).run().findings] == [("record", key)]
     with pytest.raises(StoreDamaged, match=key.hex()):
         store.get(key)

@@ -57,7 +57,7 @@ def test_an_exception_in_a_transaction_reopens_the_store(path: Path, method: str
     """A failed begin would make later commits visible here and durable nowhere; after a reopen they are both."""
     store = Store.open(path, "c", "n", SETTINGS)
     committed = store.write([(b"a", b"1")])
-    store._handle = _Failing(store._handle, method, after)
+    store._file._handle = _Failing(store._file._handle, method, after)
     with pytest.raises(BatchUnknown) as caught:
         store.write([(b"b", b"2"), (b"a", None)])
     assert caught.value.commit_no == committed + 1
@@ -75,7 +75,7 @@ def test_an_exception_in_a_transaction_reopens_the_store(path: Path, method: str
 def test_a_raised_transaction_depth_is_noticed(path: Path) -> None:
     """The wrapper's counter must be 0 before each begin, or the commit closes an inner level only."""
     store = Store.open(path, "c", "n", SETTINGS)
-    store._handle.begin()
+    store._file._handle.begin()
     with pytest.raises(BatchUnknown, match="depth"):
         store.write([(b"a", b"1")])
     assert store.write([(b"a", b"2")]) == store.commit_no
@@ -89,8 +89,8 @@ def test_a_store_that_cannot_be_reopened_is_fatal(path: Path, monkeypatch: pytes
     def refuse() -> None:
         raise StoreBusy("injected")
 
-    monkeypatch.setattr(store, "_connect", refuse)
-    store._handle = _Failing(store._handle, "commit", True)
+    monkeypatch.setattr(store._file, "connect", refuse)
+    store._file._handle = _Failing(store._file._handle, "commit", True)
     with pytest.raises(StoreFailed, match="cannot be reopened"):
         store.write([(b"a", b"1")])
     with pytest.raises(StoreError):
