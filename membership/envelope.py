@@ -28,6 +28,7 @@ PROTOCOL_VERSION = 1
 _MAGIC = bytes((0x5A, PROTOCOL_VERSION))
 _TAG_BYTES = 4
 _NONCE_BYTES = 12
+_NONCES_DRAWN = 64
 _AUTH_BYTES = 16
 _OUTSIDE_BYTES = len(_MAGIC) + _TAG_BYTES + KEY_ID_BYTES
 _NONCE_END = _OUTSIDE_BYTES + _NONCE_BYTES
@@ -54,7 +55,7 @@ class Envelope:
     """Seals and opens for one process."""
 
     def __init__(
-        self, cluster: str, session: int, key_ring: KeyRing, members: Members, nonce: Callable[[int], bytes]
+        self, cluster: str, session: int, key_ring: KeyRing, members: Members, random_bytes: Callable[[int], bytes]
     ) -> None:
         """Bind to a cluster and to our session.
 
@@ -63,7 +64,7 @@ class Envelope:
             session: Ours.
             key_ring: Shared with whoever rotates.
             members: Whose sessions are known, and their replay windows.
-            nonce: Returns that many unpredictable bytes; the system's generator in a shell.
+            random_bytes: Returns that many unpredictable bytes; the system's generator in a shell.
         """
         name = cluster.encode()
         if not 1 <= len(name) <= 64 or b"\0" in name:
@@ -71,7 +72,8 @@ class Envelope:
         self._session = session
         self._key_ring = key_ring
         self._members = members
-        self._nonce = nonce
+        self._random_bytes = random_bytes
+        self._nonces: list[bytes] = []
         self._number = 0
         self._prefix = _MAGIC + hashlib.sha256(b"stratamq cluster\0" + name).digest()[:_TAG_BYTES]
         self._suffix = b"\0" + name + b"\0"
@@ -102,7 +104,10 @@ class Envelope:
         """
         cipher = self._key_ring.sealing_cipher()
         outside = self._prefix + self._key_ring.primary_id
-        nonce = self._nonce(_NONCE_BYTES)
+        if not self._nonces:  # one system call for many; an Envelope must not live on in both halves of a fork
+            drawn = self._random_bytes(_NONCE_BYTES * _NONCES_DRAWN)
+            self._nonces = [drawn[at : at + _NONCE_BYTES] for at in range(0, len(drawn), _NONCE_BYTES)]
+        nonce = self._nonces.pop()
         return outside + nonce + cipher.encrypt(nonce, content, outside + self._suffix + channel)
 
     def open(self, data: bytes, channel: bytes) -> bytes | None:

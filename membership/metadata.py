@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = ["METADATA_BYTES_MAX", "Name", "NodeMetadata", "encode_metadata"]
+__all__ = ["METADATA_BYTES_MAX", "Name", "NodeMetadata", "encode_metadata", "metadata_bytes"]
 
 METADATA_BYTES_MAX = 512  # encoded; two alive messages and the envelope stay below 1 400 bytes
 
@@ -30,6 +30,11 @@ class NodeMetadata(msgspec.Struct, frozen=True, array_like=True):
     weight: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0  # share of placement this node asks for
     load: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # 0 idle, 1 saturated
     version: Annotated[str, msgspec.Meta(max_length=32)] = ""
+
+
+def metadata_bytes(metadata: NodeMetadata) -> int:
+    """Return the encoded size, to hold against METADATA_BYTES_MAX what was decoded and so has its fields checked."""
+    return len(_encoder.encode(metadata))
 
 
 _encoder = msgspec.msgpack.Encoder(order="sorted")

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from membership.metadata import METADATA_BYTES_MAX, Name, NodeMetadata, encode_metadata
+from membership.metadata import METADATA_BYTES_MAX, Name, NodeMetadata, metadata_bytes
 
 __all__ = [
     "DATAGRAM_BYTES_MAX",
@@ -170,7 +170,5 @@ def decode_records(body: bytes) -> list[MemberRecord]:
 
 
 def _check_metadata(metadata: NodeMetadata) -> None:
-    try:
-        encode_metadata(metadata)
-    except ValueError:
-        raise MalformedGossip(f"metadata above {METADATA_BYTES_MAX} bytes") from None
+    if metadata_bytes(metadata) > METADATA_BYTES_MAX:
+        raise MalformedGossip(f"metadata above {METADATA_BYTES_MAX} bytes")

@@ -129,12 +129,12 @@ class Cluster:
         self.wait_all_alive(60)
 
     def wait_all_alive(self, timeout_s: float) -> None:
-        """Wait until all see all as alive."""
+        """Wait until all see exactly the present members as alive; the dead of the past do not count."""
         deadline = time.monotonic() + timeout_s
-        wanted = dict.fromkeys(self.members, "alive")
+        wanted = set(self.members)
         while True:
             views = {name: member.ask("members")["members"] for name, member in self.members.items()}
-            if all(view == wanted for view in views.values()):
+            if all({name for name, state in view.items() if state == "alive"} == wanted for view in views.values()):
                 return
             assert time.monotonic() < deadline, views
             next(iter(self.members.values())).read(0.05)
