@@ -16,7 +16,7 @@ Files of one folder:
 
 A new folder is built under another name and renamed, so that a missing file is always damage, never a first start.
 The storage id, drawn with the folder, stands in every file: files of different disks cannot be mixed.
-Source: Raft paper, section 7 and figure 2; the sync order is docs/adr's, tested by crashes at every step.
+Source: Raft paper, figure 2 and section 7. Reading is in ``router/raft/log_recovery.py``.
 """
 
 import os
@@ -27,34 +27,24 @@ from pathlib import Path
 import msgspec
 
 from router.raft.events import HardState, Snapshot, Stored
-from router.raft.files import SyncedMarker, read_checked, read_marker, replace_file, sync_folder, write_marker
-from router.raft.messages import Entry
-from router.raft.segment import (
-    HEADER_BYTES,
-    SegmentHeader,
-    decode_header,
-    encode_header,
-    encode_record,
-    read_records,
+from router.raft.files import SyncedMarker, replace_file, sync_folder, write_marker
+from router.raft.log_recovery import (
+    HARD_STATE,
+    SYNCED,
+    Recovered,
+    Segment,
+    StoredHardState,
+    StoredSnapshot,
+    read_folder,
+    segment_name,
+    snapshot_name,
 )
-from router.raft.storage import LogDamaged
+from router.raft.messages import Entry
+from router.raft.segment import HEADER_BYTES, SegmentHeader, encode_header, encode_record
 
 __all__ = ["RaftLog", "create_log"]
 
 SEGMENT_BYTES = 8 << 20  # a new segment is begun beyond this; covered segments are deleted whole
-
-_HARD_STATE = "hard_state"
-_SYNCED = "synced"
-
-
-class _StoredHardState(msgspec.Struct, array_like=True, frozen=True):
-    storage_id: int
-    hard_state: HardState
-
-
-class _StoredSnapshot(msgspec.Struct, array_like=True, frozen=True):
-    storage_id: int
-    snapshot: Snapshot
 
 
 def create_log(folder: Path, storage_id: int) -> None:
@@ -72,21 +62,17 @@ def create_log(folder: Path, storage_id: int) -> None:
         shutil.rmtree(building)
     building.mkdir(parents=True)
     header = SegmentHeader(storage_id, 1, 0, 0, False, 0)
-    (building / _segment_name(1)).write_bytes(encode_header(header))
-    marker = os.open(building / _SYNCED, os.O_RDWR | os.O_CREAT)
+    (building / segment_name(1)).write_bytes(encode_header(header))
+    marker = os.open(building / SYNCED, os.O_RDWR | os.O_CREAT, 0o600)
     write_marker(marker, SyncedMarker(storage_id, 1, 1, HEADER_BYTES))
     os.close(marker)
-    replace_file(building / _HARD_STATE, msgspec.msgpack.encode(_StoredHardState(storage_id, HardState())))
+    replace_file(building / HARD_STATE, msgspec.msgpack.encode(StoredHardState(storage_id, HardState())))
     for path in building.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
     sync_folder(building)
     building.rename(folder)
     sync_folder(folder.parent)
-
-
-def _segment_name(number: int) -> str:
-    return f"log-{number:012d}"
 
 
 class RaftLog:
@@ -96,134 +82,59 @@ class RaftLog:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._storage_id = 0
-        self._segments: dict[int, tuple[int, int]] = {}  # number -> lowest and highest index ever written into it
-        self._number = 0
+        self._segments: list[Segment] = []  # full ones, oldest first; the current one is in the fields below
         self._file = -1
+        self._number = 0
         self._offset = 0
         self._chain = 0
+        self._lowest = self._highest = 0
         self._marker_file = -1
         self._marker_generation = 0
-
-    # Reading
 
     def load(self) -> Stored:
         """Read and check everything; cut a torn tail.
 
         Raises:
-            LogDamaged: See the module's text.
+            LogDamaged: Something that was synced is missing or changed.
             FileNotFoundError: There is no such folder.
         """
         if not self._folder.is_dir():
             raise FileNotFoundError(self._folder)
-        stored = self._read(read_checked(self._folder / _HARD_STATE, _StoredHardState))
+        recovered = read_folder(self._folder)
+        self._go_on_behind(recovered)
         # What was readable behind the marker may be in the page cache only: after this it is not.
         self.sync()
-        self._drop_covered(stored.snapshot)
-        return stored
+        snapshot = recovered.snapshot
+        if recovered.void and snapshot is not None:
+            self._start_segment(reset=True, base_index=snapshot.index, base_term=snapshot.term)
+        self._drop_covered(snapshot)
+        hard = recovered.stored_hard_state
+        return Stored(hard.storage_id, hard.hard_state, snapshot, tuple(recovered.entries))
 
-    def _read(self, hard: _StoredHardState) -> Stored:
-        self._storage_id = hard.storage_id
-        snapshot = self._read_snapshot()
-        self._marker_file = os.open(self._folder / _SYNCED, os.O_RDWR) if (self._folder / _SYNCED).exists() else -1
-        marker = read_marker(self._marker_file) if self._marker_file >= 0 else None
-        if marker is None or marker.storage_id != self._storage_id:
-            raise LogDamaged(f"{self._folder}/{_SYNCED}: unreadable")
-        self._marker_generation = marker.generation
-        entries = self._read_segments(marker, snapshot)
-        return Stored(self._storage_id, hard.hard_state, snapshot, tuple(entries))
-
-    def _read_snapshot(self) -> Snapshot | None:
-        newest: Snapshot | None = None
-        for path in sorted(self._folder.glob("snapshot-*")):
-            stored = read_checked(path, _StoredSnapshot)
-            if stored.storage_id != self._storage_id:
-                raise LogDamaged(f"{path}: of another disk")
-            newest = stored.snapshot
-        return newest
-
-    def _read_segments(self, marker: SyncedMarker, snapshot: Snapshot | None) -> list[Entry]:
-        numbers = sorted(int(path.name[4:]) for path in self._folder.glob("log-*"))
-        if (
-            not numbers
-            or numbers != list(range(numbers[0], numbers[-1] + 1))
-            or not numbers[0] <= marker.segment <= numbers[-1]
-        ):
-            raise LogDamaged(f"{self._folder}: log segments missing: have {numbers}, synced in {marker.segment}")
-        entries: list[Entry] = []
-        base = 0  # index before entries[0]
-        chain: int | None = None
-        for number in numbers:
-            data = (self._folder / _segment_name(number)).read_bytes()
-            header = decode_header(data)
-            synced = marker.offset if number == marker.segment else len(data) if number < marker.segment else 0
-            fits = header is not None and header.storage_id == self._storage_id and header.number == number
-            if header is None or not fits or (chain is not None and header.chain != chain):
-                if number <= marker.segment:
-                    raise LogDamaged(f"{_segment_name(number)}: header damaged or out of sequence")
-                self._cut_segments([later for later in numbers if later >= number])
-                break
-            if header.reset or chain is None:
-                entries, base = [], header.base_index
-            offset, chain = HEADER_BYTES, header.chain
-            lowest = highest = 0
-            for entry, end, crc in read_records(data, header.chain):
-                if entry.index > base + len(entries) + 1:
-                    raise LogDamaged(f"{_segment_name(number)}: index {entry.index} behind {base + len(entries)}")
-                if entry.index <= base:  # replaces what a deleted segment held
-                    entries, base = [], entry.index - 1
-                del entries[entry.index - base - 1 :]
-                entries.append(entry)
-                offset, chain = end, crc
-                lowest, highest = min(lowest or entry.index, entry.index), max(highest, entry.index)
-            if offset < synced or len(data) < synced:
-                raise LogDamaged(f"{_segment_name(number)}: unreadable at {offset}, was synced up to {synced}")
-            self._segments[number] = (lowest, highest)
-            self._open_segment(number, offset, chain, len(data))
-            if offset < len(data):
-                self._cut_segments([later for later in numbers if later > number])
-                break
-        return self._behind_snapshot(entries, base, snapshot)
-
-    def _behind_snapshot(self, entries: list[Entry], base: int, snapshot: Snapshot | None) -> list[Entry]:
-        index, term = (snapshot.index, snapshot.term) if snapshot else (0, 0)
-        if base > index:
-            raise LogDamaged(f"{self._folder}: log begins behind {base}, but the snapshot ends at {index}")
-        if index == base:
-            return entries
-        at = index - base - 1
-        if at < len(entries) and entries[at].term == term:
-            return entries[at + 1 :]
-        # A crash between the snapshot's rename and the reset of the log: finish what was begun.
-        assert snapshot is not None
-        self._start_segment(reset=True, base_index=index, base_term=term)
-        return []
-
-    def _cut_segments(self, numbers: list[int]) -> None:
-        for number in numbers:
-            (self._folder / _segment_name(number)).unlink()
-        sync_folder(self._folder)
-
-    def _open_segment(self, number: int, offset: int, chain: int, size: int) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = os.open(self._folder / _segment_name(number), os.O_RDWR)
-        if size > offset:
-            os.ftruncate(self._file, offset)
-        self._number, self._offset, self._chain = number, offset, chain
-
-    # Writing
+    def _go_on_behind(self, recovered: Recovered) -> None:
+        self._storage_id = recovered.stored_hard_state.storage_id
+        self._marker_generation = recovered.marker.generation
+        self._marker_file = os.open(self._folder / SYNCED, os.O_RDWR)
+        for number in reversed(recovered.torn):
+            (self._folder / segment_name(number)).unlink()
+        *self._segments, last = recovered.segments
+        self._number, self._lowest, self._highest, self._offset, self._chain = last
+        self._file = os.open(self._folder / segment_name(last.number), os.O_RDWR)
+        if os.fstat(self._file).st_size > last.end:
+            os.ftruncate(self._file, last.end)
+        if recovered.torn:
+            sync_folder(self._folder)
 
     def write(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
         """Write; see ``Storage``."""
         if hard_state is not None:
-            data = msgspec.msgpack.encode(_StoredHardState(self._storage_id, hard_state))
-            replace_file(self._folder / _HARD_STATE, data)
+            data = msgspec.msgpack.encode(StoredHardState(self._storage_id, hard_state))
+            replace_file(self._folder / HARD_STATE, data)
         if not entries:
             return
         if self._offset >= self._segment_bytes:
             self.sync()
-            before = entries[0].index - 1
-            self._start_segment(reset=False, base_index=before, base_term=0)
+            self._start_segment(reset=False, base_index=entries[0].index - 1, base_term=0)
         pieces: list[bytes] = []
         chain = self._chain
         for entry in entries:
@@ -231,9 +142,9 @@ class RaftLog:
             pieces.append(record)
         self._write_all(b"".join(pieces))
         self._chain = chain
-        lowest, highest = self._segments[self._number]
-        first = min(entry.index for entry in entries)
-        self._segments[self._number] = (min(lowest or first, first), max(highest, *(e.index for e in entries)))
+        indexes = [entry.index for entry in entries]
+        self._lowest = min(self._lowest or indexes[0], *indexes)
+        self._highest = max(self._highest, *indexes)
 
     def _write_all(self, data: bytes) -> None:
         view = memoryview(data)
@@ -246,25 +157,23 @@ class RaftLog:
         """Sync the log, then the marker that says so."""
         os.fdatasync(self._file)
         self._marker_generation += 1
-        write_marker(
-            self._marker_file,
-            SyncedMarker(self._storage_id, self._marker_generation, self._number, self._offset),
-        )
+        marker = SyncedMarker(self._storage_id, self._marker_generation, self._number, self._offset)
+        write_marker(self._marker_file, marker)
 
     def _start_segment(self, *, reset: bool, base_index: int, base_term: int) -> None:
         number = self._number + 1
-        path = self._folder / _segment_name(number)
+        path = self._folder / segment_name(number)
         header = SegmentHeader(self._storage_id, number, base_index, base_term, reset, self._chain)
         with path.open("wb") as file:
             file.write(encode_header(header))
             file.flush()
             os.fsync(file.fileno())
         sync_folder(self._folder)
-        self._segments[number] = (0, 0)
-        self._open_segment(number, HEADER_BYTES, self._chain, HEADER_BYTES)
+        self._segments.append(Segment(self._number, self._lowest, self._highest, self._offset, self._chain))
+        os.close(self._file)
+        self._file = os.open(path, os.O_RDWR)
+        self._number, self._offset, self._lowest, self._highest = number, HEADER_BYTES, 0, 0
         self.sync()
-
-    # Snapshots
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Make an own snapshot durable, then delete what it covers."""
@@ -275,24 +184,22 @@ class RaftLog:
         """Make the leader's snapshot durable, then void the whole log."""
         self._write_snapshot(snapshot)
         self._start_segment(reset=True, base_index=snapshot.index, base_term=snapshot.term)
-        self._drop_covered(snapshot, all_before=self._number)
+        self._segments = [segment._replace(highest_index=0) for segment in self._segments]
+        self._drop_covered(snapshot)
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
-        path = self._folder / f"snapshot-{snapshot.index:020d}"
-        replace_file(path, msgspec.msgpack.encode(_StoredSnapshot(self._storage_id, snapshot)))
+        data = msgspec.msgpack.encode(StoredSnapshot(self._storage_id, snapshot))
+        replace_file(self._folder / snapshot_name(snapshot.index), data)
 
-    def _drop_covered(self, snapshot: Snapshot | None, all_before: int = 0) -> None:
-        """Delete older snapshots and, from the oldest, segments that hold nothing behind the snapshot."""
+    def _drop_covered(self, snapshot: Snapshot | None) -> None:
+        """Delete older snapshots and, from the oldest, full segments that hold nothing behind the snapshot."""
         if snapshot is None:
             return
         for path in sorted(self._folder.glob("snapshot-*"))[:-1]:
             path.unlink()
-        for number in sorted(self._segments):
-            covered = self._segments[number][1] <= snapshot.index
-            if number == self._number or not (number < all_before or covered):
-                break
-            (self._folder / _segment_name(number)).unlink()
-            del self._segments[number]
+        while self._segments and self._segments[0].highest_index <= snapshot.index:
+            (self._folder / segment_name(self._segments[0].number)).unlink()
+            del self._segments[0]
         sync_folder(self._folder)
 
     def close(self) -> None:

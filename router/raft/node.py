@@ -17,6 +17,7 @@ from typing import Any
 import trio
 
 from router.raft.core import RaftCore
+from router.raft.disk_queue import DiskQueue
 from router.raft.events import (
     ChangeMembership,
     Event,
@@ -73,7 +74,6 @@ class RaftNode:
         Raises:
             LogDamaged: This peer must not vote or serve until rebuilt.
         """
-        self._storage = storage
         stored = storage.load()
         if stored.snapshot is not None:
             restore(stored.snapshot.data)
@@ -90,11 +90,8 @@ class RaftNode:
         self._reads: deque[Outcome] = deque()  # waiting to ask; those asked are in _outcomes
         self._outcomes = Outcomes()
         self._contexts = itertools.count(1)
-        self._to_persist: deque[Ready] = deque()
-        self._persisting = False
-        self._own_snapshot: Snapshot | None = None  # to be written with the next sync
+        self._disk = DiskQueue(storage, self._on_disk)
         self._wake = trio.Event()
-        self._disk_wake = trio.Event()
         self._leader_seen: tuple[Role, str | None] = (Role.FOLLOWER, None)
         self._deadline = -math.inf
         self._stopped = False
@@ -180,7 +177,7 @@ class RaftNode:
         """Run until cancelled; whoever waits then gets Unavailable."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._disk_loop)
+                nursery.start_soon(self._disk.run)
                 task_status.started()
                 await self._loop()
         finally:
@@ -190,7 +187,7 @@ class RaftNode:
                 outcome.fail(Unavailable("stopped"))
             for outcome in self._reads:
                 outcome.fail(Unavailable("stopped"))
-            self._storage.close()
+            self._disk.close()
 
     async def _loop(self) -> None:
         while True:
@@ -246,10 +243,8 @@ class RaftNode:
                 self._outcomes.proposed(ready.proposed + at, self.core.term, outcome)
         for message in ready.early_messages:
             self._send(message.to, message)
-        if ready.must_persist or self._to_persist or self._persisting:
-            if ready.must_persist or ready.messages:
-                self._to_persist.append(ready)
-                self._disk_wake.set()
+        if ready.must_persist or (ready.messages and self._disk.busy):
+            self._disk.persist(ready)
         else:
             for message in ready.messages:
                 self._send(message.to, message)
@@ -279,57 +274,24 @@ class RaftNode:
         if not ready.committed:
             return
         self._outcomes.applied_up_to(self.applied_index)
-        if self.applied_index - self._snapshot_index >= self._snapshot_every and self._own_snapshot is None:
+        if self.applied_index - self._snapshot_index >= self._snapshot_every and not self._disk.saving_snapshot:
             self._begin_snapshot(ready.committed[-1])
 
     def _begin_snapshot(self, last: Entry) -> None:
         self._snapshot_index = last.index
         configuration = self.core.configuration_at(last.index)
-        self._own_snapshot = Snapshot(last.index, last.term, configuration, self._take_snapshot())
-        self._disk_wake.set()
+        self._disk.save(Snapshot(last.index, last.term, configuration, self._take_snapshot()))
 
     # Disk
 
-    async def _disk_loop(self) -> None:
-        while True:
-            if not self._to_persist and self._own_snapshot is None:
-                await self._disk_wake.wait()  # for ever: nothing to write while nothing happens
-            self._disk_wake = trio.Event()
-            batch = list(self._to_persist)
-            self._to_persist.clear()
-            own, self._persisting = self._own_snapshot, True
-            await trio.to_thread.run_sync(self._persist, batch, own)
-            self._persisting = False
-            self._persisted(batch, own)
-
-    def _persist(self, batch: list[Ready], own: Snapshot | None) -> None:
-        """Runs in a thread. The newest hard state first: it only ever promises more."""
-        storage = self._storage
-        hard_states = [ready.hard_state for ready in batch if ready.hard_state is not None]
-        entries: list[Entry] = []
-        if hard_states:
-            storage.write(hard_states[-1], ())
-        for ready in batch:
-            if ready.snapshot is not None:
-                storage.write(None, entries)
-                entries = []
-                storage.sync()
-                storage.install_snapshot(ready.snapshot)
-            entries.extend(ready.entries)
-        if entries:
-            storage.write(None, entries)
-            storage.sync()
-        if own is not None:
-            storage.save_snapshot(own)
-
-    def _persisted(self, batch: list[Ready], own: Snapshot | None) -> None:
+    def _on_disk(self, batch: list[Ready], own: Snapshot | None) -> None:
+        """The disk queue synced these: now their messages may leave."""
         for ready in batch:
             if ready.snapshot is not None:
                 self._restored(ready.snapshot)
             for message in ready.messages:
                 self._send(message.to, message)
         if own is not None:
-            self._own_snapshot = None
             self._handle(SnapshotTaken(own.index, own.data))
         if batch:
             self._handle(Persisted(batch[-1].number))

@@ -1,0 +1,89 @@
+"""Group commit: what waits for the disk, in order, one sync at a time in a thread.
+
+Decides what shares a sync: everything that arrived while the one before ran. Readies are written in order and reported
+in order; the newest hard state of a batch goes first, because it only ever promises more. A disk error is final and
+propagates: a retried fsync proves nothing.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from router.raft.events import Ready, Snapshot
+from router.raft.messages import Entry
+from router.raft.storage import Storage
+
+__all__ = ["DiskQueue"]
+
+
+class DiskQueue:
+    """Readies waiting for the disk. Bounded by the core: it refuses proposals beyond ``max_uncommitted_bytes``."""
+
+    def __init__(self, storage: Storage, on_disk: Callable[[list[Ready], Snapshot | None], None]) -> None:
+        """Begin empty; ``on_disk`` is told the Readies and the own snapshot that are durable now."""
+        self._storage = storage
+        self._on_disk = on_disk
+        self._waiting: deque[Ready] = deque()
+        self._snapshot: Snapshot | None = None
+        self._syncing = False
+        self._wake = trio.Event()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being written or waits: what follows must wait behind it."""
+        return self._syncing or bool(self._waiting)
+
+    @property
+    def saving_snapshot(self) -> bool:
+        """Whether an own snapshot is not durable yet."""
+        return self._snapshot is not None
+
+    def persist(self, ready: Ready) -> None:
+        """Write the Ready with the next sync."""
+        self._waiting.append(ready)
+        self._wake.set()
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write an own snapshot with the next sync."""
+        self._snapshot = snapshot
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write until cancelled; a sync under way is waited for."""
+        while True:
+            if not self._waiting and self._snapshot is None:
+                await self._wake.wait()  # for ever: nothing to write while nothing happens
+            self._wake = trio.Event()
+            batch, own = list(self._waiting), self._snapshot
+            self._waiting.clear()
+            self._syncing = True
+            await trio.to_thread.run_sync(self._write, batch, own)
+            self._syncing = False
+            if own is not None:
+                self._snapshot = None
+            self._on_disk(batch, own)
+
+    def _write(self, batch: list[Ready], own: Snapshot | None) -> None:
+        """Runs in a thread."""
+        storage = self._storage
+        hard_states = [ready.hard_state for ready in batch if ready.hard_state is not None]
+        if hard_states:
+            storage.write(hard_states[-1], ())
+        entries: list[Entry] = []
+        for ready in batch:
+            if ready.snapshot is not None:
+                storage.write(None, entries)
+                entries = []
+                storage.sync()
+                storage.install_snapshot(ready.snapshot)
+            entries.extend(ready.entries)
+        if entries:
+            storage.write(None, entries)
+            storage.sync()
+        if own is not None:
+            storage.save_snapshot(own)
+
+    def close(self) -> None:
+        """Close the storage."""
+        self._storage.close()
