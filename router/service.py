@@ -95,14 +95,14 @@ class RouterService:
             rng=self._rng,
         )
         self._said_ready = False
-        self._peers: dict[str, tuple[str, str]] = {}
+        self._peers: dict[str, tuple[str, str, int]] = {}
 
     async def run(self) -> None:
         """Serve until cancelled, or until the map ends this incarnation."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             bound = await nursery.start(self._hub.run, self._process.link_address)
-            self._hub.set_peers({name: (TIER_ROUTER, address) for name, address in self._members.items()})
+            self._hub.set_peers({name: (TIER_ROUTER, address, 0) for name, address in self._members.items()})
             settings = self._config.router
             self.core = RouterCore(
                 self._process.entry(bound),
@@ -200,9 +200,9 @@ class RouterService:
                 logger.warning("the map ended this incarnation; starting anew")
                 self._process.restart = True
                 return
-            self._follow_map()
 
     def _carry_out(self, ready: Ready) -> None:
+        self._follow_map()  # first: what is sent belongs to the lives that the map names now
         for proposal in ready.proposals:
             self._nursery.start_soon(self._propose, proposal)
         for context in ready.rounds:
@@ -228,9 +228,9 @@ class RouterService:
 
     def _follow_map(self) -> None:
         nodes = self.core.machine.map.nodes
-        peers = {name: (entry.tier, entry.address) for name, entry in nodes.items() if entry.alive}
+        peers = {name: (entry.tier, entry.address, entry.incarnation) for name, entry in nodes.items() if entry.alive}
         for name, address in self._members.items():
-            peers.setdefault(name, (TIER_ROUTER, address))
+            peers.setdefault(name, (TIER_ROUTER, address, 0))
         if peers != self._peers:
             self._peers = peers
             self._hub.set_peers(peers)

@@ -62,7 +62,7 @@ class StorageService:
             on_reset=lambda peer: self._push(LinkDown(peer)),
             rng=random.Random(process.folder.incarnation),
         )
-        self._peers: dict[str, tuple[str, str]] = {}
+        self._peers: dict[str, tuple[str, str, int]] = {}
         self._said_ready = False
         self._store = self._open_store()
 
@@ -162,14 +162,14 @@ class StorageService:
         if ready.commit:
             number = self._committer.submit(ready.writes)
             assert number == ready.commit  # one submission per Ready with writes
+        self._follow_map()  # first: what is sent belongs to the lives that the map names now
         for node, kind, payload in ready.sends:
             self._hub.send(node, kind, payload)
-        self._follow_map()
 
     def _follow_map(self) -> None:
         nodes = self.core.map.nodes
         peers = {
-            name: (entry.tier, entry.address)
+            name: (entry.tier, entry.address, entry.incarnation)
             for name, entry in nodes.items()
             if entry.alive and entry.tier in (TIER_ROUTER, TIER_STORAGE)
         }

@@ -159,14 +159,21 @@ class LinkHub:
         finally:
             self._nursery = None
 
-    def set_peers(self, peers: Mapping[str, tuple[str, str]]) -> None:
-        """Say who else there is: node -> (tier, address). Dials those that this node has to dial.
+    def set_peers(self, peers: Mapping[str, tuple[str, str, int]]) -> None:
+        """Say who else there is: node -> (tier, address, incarnation; 0: unknown). Dials those it is ours to dial.
 
-        Links to nodes that are not named any more stay until ``forget`` or until their connection ends for good.
+        The link to a known incarnation exists from here on: what is sent to it waits for the connection, and an older
+        life of that node is over (``on_reset``). Call it before sending what the new map asks for. Links to nodes that
+        are not named any more stay until ``forget``, or another life.
         """
         wanted = {}
-        for node, (tier, address) in peers.items():
-            if address and node != self.identity.node and dials(self.identity.tier, self.identity.node, tier, node):
+        for node, (tier, address, incarnation) in peers.items():
+            if node == self.identity.node:
+                continue
+            known = self._peers.get(node)
+            if incarnation > (known.key.incarnation if known is not None else 0):
+                self._peer_of(PeerKey(node, tier, incarnation))
+            if address and dials(self.identity.tier, self.identity.node, tier, node):
                 wanted[(node, address)] = tier
         for key in [key for key in self._targets if key[0] and key not in wanted]:
             self._targets.pop(key).cancel.cancel()
@@ -184,7 +191,7 @@ class LinkHub:
         """Queue a frame; it leaves in this turn of the loop, or after a reconnect.
 
         Returns:
-            False when the node was never seen, or its link has no room: nothing was queued, the refusal is counted.
+            False when no life of the node is known, or its link has no room: nothing was queued, that is counted.
         """
         peer = self._peers.get(node)
         if peer is None:
@@ -399,7 +406,7 @@ class LinkHub:
                 logger.warning("forgetting the link to %s: more than %d peers", node, PEERS_MAX)
                 self.forget(node)
                 return
-        raise LinkError(f"more than {PEERS_MAX} peers are connected")
+        logger.warning("more than %d peers are connected", PEERS_MAX)
 
     def _drop_connection(self, peer: _Peer) -> None:
         connection = peer.connection

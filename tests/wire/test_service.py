@@ -77,8 +77,8 @@ async def test_lower_rank_dials_and_both_may_send(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         address = await start(nursery, router)
         storage_address = await start(nursery, storage)
-        router.hub.set_peers({"storage-0": ("storage", storage_address)})  # not its turn to dial
-        storage.hub.set_peers({"router-0": ("router", address)})
+        router.hub.set_peers({"storage-0": ("storage", storage_address, 0)})  # not its turn to dial
+        storage.hub.set_peers({"router-0": ("router", address, 0)})
         await storage.until(lambda: ("up", "router-0", 1) in storage.log)
         assert storage.hub.send("router-0", CONTROL, b"ping")
         await router.until(lambda: router.frames == [b"ping"])
@@ -166,7 +166,7 @@ async def test_plain_speakers_and_strangers_do_not_get_past_tls(tmp_path: Path) 
     async with trio.open_nursery() as nursery:
         address = await start(nursery, router)
         await start(nursery, stranger)
-        stranger.hub.set_peers({"router-0": ("router", address)})
+        stranger.hub.set_peers({"router-0": ("router", address, 0)})
         stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
         await stream.send_all(encode_hello(NodeIdentity("test", "storage-0", "storage", 1)))
         with trio.fail_after(5):
@@ -293,4 +293,27 @@ async def test_a_link_that_one_side_forgot_begins_anew() -> None:
         await edge.until(lambda: edge.log[-2:] == [("reset", "router-0", 1), ("up", "router-0", 1)])
         assert edge.hub.send("router-0", CONTROL, b"after")
         await router.until(lambda: router.frames == [b"before", b"after"])
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_sent_to_a_life_known_from_the_map_waits_for_it() -> None:
+    """The map names a new incarnation before its link stands: frames go to that one, and the old life is over."""
+    router = Node("router", "router-0")
+    async with trio.open_nursery() as nursery:
+        storage = Node("storage", "storage-0")
+        await start(nursery, storage)
+        async with trio.open_nursery() as life:
+            first = await start(life, router)
+            storage.hub.set_peers({"router-0": ("router", first, 1)})
+            assert storage.hub.send("router-0", CONTROL, b"one")
+            await router.until(lambda: router.frames == [b"one"])
+            life.cancel_scope.cancel()
+        await storage.until(lambda: storage.log == [("up", "router-0", 1), ("down", "router-0", 1)])
+        storage.hub.send("router-0", CONTROL, b"void with its life")
+        again = Node("router", "router-0", incarnation=2)
+        second = await start(nursery, again)
+        storage.hub.set_peers({"router-0": ("router", second, 2)})
+        assert storage.log[-1] == ("reset", "router-0", 1)
+        assert storage.hub.send("router-0", CONTROL, b"two")
+        await again.until(lambda: again.frames == [b"two"])
         nursery.cancel_scope.cancel()
