@@ -5,7 +5,7 @@ The compaction verifies its output with it, the audit every file of a store. Onl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from pyspark.sql import Window
@@ -18,7 +18,7 @@ from wire.sstable import digest_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Measured", "entry_differences", "measure"]
+__all__ = ["Measured", "entry_differences", "fill_entry", "measure"]
 
 
 class Measured(NamedTuple):
@@ -43,6 +43,7 @@ class Measured(NamedTuple):
     crc_sum: int
     seq_xor: int
     hash_xor: int
+    tombstone_seq_min: int | None
     kinds: dict[int, int]
 
     @property
@@ -50,15 +51,20 @@ class Measured(NamedTuple):
         return digest_of(self.crc_sum, self.seq_xor)
 
 
-def measure(rows: DataFrame, expired_at: Any) -> dict[str, Measured]:
+def measure(rows: DataFrame, expired_at: int | DataFrame, *, with_hash: bool = True) -> dict[str, Measured]:
     """Return facts per file, by its name as Spark spells it (``FileSystem.spark_name``), percent signs decoded.
 
     Args:
         rows: read_runs of the files.
-        expired_at: UTC ms, a number or a column of the file name in ``file``.
+        expired_at: UTC ms, a number, or a table of them by file: file string, written_ms bigint.
+        with_hash: Also hash whole rows.
     """
     named = rows.withColumn("file", F.col("_metadata.file_path"))
-    totals = named.groupBy("file").agg(
+    if isinstance(expired_at, int):
+        timed, limit = named, F.lit(expired_at)
+    else:
+        timed, limit = named.join(F.broadcast(expired_at), on="file", how="left"), F.col("written_ms")
+    totals = timed.groupBy("file").agg(
         F.count(F.lit(1)).alias("rows"),
         F.count_if(~crc_matches()).alias("bad_rows"),
         F.min("partition").alias("partition_min"),
@@ -68,13 +74,13 @@ def measure(rows: DataFrame, expired_at: Any) -> dict[str, Measured]:
         F.min("epoch").alias("epoch_min"),
         F.max("epoch").alias("epoch_max"),
         F.count_if("tombstone").alias("tombstones"),
-        F.count_if(F.col("expiry_ms").between(F.lit(1), expired_at)).alias("expired"),
+        F.count_if(F.col("expiry_ms").between(F.lit(1), limit)).alias("expired"),
         F.coalesce(F.min(F.when(F.col("expiry_ms") > 0, F.col("expiry_ms"))), F.lit(0)).alias("min_expiry_ms"),
         F.sum(F.octet_length("key") + F.coalesce(F.octet_length("value"), F.lit(0))).alias("live_bytes"),
         F.sum("crc").alias("crc_sum"),
         F.bit_xor("seq").alias("seq_xor"),
-        F.bit_xor(row_hash()).alias("hash_xor"),
-        F.sum(F.lit(0)).alias("unused"),
+        (F.bit_xor(row_hash()) if with_hash else F.lit(0)).alias("hash_xor"),
+        F.min(F.when(F.col("tombstone"), F.col("seq"))).alias("tombstone_seq_min"),
         *[F.count_if(F.col("kind") == kind).alias(f"kind_{kind}") for kind in range(10)],
     )
     orders = _order(named)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wire.ledger import FileLedger, LedgerSink
 from wire.manifest import Manifest, RingEntry, next_manifest, publish_manifest, read_manifest
 from wire.sstable import EntryState, Row, RowKind, RunWriter, make_row, pack_owner_epoch
 
@@ -38,6 +39,7 @@ class Session:
     acked_up_to: int = 0
     finished: set[int] = field(default_factory=set)
     entries: dict[int, Entry] = field(default_factory=dict)
+    undeleted: set[int] = field(default_factory=set)  # finished, and their rows are still there
     inbound: dict[int, str] = field(default_factory=dict)
     will: bool = False
     expiry_ms: int = 0
@@ -47,7 +49,16 @@ class Session:
 class PartitionModel:
     """One partition of the store; ``export`` returns the rows changed since the last export."""
 
-    def __init__(self, seed: int, partition: int, partitions: int, clients: list[str], value_bytes: int) -> None:
+    def __init__(
+        self,
+        seed: int,
+        partition: int,
+        partitions: int,
+        clients: list[str],
+        value_bytes: int,
+        ledgers: tuple[LedgerSink, LedgerSink] = (LedgerSink(), LedgerSink()),
+    ) -> None:
+        self.edge_ledger, self.node_ledger = ledgers
         self.random = random.Random(f"{seed}/{partition}")
         self.partition = partition
         self.value_bytes = value_bytes
@@ -104,9 +115,15 @@ class PartitionModel:
         self._put_session(session)
         key = self._key(RowKind.SUBSCRIPTION, session.number, 1)
         self._put(RowKind.SUBSCRIPTION, key, b"plant/#", client_id=client_id, session_id=session.number)
+        self.node_ledger.subscribed(self._now(), self.partition, session.number, _topic(session))
+
+    def _now(self) -> int:
+        return NOW_MS - 3_600_000 + 10 * self.op_index
 
     def enqueue(self, s: Session) -> None:
         """A message for the session; large ones keep their body apart."""
+        qos = 1 + self.op_index % 2
+        origin = f"e{self.op_index % 5}/{self.partition}/{self.op_index}"
         chance = self.random.random()
         body_id = None
         if chance < 0.05:
@@ -117,10 +134,13 @@ class PartitionModel:
         if chance > 0.85:
             expiry_ms = NOW_MS + self.random.randrange(-3_600_000, 7_200_000)
         value = b"" if body_id else self._value()
-        entry = Entry(s.next_seq, f"e{self.op_index % 5}/1/{self.op_index}", expiry_ms, body_id, value)
+        entry = Entry(s.next_seq, origin, expiry_ms, body_id, value)
         s.entries[entry.seq] = entry
         s.next_seq += 1
         self._put_entry(s, entry)
+        now = self._now()
+        self.node_ledger.queued(now, origin, qos, self.partition, self.op_index, [(s.number, entry.seq)])
+        self.edge_ledger.acked(now, origin, qos, _topic(s), [self.partition])
 
     def send(self, s: Session) -> None:
         """The oldest waiting entry enters the window."""
@@ -152,6 +172,8 @@ class PartitionModel:
             return
         self._finish(s, entry)
         self._put_session(s)
+        if self.random.random() < 0.9:  # the rest was recorded by a replica whose disk is lost: the session row says it
+            self.node_ledger.finished("delivered", self._now(), self.partition, s.number, entry.seq)
 
     def _finish(self, s: Session, entry: Entry, gone: bool = False) -> None:
         del s.entries[entry.seq]
@@ -165,6 +187,8 @@ class PartitionModel:
             self._delete(RowKind.INFLIGHT_OUT, self._key(RowKind.INFLIGHT_OUT, s.number, entry.seq), **typed)
         if gone or self.random.random() < 0.6:  # else only the session row says so
             self._delete(RowKind.QUEUED, self._key(RowKind.QUEUED, s.number, entry.seq), **typed)
+        else:
+            s.undeleted.add(entry.seq)
         if entry.body_id is not None:
             self._delete(RowKind.BODY, self._key(RowKind.BODY) + entry.body_id, body_id=entry.body_id)
 
@@ -202,6 +226,8 @@ class PartitionModel:
         """Clean start: the session and everything it has go; the client comes back with a new number."""
         for entry in list(s.entries.values()):
             self._finish(s, entry, gone=True)
+        for seq in sorted(s.undeleted):
+            self._delete(RowKind.QUEUED, self._key(RowKind.QUEUED, s.number, seq), session_id=s.number, session_seq=seq)
         for packet_identifier in s.inbound:
             self._delete(
                 RowKind.INFLIGHT_IN, self._key(RowKind.INFLIGHT_IN, s.number, packet_identifier),
@@ -213,6 +239,7 @@ class PartitionModel:
         self._delete(RowKind.SUBSCRIPTION, self._key(RowKind.SUBSCRIPTION, s.number, 1), **typed)
         self._delete(RowKind.SESSION, self._key(RowKind.SESSION, s.number), **typed)
         self.sessions.remove(s)
+        self.node_ledger.ended(self._now(), self.partition, s.number, "clean start")
         self._open(s.client_id)
 
     def detach(self, s: Session) -> None:
@@ -256,6 +283,10 @@ class PartitionModel:
         return rows
 
 
+def _topic(session: Session) -> str:
+    return f"plant/{session.number}"
+
+
 def clients_of(partitions: int, per_partition: int) -> list[list[str]]:
     """Return client IDs for each partition of the ring."""
     buckets: list[list[str]] = [[] for _ in range(partitions)]
@@ -288,16 +319,26 @@ def generate(
     clients: int = 8,
     value_bytes: int = 24,
     node: str = "s1",
+    ledgers: Path | None = None,
 ) -> Store:
-    """Export a store: one manifest per generation, as the broker does it."""
+    """Export a store: one manifest per generation, as the broker does it; with ledgers of an edge and a node."""
     directory.mkdir(parents=True, exist_ok=True)
+    sinks = (LedgerSink(), LedgerSink())
+    if ledgers is not None:
+        sinks = (
+            FileLedger(ledgers / "e1", "e1", 1, "edge", NOW_MS - 7_200_000, rotate_bytes=20_000),
+            FileLedger(ledgers / node, node, 1, "storage", NOW_MS - 7_200_000, rotate_bytes=20_000),
+        )
     models = [
-        PartitionModel(seed, p, partitions, ids, value_bytes) for p, ids in enumerate(clients_of(partitions, clients))
+        PartitionModel(seed, p, partitions, ids, value_bytes, sinks)
+        for p, ids in enumerate(clients_of(partitions, clients))
     ]
     for generation in range(1, generations + 1):
         for model in models:
             model.work(operations)
         add_generation(directory, models, generation, node=node, partitions=partitions)
+    for sink in sinks:
+        sink.close(NOW_MS)
     return Store(directory, models, read_manifest(directory))
 
 

@@ -1,0 +1,103 @@
+"""What must hold for each file of a manifest and between the files of a partition. Pure rules over measured facts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jobs.facts import Measured, entry_differences
+from jobs.files import FileFacts
+from jobs.findings import Finding, Severity
+from wire.manifest import FileEntry, Manifest
+
+__all__ = ["Replica", "content_findings", "identity_findings", "lineage_findings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One node's files of a store."""
+
+    number: int
+    name: str  # as findings call it
+    manifest: Manifest
+    files: tuple[FileEntry, ...]
+
+    def op_index(self, partition: int) -> int:
+        """Operations of the partition that the files hold; -1 when the manifest does not say."""
+        return self.manifest.op_index.get(str(partition), -1)
+
+
+def _error(finding: str, entry: FileEntry, detail: str, severity: str = Severity.ERROR) -> Finding:
+    return Finding(finding, severity, entry.path, entry.partition, "", -1, detail)
+
+
+def identity_findings(entry: FileEntry, facts: FileFacts | None, others: dict[str, FileEntry]) -> Iterator[Finding]:
+    """Is it the file that the manifest lists?
+
+    Args:
+        others: Entries of the manifest and its ancestors by sha256.
+    """
+    if facts is None:
+        yield _error("missing_file", entry, "listed in the manifest and not there")
+    elif facts != (entry.bytes, entry.sha256):
+        yield _error("file_changed", entry, f"{facts.bytes} bytes, sha256 {facts.sha256}, not as listed")
+        other = others.get(facts.sha256)
+        if other is not None and other.path != entry.path:
+            yield _error("older_generation_replayed", entry, f"has the content of {other.path}")
+
+
+def content_findings(entry: FileEntry, found: Measured | None, horizon: int) -> Iterator[Finding]:
+    """Is in the file what the manifest and the format say? found is None for a file that cannot be read."""
+    if found is None:
+        if entry.rows:
+            yield _error("unreadable_file", entry, "no row can be read")
+        return
+    if found.bad_rows:
+        yield _error("bad_crc", entry, f"{found.bad_rows} rows whose crc does not match")
+    if found.disorder > found.repeats:
+        yield _error("out_of_order", entry, f"{found.disorder - found.repeats} rows out of key order")
+    if found.repeats:
+        yield _error("duplicate_key", entry, f"{found.repeats} keys more than once")
+    if (found.partition_min, found.partition_max) != (entry.partition, entry.partition):
+        yield _error("misfiled_row", entry, f"rows of partitions {found.partition_min} to {found.partition_max}")
+    differences = entry_differences(entry, found)
+    if found.tombstones < entry.tombstones:
+        lost = f"{entry.tombstones - found.tombstones} tombstones fewer than listed"
+        yield _error("tombstone_lost", entry, lost)
+    expired = differences.pop("expired_at_write", "")
+    if expired and found.expired > entry.expired_at_write:
+        yield _error("expired_present", entry, f"rows expired when written: {expired}", Severity.WARNING)
+    if differences:
+        detail = "; ".join(f"{name} {text}" for name, text in differences.items())
+        yield _error("manifest_mismatch", entry, detail)
+    if found.tombstone_seq_min is not None and found.tombstone_seq_min <= horizon:
+        detail = f"tombstone of seq {found.tombstone_seq_min}, horizon {horizon}"
+        yield _error("tombstone_behind_horizon", entry, detail, Severity.WARNING)
+
+
+def lineage_findings(replica: Replica, found: dict[str, Measured]) -> Iterator[Finding]:
+    """Do the generations of each partition follow one another?
+
+    A generation begins above the last operation of the one before; what does not is an old state come back.
+    """
+    by_partition: dict[int, list[FileEntry]] = defaultdict(list)
+    seen: dict[str, FileEntry] = {}
+    for entry in replica.files:
+        by_partition[entry.partition].append(entry)
+        if entry.sha256 in seen:
+            yield _error("older_generation_replayed", entry, f"is {seen[entry.sha256].path} once more")
+        seen.setdefault(entry.sha256, entry)
+    for partition, entries in sorted(by_partition.items()):
+        entries.sort(key=lambda entry: (entry.generation, entry.path))
+        reached = -1
+        for entry in entries:
+            facts = found.get(entry.path)
+            low, high = (facts.seq_min, facts.seq_max) if facts else (entry.seq_min, entry.seq_max)
+            if low <= reached:
+                detail = f"begins at seq {low}, an older generation reaches {reached}"
+                yield _error("older_generation_replayed", entry, detail)
+            reached = max(reached, high)
+        if -1 < replica.op_index(partition) < reached:
+            detail = f"seq {reached} above the manifest's op_index {replica.op_index(partition)}"
+            yield _error("beyond_op_index", entries[-1], detail)

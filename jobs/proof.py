@@ -1,0 +1,220 @@
+"""The proof from ack ledgers: each acknowledged message is accounted for once per durable session subscribed then.
+
+A *debt* is an acknowledged message and a session that was subscribed when it was received: the session matched in the
+partition, or its subscription to that very topic was acknowledged before. Every debt has one state: DELIVERED, EXPIRED
+and DROPPED as the primaries recorded it or the session row shows, QUEUED when the entry is in the store (or is newer
+than the export), else LOST. DUPLICATED counts debts of QoS 2 that were met twice. A partition that an edge named and
+that recorded nothing of the message is a debt to an unknown session, LOST.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from wire.sstable import RowKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["LEDGER_SCHEMA", "PROOF_COLUMNS", "Proof", "account", "read_ledgers", "summarize"]
+
+PROOF_COLUMNS = ("ACKED", "DELIVERED", "QUEUED", "EXPIRED", "DROPPED", "LOST", "DUPLICATED")
+CLOCK_MARGIN_MS = 2_000  # node clocks differ: a subscription counts only when it is this much older than the message
+
+_LONG, _INT, _TEXT = T.LongType(), T.IntegerType(), T.StringType()
+LEDGER_SCHEMA = T.StructType(
+    [
+        T.StructField("e", _TEXT),
+        T.StructField("t", _LONG),
+        T.StructField("o", _TEXT),
+        T.StructField("q", _INT),
+        T.StructField("h", _LONG),
+        T.StructField("p", _INT),
+        T.StructField("ps", T.ArrayType(_INT)),
+        T.StructField("d", T.ArrayType(T.ArrayType(_LONG))),
+        T.StructField("s", _LONG),
+        T.StructField("n", _LONG),
+        T.StructField("op", _LONG),
+        T.StructField("r", _TEXT),
+        T.StructField("broken", _TEXT),  # a line that is no record
+    ]
+)
+_ENTRY = ["p", "s", "n"]  # one entry of one session's queue
+_DEBT = ["p", "o", "s"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Totals of the proof."""
+
+    acked: int
+    delivered: int
+    queued: int
+    expired: int
+    dropped: int
+    lost: int
+    duplicated: int
+
+    def as_row(self) -> dict[str, int]:
+        """Return the columns by their names."""
+        values = (
+            *(self.acked, self.delivered, self.queued, self.expired, self.dropped, self.lost),
+            self.duplicated,
+        )
+        return dict(zip(PROOF_COLUMNS, values, strict=True))
+
+
+def read_ledgers(spark: SparkSession, uris: Sequence[str]) -> DataFrame:
+    """Return the records of ledger files, with the folder (one per node) they came from."""
+    records = spark.read.schema(LEDGER_SCHEMA).option("columnNameOfCorruptRecord", "broken").json(list(uris))
+    folder = F.regexp_extract(F.col("_metadata.file_path"), "^(.*)/[^/]*$", 1)
+    return records.withColumn("folder", folder).withColumn("p", F.coalesce("p", F.lit(-1)))
+
+
+def _event(records: DataFrame, *names: str) -> DataFrame:
+    return records.where(F.col("e").isin(*names))
+
+
+def _entries(records: DataFrame) -> DataFrame:
+    """Queue entries by message: p, o, s, n, op. Replicas record the same; the union has each once."""
+    queued = _event(records, "queued").select("p", "o", "op", F.explode("d").alias("pair"))
+    pairs = queued.select("p", "o", "op", F.col("pair")[0].alias("s"), F.col("pair")[1].alias("n"))
+    return pairs.groupBy("p", "o", "s", "n").agg(F.max("op").alias("op"))
+
+
+def _acked(records: DataFrame) -> DataFrame:
+    """Acknowledged messages: o, q, h, t of the first acknowledgement, ps."""
+    by_origin = _event(records, "acked").groupBy("o")
+    return by_origin.agg(
+        F.max(F.coalesce("q", F.lit(0))).alias("q"),
+        F.max("h").alias("h"),
+        F.min("t").alias("t"),
+        F.array_distinct(F.flatten(F.collect_list(F.coalesce("ps", F.array().cast("array<int>"))))).alias("ps"),
+    )
+
+
+def _subscribed_then(records: DataFrame, acked: DataFrame) -> DataFrame:
+    """Debts from subscriptions to the very topic, whatever the partition recorded: the independent half."""
+    begun = _event(records, "subscribed").groupBy("p", "s", "h").agg(F.min("t").alias("since"))
+    over = _event(records, "unsubscribed").groupBy("p", "s", "h").agg(F.min("t").alias("until"))
+    ended = _event(records, "ended").groupBy("p", "s").agg(F.min("t").alias("ended"))
+    spans = begun.join(over, on=["p", "s", "h"], how="left").join(ended, on=["p", "s"], how="left")
+    until = F.least(F.coalesce("until", F.lit(1 << 62)), F.coalesce("ended", F.lit(1 << 62)))
+    during = acked.select("o", "h", "t").join(spans, on="h", how="inner")
+    margin = F.lit(CLOCK_MARGIN_MS)
+    inside = (F.col("since") + margin < F.col("t")) & (F.col("t") + margin < until)
+    return during.where((F.col("h") != 0) & inside).select(*_DEBT).distinct()
+
+
+def _owed(records: DataFrame, acked: DataFrame, entries: DataFrame) -> DataFrame:
+    """All debts: p, o, s, q. A partition that recorded nothing of the message owes to the unknown session -1."""
+    named = acked.select("o", F.explode("ps").alias("p"))
+    arrived = _event(records, "queued", "dropped").where("o IS NOT NULL").select("p", "o").distinct()
+    silent = named.join(arrived, on=["p", "o"], how="left_anti").select("p", "o", F.lit(-1).cast("bigint").alias("s"))
+    matched = entries.select(*_DEBT)
+    refused = _event(records, "dropped").where("o IS NOT NULL").select(*_DEBT)
+    subscribed = _subscribed_then(records, acked)
+    debts = matched.unionByName(refused).unionByName(subscribed).distinct().unionByName(silent)
+    return debts.join(acked.select("o", "q"), on="o", how="inner")
+
+
+def _outcomes(records: DataFrame, entries: DataFrame, store: DataFrame | None, op_index: DataFrame) -> DataFrame:
+    """What became of each entry: its flags, then one row per debt with the flags of all its entries."""
+    finished = _event(records, "delivered", "expired", "dropped").where("n IS NOT NULL")
+    by_node = finished.groupBy("folder", *_ENTRY).agg(
+        *[F.count_if(F.col("e") == name).alias(name) for name in ("delivered", "expired", "dropped")]
+    )
+    by_entry = by_node.groupBy(*_ENTRY).agg(*[F.max(name).alias(name) for name in ("delivered", "expired", "dropped")])
+    ended = _event(records, "ended").select("p", "s").distinct().withColumn("session_ended", F.lit(True))
+    state = (
+        entries.join(by_entry, on=_ENTRY, how="left")
+        .join(ended, on=["p", "s"], how="left")
+        .join(F.broadcast(op_index), on="p", how="left")
+    )
+    if store is None:
+        state = state.withColumn("in_store", F.lit(True)).withColumn("row_finished", F.lit(False))
+    else:
+        state = state.join(_in_store(store), on=_ENTRY, how="left").join(
+            _session_rows(store), on=["p", "s"], how="left"
+        )
+        by_row = (F.col("n") <= F.col("up_to")) | F.array_contains("gaps", F.col("n"))
+        state = state.withColumn("row_finished", F.coalesce(by_row, F.lit(False)))
+    newer = F.coalesce(F.col("op") > F.col("exported"), F.lit(False))
+    return state.groupBy(*_DEBT).agg(
+        F.count_distinct("n").alias("entries"),
+        F.max(F.coalesce("delivered", F.lit(0))).alias("delivered"),
+        F.max(F.coalesce("expired", F.lit(0))).alias("expired"),
+        F.max(F.coalesce("dropped", F.lit(0))).alias("dropped"),
+        F.max(F.coalesce("session_ended", F.lit(False))).alias("session_ended"),
+        F.max("row_finished").alias("row_finished"),
+        F.max(F.coalesce("in_store", F.lit(False)) | newer).alias("queued"),
+    )
+
+
+def _in_store(live: DataFrame) -> DataFrame:
+    entries = live.where((F.col("kind") == int(RowKind.QUEUED)) & ~F.col("finished"))
+    keys = entries.select(
+        F.col("partition").alias("p"), F.col("session_id").alias("s"), F.col("session_seq").alias("n")
+    )
+    return keys.distinct().withColumn("in_store", F.lit(True))
+
+
+def _session_rows(live: DataFrame) -> DataFrame:
+    rows = live.where((F.col("kind") == int(RowKind.SESSION)) & F.col("acked_up_to").isNotNull())
+    return rows.groupBy(F.col("partition").alias("p"), F.col("session_id").alias("s")).agg(
+        F.max("acked_up_to").alias("up_to"), F.max("acked_gaps").alias("gaps")
+    )
+
+
+def account(records: DataFrame, store: DataFrame | None, op_index: DataFrame) -> DataFrame:
+    """Return every debt with its state: p, o, s, q, state, duplicated.
+
+    Args:
+        records: read_ledgers of edges and partitions.
+        store: live_rows of one replica at op_index; None takes the ledger's word for what is queued.
+        op_index: p int, exported bigint: what the store holds of each partition.
+    """
+    acked = _acked(records)
+    entries = _entries(records)
+    owed = _owed(records, acked, entries)
+    refused = _event(records, "dropped").where("o IS NOT NULL").select(*_DEBT).distinct()
+    debts = (
+        owed.join(_outcomes(records, entries, store, op_index), on=_DEBT, how="left")
+        .join(refused.withColumn("refused", F.lit(True)), on=_DEBT, how="left")
+    )  # fmt: skip
+    state = (
+        F.when(_positive("delivered"), "DELIVERED")
+        .when(_positive("expired"), "EXPIRED")
+        .when(_positive("dropped") | _true("refused"), "DROPPED")
+        .when(_true("row_finished"), "DELIVERED")
+        .when(_true("queued"), "QUEUED")
+        .when(_true("session_ended"), "DROPPED")
+        .otherwise("LOST")
+    )
+    twice = (F.col("q") == 2) & ((F.coalesce("entries", F.lit(0)) > 1) | (F.coalesce("delivered", F.lit(0)) > 1))
+    return debts.select(*_DEBT, "q", state.alias("state"), twice.alias("duplicated"))
+
+
+def _positive(name: str) -> Column:
+    return F.coalesce(F.col(name), F.lit(0)) > 0
+
+
+def _true(name: str) -> Column:
+    return F.coalesce(F.col(name), F.lit(False))
+
+
+def summarize(accounted: DataFrame) -> Proof:
+    """Return the totals: ACKED is the number of debts, each in one of the five states."""
+    states = ("DELIVERED", "QUEUED", "EXPIRED", "DROPPED", "LOST")
+    row = accounted.agg(
+        F.count(F.lit(1)).alias("acked"),
+        *[F.count_if(F.col("state") == state).alias(state.lower()) for state in states],
+        F.count_if("duplicated").alias("duplicated"),
+    ).collect()[0]
+    return Proof(**{name: int(value) for name, value in row.asDict().items()})

@@ -1,0 +1,104 @@
+"""The report of an audit: findings as a Parquet table, a JSON summary for scripts, a page for people.
+
+    stratamq jobs report --input DIR [--ledger DIR ...] --output DIR
+
+is the audit with its report; ``stratamq jobs audit --output`` writes the same. The page is in ``jobs/report_page.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from jobs.files import FileSystem, open_directory
+from jobs.findings import FINDING_SCHEMA, ExitCode
+from jobs.report_page import page
+from wire.manifest import Manifest, ManifestDamaged, decode_manifest, manifest_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from jobs.audit import AuditResult
+
+__all__ = ["main", "partition_table", "summary", "write_report"]
+
+
+def partition_table(manifest: Manifest, parent: Manifest | None) -> list[dict[str, Any]]:
+    """Return per partition the files, rows, bytes and known garbage now and, if known, before the last compaction."""
+    rows = []
+    for partition in sorted({*manifest.partitions, *(parent.partitions if parent else ())}):
+        now, before = _state(manifest, partition), _state(parent, partition) if parent else {}
+        rows.append({"partition": partition, **now, **{f"{name}_before": value for name, value in before.items()}})
+    return rows
+
+
+def _state(manifest: Manifest, partition: int) -> dict[str, int]:
+    files = manifest.files_of(partition)
+    return {
+        "generations": len(files),
+        "rows": sum(f.rows for f in files),
+        "bytes": sum(f.bytes for f in files),
+        "garbage": sum(f.tombstones + f.expired_at_write for f in files),
+    }
+
+
+def summary(result: AuditResult, partitions: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return everything that the page shows, as plain JSON."""
+    first = next(iter(result.manifests.values()))
+    return {
+        "exit_code": int(result.exit_code),
+        "counts": dict(sorted(result.counts.items())),
+        "proof": result.proof.as_row() if result.proof else None,
+        "inputs": [
+            {"input": uri, "manifest_no": m.manifest_no, "created_ms": m.created_ms, **m.totals}
+            for uri, m in result.manifests.items()
+        ],
+        "cluster_id": first.cluster_id,
+        "job": {"kind": first.job.kind, "removed": first.job.removed, "held": first.job.held},
+        "partitions": partitions,
+        "tables": result.tables,
+        "seconds": result.seconds,
+    }
+
+
+def _parent(files: FileSystem, manifest: Manifest) -> Manifest | None:
+    """Return the state that the manifest's compaction began from, if it is still there."""
+    if manifest.job.kind != "compact" or manifest.parent is None:
+        return None
+    try:
+        return decode_manifest(files.read(manifest_name(manifest.parent.manifest_no)))
+    except (OSError, ManifestDamaged):
+        return None
+
+
+def write_report(spark: SparkSession, result: AuditResult, output: str) -> None:
+    """Write findings/ (Parquet), summary.json and report.html into a directory that has none of them yet."""
+    from jobs.rows import literal_frame
+
+    target = open_directory(spark, output)
+    uri, manifest = next(iter(result.manifests.items()))
+    parent = _parent(open_directory(spark, uri), manifest)
+    described = summary(result, partition_table(manifest, parent))
+    target.write("summary.json", (json.dumps(described, indent=1) + "\n").encode())
+    findings = [asdict(finding) for finding in result.findings]
+    frame = literal_frame(spark, findings, FINDING_SCHEMA)
+    frame.coalesce(1).write.option("compression", "zstd").mode("errorifexists").parquet(target.uri("findings"))
+    target.write("report.html", page(described, findings).encode())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Audit and report; return the audit's exit code."""
+    from jobs import audit
+
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not any(word == "--output" or word.startswith("--output=") for word in words) and "--help" not in words:
+        print("report: --output is required", file=sys.stderr)
+        return ExitCode.USAGE
+    return audit.main(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""What must hold between the rows of a store: one function per rule, each from the newest versions to its violations.
+
+Every function returns partition, key (hex), seq, detail. The rules are those of the exported columns in
+``wire/sstable.py``; no value is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from wire.sstable import EntryState, RowKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["NEWEST_COLUMNS", "STORE_RULES", "conflicting_versions", "live_rows", "newest_versions", "session_seq_gaps"]
+
+# What the rules look at; the value is not among it.
+NEWEST_COLUMNS = [
+    *("partition", "key", "seq", "epoch", "crc", "kind", "tombstone", "expiry_ms", "client_id", "session_id"),
+    *("session_seq", "packet_identifier", "state", "body_id", "acked_up_to", "acked_gaps"),
+]
+
+
+def newest_versions(rows: DataFrame) -> DataFrame:
+    """Keep the newest version of each key of each replica, tombstones included."""
+    versions = Window.partitionBy("replica", "partition", "key").orderBy(F.desc("seq"), F.desc("epoch"), F.desc("crc"))
+    return rows.withColumn("rank", F.row_number().over(versions)).where("rank = 1").drop("rank")
+
+
+def live_rows(newest: DataFrame) -> DataFrame:
+    """Keep rows that are there, and say of queue entries whether the session row calls them finished."""
+    live = newest.where("NOT tombstone")
+    sessions = live.where(_kind(RowKind.SESSION) & F.col("acked_up_to").isNotNull()).select(
+        "replica", "partition", "session_id", F.col("acked_up_to").alias("up_to"), F.col("acked_gaps").alias("gaps")
+    )
+    finished = (F.col("session_seq") <= F.col("up_to")) | F.coalesce(
+        F.array_contains("gaps", F.col("session_seq")), F.lit(False)
+    )
+    return (
+        live.join(sessions, on=["replica", "partition", "session_id"], how="left")
+        .withColumn("finished", F.coalesce(finished, F.lit(False)))
+        .drop("up_to", "gaps")
+    )
+
+
+def _kind(*kinds: RowKind) -> Column:
+    return F.col("kind").isin(*[int(kind) for kind in kinds])
+
+
+def _found(rows: DataFrame, detail: Column) -> DataFrame:
+    return rows.select("partition", F.lower(F.hex("key")).alias("key"), "seq", detail.alias("detail"))
+
+
+def _sessions(live: DataFrame) -> DataFrame:
+    return live.where(_kind(RowKind.SESSION)).select("partition", "session_id").distinct()
+
+
+def session_in_wrong_partition(live: DataFrame, partitions: int) -> DataFrame:
+    """Rows with a client ID whose hash is another partition's in the manifest's ring."""
+    named = live.where(F.col("client_id").isNotNull() & _kind(RowKind.SESSION, RowKind.SUBSCRIPTION, RowKind.WILL))
+    home = F.crc32(F.col("client_id").cast("binary")) % partitions
+    return _found(
+        named.where(home != F.col("partition")),
+        F.concat(F.lit("client "), "client_id", F.lit(" belongs to partition "), home.cast("string")),
+    )
+
+
+def client_with_two_sessions(live: DataFrame) -> DataFrame:
+    """A client ID has one session."""
+    by_client = Window.partitionBy("partition", "client_id")
+    sessions = live.where(_kind(RowKind.SESSION) & F.col("client_id").isNotNull())
+    twice = sessions.withColumn("sessions", F.count(F.lit(1)).over(by_client)).where("sessions > 1")
+    return _found(twice, F.concat(F.lit("client "), "client_id", F.lit(" has more than one session")))
+
+
+def orphaned_entry(live: DataFrame) -> DataFrame:
+    """Queue entries, outbound in-flight state and subscriptions of a session that is not there."""
+    owned = live.where(
+        _kind(RowKind.QUEUED, RowKind.INFLIGHT_OUT, RowKind.SUBSCRIPTION) & F.col("session_id").isNotNull()
+    )
+    orphans = owned.join(_sessions(live), on=["partition", "session_id"], how="left_anti")
+    return _found(orphans, F.concat(F.lit("no session "), F.col("session_id").cast("string")))
+
+
+def inbound_without_session(live: DataFrame) -> DataFrame:
+    """QoS 2 packet identifiers held for a client whose session is not there."""
+    inbound = live.where(_kind(RowKind.INFLIGHT_IN))
+    orphans = inbound.join(_sessions(live), on=["partition", "session_id"], how="left_anti")
+    return _found(orphans, F.concat(F.lit("packet identifier of no session "), F.col("session_id").cast("string")))
+
+
+def orphaned_inflight(live: DataFrame) -> DataFrame:
+    """A PUBLISH is out, its PUBACK or PUBREC outstanding, and the message to send again is not in the queue."""
+    entries = live.where(_kind(RowKind.QUEUED)).select("partition", "session_id", "session_seq")
+    sent = live.where(_kind(RowKind.INFLIGHT_OUT) & (F.col("state") == int(EntryState.SENT)) & ~F.col("finished"))
+    orphans = sent.join(entries, on=["partition", "session_id", "session_seq"], how="left_anti")
+    return _found(orphans, F.concat(F.lit("no queue entry "), F.col("session_seq").cast("string")))
+
+
+def packet_identifier_reused(live: DataFrame) -> DataFrame:
+    """Two unfinished messages of a session have the same packet identifier [MQTT-2.2.1-3]."""
+    identified = live.where(
+        _kind(RowKind.QUEUED, RowKind.INFLIGHT_OUT) & F.col("packet_identifier").isNotNull() & ~F.col("finished")
+    )
+    by_identifier = Window.partitionBy("partition", "session_id", "packet_identifier")
+    messages = identified.withColumn("low", F.min("session_seq").over(by_identifier)).withColumn(
+        "high", F.max("session_seq").over(by_identifier)
+    )
+    return _found(
+        messages.where("low <> high"),
+        F.concat(
+            *(F.lit("packet identifier "), F.col("packet_identifier").cast("string"), F.lit(" of session ")),
+            *(F.col("session_id").cast("string"), F.lit(" is also that of another entry")),
+        ),
+    )
+
+
+def session_seq_repeated(live: DataFrame) -> DataFrame:
+    """Two queue entries of a session have the same session_seq."""
+    by_seq = Window.partitionBy("partition", "session_id", "session_seq")
+    entries = live.where(_kind(RowKind.QUEUED)).withColumn("entries", F.count(F.lit(1)).over(by_seq))
+    return _found(entries.where("entries > 1"), F.concat(F.lit("session_seq "), F.col("session_seq").cast("string")))
+
+
+def session_seq_disorder(live: DataFrame) -> DataFrame:
+    """Entries that were never sent stand in the queue in the order of their operations (P4)."""
+    by_session = Window.partitionBy("partition", "session_id").orderBy("session_seq", "key")
+    waiting = live.where(_kind(RowKind.QUEUED) & (F.col("state") == int(EntryState.QUEUED)))
+    disorder = waiting.withColumn("before", F.lag("seq").over(by_session)).where("seq < before")
+    return _found(disorder, F.concat(F.lit("the entry before has seq "), F.col("before").cast("string")))
+
+
+def dangling_body(live: DataFrame) -> DataFrame:
+    """A row refers to a body that is not in its partition."""
+    bodies = live.where(_kind(RowKind.BODY)).select("partition", "body_id").distinct()
+    users = live.where(F.col("body_id").isNotNull() & ~_kind(RowKind.BODY) & ~F.col("finished"))
+    dangling = users.join(bodies, on=["partition", "body_id"], how="left_anti")
+    return _found(dangling, F.concat(F.lit("no body "), F.lower(F.hex("body_id"))))
+
+
+STORE_RULES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    rule.__name__: rule
+    for rule in (
+        *(client_with_two_sessions, orphaned_entry, inbound_without_session, orphaned_inflight),
+        *(packet_identifier_reused, session_seq_repeated, session_seq_disorder, dangling_body),
+    )
+}
+
+
+def session_seq_gaps(live: DataFrame) -> DataFrame:
+    """Sessions in whose queue entries are missing: neither there nor finished. Adds missing to the columns."""
+    sessions = live.where(_kind(RowKind.SESSION) & F.col("acked_up_to").isNotNull())
+    entries = live.where(_kind(RowKind.QUEUED) & ~F.col("finished"))
+    queues = entries.groupBy("partition", "session_id").agg(
+        F.max("session_seq").alias("last"), F.count_distinct("session_seq").alias("entries")
+    )
+    joined = sessions.drop("finished").join(queues, on=["partition", "session_id"], how="inner")
+    between = F.size(
+        F.filter(
+            F.coalesce("acked_gaps", F.array().cast("array<bigint>")),
+            lambda n: (n > F.col("acked_up_to")) & (n < F.col("last")),
+        )
+    )
+    missing = F.col("last") - F.col("acked_up_to") - F.col("entries") - between
+    detail = F.concat(
+        *(F.lit("session "), F.col("session_id").cast("string"), F.lit(": "), F.col("missing").cast("string")),
+        *(F.lit(" entries missing up to session_seq "), F.col("last").cast("string")),
+    )
+    short = joined.withColumn("missing", missing).where("missing > 0")
+    return short.select("partition", F.lower(F.hex("key")).alias("key"), "seq", detail.alias("detail"), "missing")
+
+
+def conflicting_versions(rows: DataFrame) -> DataFrame:
+    """One operation wrote one version of a key: two rows with the same key and seq but other content."""
+    same = rows.groupBy("replica", "partition", "key", "seq").agg(
+        F.min("crc").alias("low"), F.max("crc").alias("high"), F.count(F.lit(1)).alias("rows"),
+        F.count_distinct("tombstone").alias("kinds"),
+    )  # fmt: skip
+    return _found(same.where("rows > 1 AND (low <> high OR kinds > 1)"), F.lit("two versions with the same seq"))

@@ -1,0 +1,162 @@
+"""The audit: a clean store has no finding, every kind of damage is found and named, the ledgers add up."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobs import audit
+from jobs.audit import run_audit
+from jobs.compact import run_compact
+from jobs.findings import ExitCode
+from jobs.selection import Policy
+from tests.jobs.damage import AFTER, KINDS, LISTED, damage_all, find, write_run
+from tests.jobs.generator import NOW_MS, add_generation, generate
+from wire.ledger import FileLedger
+from wire.manifest import manifest_name, next_manifest, publish_manifest, read_manifest
+from wire.run_reader import iter_rows
+from wire.sstable import COLUMN_INDEX, RowKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def _ledger(directory: Path, node: str, tier: str) -> FileLedger:
+    return FileLedger(directory / node, node, 2, tier, NOW_MS)
+
+
+def test_a_clean_store_has_no_finding_and_all_debts_are_met(spark: SparkSession, tmp_path: Path) -> None:
+    """Before and after compaction: no finding, nothing lost, and the columns add up."""
+    store = generate(tmp_path / "in", 1, ledgers=tmp_path / "ledgers")
+    before = run_audit([str(tmp_path / "in")], [str(tmp_path / "ledgers")], spark=spark, tables=True)
+    assert (before.findings, before.exit_code) == ([], ExitCode.CLEAN)
+    proof = before.proof
+    assert proof is not None and proof.lost == proof.duplicated == 0
+    assert proof.acked == proof.delivered + proof.queued + proof.expired + proof.dropped
+    assert min(proof.delivered, proof.queued, proof.dropped) > 0
+    entries = sum(len(s.entries) for model in store.models for s in model.sessions)
+    assert proof.queued == entries
+    run_compact(str(tmp_path / "in"), str(tmp_path / "in"), NOW_MS, spark=spark, policy=Policy(everything=True))
+    after = run_audit([str(tmp_path / "in")], spark=spark)
+    assert after.findings == []
+
+
+def test_every_kind_of_damage_is_found_and_named(spark: SparkSession, tmp_path: Path) -> None:
+    """Each kind hits a partition of its own; its finding is there, and partitions left alone have none."""
+    partitions = len(KINDS) + 2
+    one_generation = {n for n, kind in enumerate(KINDS) if kind not in AFTER and kind not in LISTED}
+    store = generate(tmp_path, 3, partitions=partitions, generations=1, operations=160, clients=3)
+    others = [m for m in store.models if m.partition not in one_generation]
+    for model in others:
+        model.work(80)
+    add_generation(tmp_path, others, 2, partitions=partitions)
+    assert run_audit([str(tmp_path)], spark=spark).findings == []
+
+    done = damage_all(tmp_path, 3)
+    assert len(done) >= 20
+    result = run_audit([str(tmp_path)], spark=spark)
+    found = {(finding.partition, finding.finding) for finding in result.findings}
+    missed = [kind for partition, (kind, finding) in done.items() if (partition, finding) not in found]
+    assert missed == []
+    assert {partition for partition, _ in found} == set(done)
+    assert result.exit_code == ExitCode.FINDINGS
+
+
+def test_replicas_that_differ_and_that_lag(spark: SparkSession, tmp_path: Path) -> None:
+    """Equal op_index: every key alike; a replica that is behind is named and not compared."""
+    generate(tmp_path / "a", 4, generations=2, operations=150, partitions=3)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert run_audit([str(tmp_path / "a"), str(tmp_path / "b")], spark=spark).findings == []
+    draft = next_manifest(read_manifest(tmp_path / "b"))
+    entry = draft.files_of(0)[1]
+    rows = list(iter_rows(tmp_path / "b" / entry.path))
+    lost = rows.pop(find(rows, RowKind.RETAINED, expiry_ms=0))
+    draft.files = [f for f in draft.files if f.path != entry.path] + [write_run(tmp_path / "b", entry, rows)]
+    behind = draft.files_of(1)[1]
+    draft.files.remove(behind)
+    draft.op_index["1"] = behind.seq_min - 1
+    publish_manifest(tmp_path / "b", draft)
+    result = run_audit([str(tmp_path / "a"), str(tmp_path / "b")], spark=spark)
+    differing = [f for f in result.findings if f.finding == "replica_differs"]
+    assert [(f.partition, f.key) for f in differing] == [(0, lost[COLUMN_INDEX["key"]].hex())]
+    assert [f.partition for f in result.findings if f.finding == "replica_behind"] == [1]
+
+
+def test_a_damaged_manifest_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    """The audit says so and looks at the newest readable one."""
+    generate(tmp_path, 5, generations=2, operations=50, partitions=2)
+    path = tmp_path / manifest_name(2)
+    path.write_bytes(path.read_bytes().replace(b'"rows":', b'"rowz":', 1))
+    assert "manifest_damaged" in run_audit([str(tmp_path)], spark=spark).names()
+
+
+def test_ledgers_that_do_not_add_up(spark: SparkSession, tmp_path: Path) -> None:
+    """A message never queued, one queued and gone, one met twice, broken and stopped ledgers: each named."""
+    store = generate(tmp_path / "in", 6, generations=1, operations=120, partitions=2, ledgers=tmp_path / "l")
+    session = store.models[0].sessions[0].number
+    op_index = store.models[0].op_index
+    edge, node = _ledger(tmp_path / "l", "e2", "edge"), _ledger(tmp_path / "l", "s2", "storage")
+    edge.acked(NOW_MS, "x/never-arrived", 1, "t", [1])
+    edge.acked(NOW_MS, "x/never-queued", 1, f"plant/{session}", [0])
+    node.queued(NOW_MS, "x/never-queued", 1, 0, op_index, [])
+    edge.acked(NOW_MS, "x/gone", 1, "t", [0])
+    node.queued(NOW_MS, "x/gone", 1, 0, op_index, [(session, 77_777)])
+    edge.acked(NOW_MS, "x/newer-than-the-export", 1, "t", [0])
+    node.queued(NOW_MS, "x/newer-than-the-export", 1, 0, op_index + 9, [(session, 88_888)])
+    edge.acked(NOW_MS, "x/twice", 2, "t", [0])
+    node.queued(NOW_MS, "x/twice", 2, 0, op_index, [(session, 1_000)])
+    node.queued(NOW_MS, "x/twice", 2, 0, op_index, [(session, 1_001)])
+    node.finished("delivered", NOW_MS, 0, session, 1_000)
+    node.finished("delivered", NOW_MS, 0, session, 1_001)
+    edge.acked(NOW_MS, "x/delivered-twice", 2, "t", [0])
+    node.queued(NOW_MS, "x/delivered-twice", 2, 0, op_index, [(session, 1_002)])
+    node.finished("delivered", NOW_MS, 0, session, 1_002)
+    node.finished("delivered", NOW_MS, 0, session, 1_002)
+    edge.acked(NOW_MS, "x/dropped", 1, "t", [0])
+    node.dropped_on_arrival(NOW_MS, "x/dropped", 0, session, "queue full")
+    edge.close(NOW_MS)
+    node.close(NOW_MS)
+    full = FileLedger(tmp_path / "l" / "s3", "s3", 1, "storage", NOW_MS, total_bytes_max=100)
+    for n in range(5):
+        full.finished("expired", NOW_MS, 1, session, n)
+        full.flush()
+    with next((tmp_path / "l" / "s3").iterdir()).open("ab") as file:
+        file.write(b'{"e":"queu')
+    result = run_audit([str(tmp_path / "in")], [str(tmp_path / "l")], spark=spark)
+    details = {(f.finding, f.detail) for f in result.findings}
+    assert {
+        ("lost_message", "origin x/never-arrived session -1"),
+        ("lost_message", f"origin x/never-queued session {session}"),
+        ("lost_message", f"origin x/gone session {session}"),
+        ("duplicate_delivery", f"origin x/twice session {session}"),
+        ("duplicate_delivery", f"origin x/delivered-twice session {session}"),
+    } == {d for d in details if d[0] in ("lost_message", "duplicate_delivery")}
+    assert {"ledger_damaged", "ledger_stopped"} <= result.names()
+    assert result.proof is not None
+    row = result.proof.as_row()
+    assert (row["LOST"], row["DUPLICATED"]) == (3, 2)
+    assert row["ACKED"] == sum(row[name] for name in ("DELIVERED", "QUEUED", "EXPIRED", "DROPPED", "LOST"))
+
+
+def test_command_line_and_report(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit codes 0, 1, 2 and 4; findings as Parquet, a summary, and a page that needs nothing else."""
+    generate(tmp_path / "in", 7, generations=2, operations=60, partitions=2, ledgers=tmp_path / "l")
+    words = ["--input", str(tmp_path / "in")]
+    assert audit.main([*words, "--ledger", str(tmp_path / "l"), "--output", str(tmp_path / "clean")]) == ExitCode.CLEAN
+    assert "LOST 0" in capsys.readouterr().out
+    (tmp_path / "in" / read_manifest(tmp_path / "in").files[0].path).unlink()
+    assert audit.main([*words, "--output", str(tmp_path / "report")]) == ExitCode.FINDINGS
+    assert audit.main([]) == ExitCode.USAGE
+    assert audit.main(["--input", str(tmp_path / "none")]) == ExitCode.COULD_NOT_RUN
+    rows = spark.read.parquet(str(tmp_path / "report" / "findings")).collect()
+    assert "missing_file" in {row["finding"] for row in rows}
+    assert rows[0].asDict().keys() == {"finding", "severity", "file", "partition", "key", "seq", "detail"}
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert summary["exit_code"] == 1 and summary["counts"]["missing_file"] == 1
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<svg" in page and "missing_file" in page and "http" not in page.replace("http://www.w3.org", "")
+    assert json.loads((tmp_path / "clean" / "summary.json").read_text())["proof"]["LOST"] == 0
