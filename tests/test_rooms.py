@@ -27,6 +27,7 @@ JOBS_OF_WIRE = {"wire.sstable", "wire.manifest", "wire.run_reader", "wire.ledger
 SHELLS = {
     "conf.metrics",
     "conf.settings",  # asks for the host's name
+    "edge.hot.host",
     "edge.hot.loop",
     "membership.admin",
     "membership.discovery",
@@ -34,6 +35,7 @@ SHELLS = {
     "membership.gossip",
     "membership.key_requests",
     "membership.sockets",
+    "router.raft.disk_queue",
     "router.raft.node",
     "router.raft.outcomes",
     "storage.group_committer",

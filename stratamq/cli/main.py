@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import typer
 
 from conf.errors import ExitCode, UserError
-from stratamq.cli import config, mounted, operator, tiers, up
+from stratamq.cli import config, membership, mounted, operator, tiers, up
 
 __all__ = ["app", "main"]
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for room in (up, tiers, operator, config, mounted):
+for room in (up, tiers, operator, membership, config, mounted):
     room.register(app)
 
 

@@ -14,7 +14,6 @@ __all__ = ["register"]
 MOUNTED: dict[str, tuple[str, tuple[str, ...], str]] = {
     "store": ("storage.cli", (), "Export, import and verify stores."),
     "jobs": ("jobs.cli", (), "Compact and audit exported SSTables with Spark."),
-    "membership": ("membership.cli", (), "Gossip keys and members."),
     "check": ("stratamq.history.cli", ("check",), "Judge a recorded history against the promises."),
     "record": ("stratamq.history.cli", ("record",), "Run a workload and record what its clients saw."),
 }

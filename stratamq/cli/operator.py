@@ -16,7 +16,7 @@ from stratamq.cli.output import OutputFormat, OutputOption, render
 if TYPE_CHECKING:
     from wire.tls import LinkContexts
 
-__all__ = ["ask", "register"]
+__all__ = ["DATA", "DataOption", "RouterOption", "ask", "register", "show"]
 
 RouterOption = Annotated[
     str, typer.Option("--router", help="host:port of a router; default: STRATAMQ_ROUTER, or --data.")
@@ -149,7 +149,7 @@ def ask(verb: str, arguments: dict[str, object], router: str, data: Path) -> Any
         else:
             if reply.exit_code != ExitCode.NOT_READY:  # it does not lead, or knows no leader: another one may
                 return reply
-            failures.append(reply.error)
+            failures.append(f"router {address}: {reply.error}")
     raise UserError("\n".join(failures), ExitCode.NOT_READY)
 
 

@@ -134,6 +134,27 @@ def test_up_refuses_mistakes_before_it_starts_anything(tmp_path: Path) -> None:
     assert "cannot be written" in stratamq("up", "--data", str(tmp_path / "file")).stderr
 
 
+def test_gossip_keys_are_made_and_named_and_never_shown(tmp_path: Path) -> None:
+    """A key file is made once, mode 0600; its ids are shown, its keys are not."""
+    file = tmp_path / "gossip.key"
+    made = stratamq("membership", "keys", "generate", str(file))
+    assert made.returncode == 0 and file.stat().st_mode & 0o777 == 0o600
+    (key,) = json.loads(stratamq("membership", "keys", "show-file", str(file), "-o", "json").stdout)
+    assert made.stdout == f"{file}: key {key['key_id']}\n" and key["seals"]
+    assert "never overwritten" in stratamq("membership", "keys", "generate", str(file)).stderr
+    file.chmod(0o644)
+    assert "need 0600" in stratamq("membership", "keys", "show-file", str(file)).stderr
+
+
+def test_rooms_that_are_not_there_are_one_line() -> None:
+    """A verb whose room cannot be imported says which."""
+    from conf.errors import UserError
+    from stratamq.cli.mounted import _command
+
+    with pytest.raises(UserError, match="jobs is not available: no module nowhere"):
+        _command("jobs", "nowhere.cli", ())(None)
+
+
 def test_no_router_is_known(tmp_path: Path) -> None:
     """Says what to do; exit code 2. A router that is away: exit code 4."""
     shown = stratamq("cluster", "status", "--data", str(tmp_path))

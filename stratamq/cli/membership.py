@@ -1,0 +1,103 @@
+"""``stratamq membership keys ...``: the keys that seal gossip.
+
+A rotation is three steps, each on every member: install the new key, use it, remove the old one. Key files are made and
+looked at here; the steps are the work of the router that is asked (``membership/admin.py``). Keys come from files of
+mode 0600, never from the command line, which other processes can read.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratamq.cli.operator import DATA, DataOption, RouterOption, show
+from stratamq.cli.output import OutputFormat, OutputOption, render
+
+__all__ = ["register"]
+
+ForceOption = Annotated[bool, typer.Option("--force", help="Even when a member would be cut off.")]
+KeyIdArgument = Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys list` shows it.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    keys = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    for command in (generate, show_file, list_keys, install, use, remove):
+        keys.command(command.__name__.removesuffix("_keys").replace("_", "-"))(command)
+    group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    group.add_typer(keys, name="keys", help="The keys that seal gossip.", no_args_is_help=True)
+    app.add_typer(group, name="membership", help="Gossip between nodes.", no_args_is_help=True)
+
+
+def generate(file: Annotated[Path, typer.Argument(metavar="FILE", help="Must not exist yet.")]) -> None:
+    """Make a key file with one new key."""
+    from conf.errors import UserError
+    from membership.keyring import generate_key, key_id, write_key_file
+
+    if file.exists():
+        raise UserError(f"{file} exists; a key file is never overwritten")
+    key = generate_key()
+    try:
+        write_key_file(file, [key])
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror or error}") from None
+    typer.echo(f"{file}: key {key_id(key).hex()}")
+
+
+def show_file(file: Annotated[Path, typer.Argument(metavar="FILE")], output: OutputOption = OutputFormat.TABLE) -> None:
+    """Show the ids of the keys in a file, never the keys."""
+    from membership.keyring import key_id
+
+    ids = [{"key_id": key_id(key).hex(), "seals": index == 0} for index, key in enumerate(_read(file))]
+    typer.echo(render(ids, output))
+
+
+def list_keys(router: RouterOption = "", data: DataOption = DATA, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Show which member holds and which seals with which key."""
+    show("membership keys list", {}, router, data, output)
+
+
+def install(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Key file; its first key is installed.")],
+    router: RouterOption = "",
+    data: DataOption = DATA,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """First step of a rotation: every member learns a new key."""
+    import base64
+
+    show("membership keys install", {"key": base64.b64encode(_read(file)[0]).decode()}, router, data, output)
+
+
+def use(
+    key: KeyIdArgument,
+    force: ForceOption = False,
+    router: RouterOption = "",
+    data: DataOption = DATA,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Second step: every member seals with a key that all have installed."""
+    show("membership keys use", {"key_id": key, "force": force}, router, data, output)
+
+
+def remove(
+    key: KeyIdArgument,
+    force: ForceOption = False,
+    router: RouterOption = "",
+    data: DataOption = DATA,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Last step: every member forgets a key that none seals with."""
+    show("membership keys remove", {"key_id": key, "force": force}, router, data, output)
+
+
+def _read(file: Path) -> list[bytes]:
+    from conf.errors import UserError
+    from membership.keyring import KeyRingError, read_key_file
+
+    try:
+        return read_key_file(file)
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror or error}") from None
+    except KeyRingError as error:
+        raise UserError(str(error)) from None
