@@ -109,7 +109,7 @@ class ConnectDesk:
                     will.topic_name, bytes_max=self._limits.topic_bytes_max, levels_max=self._limits.topic_levels_max
                 )
             except RemoteProtocolError as error:
-                return error.reason_code
+                return int(error.reason_code)
             if will.topic_name.startswith("$SYS"):
                 return ReasonCode.NOT_AUTHORIZED
             if will.qos > self._limits.maximum_qos:  # [MQTT-3.2.2-12]
@@ -163,7 +163,7 @@ class ConnectDesk:
         cap = self._limits.session_expiry_max_s
         if packet.protocol_version < 5:
             return 0 if packet.clean_start else (cap or NO_EXPIRY_INTERVAL)
-        wanted = int(packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL, 0))  # type: ignore[call-overload]
+        wanted: int = int(packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL, 0))  # type: ignore[call-overload]
         return min(wanted, cap) if cap else wanted
 
     def _opened(self, client: Client, answer: Control) -> None:

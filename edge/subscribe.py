@@ -49,8 +49,8 @@ class SubscribeDesk:
         """A SUBSCRIBE packet; the connection stays parked until SUBACK was written."""
         packet = decode_packet(first_byte, body, client.version, self._limits)
         assert isinstance(packet, Subscribe)
-        identifiers = packet.properties.get(PropertyId.SUBSCRIPTION_IDENTIFIER) if client.version == 5 else None
-        identifier = int(identifiers[0] if isinstance(identifiers, list) else identifiers or 0)  # type: ignore[call-overload]
+        identifiers = packet.properties.get(PropertyId.SUBSCRIPTION_IDENTIFIER)
+        identifier = int(identifiers[0]) if isinstance(identifiers, list) else 0
         codes: list[int] = []
         granted: list[Subscription] = []
         for wanted in packet.subscriptions:
@@ -127,7 +127,7 @@ class SubscribeDesk:
         fresh = []
         for subscription, before in zip(granted, existed, strict=True):
             client.subscriptions[subscription.topic_filter] = subscription
-            edge.local.add(client, subscription)
+            edge.ephemeral.add(client, subscription)
             if not before and not subscription.topic_filter.startswith("$SYS"):
                 fresh.append(subscription.topic_filter)
         missing = set(edge.registrar.hold(fresh, edge.now))
@@ -200,7 +200,7 @@ class SubscribeDesk:
         try:
             edge.requests.ask(request, unsubscribed, edge.now)
         except RequestsFull:
-            edge.error(client, ReasonCode.SERVER_BUSY)
+            edge.error(client.conn, ReasonCode.SERVER_BUSY)
 
     def _unsuback(self, client: Client, packet: Unsubscribe, codes: list[int]) -> None:
         data = encode_packet(Unsuback(packet.packet_identifier, codes, {}), client.version)  # [MQTT-3.11.3-1]
@@ -208,7 +208,7 @@ class SubscribeDesk:
 
     def _remove(self, client: Client, name: str) -> None:
         if client.subscriptions.pop(name, None) is not None:
-            self._edge.local.remove(client, name)
+            self._edge.ephemeral.remove(client, name)
             if not name.startswith("$SYS"):
                 self._edge.registrar.release([name])
 

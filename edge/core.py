@@ -1,0 +1,488 @@
+"""The edge's core: what the hot loop hands over, decided. Sans-IO, synchronous, one object per edge process.
+
+It answers packets that are not per-message traffic, keeps the route cache, follows the map, and talks to routers and
+partitions. Desks do the work (``connect``, ``subscribe``, ``retained_reads`` ...); this file joins them and routes.
+Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from edge.authentication import AuthenticationDesk
+from edge.client import Client, Phase
+from edge.connect import ConnectDesk
+from edge.ephemeral_sessions import EphemeralSubscriptions, identifier_properties
+from edge.hot.centre import Hot
+from edge.hot.options import HotLimits
+from edge.hot.state import Conn, Group, Inbound, Message, Peer, Remote, Route, Sub
+from edge.map_follower import MapFollower
+from edge.partition_requests import PartitionRequests
+from edge.peer_table import PeerTable
+from edge.publishing import PublishDesk
+from edge.retained_reads import RetainedReads
+from edge.route_cache import RouteCache
+from edge.settings import EdgeLimits
+from edge.shared_groups import HERE, SharedGroup
+from edge.subscribe import SubscribeDesk
+from edge.sys_topics import SysTopics
+from mqtt.codec import encode_packet
+from mqtt.errors import MqttError
+from mqtt.packets import Disconnect
+from mqtt.reasons import ReasonCode
+from wire.cluster_map import ClusterMap, NodeEntry
+from wire.frames import FrameKind
+from wire.hello import TIER_ROUTER, TIER_STORAGE, NodeIdentity
+from wire.lease_holder import LeaseHolder
+from wire.link import LinkFull
+from wire.messages import (
+    Claim,
+    Claims,
+    Control,
+    Destinations,
+    FireWill,
+    Invalidate,
+    KickSession,
+    Moved,
+    PollClaims,
+    Resolved,
+    RetainedNone,
+    RetainedPage,
+    RoutesAdded,
+    SessionOpened,
+    Subscription,
+    decode_control,
+    encode_control,
+)
+from wire.route_registrar import RouteRegistrar
+
+__all__ = ["EdgeCore"]
+
+NS = 1_000_000_000
+TICK_S = 0.05
+SWEEP_S = 1.0
+
+
+class EdgeCore:
+    """One edge; the ``Handler`` of its loop."""
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        entry: NodeEntry,
+        limits: EdgeLimits,
+        hot_limits: HotLimits,
+        *,
+        version: str = "",
+        ended_incarnation: int = 0,
+        certify: Callable[[Conn], tuple[str, str, str] | None] = lambda _: None,
+        new_client_id: Callable[[], str] | None = None,
+    ) -> None:
+        self.limits = limits
+        self.node = identity.node
+        self.incarnation = identity.incarnation
+        self.now = 0.0
+        self.counts: dict[str, int] = {}
+        self.hot = Hot(self, identity.incarnation, hot_limits)
+        self.peers = PeerTable(self.hot, identity, certify)
+        self.follower = MapFollower(self)
+        self.lease = LeaseHolder(entry, self.tell, self.follower.moved, ended_incarnation=ended_incarnation)
+        self.requests = PartitionRequests(lambda: self.lease.map, self.tell, limits.requests_max)
+        self.cache = RouteCache(
+            lambda: self.lease.map,
+            self.tell,
+            self._install,
+            lambda topic: self.hot.drop_route(topic.encode()),
+            hot_limits.routes_max,
+        )
+        self.subscribing = SubscribeDesk(self)
+        self.registrar = RouteRegistrar(
+            -1, identity.incarnation, self._tell_owner, lambda: self.lease.map, self.subscribing.standing
+        )
+        self.ephemeral = EphemeralSubscriptions(self._local_changed)
+        self.connecting = ConnectDesk(self, new_client_id)
+        self.authentication = AuthenticationDesk(self)
+        self.publishing = PublishDesk(self)
+        self.retained = RetainedReads(self)
+        self.sys = SysTopics(version, identity.node)
+        self._clients: dict[int, Client] = {}
+        self._polled: dict[int, int] = {}  # partition -> highest partition_epoch of a claims poll
+        self._fenced: list[Conn] = []
+        self._had_lease = False
+        self._fenced_since = float("inf")
+        self._next_tick = 0.0
+        self._next_sweep = 0.0
+        self._next_sys = 0.0
+        self._started = 0.0
+        self.accept: Callable[[object, int, tuple[str, int]], None] = lambda *_: None
+
+    # --- what desks ask
+
+    @property
+    def map(self) -> ClusterMap:
+        """The map as this node has it."""
+        return self.lease.map
+
+    def has_lease(self) -> bool:
+        """True while this edge may decide."""
+        return self.lease.has_lease(self.now)
+
+    def client(self, number: int) -> Client | None:
+        """Return a connection by its number."""
+        return self._clients.get(number)
+
+    def clients(self) -> list[Client]:
+        """Return all connections."""
+        return list(self._clients.values())
+
+    def primary_peer(self, partition: int) -> Peer | None:
+        """Return the peer of a partition's primary, None while there is none or no link to it was ever made."""
+        placements = self.map.partitions
+        return self.peers.get(placements[partition].primary) if partition < len(placements) else None
+
+    def tell(self, node: str, message: Control) -> bool:
+        """Send a control message; False when there is no link or no room."""
+        peer = self.peers.get(node)
+        if peer is None:
+            return False
+        try:
+            self.hot.control(peer, FrameKind.CONTROL, encode_control(message))
+        except LinkFull:
+            self.count("control_no_room")
+            return False
+        return True
+
+    def _tell_owner(self, node: str, message: Control) -> None:
+        self.tell(node, message)  # what could not be sent is asked again by time
+
+    def count(self, what: str, amount: int = 1) -> None:
+        """Count an event of this edge."""
+        self.counts[what] = self.counts.get(what, 0) + amount
+
+    def count_connect(self, reason_code: int) -> None:
+        """Count a CONNECT by its outcome."""
+        self.count(f"connects_{reason_code:#04x}")
+
+    def count_disconnect(self, reason: str) -> None:
+        """Count the end of a connection by its reason."""
+        self.count(f"disconnects_{reason}")
+
+    def is_verified(self, client: Client) -> bool:
+        """True if the client proved who it is: a verified certificate or an accepted exchange."""
+        return client.authentication is not None or client.policy.allow_anonymous or bool(client.conn.tls)
+
+    def opened(self, client: Client) -> None:
+        """A session is open on a connection."""
+        self.count_connect(0)
+
+    # --- ending connections
+
+    def end(self, client: Client, last: bytes = b"") -> None:
+        """Write the last bytes, stop reading, flush, half-close: the client reads the reason."""
+        self.hot.close(client.conn, last)
+
+    def disconnect(self, client: Client, reason_code: int) -> None:
+        """Tell a v5 client why, and close; a 3.1.1 client only sees the close."""
+        last = encode_packet(Disconnect(reason_code, {}), 5) if client.version == 5 else b""
+        self.end(client, last)
+
+    # --- Handler: packets
+
+    def packet(self, conn: Conn, first_byte: int, body: bytes) -> None:
+        """A packet that the loop does not handle."""
+        client = conn.owner
+        assert isinstance(client, Client)
+        kind = first_byte >> 4
+        try:
+            if client.phase == Phase.NEW:
+                self.connecting.connect(client, first_byte, body)
+            elif client.phase == Phase.AUTHENTICATING and kind == 15:
+                self.authentication.auth(client, first_byte, body)
+            elif client.phase != Phase.OPEN:
+                self.error(conn, ReasonCode.PROTOCOL_ERROR)
+            elif kind == 8:
+                self.subscribing.subscribe(client, first_byte, body)
+            elif kind == 10:
+                self.subscribing.unsubscribe(client, first_byte, body)
+            elif kind == 14:
+                self.connecting.disconnect(client, first_byte, body)
+            elif kind == 15 and client.version == 5:
+                self.authentication.auth(client, first_byte, body)
+            else:  # a second CONNECT [MQTT-3.1.0-2], or a packet that only servers send
+                self.error(conn, ReasonCode.PROTOCOL_ERROR)
+        except MqttError as error:
+            self.error(conn, error.reason_code)
+
+    def inbound(self, conn: Conn, publish: Inbound) -> None:
+        """A retained PUBLISH, or QoS 2 of a durable session."""
+        self.publishing.inbound(conn, publish)
+
+    def pubrel(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
+        """PUBREL of a durable session."""
+        self.publishing.pubrel(conn, packet_identifier)
+
+    def miss(self, conn: Conn, topic: bytes) -> None:
+        """A topic without a cached Route."""
+        self.publishing.miss(conn, topic)
+
+    def fenced(self, conn: Conn) -> None:
+        """A QoS >= 1 PUBLISH without a lease waits for one."""
+        self._fenced.append(conn)
+
+    def error(self, conn: Conn, reason_code: int) -> None:
+        """The client broke the protocol, or a bound."""
+        client = conn.owner
+        if not isinstance(client, Client):
+            self.hot.close(conn, linger=False)
+            return
+        self.count_disconnect(f"{int(reason_code):#04x}")
+        if client.phase in (Phase.NEW, Phase.OPENING, Phase.AUTHENTICATING):
+            if client.phase == Phase.NEW or reason_code in (0x80, 0x8D):
+                self.end(client)
+            else:
+                self.connecting.refuse(client, reason_code)
+            return
+        self.disconnect(client, reason_code)
+
+    def closed(self, conn: Conn, why: int) -> None:
+        """A connection is gone."""
+        client = conn.owner
+        if not isinstance(client, Client) or self._clients.pop(conn.number, None) is None:
+            return
+        self.subscribing.ended(client)
+        self.connecting.ended(client)
+        self.count("closed_by_peer" if why == 0 else "closed_by_us" if why == 1 else "closed_failed")
+
+    def adopt(self, client: Client) -> None:
+        """A socket was accepted and attached."""
+        self._clients[client.number] = client
+
+    def accepted(self, listener: object, fd: int, address: tuple[str, int]) -> None:
+        """A new socket: the service attaches or refuses it."""
+        self.accept(listener, fd, address)
+
+    def authorize(self, conn: Conn, topic: bytes) -> int:
+        """No access lists yet: everything that a listener lets in may publish."""
+        return 0
+
+    # --- Handler: links
+
+    def hello(self, conn: Conn, payload: bytes) -> None:
+        """A link's first frame."""
+        key = self.peers.hello(conn, payload)
+        if key is None:
+            return
+        if key.tier == TIER_ROUTER:
+            self.lease.router_up(key.node, self.now)
+        elif key.tier == TIER_STORAGE:
+            self.follower.storage_up(key.node)
+        else:
+            self.cache.rebuild_all()
+
+    def link_lost(self, peer: Peer) -> None:
+        """A link's connection ended; it resumes after a reconnect."""
+        key = self.peers.key(peer)
+        if key.tier == TIER_ROUTER:
+            self.lease.router_down(key.node)
+
+    def frame(self, peer: Peer, kind: int, payload: bytes) -> None:
+        """A frame that the loop does not take itself."""
+        key = self.peers.key(peer)
+        if kind != FrameKind.CONTROL:
+            self.count("frames_unknown")
+            return
+        try:
+            message = decode_control(payload)
+        except msgspec.MsgspecError:
+            self.count("frames_unreadable")
+            return
+        if key.tier == TIER_ROUTER:
+            self._router_message(key.node, message)
+        elif key.tier == TIER_STORAGE:
+            self._storage_message(key.node, message)
+
+    def _router_message(self, node: str, message: Control) -> None:
+        if isinstance(message, Resolved):
+            self.cache.resolved(message, self.now)
+        elif isinstance(message, RoutesAdded):
+            self.registrar.added(message)
+        elif isinstance(message, Invalidate):
+            self.cache.invalidate(node, message)
+        elif isinstance(message, Moved):
+            self.cache.moved(message, self.now)
+        elif not self.lease.handle(self.now, message):
+            self.count("messages_unknown")
+
+    def _storage_message(self, node: str, message: Control) -> None:
+        if isinstance(message, KickSession):
+            self.connecting.kick(node, message)
+        elif isinstance(message, PollClaims):
+            self._claims(node, message)
+        elif isinstance(message, FireWill):
+            self.publishing.fire_will(node, message)
+        elif isinstance(message, Moved):
+            self.requests.moved(message.request, self.now)
+        elif isinstance(message, RetainedNone):
+            self.retained.none(message)
+        elif isinstance(message, RetainedPage) and self.retained.page(message):
+            pass
+        elif isinstance(message, SessionOpened) and message.partition_epoch < self._polled.get(message.partition, 0):
+            self.requests.moved(message.request, self.now)  # of a primary that another one has followed
+        elif not self.requests.answered(getattr(message, "request", 0), message):
+            self.count("answers_unknown")
+
+    def _claims(self, node: str, poll: PollClaims) -> None:
+        self._polled[poll.partition] = max(poll.partition_epoch, self._polled.get(poll.partition, 0))
+        claims = [
+            Claim(
+                client.client_id,
+                client.number,
+                client.owner_epoch,
+                client.session,
+                [(identifier, 0, seq) for seq, identifier, _ in self.hot.open_pushes(client.conn)],
+            )
+            for client in self._clients.values()
+            if client.phase == Phase.OPEN and client.partition == poll.partition
+        ]
+        self.tell(node, Claims(poll.request, poll.partition, poll.partition_epoch, claims))
+
+    # --- Handler: routes and groups
+
+    def _install(self, topic: str, destinations: Destinations) -> Route:
+        name = topic.encode()
+        peers = {node: peer for node in destinations.edges if (peer := self.peers.get(node)) is not None}
+        edges = tuple(peers[node] for node in destinations.edges if node in peers and node != self.node)
+        groups: tuple[Group, ...] = ()
+        if destinations.groups:
+            known = {
+                node: peer
+                for group in destinations.groups
+                for node, _ in group.edges
+                if (peer := self.peers.get(node)) is not None
+            }
+            groups = tuple(SharedGroup(group, self.node, known, False) for group in destinations.groups)
+        route = Route(name, self.ephemeral.subscribers(topic), edges, tuple(destinations.partitions), groups)
+        self.hot.drop_route(name)
+        self.hot.install_route(name, route)
+        return route
+
+    def _local_changed(self, topic_filter: str) -> None:
+        self.cache.rebuild(topic_filter)
+        self.hot.drop_local_routes()
+
+    def local_route(self, topic: str) -> Route:
+        """Return a Route of this edge's own subscribers only, for $SYS."""
+        return Route(topic.encode(), self.ephemeral.subscribers(topic))
+
+    def pick(self, group: Group, route: Route, conn: Conn | None, topic: bytes, qos: int) -> Sub | Remote | None:
+        """Choose a shared group's destination for one message."""
+        assert isinstance(group, SharedGroup)
+        return self._resolve_pick(group, group.next(topic), None)
+
+    def _resolve_pick(
+        self, group: SharedGroup, choice: Remote | int | None, refused: Remote | int | None
+    ) -> Sub | Remote | None:
+        if choice == HERE:
+            sub = self.ephemeral.pick(group.share)
+            if sub is not None:
+                return sub
+            refused = HERE
+        elif isinstance(choice, Remote):
+            return choice
+        for other in group.others(refused):
+            if isinstance(other, Remote):
+                return other
+            sub = self.ephemeral.pick(group.share)
+            if sub is not None:
+                return sub
+        return None
+
+    def picked(self, peer: Peer, share: bytes, topic: bytes, qos: int) -> Sub | None:
+        """Another edge picked us for a message of a group: choose the member."""
+        return self.ephemeral.pick(share)
+
+    def refused(self, message: Message, remote: Remote, reason_code: int) -> Sub | Remote | None:
+        """A picked destination refused or died: choose another."""
+        group = message.group
+        if not isinstance(group, SharedGroup):
+            return None
+        return self._resolve_pick(group, None, remote)
+
+    def local(self, topic: bytes) -> Sequence[Sub]:
+        """Return this edge's own subscribers of a topic."""
+        return self.ephemeral.subscribers(topic.decode())
+
+    # --- $SYS
+
+    def deliver_sys(self, client: Client, subscription: Subscription) -> None:
+        """A client subscribed to $SYS: give it the current values."""
+        identifiers = identifier_properties([subscription])
+        for topic, value in self.sys.matching(subscription.topic_filter):
+            self.hot.deliver(client.conn, Inbound(topic.encode(), value, 0, True), 0, identifiers)
+
+    def _publish_sys(self) -> None:
+        counters = self.hot.counters()
+        counters["clients"] = sum(1 for client in self._clients.values() if client.phase == Phase.OPEN)
+        counters["subscriptions"] = len(self.ephemeral)
+        for topic, value in self.sys.update(self.now - self._started, counters, self.map.epoch):
+            route = self.local_route(topic)
+            if route.subs:
+                self.hot.publish(route, Inbound(topic.encode(), value))
+
+    # --- time
+
+    def round_end(self, now_ns: int) -> None:
+        """Once per round before the flush: batched requests leave, the lease is renewed, timers run."""
+        self.now = now = now_ns / NS
+        if not self._started:
+            self._started = now
+        self.lease.beat(now)
+        self._lease_state(now)
+        self.cache.flush(now)
+        if now < self._next_tick:
+            return
+        self._next_tick = now + TICK_S
+        self.requests.tick(now)
+        self.registrar.tick(now)
+        self.cache.tick(now)
+        self.retained.tick(now)
+        if now >= self._next_sweep:
+            self._next_sweep = now + SWEEP_S
+            self.hot.sweep(now_ns)
+        if self.limits.sys_interval_s and now >= self._next_sys:
+            self._next_sys = now + self.limits.sys_interval_s
+            self._publish_sys()
+
+    def _lease_state(self, now: float) -> None:
+        leased = self.lease.has_lease(now)
+        self.hot.set_lease(int(self.lease.lease_until * NS) if leased else 0)
+        if leased and not self._had_lease:
+            self._fenced_since = float("inf")
+            self.connecting.lease_returned()
+            fenced, self._fenced = self._fenced, []
+            for conn in fenced:
+                if not conn.closed:
+                    self.hot.resume(conn)
+        elif not leased and self._had_lease:
+            self._fenced_since = now
+        self._had_lease = leased
+        if now - self._fenced_since > self.limits.fence_close_s:
+            self._fenced_since = float("inf")
+            self.close_clients(ReasonCode.SERVER_UNAVAILABLE)
+
+    def close_clients(self, reason_code: int) -> None:
+        """Close every client: the node is fenced for too long, drained, or begins a new incarnation."""
+        for client in self.clients():
+            if client.phase == Phase.OPEN:
+                self.disconnect(client, reason_code)
+            else:
+                self.end(client)
+
+    def next_deadline(self) -> float:
+        """Return when ``round_end`` wants to be called next."""
+        return min(self._next_tick, self.lease.next_deadline())
+
+    @property
+    def ready(self) -> bool:
+        """True once clients can be served: a lease, and a primary for every partition that is linked."""
+        return self.has_lease() and self.follower.storage_linked()

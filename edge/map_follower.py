@@ -1,0 +1,94 @@
+"""What a new map means at this edge: dead peers are struck off, partitions get their primaries, shards their owners.
+
+Called before the epoch is acknowledged, so everything here is in force by then.
+"""
+
+from typing import TYPE_CHECKING
+
+from wire.cluster_map import ClusterMap, Delegation, PartitionEntry, ShardEntry
+from wire.messages import ReportRoutes
+
+if TYPE_CHECKING:
+    from edge.core import EdgeCore
+
+__all__ = ["MapFollower"]
+
+
+class MapFollower:
+    """Carries map changes into one edge's tables."""
+
+    def __init__(self, edge: "EdgeCore") -> None:
+        self._edge = edge
+        self._partitions: list[PartitionEntry] = []
+        self._shards: list[ShardEntry] = []
+        self._delegations: tuple[Delegation, ...] = ()
+        self._active = False
+
+    def moved(self, cluster_map: ClusterMap) -> None:
+        """The map is at a new epoch."""
+        edge = self._edge
+        gone = edge.peers.strike_dead(cluster_map)
+        self._partitions_moved(cluster_map)
+        if edge.lease.active:
+            self._shards_moved(cluster_map)
+        if gone:
+            edge.cache.rebuild_all()
+
+    def _partitions_moved(self, cluster_map: ClusterMap) -> None:
+        edge = self._edge
+        former, self._partitions = self._partitions, list(cluster_map.partitions)
+        for number, placement in enumerate(cluster_map.partitions):
+            if number < len(former) and former[number] == placement:
+                continue
+            self._bind(number, placement)
+            edge.requests.placement_changed(number, edge.now)
+
+    def _bind(self, number: int, placement: PartitionEntry) -> None:
+        edge = self._edge
+        peer = edge.peers.get(placement.primary) if placement.primary else None
+        edge.hot.set_primary(number, peer)
+        if peer is not None:
+            edge.hot.replay_partition(number, peer)
+        for client in edge.clients():
+            if client.session and client.partition == number and not client.conn.closed:
+                edge.hot.set_home(client.conn, peer)
+
+    def storage_up(self, node: str) -> None:
+        """A link to a storage node stands: its partitions can be reached."""
+        edge = self._edge
+        for number, placement in enumerate(self._partitions):
+            if placement.primary == node and edge.hot.primaries[number] is not edge.peers.get(node):
+                self._bind(number, placement)
+        edge.requests.node_ready(node, edge.now)
+
+    def storage_linked(self) -> bool:
+        """True if the primaries of all partitions are linked."""
+        return bool(self._partitions) and all(
+            placement.primary and self._edge.hot.primaries[number] is not None
+            for number, placement in enumerate(self._partitions)
+        )
+
+    def _shards_moved(self, cluster_map: ClusterMap) -> None:
+        """New owners of shards: report the filters, register the cached topics, ask again what is pending."""
+        edge = self._edge
+        former, self._shards = self._shards, list(cluster_map.shards)
+        changed = {
+            number
+            for number, shard in enumerate(cluster_map.shards)
+            if number >= len(former) or former[number] != shard
+        }
+        moved_jurisdiction = self._active and cluster_map.delegations != self._delegations
+        self._delegations = cluster_map.delegations
+        first = not self._active
+        self._active = True
+        if not changed or first:  # nothing was registered by this life before its first map
+            return
+        if moved_jurisdiction:
+            edge.registrar.jurisdiction_changed(edge.now)
+        reports = edge.registrar.reports()
+        for number in sorted(changed):
+            shard = cluster_map.shards[number]
+            if shard.owner:
+                edge.tell(shard.owner, ReportRoutes(number, shard.epoch, reports[number]))
+        edge.registrar.placement_changed(changed, edge.now)
+        edge.cache.placement_changed(changed, edge.now)

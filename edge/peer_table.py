@@ -1,0 +1,143 @@
+"""The other nodes as this edge links to them: who is who, which life, whom to dial.
+
+A peer is one life (incarnation) of one node; another life voids the former. Which of two nodes dials is a rule of
+``wire/hello.py``; sockets are the service's business, and HELLO is judged here.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from edge.hot.centre import Hot
+from edge.hot.state import Conn, Peer
+from wire.cluster_map import ClusterMap
+from wire.hello import (
+    Hello,
+    LinkError,
+    NodeIdentity,
+    PeerKey,
+    check_hello,
+    dials,
+    encode_hello,
+)
+
+__all__ = ["Dialled", "PeerTable"]
+
+_hello_decoder = msgspec.msgpack.Decoder(Hello)
+
+
+class Dialled:
+    """``Conn.owner`` of a link that this edge opened; None in its place: the other side did."""
+
+    __slots__ = ("address", "incarnation", "node", "taken")
+
+    def __init__(self, node: str, address: str, incarnation: int, taken: int) -> None:
+        self.node = node  # "" for a seed: HELLO tells
+        self.address = address
+        self.incarnation = incarnation  # whose frames ``taken`` counts, as our HELLO said
+        self.taken = taken
+
+
+class PeerTable:
+    """Peers of one edge by node name.
+
+    Args:
+        hot: The loop.
+        identity: This edge, as its HELLO says.
+        certify: (cluster, tier, node) of a link's certificate; None on a plaintext link.
+    """
+
+    def __init__(
+        self, hot: Hot, identity: NodeIdentity, certify: Callable[[Conn], tuple[str, str, str] | None]
+    ) -> None:
+        self.identity = identity
+        self._hot = hot
+        self._certify = certify
+        self._peers: dict[str, tuple[PeerKey, Peer]] = {}
+        self.refused = 0
+
+    def get(self, node: str) -> Peer | None:
+        """Return the peer of a node, connected or not."""
+        known = self._peers.get(node)
+        return None if known is None else known[1]
+
+    def key(self, peer: Peer) -> PeerKey:
+        """Return whose peer it is."""
+        owner = peer.owner
+        assert isinstance(owner, PeerKey)
+        return owner
+
+    def connected(self) -> list[PeerKey]:
+        """Return the peers whose link stands, by name."""
+        return [self._peers[node][0] for node in sorted(self._peers) if self._peers[node][1].conn is not None]
+
+    def wanted(self, cluster_map: ClusterMap) -> dict[str, tuple[str, str]]:
+        """Return node -> (tier, address) of the live nodes that this edge has to dial and is not linked to."""
+        mine = self.identity
+        wanted = {}
+        for name, entry in cluster_map.nodes.items():
+            if not entry.alive or name == mine.node or not dials(mine.tier, mine.node, entry.tier, name):
+                continue
+            peer = self.get(name)
+            if peer is None or peer.conn is None:
+                wanted[name] = (entry.tier, entry.address)
+        return wanted
+
+    def hello_for(self, node: str, address: str) -> tuple[Dialled, bytes]:
+        """Return what a link that we open is owned by, and the HELLO to write on it first."""
+        known = self._peers.get(node)
+        incarnation, taken = (known[0].incarnation, known[1].link.taken) if known is not None else (0, 0)
+        return Dialled(node, address, incarnation, taken), encode_hello(self.identity, incarnation, taken)
+
+    def hello(self, conn: Conn, payload: bytes) -> PeerKey | None:
+        """Judge a HELLO and join the connection to its peer; None if it was refused and closed."""
+        try:
+            hello = _hello_decoder.decode(payload)
+            key = check_hello(self.identity, hello, self._certify(conn))
+            peer = self._peer_of(key)
+            dialled = conn.owner if isinstance(conn.owner, Dialled) else None
+            if dialled is None:
+                if peer.conn is not None:
+                    older = peer.conn
+                    older.peer = None
+                    peer.conn = None
+                    peer.link.disconnected()
+                    self._hot.close(older, linger=False)
+                self._hot.write(conn, encode_hello(self.identity, key.incarnation, peer.link.taken))
+            elif peer.link.taken != (dialled.taken if dialled.incarnation == key.incarnation else 0):
+                raise LinkError("another connection moved the link meanwhile")
+            resumed = hello.taken if hello.peer_incarnation == self.identity.incarnation else 0
+            self._hot.bind_link(conn, peer, resumed)
+        except (LinkError, msgspec.MsgspecError):
+            self.refused += 1
+            self._hot.close(conn, linger=False)
+            return None
+        return key
+
+    def _peer_of(self, key: PeerKey) -> Peer:
+        known = self._peers.get(key.node)
+        if known is not None and known[0] == key:
+            return known[1]
+        if known is not None:
+            if known[0].incarnation > key.incarnation:
+                raise LinkError(f"{key.node} incarnation {key.incarnation} is over")
+            self._hot.strike_peer(known[1])
+        peer = self._hot.add_peer(0, key.tier, key.incarnation)
+        peer.owner = key
+        self._peers[key.node] = (key, peer)
+        return peer
+
+    def strike_dead(self, cluster_map: ClusterMap) -> list[str]:
+        """End the links to lives that the map declares over; return their nodes."""
+        gone = []
+        for node in sorted(self._peers):
+            key, peer = self._peers[node]
+            entry = cluster_map.nodes.get(node)
+            over = entry is not None and (
+                entry.incarnation > key.incarnation or (entry.incarnation == key.incarnation and not entry.alive)
+            )
+            if over:
+                self._hot.strike_peer(peer)
+                del self._peers[node]
+                gone.append(node)
+        return gone

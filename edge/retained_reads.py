@@ -1,0 +1,226 @@
+"""Retained messages for a new subscription: read after the routes stand, delivered before what was held.
+
+A concrete filter asks one partition, a wildcard every storage node once. Copies carry RETAIN 1 [MQTT-3.3.1-8]. For a
+durable session they go through its queue, and the last of them ends the holding of live messages there.
+Source: MQTT 5.0 section 3.3.1.3; docs/adr/0003.
+"""
+
+from typing import TYPE_CHECKING
+
+from edge.client import Client
+from edge.ephemeral_sessions import identifier_properties
+from edge.hot.state import Inbound
+from edge.partition_requests import RequestsFull
+from mqtt.topics import has_wildcard
+from wire.messages import (
+    Control,
+    DeliverRetained,
+    ReadRetained,
+    ReadRetainedAll,
+    RetainedMessage,
+    RetainedNone,
+    RetainedPage,
+    Subscription,
+)
+
+if TYPE_CHECKING:
+    from edge.core import EdgeCore
+
+__all__ = ["RetainedReads"]
+
+PAGE = 100
+DELIVER_MAX = 500  # messages in one DeliverRetained
+
+
+class _Read:
+    """One subscription's read."""
+
+    __slots__ = ("deadline", "left", "partitions", "subscription", "whole")
+
+    def __init__(self, subscription: Subscription, whole: "_Subscribe", left: int, deadline: float) -> None:
+        self.subscription = subscription
+        self.whole = whole
+        self.left = left  # how many more may be delivered
+        self.deadline = deadline
+        self.partitions: set[int] = set()  # not yet read to the end
+
+
+class _Subscribe:
+    """One SUBSCRIBE's reads."""
+
+    __slots__ = ("client", "durable", "open")
+
+    def __init__(self, client: Client, durable: bool) -> None:
+        self.client = client
+        self.durable = durable
+        self.open = 0
+
+
+class RetainedReads:
+    """Reads under way at one edge."""
+
+    def __init__(self, edge: "EdgeCore") -> None:
+        self._edge = edge
+        self._reads: dict[int, _Read] = {}  # by request of ReadRetainedAll
+
+    def read_for_connection(self, client: Client, granted: list[Subscription], existed: list[bool]) -> None:
+        """An ephemeral session subscribed."""
+        self._start(client, granted, existed, durable=False)
+
+    def read_for_session(self, client: Client, granted: list[Subscription], existed: list[bool]) -> None:
+        """A durable session subscribed; its partition holds live messages until the last copy is delivered."""
+        self._start(client, granted, existed, durable=True)
+
+    def _start(self, client: Client, granted: list[Subscription], existed: list[bool], *, durable: bool) -> None:
+        whole = _Subscribe(client, durable)
+        wanted = []
+        for subscription, before in zip(granted, existed, strict=True):
+            if subscription.topic_filter.startswith("$share/"):
+                continue  # section 4.8.2: no retained messages for shared subscriptions
+            if subscription.retain_handling == 2 or (subscription.retain_handling == 1 and before):
+                continue  # [MQTT-3.3.1-10] [MQTT-3.3.1-11]
+            wanted.append(subscription)
+        whole.open = len(wanted)
+        for subscription in wanted:
+            if subscription.topic_filter.startswith("$SYS"):
+                self._edge.deliver_sys(client, subscription)
+                self._ended(whole)
+            elif has_wildcard(subscription.topic_filter):
+                self._read_all(subscription, whole)
+            else:
+                self._read_one(subscription, whole)
+
+    def _new_read(self, subscription: Subscription, whole: _Subscribe) -> _Read:
+        limits = self._edge.limits
+        return _Read(subscription, whole, limits.retained_per_subscribe_max, self._edge.now + limits.retained_hold_s)
+
+    def _read_one(self, subscription: Subscription, whole: _Subscribe) -> None:
+        read = self._new_read(subscription, whole)
+        partition = self._edge.map.partition_for(subscription.topic_filter)
+        read.partitions.add(partition)
+        self._ask(read, partition, "")
+
+    def _read_all(self, subscription: Subscription, whole: _Subscribe) -> None:
+        edge = self._edge
+        read = self._new_read(subscription, whole)
+        nodes = set()
+        for number, placement in enumerate(edge.map.partitions):
+            if placement.primary:
+                read.partitions.add(number)
+                nodes.add(placement.primary)
+        request = edge.requests.next_number()
+        self._reads[request] = read
+        for node in sorted(nodes):
+            edge.tell(node, ReadRetainedAll(request, subscription.topic_filter, PAGE))
+        if not read.partitions:
+            self._end(read)
+
+    def _ask(self, read: _Read, partition: int, after: str) -> None:
+        edge = self._edge
+        request = ReadRetained(
+            edge.requests.next_number(), partition, 0, read.subscription.topic_filter, after, min(PAGE, read.left)
+        )
+
+        def page(answer: Control) -> None:
+            if isinstance(answer, RetainedPage):
+                self._page(read, partition, answer)
+
+        try:
+            edge.requests.ask(request, page, edge.now)
+        except RequestsFull:
+            edge.count("retained_reads_dropped")
+            self._done(read, partition)
+
+    def page(self, answer: RetainedPage) -> bool:
+        """A page that answers ReadRetainedAll; False if it does not."""
+        read = self._reads.get(answer.request)
+        if read is None:
+            return False
+        self._page(read, answer.partition, answer)
+        return True
+
+    def none(self, answer: RetainedNone) -> None:
+        """Partitions without a match."""
+        read = self._reads.get(answer.request)
+        if read is not None:
+            read.partitions.difference_update(answer.partitions)
+            if not read.partitions:
+                self._end(read)
+
+    def _page(self, read: _Read, partition: int, answer: RetainedPage) -> None:
+        if partition not in read.partitions:
+            return
+        messages = answer.messages[: max(0, read.left)]
+        if len(messages) < len(answer.messages):
+            self._edge.count("dropped_retained_limit", len(answer.messages) - len(messages))
+        read.left -= len(messages)
+        if messages and not read.whole.client.conn.closed:
+            self._deliver(read, messages)
+        if answer.more and read.left > 0:
+            self._ask(read, partition, answer.messages[-1].topic)
+        else:
+            self._done(read, partition)
+
+    def _done(self, read: _Read, partition: int) -> None:
+        read.partitions.discard(partition)
+        if not read.partitions:
+            self._end(read)
+
+    def _end(self, read: _Read) -> None:
+        for request in [request for request, known in self._reads.items() if known is read]:
+            del self._reads[request]
+        read.deadline = float("inf")
+        self._ended(read.whole)
+
+    def _ended(self, whole: _Subscribe) -> None:
+        whole.open -= 1
+        if whole.open == 0 and whole.durable:
+            self._send(whole.client, [], done=True)
+
+    def tick(self, now: float) -> None:
+        """End reads that a partition did not answer in time: what is missing is counted, live messages go on."""
+        for read in [read for read in self._reads.values() if read.deadline <= now]:
+            self._edge.count("retained_partitions_missed", len(read.partitions))
+            read.partitions.clear()
+            self._end(read)
+
+    # --- delivery
+
+    def _deliver(self, read: _Read, messages: list[RetainedMessage]) -> None:
+        client, subscription = read.whole.client, read.subscription
+        identifiers = identifier_properties([subscription])
+        if not read.whole.durable:
+            for message in messages:
+                publish = Inbound(
+                    message.topic.encode(),
+                    message.payload,
+                    message.qos,
+                    True,
+                    message.properties,
+                    5,
+                    message.expiry_s,
+                )
+                self._edge.hot.deliver(client.conn, publish, min(message.qos, subscription.qos), identifiers)
+            return
+        for message in messages:
+            message.qos = min(message.qos, subscription.qos)
+            message.properties += identifiers
+        for start in range(0, len(messages), DELIVER_MAX):
+            self._send(client, messages[start : start + DELIVER_MAX], done=False)
+
+    def _send(self, client: Client, messages: list[RetainedMessage], *, done: bool) -> None:
+        edge = self._edge
+        request = DeliverRetained(
+            edge.requests.next_number(),
+            client.partition,
+            0,
+            client.session,
+            client.owner_epoch,
+            messages,
+            [True] * len(messages),
+            done,
+        )
+        try:
+            edge.requests.ask(request, lambda _: None, edge.now)
+        except RequestsFull:
+            edge.count("retained_reads_dropped")

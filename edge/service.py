@@ -1,0 +1,314 @@
+"""The edge's process: sockets, certificates and dialling around the core and its loop. Decides nothing about MQTT."""
+
+import logging
+import random
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import trio
+
+from conf.errors import UserError
+from conf.settings import EdgeConfig, EdgeSettings, ListenerSettings, NodeConfig
+from edge.client import Client
+from edge.core import EdgeCore
+from edge.hot.host import host, trio_epoll_fd
+from edge.hot.loop import Loop, connections_allowed
+from edge.hot.options import ConnOptions, HotLimits, StreamFilter
+from edge.hot.state import CLIENT, LINK, Conn
+from edge.listener_filters import listener_filter
+from edge.settings import EdgeLimits, ListenerPolicy
+from wire.connection import split_address
+from wire.hello import TIER_EDGE
+from wire.process import NodeProcess, boot_time, run_process
+from wire.tls import client_listener_context, peer_identity
+
+__all__ = ["EdgeService", "main"]
+
+logger = logging.getLogger(__name__)
+
+NS = 1_000_000_000
+BEAT_MAX_S = 0.25
+DIAL_TIMEOUT_S = 3.0
+BACKOFF_MIN_S = 0.05
+BACKOFF_MAX_S = 1.0
+
+
+def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
+    """Run an edge until it is stopped; return the exit code."""
+    assert isinstance(config, EdgeConfig)
+
+    async def service(process: NodeProcess) -> None:
+        await EdgeService(process, config).run()
+
+    return run_process(config, TIER_EDGE, _version(), ready, service)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("stratamq")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+class _Listening:
+    """One listener: its socket, what it allows, its certificate."""
+
+    def __init__(self, settings: ListenerSettings) -> None:
+        self.settings = settings
+        self.policy = ListenerPolicy(settings.name, settings.allow_anonymous, settings.protocol)
+        self.context: ssl.SSLContext | None = None
+        if settings.tls:
+            assert settings.certificate is not None and settings.key is not None
+            self.context = client_listener_context(
+                settings.certificate, settings.key, settings.client_ca, settings.require_client_certificate
+            )
+        self.socket = _bind(settings.bind, settings.port, settings.backlog, f"listener {settings.name}")
+
+    def filter(self) -> StreamFilter | None:
+        """Return a fresh byte filter for one connection: PROXY header, WebSocket, or none."""
+        return listener_filter(self.settings.protocol, self.settings.proxy_protocol)
+
+
+def _bind(bind: str, port: int, backlog: int, what: str) -> socket.socket:
+    address = bind.strip("[]")
+    bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address, port))
+        bound.listen(backlog)
+    except OSError as error:
+        bound.close()
+        raise UserError(f"{what}: cannot listen on {bind}:{port}: {error.strerror or error}") from None
+    return bound
+
+
+def _address(bound: socket.socket) -> str:
+    host_name, port = bound.getsockname()[:2]
+    return f"{host_name}:{port}"
+
+
+class EdgeService:
+    """One edge process."""
+
+    def __init__(self, process: NodeProcess, config: EdgeConfig) -> None:
+        self._process = process
+        self._config = config
+        self._rng = random.Random(process.folder.incarnation)
+        self._dialling: dict[str, Conn | None] = {}
+        self._failures: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Serve until cancelled, or until the map ends this incarnation."""
+        node, settings = self._config.node, self._config.edge
+        limit, allowed = connections_allowed()
+        logger.info("the file limit of %d allows %d connections", limit, allowed)
+        with ExitStack() as stack:
+            links = stack.enter_context(_bind(node.link_bind, node.link_port, 256, "links of other nodes"))
+            self._listening = [_Listening(listener) for listener in settings.listeners]
+            for listening in self._listening:
+                stack.enter_context(listening.socket)
+            clients = {listening.policy.name: _address(listening.socket) for listening in self._listening}
+            bound = _address(links)
+            self.core = EdgeCore(
+                self._process.identity._replace(address=node.advertise or bound),
+                self._process.entry(bound, clients),
+                edge_limits(settings),
+                hot_limits(settings),
+                version=_version(),
+                ended_incarnation=self._process.folder.ended_incarnation,
+                certify=self._certify,
+            )
+            self.core.accept = self._accept
+            self._register_metrics()
+            trio_fd = trio_epoll_fd()
+            loop = Loop(self.core.hot, trio_fd)
+            try:
+                loop.listen(links, None)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(host, loop, trio_fd)
+                    nursery.start_soon(self._dial)
+                    await self._beat(loop, {"link": bound, **clients})
+                    nursery.cancel_scope.cancel()
+            finally:
+                loop.close()
+
+    async def _beat(self, loop: Loop, addresses: dict[str, str]) -> None:
+        """Let trio turn at the core's deadlines: every turn of trio is a round of the loop."""
+        said_ready = False
+        while True:
+            now = boot_time()
+            await trio.sleep(min(BEAT_MAX_S, max(0.0, self.core.next_deadline() - now)))
+            if self.core.lease.ended:
+                logger.warning("the map ended this incarnation; starting anew")
+                self._process.restart = True
+                self.core.close_clients(0x8B)
+                return
+            if not said_ready and self.core.ready:
+                said_ready = True
+                for listening in self._listening:
+                    loop.listen(listening.socket, listening)
+                self._process.ready(dict(addresses))
+
+    # --- sockets
+
+    def _accept(self, listener: object, fd: int, address: tuple[str, int]) -> None:
+        core = self.core
+        now_ns = int(boot_time() * NS)
+        if listener is None:
+            contexts = self._process.contexts
+            tls = contexts.server if contexts is not None else None
+            core.hot.attach(fd, LINK, ConnOptions(tls=tls), now_ns)
+            return
+        assert isinstance(listener, _Listening)
+        limits = core.limits
+        options = ConnOptions(
+            packet_bytes_max=limits.unauthenticated_bytes_max,
+            connect_timeout_ns=int(limits.connect_timeout_s * NS),
+            tls=listener.context,
+            filter=listener.filter(),
+        )
+        conn = core.hot.attach(fd, CLIENT, options, now_ns)
+        client = Client(conn, listener.policy, address, core.now)
+        conn.owner = client
+        core.adopt(client)
+
+    def _certify(self, conn: Conn) -> tuple[str, str, str] | None:
+        if self._process.contexts is None:
+            return None
+        if conn.tls is None:
+            return ("", "", "")  # a link that never finished its handshake names nobody
+        try:
+            return peer_identity(conn.tls)
+        except ValueError:
+            return ("", "", "")
+
+    # --- dialling
+
+    async def _dial(self) -> None:
+        """Keep links to every node that this edge has to dial, and to the seeds until the map is known."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                for name, address in self._wanted().items():
+                    pending = self._dialling.get(name)
+                    if name not in self._dialling or (pending is not None and pending.closed):
+                        self._dialling[name] = None
+                        nursery.start_soon(self._dial_one, name, address)
+                await trio.sleep(BACKOFF_MIN_S)
+
+    def _wanted(self) -> dict[str, str]:
+        wanted = {name: address for name, (_, address) in self.core.peers.wanted(self.core.map).items() if address}
+        if not self.core.map.cluster and not any(key.tier == "router" for key in self.core.peers.connected()):
+            wanted.update({seed: seed for seed in self._config.node.seeds})
+        for name in [name for name in self._dialling if name not in wanted]:
+            conn = self._dialling[name]
+            if conn is not None:
+                del self._dialling[name]
+                self._failures.pop(name, None)
+        return wanted
+
+    async def _dial_one(self, name: str, address: str) -> None:
+        failures = self._failures.get(name, 0)
+        self._failures[name] = failures + 1
+        if failures:
+            ceiling = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(failures, 10))
+            await trio.sleep(ceiling * (0.5 + 0.5 * self._rng.random()))
+        try:
+            with trio.fail_after(DIAL_TIMEOUT_S):
+                stream = await trio.open_tcp_stream(*split_address(address))
+        except (OSError, trio.TooSlowError, ExceptionGroup) as error:
+            logger.debug("cannot link to %s at %s: %s", name, address, error)
+            self._dialling.pop(name, None)
+            return
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain = _detach(stream)
+        contexts = self._process.contexts
+        node = "" if name == address else name
+        dialled, hello = self.core.peers.hello_for(node, address)
+        options = ConnOptions(
+            tls=contexts.client if contexts is not None else None,
+            server_hostname="stratamq" if contexts is not None else None,
+            connect_timeout_ns=int(DIAL_TIMEOUT_S * NS),
+            owner=dialled,
+        )
+        conn = self.core.hot.attach(plain, LINK, options, int(boot_time() * NS))
+        conn.owner = dialled
+        self.core.hot.write(conn, hello)
+        self._dialling[name] = conn
+
+    def _register_metrics(self) -> None:
+        metrics, core = self._process.metrics, self.core
+        counters = core.hot.counters
+        metrics.gauge("connections", "Open connections, links included.", lambda: float(counters()["connections"]))
+        metrics.gauge("clients", "Client connections.", lambda: float(len(core.clients())))
+        metrics.counter(
+            "messages_received_total",
+            "PUBLISH packets of clients by QoS.",
+            lambda: {(str(qos),): float(counters()[f"publish_in_qos{qos}"]) for qos in range(3)},
+            ("qos",),
+        )
+        metrics.counter(
+            "messages_delivered_total",
+            "PUBLISH packets to clients by QoS.",
+            lambda: {(str(qos),): float(counters()[f"publish_out_qos{qos}"]) for qos in range(3)},
+            ("qos",),
+        )
+        metrics.counter(
+            "messages_dropped_total",
+            "Messages that a client did not get, by reason.",
+            lambda: {
+                (name.removeprefix("dropped_"),): float(amount)
+                for name, amount in counters().items()
+                if name.startswith("dropped_")
+            },
+            ("reason",),
+        )
+        metrics.counter(
+            "bytes_total",
+            "Bytes of clients and links.",
+            lambda: {("in",): float(counters()["bytes_in"]), ("out",): float(counters()["bytes_out"])},
+            ("direction",),
+        )
+        metrics.counter(
+            "edge_events_total",
+            "Events of this edge by name: connects by reason code, disconnects by reason, refusals.",
+            lambda: {(name,): float(amount) for name, amount in core.counts.items()},
+            ("event",),
+        )
+        metrics.gauge("subscriptions", "Subscriptions of ephemeral sessions.", lambda: float(len(core.ephemeral)))
+        metrics.gauge("routes_cached", "Topics in the route cache.", lambda: float(counters()["routes"]))
+        metrics.gauge(
+            "outbox_bytes", "Bytes that storage has not acknowledged.", lambda: float(counters()["outbox_bytes"])
+        )
+        metrics.check("lease", core.has_lease)
+        metrics.check("storage", core.follower.storage_linked)
+
+
+def _detach(stream: trio.SocketStream) -> int:
+    """Take the descriptor out of a trio stream."""
+    return stream.socket.detach()
+
+
+def edge_limits(settings: EdgeSettings) -> EdgeLimits:
+    """Return what the core is told of the operator's settings."""
+    names = EdgeLimits.__dataclass_fields__
+    values = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+    return EdgeLimits(**values)
+
+
+def hot_limits(settings: EdgeSettings) -> HotLimits:
+    """Return what the loop is told of the operator's settings."""
+    return HotLimits(
+        output_high_bytes=settings.output_buffer_bytes_max,
+        output_low_bytes=settings.output_buffer_bytes_low,
+        lag_after_ns=settings.lagging_after_ms * 1_000_000,
+        routes_max=settings.routes_max,
+        pending_messages_max=settings.pending_messages_max,
+        pending_bytes_max=settings.pending_bytes_max,
+        outbound_window_max=settings.outbound_window_max,
+        outbox_bytes_max=settings.outbox_bytes_max,
+        pacing_ns=settings.pacing_us_max * 1000,
+    )

@@ -1,0 +1,94 @@
+"""MQTT over WebSocket: the handshake and frames of RFC 6455 around a connection's bytes, by wsproto.
+
+MQTT packets need not align with frames [MQTT-6.0.0-2]; text frames are refused [MQTT-6.0.0-1]; the subprotocol is
+"mqtt" [MQTT-6.0.0-3]. Bounded: a message's frames are passed on as they come, handshakes and control frames are limited.
+"""
+
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import (
+    AcceptConnection,
+    BytesMessage,
+    CloseConnection,
+    Ping,
+    RejectConnection,
+    Request,
+    TextMessage,
+)
+from wsproto.frame_protocol import CloseReason
+from wsproto.utilities import ProtocolError
+
+__all__ = ["WebSocketServer"]
+
+HANDSHAKE_BYTES_MAX = 16 * 1024
+CONTROL_FRAMES_MAX = 100  # pings since the last data: a flood ends the connection
+SUBPROTOCOLS = ("mqtt", "mqttv3.1")
+
+
+class WebSocketServer:
+    """One connection's WebSocket layer; a ``StreamFilter``."""
+
+    def __init__(self) -> None:
+        self._connection = WSConnection(ConnectionType.SERVER)
+        self._output = bytearray()
+        self._open = False
+        self._ended = False
+        self._handshake_bytes = 0
+        self._pings = 0
+
+    def receive(self, data: bytes) -> bytes | None:
+        """Return the MQTT bytes of the frames in ``data``; None when the connection must close."""
+        if self._ended:
+            return None
+        if not self._open:
+            self._handshake_bytes += len(data)
+            if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
+                return None
+        received = bytearray()
+        try:
+            self._connection.receive_data(data)
+            for event in self._connection.events():
+                if not self._take(event, received):
+                    self._ended = True
+                    return bytes(received) or None
+        except (ProtocolError, ValueError):
+            self._ended = True
+            return None
+        return bytes(received)
+
+    def _take(self, event: object, received: bytearray) -> bool:
+        """Handle one event; False ends the connection."""
+        if isinstance(event, BytesMessage):
+            self._pings = 0
+            received += event.data
+        elif isinstance(event, Request):
+            chosen = next((name for name in SUBPROTOCOLS if name in event.subprotocols), None)
+            if chosen is None:
+                self._output += self._connection.send(RejectConnection(status_code=400))
+                return False
+            self._output += self._connection.send(AcceptConnection(subprotocol=chosen))
+            self._open = True
+        elif isinstance(event, Ping):
+            self._pings += 1
+            if self._pings > CONTROL_FRAMES_MAX:
+                self._output += self._connection.send(CloseConnection(CloseReason.POLICY_VIOLATION))
+                return False
+            self._output += self._connection.send(event.response())
+        elif isinstance(event, TextMessage):
+            self._output += self._connection.send(CloseConnection(CloseReason.UNSUPPORTED_DATA))
+            return False
+        elif isinstance(event, CloseConnection):
+            self._output += self._connection.send(event.response())
+            return False
+        return True
+
+    def wrap(self, data: bytes) -> bytes:
+        """Return a binary frame that carries MQTT bytes; nothing before the handshake or after the close."""
+        if not self._open or self._ended or not data:
+            return b""
+        return bytes(self._connection.send(BytesMessage(data=data)))
+
+    def take_output(self) -> bytes:
+        """Return what the layer itself has to say."""
+        output = bytes(self._output)
+        self._output.clear()
+        return output
