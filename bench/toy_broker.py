@@ -51,7 +51,7 @@ class ToyHandler:
         self.inbounds: list[Any] = []
         self.misses: list[bytes] = []
         self.session_options: dict[str, Any] = {}
-        self.attach: Callable[[int], Any] | None = None
+        self.attach: Callable[[Any, int], Any] | None = None
         self.extra_route: Callable[[bytes], dict[str, Any]] | None = None
 
     # -- packets
@@ -185,9 +185,9 @@ class ToyHandler:
             self.hot.drop_routes()
 
     def accepted(self, listener: object, fd: int, address: tuple[str, int]) -> None:
-        del listener, address
+        del address
         assert self.attach is not None
-        self.attach(fd)
+        self.attach(listener, fd)
 
     def hello(self, conn: Any, payload: bytes) -> None:
         raise NotImplementedError

@@ -178,7 +178,11 @@ class Hot(HotState):
         conn.packet_bytes_max = options.packet_bytes_max
         conn.client_packet_max = NO_LIMIT
         conn.filter = options.filter
+        if options.tls is not None:
+            conn.options = options
         self.conns.add(conn)
+        if fd >= 0:
+            mark_dirty(self, conn)
         return conn
 
     def open_session(self, conn: Conn, options: SessionOptions) -> None:
@@ -261,6 +265,11 @@ class Hot(HotState):
     def drop_routes(self) -> None:
         """Forget all of them."""
         self.routes.clear()
+        self.local_routes.clear()
+        self.routes_version += 1
+
+    def drop_local_routes(self) -> None:
+        """Forget the local subscribers kept for forwarded messages: subscriptions here changed."""
         self.local_routes.clear()
         self.routes_version += 1
 
@@ -507,6 +516,8 @@ class Hot(HotState):
             "pushes_ignored": self.pushes_ignored,
             "acks_unknown": self.acks_unknown,
             "acks_withheld": self.acks_withheld,
+            "tls_failed": self.tls_failed,
+            "accept_failed": self.accept_failed,
             "parked_slow": self.parked_slow,
             "parked_peer": self.parked_peer,
             "parked_quota": self.parked_quota,

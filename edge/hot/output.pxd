@@ -1,12 +1,8 @@
 # C form of output.py.
 from edge.hot.buffers cimport Buffer, Pool, give_buffer, reserve, take_buffer
+from edge.hot.linux cimport MSG_DONTWAIT, MSG_NOSIGNAL, send
 from edge.hot.state cimport Conn, HotState, PARK_OUTPUT, PARK_SLOW
 
-
-cdef extern from "sys/socket.h" nogil:
-    int MSG_DONTWAIT
-    int MSG_NOSIGNAL
-    Py_ssize_t send(int fd, const void* data, size_t count, int flags)
 
 
 cdef object mark_dirty(HotState hot, Conn conn)

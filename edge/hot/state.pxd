@@ -8,6 +8,7 @@ cdef enum:
     PARK_PEER = 4
     PARK_QUOTA = 8
     PARK_OUTPUT = 16
+    UNREGISTERED = 0x40000000
 
 
 cdef class Conn:
@@ -63,7 +64,7 @@ cdef class Conn:
     # the loop's
     cdef object tls
     cdef object filter
-    cdef object listener
+    cdef object options
     cdef unsigned int armed
     cdef int tls_state
     cdef bytes unsent
@@ -274,6 +275,8 @@ cdef class HotState:
     cdef unsigned long long pushes_ignored
     cdef unsigned long long acks_unknown
     cdef unsigned long long acks_withheld
+    cdef unsigned long long tls_failed
+    cdef unsigned long long accept_failed
     cdef unsigned long long parked_slow
     cdef unsigned long long parked_peer
     cdef unsigned long long parked_quota

@@ -18,7 +18,7 @@ from wire.link import LinkCore
 if TYPE_CHECKING:
     import ssl
 
-    from edge.hot.options import HotLimits, StreamFilter
+    from edge.hot.options import ConnOptions, HotLimits, StreamFilter
 
 __all__ = ["CLIENT", "LINK", "LISTENER", "Conn", "Group", "Inbound", "Message", "Peer", "Remote", "Route", "Sub"]
 
@@ -30,6 +30,7 @@ if not cython.compiled:  # compiled, these are C constants: state.pxd
     PARK_PEER = 4  # a link or the outboxes have no room
     PARK_QUOTA = 8  # a v3 client has too many messages unanswered
     PARK_OUTPUT = 16  # it does not read what it asked for
+    UNREGISTERED = 0x40000000  # Conn.armed before the loop has seen it
 
 
 class Conn:
@@ -92,9 +93,9 @@ class Conn:
         self.peer: Peer | None = None  # of a link; of a durable session its home
         self.tls: ssl.SSLSocket | None = None
         self.filter: StreamFilter | None = None
-        self.listener: object = None
-        self.armed = 0
-        self.tls_state = 0
+        self.options: ConnOptions | None = None  # until the loop has set up its TLS
+        self.armed = UNREGISTERED  # epoll events
+        self.tls_state = 0  # 0 none, 1 handshake wants to read, 2 wants to write, 3 done
         self.unsent: bytes | None = None
 
 
@@ -402,6 +403,8 @@ class HotState:
         self.pushes_ignored = 0
         self.acks_unknown = 0
         self.acks_withheld = 0
+        self.tls_failed = 0
+        self.accept_failed = 0
         self.parked_slow = 0
         self.parked_peer = 0
         self.parked_quota = 0

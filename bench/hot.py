@@ -1,0 +1,252 @@
+"""The hot loop alone against Mosquitto: CPU per delivered message, broker on CPU 0, load generator on CPU 1.
+
+    python -m bench.hot                      the table
+    python -m bench.hot --only "100 pairs"   rows whose name contains it
+    python -m bench.hot serve --port 1883    the toy broker only
+
+Everything is ephemeral and local (``bench/toy_broker.py``): this says what the loop costs, not what a cluster costs.
+CPU per message hardly depends on what else the machine does; messages per second do.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+MOSQUITTO = "/usr/sbin/mosquitto"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One scenario: arguments of mqload, and by how much we want to be better."""
+
+    name: str
+    arguments: str
+    bar: float
+    tls: bool = False
+
+
+ROWS = (
+    Row("1 -> 1 QoS 0, batches", "-d 2", 40),
+    Row("1 -> 1 QoS 0, batches, MQTT 5", "-d 2 -V 5", 25),
+    Row("100 pairs QoS 0, one write each", "-P 100 --small-writes -d 2", 1.8),
+    Row("fan-out 1 -> 1000", "-m fanout -S 1000 -d 2 --e2e-window 20", 12),
+    Row("fan-in 100 -> 1 through +", "-m fanin -P 100 -d 2 --wildcard plus --e2e-window 20", 4),
+    Row("QoS 1, 100 pairs, window 20", "-q 1 -P 100 -w 20 -d 2", 8),
+    Row("QoS 2, 100 pairs", "-q 2 -P 100 -w 20 -d 2", 10),
+    Row("10 000 msg/s over 100 pairs", "-P 100 -r 100 -d 2 --small-writes", 1.2),
+    Row("50 000 msg/s over 100 pairs", "-P 100 -r 500 -d 2 --small-writes", 1.0),
+    Row("QoS 1, 1 -> 1, window 20", "-q 1 -w 20 -d 2", 4),
+    Row("TLS, 100 pairs, one write each", "-P 100 --small-writes -d 2 --e2e-window 20", 1.2, tls=True),
+    Row("connects, plain", "-m connect -N 3000 --churn", 0.2),
+    Row("connects, TLS", "-m connect -N 1000 --churn", 0.6, tls=True),
+)
+
+
+# -- the toy broker
+
+
+def serve(port: int, certificate: Path | None, pacing_us: int, nested: bool) -> None:
+    """Run the toy broker until it is killed; prints its ports."""
+    import trio
+
+    from bench.toy_broker import ToyHandler
+    from edge.hot import centre, options, state
+    from edge.hot.host import host, trio_epoll_fd
+    from edge.hot.loop import Loop, boot_ns, connections_allowed
+
+    async def main() -> None:
+        connections_allowed()
+        modules = SimpleNamespace(centre=centre, options=options, state=state)
+        handler = ToyHandler(modules)
+        hot = centre.Hot(handler, 1, options.HotLimits(pacing_ns=pacing_us * 1000))
+        handler.hot = hot
+        hot.set_lease(1 << 62)
+        trio_fd = -1 if nested else trio_epoll_fd()
+        loop = Loop(hot, trio_fd)
+        context: ssl.SSLContext | None = None
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+        plain = options.ConnOptions()
+        secured = options.ConnOptions(tls=context)
+        for index, kind in enumerate((plain, secured) if context is not None else (plain,)):
+            listener = socket.create_server(("127.0.0.1", port + index if port else 0), backlog=4096)
+            print(listener.getsockname()[1], flush=True)
+            loop.listen(listener, kind)
+        handler.attach = lambda options_of_listener, fd: hot.attach(fd, state.CLIENT, options_of_listener, boot_ns())
+        await host(loop, trio_fd)
+
+    trio.run(main)
+
+
+# -- measuring
+
+
+class Broker:
+    """A broker process on CPU 0."""
+
+    def __init__(self, command: list[str], ports: list[int] | None) -> None:
+        self.process = subprocess.Popen(
+            ["taskset", "-c", "0", *command],
+            stdout=subprocess.PIPE if ports is None else subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL if ports is not None else None,
+            text=True,
+            cwd=HERE.parent,
+        )
+        if ports is None:
+            assert self.process.stdout is not None
+            self.ports = [int(self.process.stdout.readline()), int(self.process.stdout.readline())]
+        else:
+            self.ports = ports
+        for port in self.ports:
+            _wait_until_open(port)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(10)
+
+
+def _wait_until_open(port: int) -> None:
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise RuntimeError(f"nothing listens on {port}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_mosquitto(folder: Path) -> Broker:
+    """Debian's Mosquitto, persistence off, queue limits lifted."""
+    ports = [_free_port(), _free_port()]
+    configuration = folder / "mosquitto.conf"
+    configuration.write_text(
+        f"persistence false\nmax_queued_messages 0\nmax_queued_bytes 0\nlog_type none\nallow_anonymous true\n"
+        f"listener {ports[0]} 127.0.0.1\nsocket_domain ipv4\n"
+        f"listener {ports[1]} 127.0.0.1\ncertfile {folder}/cert.pem\nkeyfile {folder}/key.pem\n"
+    )
+    return Broker([MOSQUITTO, "-c", str(configuration)], ports)
+
+
+def start_ours(folder: Path, pacing_us: int, nested: bool) -> Broker:
+    """The toy broker."""
+    command = [sys.executable, "-m", "bench.hot", "serve", "--certificate", str(folder), "--pacing-us", str(pacing_us)]
+    return Broker(command + (["--nested"] if nested else []), None)
+
+
+def build_mqload(folder: Path) -> Path:
+    """Compile the generator, unless one is given in MQLOAD."""
+    if "MQLOAD" in os.environ:
+        return Path(os.environ["MQLOAD"])
+    program = folder / "mqload"
+    command = ["cc", "-O2", "-std=c11", "-pthread", "-DMQLOAD_TLS", str(HERE / "mqload.c"), "-o", str(program)]
+    subprocess.run([*command, "-lssl", "-lcrypto"], check=True)
+    return program
+
+
+def make_certificate(folder: Path) -> None:
+    """A P-256 certificate for localhost."""
+    subprocess.run(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+        f" -addext subjectAltName=DNS:localhost -keyout {folder}/key.pem -out {folder}/cert.pem".split(),
+        check=True,
+        capture_output=True,
+    )
+
+
+def measure(mqload: Path, broker: Broker, row: Row, folder: Path) -> dict[str, Any]:
+    """Run one scenario; the report of mqload with its exit status."""
+    command = ["taskset", "-c", "1", str(mqload), "-H", f"127.0.0.1:{broker.ports[1 if row.tls else 0]}"]
+    command += [*row.arguments.split(), "--json", "--pid", str(broker.process.pid), "--max-time", "60"]
+    if row.tls:
+        command += ["--ca", str(folder / "cert.pem"), "--sni", "localhost"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    report: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {"error": done.stderr[-300:]}
+    report["exit"] = done.returncode
+    return report
+
+
+def figure(report: dict[str, Any]) -> tuple[float, str]:
+    """CPU microseconds per message (or connection), and a description."""
+    if "error" in report:
+        return 0.0, f"exit {report['exit']}: {report['error']}"
+    if report.get("mode") == "connect":
+        cpu = report.get("broker_cpu_us_per_conn", 0.0)
+        return cpu, f"{cpu:.1f} us"
+    cpu = report.get("broker_cpu_us_per_msg", 0.0)
+    latency = report.get("latency_us", {})
+    text = f"{cpu:.3f} us, {report.get('receive_msg_per_s', 0):,.0f}/s, p50 {latency.get('p50', 0):.0f}"
+    text += f" p99 {latency.get('p99', 0):.0f}"
+    return cpu, text + (f" EXIT {report['exit']}" if report["exit"] else "")
+
+
+def table(only: str, runs: int, pacing_us: int, nested: bool, alone: bool) -> int:
+    """Measure and print all rows; returns how many are below their bar."""
+    folder = Path(tempfile.mkdtemp(prefix="stratamq-bench-"))
+    below = 0
+    make_certificate(folder)
+    mqload = build_mqload(folder)
+    try:
+        for row in ROWS:
+            if only and only.lower() not in row.name.lower():
+                continue
+            results: list[list[tuple[float, str]]] = [[], []]
+            for _ in range(runs):
+                for which in (0,) if alone else (0, 1):
+                    broker = start_ours(folder, pacing_us, nested) if which == 0 else start_mosquitto(folder)
+                    try:
+                        results[which].append(figure(measure(mqload, broker, row, folder)))
+                    finally:
+                        broker.stop()
+            ours = statistics.median(cpu for cpu, _ in results[0])
+            theirs = statistics.median(cpu for cpu, _ in results[1]) if results[1] else 0.0
+            ratio = theirs / ours if ours else 0.0
+            below += ratio < row.bar
+            print(f"{row.name:34} {ratio:7.2f}x (bar {row.bar}x)", flush=True)
+            for name, which in (("ours", 0), ("mosquitto", 1)):
+                for _, text in results[which]:
+                    print(f"    {name:10} {text}", flush=True)
+    finally:
+        shutil.rmtree(folder)
+    return below
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", nargs="?", choices=["table", "serve"], default="table")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--certificate", type=Path)
+    parser.add_argument("--pacing-us", type=int, default=250)
+    parser.add_argument("--nested", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--alone", action="store_true", help="without Mosquitto")
+    arguments = parser.parse_args()
+    if arguments.command == "serve":
+        serve(arguments.port, arguments.certificate, arguments.pacing_us, arguments.nested)
+        return 0
+    return table(arguments.only, arguments.runs, arguments.pacing_us, arguments.nested, arguments.alone)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

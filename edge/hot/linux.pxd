@@ -1,0 +1,52 @@
+# The C functions of Linux that the loop calls. Uncompiled, os and select stand in for them.
+from libc.stdint cimport uint32_t, uint64_t
+
+
+cdef extern from "sys/epoll.h" nogil:
+    ctypedef union epoll_data_t:
+        int fd
+        uint64_t u64
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int EPOLL_CTL_ADD
+    int EPOLL_CTL_MOD
+    int EPOLL_CTL_DEL
+    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
+    int epoll_wait(int epfd, epoll_event* events, int maxevents, int timeout)
+
+
+cdef extern from "sys/socket.h" nogil:
+    int MSG_DONTWAIT
+    int MSG_NOSIGNAL
+    Py_ssize_t send(int fd, const void* data, size_t count, int flags)
+    Py_ssize_t recv(int fd, void* data, size_t count, int flags)
+
+
+cdef extern from "time.h" nogil:
+    ctypedef long time_t
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    int CLOCK_BOOTTIME
+    int clock_gettime(int clock, timespec* result)
+
+
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <poll.h>
+    #include <time.h>
+    #include <unistd.h>
+    #include <sys/syscall.h>
+    #include <signal.h>
+    /* Wait for one descriptor with nanosecond resolution. ppoll itself is only declared with _GNU_SOURCE. */
+    static __attribute__((unused)) int wait_ns(int fd, long ns) {
+        struct pollfd one = {fd, POLLIN, 0};
+        struct timespec left = {ns / 1000000000L, ns % 1000000000L};
+        return (int)syscall(SYS_ppoll, &one, fd < 0 ? 0 : 1, &left, (void *)0, (size_t)(_NSIG / 8));
+    }
+    """
+    int wait_ns(int fd, long ns) nogil

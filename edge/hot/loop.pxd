@@ -1,0 +1,71 @@
+# C form of loop.py.
+from edge.hot.buffers cimport Buffer, append_bytes
+from edge.hot.centre cimport Hot
+from edge.hot.deliver cimport drain_pending
+from edge.hot.linux cimport (
+    CLOCK_BOOTTIME, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL, clock_gettime,
+    epoll_ctl, epoll_event, epoll_wait, recv, send, timespec, wait_ns
+)
+from edge.hot.output cimport drained, mark_dirty, output_of
+from edge.hot.pacing cimport Pacing, after_round, gap_ns
+from edge.hot.parse cimport may_read, parse
+from edge.hot.state cimport Conn, Peer, UNREGISTERED
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.string cimport memcpy
+
+
+cdef class Loop:
+    cdef readonly Hot hot
+    cdef readonly object epoll
+    cdef readonly int epoll_fd
+    cdef int trio_fd
+    cdef public bint kicked
+    cdef list conns
+    cdef dict listeners
+    cdef list paused
+    cdef bytearray input
+    cdef object view
+    cdef unsigned char* data
+    cdef Py_ssize_t capacity
+    cdef epoll_event events[512]
+    cdef list polled
+    cdef int event_at
+    cdef int event_count
+    cdef list undecrypted
+    cdef int handshakes
+    cdef int handshakes_max
+    cdef int accepts_max
+    cdef long long round_ns_max
+    cdef long long swept_ns
+    cdef long long blocked_ns
+    cdef Pacing pacing
+    cdef bint wait_for_events(self, long long timeout_ns) except -1
+    cdef bint one_round(self, long long timeout_ns) except -1
+    cdef object read(self, Conn conn)
+    cdef object read_tls(self, Conn conn)
+    cdef object take_input(self, Conn conn, Py_ssize_t kept, Py_ssize_t count)
+    cdef object flush(self)
+    cdef object flush_conn(self, Conn conn, bint writable)
+    cdef object fill_output(self, Conn conn)
+    cdef bint send_output(self, Conn conn) except -1
+    cdef bint send_tls(self, Conn conn) except -1
+    cdef object set_interest(self, Conn conn, bint blocked)
+    cdef object register(self, Conn conn)
+    cdef object handshake(self, Conn conn)
+    cdef object end(self, Conn conn, bint blocked)
+    cdef object drop(self, Conn conn)
+    cdef object discard(self, Conn conn)
+    cdef object accept(self, int fd)
+    cdef object sweep(self, long long now_ns)
+    cdef object conn_event(self, int fd, unsigned int events)
+    cdef object grow(self, Py_ssize_t count)
+    cdef object arm(self, Conn conn, unsigned int wanted)
+    cdef object fail(self, Conn conn)
+    cdef bint send_unsent(self, Conn conn) except -1
+
+
+cpdef long long boot_ns() noexcept
+
+
+# private
+cdef object _shutdown(int fd)

@@ -1,0 +1,679 @@
+# mypy: disable-error-code="no-any-return, name-defined, has-type, union-attr, assignment, attr-defined, operator"
+# ruff: noqa: F821
+"""Sockets around ``Hot``: one epoll set for clients, links and listeners, and trio's own epoll as a member of it.
+
+A round is: wait, one receive per readable connection, parse, then one send per connection that has something to say.
+The work of a round is capped, the rest of the same event array follows in the next one, or its tail would starve.
+Decides nothing about MQTT. Who blocks where: ``edge/hot/host.py``. See docs/adr/0008-trio-with-a-compiled-loop.md.
+"""
+
+import contextlib
+import os
+import resource
+import select
+import socket
+import ssl
+import time
+
+import cython
+
+from edge.hot.centre import Hot
+from edge.hot.pacing import Pacing
+from edge.hot.state import Conn
+
+if not cython.compiled:
+    from edge.hot.buffers import append_bytes
+    from edge.hot.deliver import drain_pending
+    from edge.hot.output import drained, mark_dirty, output_of
+    from edge.hot.pacing import after_round, gap_ns
+    from edge.hot.parse import may_read, parse
+    from edge.hot.state import UNREGISTERED
+
+__all__ = ["Loop", "connections_allowed"]
+
+RECEIVE_BYTES = 64 * 1024  # per connection and round: the fairness rule
+RECEIVE_BYTES_MAX = 1024 * 1024  # for the rest of a large packet
+TLS_RECORD_BYTES = 16 * 1024
+EVENTS_MAX = 512
+SWEEP_NS = 1_000_000_000
+LAG_CHECK_NS = 20_000_000
+RESERVED_FILES = 64  # links, logs, listeners, trio
+EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP = 1, 4, 8, 16
+BY_PEER, FAILED, SHUTDOWN = 0, 2, 3
+
+
+def boot_ns() -> cython.longlong:
+    """CLOCK_BOOTTIME: what leases are measured on."""
+    if cython.compiled:  # pragma: no cover
+        now: timespec
+        clock_gettime(CLOCK_BOOTTIME, cython.address(now))
+        return cython.cast(cython.longlong, now.tv_sec) * 1_000_000_000 + now.tv_nsec
+    else:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def connections_allowed() -> tuple[int, int]:
+    """Raise the soft limit of open files to the hard one; return it and the connections that it leaves room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft, max(0, soft - RESERVED_FILES)
+
+
+class Loop:
+    """The event loop of one edge process.
+
+    Attributes:
+        hot: The sans-IO centre.
+        epoll_fd: Readable when a round has something to do.
+        kicked: Set by ``kick``: somebody woke a trio task, trio must run.
+    """
+
+    def __init__(self, hot: Hot, trio_fd: int = -1) -> None:
+        self.hot = hot
+        self.epoll = select.epoll()
+        self.epoll_fd = self.epoll.fileno()
+        self.trio_fd = trio_fd
+        self.kicked = False
+        self.conns: list[Conn | None] = []  # by file descriptor
+        self.listeners: dict[int, tuple[socket.socket, object]] = {}
+        self.paused: list[int] = []  # listeners without room for another descriptor
+        self.capacity = RECEIVE_BYTES_MAX + RECEIVE_BYTES
+        self.input = bytearray(self.capacity)
+        self.view = memoryview(self.input)
+        if cython.compiled:  # pragma: no cover
+            self.data = self.input
+        self.polled: list[tuple[int, int]] = []
+        self.event_at = 0
+        self.event_count = 0
+        self.undecrypted: list[Conn] = []  # OpenSSL holds bytes that epoll does not know of
+        self.handshakes = 0
+        self.handshakes_max = hot.limits.handshakes_per_round
+        self.accepts_max = hot.limits.accepts_per_round
+        self.round_ns_max = hot.limits.round_ns_max
+        self.swept_ns = boot_ns()
+        self.blocked_ns = 0
+        self.pacing = Pacing(hot.limits.pacing_ns)
+        hot.direct = cython.compiled
+        if trio_fd >= 0:
+            self.epoll.register(trio_fd, EPOLLIN)
+
+    # -- for the core and its shell
+
+    def listen(self, listener: socket.socket, owner: object) -> None:
+        """Accept on a listening socket; every new one goes to ``Handler.accepted(owner, fd, address)``."""
+        listener.setblocking(False)
+        self.listeners[listener.fileno()] = (listener, owner)
+        self.epoll.register(listener.fileno(), EPOLLIN)
+
+    def stop_listening(self, listener: socket.socket) -> None:
+        """Accept no more; the socket stays open."""
+        fd = listener.fileno()
+        del self.listeners[fd]
+        if fd in self.paused:
+            self.paused.remove(fd)
+        else:
+            self.epoll.unregister(fd)
+
+    def kick(self) -> None:
+        """A Handler call scheduled trio work: return to trio after this round."""
+        self.kicked = True
+
+    def pacing_switched_on(self) -> int:
+        """How often pacing was found useful."""
+        return self.pacing.switched_on
+
+    def patience_s(self) -> float:
+        """How long a nested host may wait for ``epoll_fd`` before it makes a round anyway."""
+        hot = self.hot
+        if hot.ready or hot.gone or hot.dirty or hot.busy_peers or self.undecrypted or self.event_at < self.event_count:
+            return 0.0
+        return (LAG_CHECK_NS if hot.high else SWEEP_NS) / 1e9
+
+    def close(self) -> None:
+        """End all connections at once."""
+        for conn in list(self.hot.conns):
+            if not conn.closed:
+                self.hot.forget(conn, SHUTDOWN)
+            self.drop(conn)
+        self.hot.call_closed()
+        self.epoll.close()
+
+    # -- rounds
+
+    def run(self, timeout_s: cython.double) -> cython.bint:
+        """Make rounds until trio's epoll is readable, ``kick`` was called or the time is over; at least one.
+
+        Args:
+            timeout_s: 0 for one round that does not wait.
+        Returns:
+            Whether trio has to be woken from a wait that it computed before.
+        """
+        now: cython.longlong = boot_ns()
+        deadline: cython.longlong = now + cython.cast(cython.longlong, min(timeout_s, 86_400.0) * 1e9)
+        while True:
+            if self.one_round(deadline - now if timeout_s > 0 else 0):
+                return False
+            if self.kicked:
+                self.kicked = False
+                return timeout_s > 0
+            if timeout_s <= 0:
+                return False
+            now = boot_ns()
+            if now >= deadline:
+                return True
+
+    def one_round(self, timeout_ns: cython.longlong) -> cython.bint:
+        """Wait, read, parse, send; True if trio's epoll became readable."""
+        hot: Hot = self.hot
+        start: cython.longlong
+        trio_ready: cython.bint = False
+        fd: cython.int
+        events: cython.uint
+        conn: Conn
+        if self.event_at >= self.event_count:
+            self.wait_for_events(timeout_ns)
+        start = boot_ns()
+        hot.begin_round(start)
+        self.handshakes = 0
+        if self.undecrypted:
+            undecrypted = self.undecrypted
+            self.undecrypted = []
+            for conn in undecrypted:
+                self.read(conn)
+        while self.event_at < self.event_count:
+            if cython.compiled:  # pragma: no cover
+                fd = self.events[self.event_at].data.fd
+                events = self.events[self.event_at].events
+            else:
+                fd, events = self.polled[self.event_at]
+            self.event_at += 1
+            if fd == self.trio_fd:
+                trio_ready = True
+            else:
+                self.conn_event(fd, events)
+            if hot.round_bytes > hot.round_bytes_max:
+                break
+            if self.event_at & 15 == 0 and boot_ns() - start > self.round_ns_max:
+                break
+        start = boot_ns()
+        hot.end_round(start)
+        self.flush()
+        if start - self.swept_ns > SWEEP_NS:
+            self.sweep(start)
+        after_round(self.pacing, start, hot.packets_in, self.blocked_ns)
+        return trio_ready
+
+    def wait_for_events(self, timeout_ns: cython.longlong) -> cython.bint:
+        """Fill the event array; blocks only when nothing is left to do."""
+        hot: Hot = self.hot
+        before: cython.longlong = 0
+        milliseconds: cython.int = 0
+        gap: cython.longlong = gap_ns(self.pacing)
+        if gap > 0 and timeout_ns > 0 and not hot.ready and not hot.gone:
+            gap -= boot_ns() - hot.now_ns
+            if gap > 20_000:
+                if cython.compiled:  # pragma: no cover
+                    with cython.nogil:
+                        wait_ns(self.trio_fd, gap)
+                else:
+                    time.sleep(gap / 1e9)
+        if timeout_ns > 0 and not (
+            hot.ready or hot.gone or hot.dirty or hot.busy_peers or self.undecrypted or self.kicked
+        ):
+            if timeout_ns > SWEEP_NS:
+                timeout_ns = SWEEP_NS
+            if hot.high and timeout_ns > LAG_CHECK_NS:
+                timeout_ns = LAG_CHECK_NS
+            milliseconds = cython.cast(cython.int, (timeout_ns + 999_999) // 1_000_000)
+        self.event_at = 0
+        if cython.compiled:  # pragma: no cover
+            self.event_count = epoll_wait(self.epoll_fd, self.events, 512, 0)
+            if self.event_count == 0 and milliseconds > 0:
+                before = boot_ns()
+                with cython.nogil:
+                    self.event_count = epoll_wait(self.epoll_fd, self.events, 512, milliseconds)
+                self.blocked_ns += boot_ns() - before
+            if self.event_count < 0:
+                self.event_count = 0
+        else:
+            before = boot_ns()
+            self.polled = self.epoll.poll(milliseconds / 1000, EVENTS_MAX)
+            self.event_count = len(self.polled)
+            self.blocked_ns += boot_ns() - before
+        return True
+
+    def conn_event(self, fd: cython.int, events: cython.uint) -> None:
+        """Act on what epoll said of one descriptor."""
+        conn: Conn | None
+        if fd in self.listeners:
+            self.accept(fd)
+            return
+        conn = self.conns[fd] if fd < len(self.conns) else None
+        if conn is None:
+            return
+        if 0 < conn.tls_state < 3:
+            self.handshake(conn)
+            return
+        if events & EPOLLOUT:
+            self.flush_conn(conn, True)
+        if conn.closed:
+            self.discard(conn)
+        elif events & EPOLLIN and conn.parked == 0:
+            self.read(conn)
+        elif events & (EPOLLERR | EPOLLHUP):
+            self.hot.end_of_file(conn)
+
+    # -- reading
+
+    def read(self, conn: Conn) -> None:
+        """One receive, then parse; not at all if it is parked or what it feeds has no room."""
+        hot: Hot = self.hot
+        kept: cython.Py_ssize_t
+        wanted: cython.Py_ssize_t = 65_536
+        count: cython.Py_ssize_t
+        if conn.closed or conn.parked != 0 or conn.ready or conn.fd < 0:
+            return
+        if not conn.is_link and not may_read(hot, conn):
+            return
+        if conn.tls is not None:
+            self.read_tls(conn)
+            return
+        kept = len(conn.partial) if not conn.is_link and conn.filter is None else 0
+        if conn.needed > kept + wanted:
+            wanted = min(conn.needed - kept, 1_048_576)
+        if kept + wanted > self.capacity:
+            self.grow(kept + wanted)
+        if cython.compiled:  # pragma: no cover
+            count = recv(conn.fd, self.data + kept, wanted, MSG_DONTWAIT)
+            if count < 0:
+                if errno in (EAGAIN, EINTR):
+                    return
+                count = 0
+        else:
+            try:
+                count = os.readv(conn.fd, [self.view[kept : kept + wanted]])
+            except BlockingIOError:
+                return
+            except OSError:
+                count = 0
+        if count == 0:
+            hot.end_of_file(conn)
+            return
+        self.take_input(conn, kept, count)
+
+    def grow(self, count: cython.Py_ssize_t) -> None:
+        """Make room for one packet that is larger than the buffer."""
+        self.view.release()
+        self.capacity = 2 * count
+        self.input = bytearray(self.capacity)
+        self.view = memoryview(self.input)
+        if cython.compiled:  # pragma: no cover
+            self.data = self.input
+
+    def take_input(self, conn: Conn, kept: cython.Py_ssize_t, count: cython.Py_ssize_t) -> None:
+        """Parse what stands in the buffer behind ``kept`` bytes of space for the connection's kept ones."""
+        hot: Hot = self.hot
+        total: cython.Py_ssize_t = kept + count
+        consumed: cython.Py_ssize_t
+        hot.now_ns = boot_ns()  # the lease counts from when the packet was here [PROTOCOL 1.5]
+        hot.leased = hot.now_ns < hot.lease_until_ns
+        if conn.is_link or conn.filter is not None:
+            hot.feed(conn, bytes(self.view[:count]))
+            return
+        conn.heard_ns = hot.now_ns
+        hot.bytes_in += count
+        if cython.compiled:  # pragma: no cover
+            if kept > 0:
+                memcpy(self.data, cython.cast(cython.p_uchar, conn.partial), kept)
+            if total < conn.needed:
+                conn.partial = self.data[:total]
+                return
+            conn.partial = b""
+            consumed = parse(hot, conn, self.data, 0, total)
+            if consumed < total and not conn.closed:
+                conn.partial = self.data[consumed:total]
+        else:
+            data = conn.partial + bytes(self.view[kept:total])
+            conn.partial = data
+            if total < conn.needed:
+                return
+            conn.partial = b""
+            consumed = parse(hot, conn, data, 0, total)
+            if consumed < total and not conn.closed:
+                conn.partial = data[consumed:]
+
+    def read_tls(self, conn: Conn) -> None:
+        """Receive through OpenSSL: a record at a time, up to the cap of a round."""
+        hot: Hot = self.hot
+        kept: cython.Py_ssize_t = len(conn.partial) if not conn.is_link and conn.filter is None else 0
+        total: cython.Py_ssize_t = kept
+        got: cython.Py_ssize_t = 0
+        if kept + RECEIVE_BYTES + TLS_RECORD_BYTES > self.capacity:
+            self.grow(kept + RECEIVE_BYTES + TLS_RECORD_BYTES)
+        ended: cython.bint = False
+        try:
+            while total - kept < RECEIVE_BYTES:
+                got = conn.tls.recv_into(self.view[total : total + TLS_RECORD_BYTES])
+                if got == 0:
+                    ended = True
+                    break
+                total += got
+                if got < TLS_RECORD_BYTES and conn.tls.pending() == 0:
+                    break
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except OSError:
+            ended = True
+        if total > kept:
+            self.take_input(conn, kept, total - kept)
+        if ended and not conn.closed:
+            hot.end_of_file(conn)
+        elif not conn.closed and conn.tls.pending() > 0:
+            self.undecrypted.append(conn)
+
+    # -- writing
+
+    def flush(self) -> None:
+        """One send for every connection that has something to say, or changed what it waits for."""
+        conn: Conn
+        dirty = self.hot.dirty
+        self.hot.dirty = []
+        for conn in dirty:
+            conn.dirty = False
+            self.flush_conn(conn, False)
+
+    def flush_conn(self, conn: Conn, writable: cython.bint) -> None:
+        """Send, then arm what the connection waits for; ``writable``: epoll said so."""
+        blocked: cython.bint = conn.armed & EPOLLOUT != 0 and not writable
+        if conn.fd < 0:
+            return
+        if conn.armed == UNREGISTERED:
+            self.register(conn)
+        if 0 < conn.tls_state < 3:
+            if conn.closed:
+                self.drop(conn)
+            return
+        if conn.has_acks and not self.hot.leased and not conn.closed:
+            mark_dirty(self.hot, conn)  # held until the lease is renewed [PROTOCOL 1.6]
+            self.set_interest(conn, False)
+            return
+        if not blocked:
+            self.fill_output(conn)
+            while conn.out is not None or conn.unsent is not None:
+                blocked = self.send_tls(conn) if conn.tls is not None else self.send_output(conn)
+                if blocked or conn.fd < 0:
+                    break
+                self.fill_output(conn)
+        if conn.fd < 0:
+            return
+        if conn.closed:
+            self.end(conn, blocked)
+        else:
+            self.set_interest(conn, blocked)
+
+    def fill_output(self, conn: Conn) -> None:
+        """Move what links and filters have to say into the output."""
+        if conn.out is not None:
+            if conn.filter is not None and conn.unsent is None:
+                conn.unsent = self.hot.take_output(conn) or None
+            return
+        if conn.is_link and conn.peer is not None and conn.peer.conn is conn and not conn.closed:
+            data: bytes = conn.peer.link.take_output()
+            if data:
+                append_bytes(output_of(self.hot, conn), data)
+        if conn.filter is not None and conn.unsent is None:
+            conn.unsent = self.hot.take_output(conn) or None
+
+    def send_output(self, conn: Conn) -> cython.bint:
+        """One send; True if the socket did not take everything."""
+        hot: Hot = self.hot
+        count: cython.Py_ssize_t
+        sent: cython.Py_ssize_t
+        if conn.unsent is not None:
+            return self.send_unsent(conn)
+        count = conn.out.end - conn.out.start
+        if cython.compiled:  # pragma: no cover
+            sent = send(conn.fd, conn.out.data + conn.out.start, count, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent < 0:
+                if errno not in (EAGAIN, EINTR):
+                    self.fail(conn)
+                return True
+        else:
+            try:
+                sent = os.write(conn.fd, bytes(conn.out.data[conn.out.start : conn.out.end]))
+            except BlockingIOError:
+                return True
+            except OSError:
+                self.fail(conn)
+                return True
+        conn.out.start += sent
+        hot.bytes_out += sent
+        drained(hot, conn)
+        if conn.outbound is not None and conn.outbound.pending:
+            drain_pending(hot, conn)
+        return sent < count
+
+    def send_unsent(self, conn: Conn) -> cython.bint:
+        """Send bytes that a filter wrapped."""
+        data: bytes = conn.unsent
+        try:
+            sent = conn.tls.send(data) if conn.tls is not None else os.write(conn.fd, data)
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            self.fail(conn)
+            return True
+        conn.unsent = data[sent:] if sent < len(data) else None
+        return sent < len(data)
+
+    def send_tls(self, conn: Conn) -> cython.bint:
+        """Send in slices of one record; after a refusal OpenSSL wants at least the same bytes again."""
+        hot: Hot = self.hot
+        count: cython.Py_ssize_t
+        sent: cython.Py_ssize_t
+        if conn.unsent is not None:
+            return self.send_unsent(conn)
+        while conn.out is not None:
+            count = min(conn.out.end - conn.out.start, 16_384)
+            try:
+                if cython.compiled:  # pragma: no cover
+                    sent = conn.tls.send(conn.out.data[conn.out.start : conn.out.start + count])
+                else:
+                    sent = conn.tls.send(bytes(conn.out.data[conn.out.start : conn.out.start + count]))
+            except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                return True
+            except OSError:
+                self.fail(conn)
+                return True
+            conn.out.start += sent
+            hot.bytes_out += sent
+            drained(hot, conn)
+        if conn.outbound is not None and conn.outbound.pending:
+            drain_pending(hot, conn)
+        return False
+
+    def set_interest(self, conn: Conn, blocked: cython.bint) -> None:
+        """Read unless parked; be told when a full socket has room."""
+        wanted: cython.uint = 0
+        if conn.parked == 0:
+            wanted = EPOLLIN
+        if blocked:
+            wanted |= EPOLLOUT
+        if wanted == conn.armed:
+            return
+        self.arm(conn, wanted)
+
+    def arm(self, conn: Conn, wanted: cython.uint) -> None:
+        """Tell epoll."""
+        if cython.compiled:  # pragma: no cover
+            event: epoll_event
+            event.events = wanted
+            event.data.u64 = 0
+            event.data.fd = conn.fd
+            epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, conn.fd, cython.address(event))
+        else:
+            self.epoll.modify(conn.fd, wanted)
+        conn.armed = wanted
+
+    # -- life of a socket
+
+    def register(self, conn: Conn) -> None:
+        """A connection that the core attached: into the epoll set, and its TLS begins."""
+        while len(self.conns) <= conn.fd:
+            self.conns.append(None)
+        self.conns[conn.fd] = conn
+        self.epoll.register(conn.fd, EPOLLIN)
+        conn.armed = EPOLLIN
+        if conn.options is not None:
+            options = conn.options
+            conn.options = None
+            plain = socket.socket(fileno=conn.fd)
+            server = options.server_hostname is None
+            try:
+                conn.tls = options.tls.wrap_socket(
+                    plain, server_side=server, server_hostname=options.server_hostname, do_handshake_on_connect=False
+                )
+            except (OSError, ValueError):
+                plain.detach()  # drop closes the descriptor
+                self.fail(conn)
+                return
+            conn.tls_state = 1
+            if not server:
+                self.handshake(conn)
+
+    def handshake(self, conn: Conn) -> None:
+        """Go on with the TLS handshake; only a few a round, or a connect storm stalls established clients."""
+        wanted: cython.uint = EPOLLIN
+        if conn.closed:
+            self.drop(conn)
+            return
+        if self.handshakes >= self.handshakes_max:
+            return  # epoll will say so again
+        self.handshakes += 1
+        try:
+            conn.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            conn.tls_state = 1
+        except ssl.SSLWantWriteError:
+            conn.tls_state = 2
+            wanted = EPOLLOUT
+        except OSError:
+            self.hot.tls_failed += 1
+            self.fail(conn)
+            return
+        else:
+            conn.tls_state = 3
+            mark_dirty(self.hot, conn)
+            if conn.tls.pending() > 0:
+                self.undecrypted.append(conn)
+        if conn.armed != wanted:
+            self.arm(conn, wanted)
+
+    def fail(self, conn: Conn) -> None:
+        """The socket is unusable."""
+        if not conn.closed:
+            self.hot.forget(conn, FAILED)
+        self.drop(conn)
+
+    def end(self, conn: Conn, blocked: cython.bint) -> None:
+        """Flush the last bytes of a closed connection, half-close, and wait a little for the client to close.
+
+        Closing a socket with unread bytes sends a reset, and the client would lose the last packet [MQTT-4.13.1-1].
+        """
+        if conn.close_at_ns == 0:
+            self.drop(conn)
+            return
+        if blocked:
+            if conn.armed != EPOLLOUT | EPOLLIN:
+                self.arm(conn, EPOLLOUT | EPOLLIN)
+        elif not conn.half_closed:
+            conn.half_closed = True
+            try:
+                if conn.tls is not None:
+                    with contextlib.suppress(ssl.SSLError):
+                        conn.tls.unwrap()
+                _shutdown(conn.fd)
+            except OSError:
+                self.drop(conn)
+                return
+            if conn.armed != EPOLLIN:
+                self.arm(conn, EPOLLIN)
+        if conn.fd >= 0 and conn not in self.hot.lingering:
+            self.hot.lingering.append(conn)
+
+    def discard(self, conn: Conn) -> None:
+        """Read and forget what a closed connection's client still sends, until it closes too."""
+        if conn.fd < 0:
+            return
+        try:
+            if os.readv(conn.fd, [self.view[:RECEIVE_BYTES]]) == 0:
+                self.drop(conn)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.drop(conn)
+
+    def drop(self, conn: Conn) -> None:
+        """Close the descriptor and forget the connection."""
+        fd: cython.int = conn.fd
+        if fd < 0:
+            return
+        conn.fd = -1
+        if fd < len(self.conns) and self.conns[fd] is conn:
+            self.conns[fd] = None
+        conn.out = None
+        conn.unsent = None
+        if conn.tls is not None:
+            with contextlib.suppress(OSError):
+                conn.tls.close()
+            conn.tls = None
+        else:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def accept(self, fd: cython.int) -> None:
+        """Take new sockets, a bounded number a round."""
+        listener, owner = self.listeners[fd]
+        for _ in range(self.accepts_max):
+            try:
+                accepted, address = listener.accept()
+            except (BlockingIOError, ConnectionError, InterruptedError):
+                return
+            except OSError:  # no descriptors left: the backlog keeps them until the next sweep
+                self.hot.accept_failed += 1
+                self.epoll.unregister(fd)
+                self.paused.append(fd)
+                return
+            accepted.setblocking(False)
+            if accepted.family != socket.AF_UNIX:
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.hot.handler.accepted(owner, accepted.detach(), address)
+
+    def sweep(self, now_ns: cython.longlong) -> None:
+        """Once a second: silent clients, lingering sockets, listeners that ran out of descriptors."""
+        conn: Conn
+        self.swept_ns = now_ns
+        self.hot.sweep(now_ns)
+        if self.hot.lingering:
+            lingering = self.hot.lingering
+            self.hot.lingering = []
+            for conn in lingering:
+                if conn.fd >= 0 and now_ns < conn.close_at_ns:
+                    self.hot.lingering.append(conn)
+                else:
+                    self.drop(conn)
+        for fd in self.paused:
+            self.epoll.register(fd, EPOLLIN)
+        self.paused = []
+
+
+def _shutdown(fd: cython.int) -> None:
+    """Half-close a descriptor that stays open."""
+    borrowed = socket.socket(fileno=fd)
+    try:
+        borrowed.shutdown(socket.SHUT_WR)
+    finally:
+        borrowed.detach()

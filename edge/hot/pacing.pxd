@@ -1,0 +1,23 @@
+# C form of pacing.py.
+
+
+cdef class Pacing:
+    cdef long long ceiling_ns
+    cdef readonly int state
+    cdef readonly long long switched_on
+    cdef long long rounds
+    cdef unsigned long long messages_from
+    cdef long long since_ns
+    cdef long long blocked_from_ns
+    cdef double plain_rate
+    cdef long long backoff
+
+
+cdef long long gap_ns(Pacing pacing) noexcept
+cdef int after_round(Pacing pacing, long long now_ns, unsigned long long messages, long long blocked_ns) except -1
+
+
+# private
+cdef object _enter(
+    Pacing pacing, int state, long long rounds, long long now_ns, unsigned long long messages, long long blocked_ns
+)
