@@ -10,7 +10,23 @@ import os
 
 __all__ = ["COMPILED_MODULES", "NotCompiled", "require_compiled"]
 
-COMPILED_MODULES: tuple[str, ...] = ("mqtt.topic_trie",)
+COMPILED_MODULES: tuple[str, ...] = (
+    "mqtt.topic_trie",
+    "edge.hot.buffers",
+    "edge.hot.state",
+    "edge.hot.output",
+    "edge.hot.encode",
+    "edge.hot.deliver",
+    "edge.hot.peers",
+    "edge.hot.acks",
+    "edge.hot.pushes",
+    "edge.hot.fanout",
+    "edge.hot.forwarded",
+    "edge.hot.parse",
+    "edge.hot.centre",
+    "edge.hot.pacing",
+    "edge.hot.loop",
+)
 
 
 class NotCompiled(RuntimeError):
@@ -27,4 +43,5 @@ def require_compiled(modules: tuple[str, ...] = COMPILED_MODULES) -> None:
         return
     pure = [name for name in modules if str(importlib.import_module(name).__file__).endswith(".py")]
     if pure:
-        raise NotCompiled(f"not compiled: {', '.join(pure)}; run `make setup`, or set STRATAMQ_PURE=1 for a slow debugging run")
+        missing = ", ".join(pure)
+        raise NotCompiled(f"not compiled: {missing}; run `make setup`, or set STRATAMQ_PURE=1 for a slow debugging run")
