@@ -172,7 +172,7 @@ class RaftCore(Reception):
             number=self._ready_number,
             hard_state=hard_state,
             snapshot=installed,
-            entries=self.log.take_unwritten(self._ready_number),
+            entries=self.log.take_unwritten(self._ready_number, self.now),
             messages=messages,
             early_messages=early,
             committed=committed,

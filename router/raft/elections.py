@@ -88,12 +88,19 @@ class Elections(LeadershipTransfer):
         self.broadcast_heartbeat()
 
     def check_quorum(self) -> None:
-        """Step down when no majority was heard for an election timeout."""
+        """Step down when no majority was heard for an election timeout, or when our own disk hangs."""
         since = self.now - self.config.election_timeout_s
         voters = self.configuration.voters
         heard = sum(1 for peer in voters if peer == self.id or self.progress_of(peer).last_heard >= since)
-        if heard < self.configuration.quorum:
+        if heard < self.configuration.quorum or self.disk_stalls():
             self.become_follower(self.term, None)
+
+    def disk_stalls(self) -> bool:
+        """Whether our own disk hangs: the group could commit without us, but we answer nobody.
+
+        Nothing of ours gets through to an election either while votes wait for the same disk.
+        """
+        return self.log.stalled(self.now - self.config.disk_stall_s)
 
     def is_sticky(self) -> bool:
         """Whether we lead, or heard a leader within the election timeout."""

@@ -55,6 +55,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     storage_ids: dict[str, int] = {}  # of the bootstrap, where known; others are bound at first contact
     election_timeout_s: float = 0.3  # drawn between 1 and 2 times this; also the lease of a leader's stickiness
     heartbeat_s: float = 0.06  # raise to save messages; must stay well below the election timeout
+    disk_stall_s: float = 2.0  # a leader whose own sync takes longer steps down: its clients would wait for ever
     max_entries_per_append: int = 512
     max_bytes_per_append: int = 1 << 20  # at least one entry always fits
     max_inflight_appends: int = 8  # unanswered appends with entries per peer

@@ -7,11 +7,21 @@ truncated in memory, and its completion must then not count for the entries that
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from router.raft.events import RaftInvariantBroken, Snapshot
 from router.raft.messages import Entry
 
 __all__ = ["LogView"]
+
+
+@dataclass(slots=True)
+class _Write:
+    """A Ready whose entries are being written: the index it makes durable, and since when."""
+
+    number: int
+    index: int
+    since: float
 
 
 class LogView:
@@ -31,7 +41,7 @@ class LogView:
             raise RaftInvariantBroken(f"log begins at {self.entries[0].index}, snapshot ends at {self.base_index}")
         self.durable_index = self.last_index
         self._unwritten_from = self.last_index + 1
-        self._writes: deque[list[int]] = deque()  # [Ready number, index it makes durable]
+        self._writes: deque[_Write] = deque()
 
     @property
     def last_index(self) -> int:
@@ -74,7 +84,7 @@ class LogView:
         self._unwritten_from = min(self._unwritten_from, index)
         self.durable_index = min(self.durable_index, index - 1)
         for write in self._writes:
-            write[1] = min(write[1], index - 1)
+            write.index = min(write.index, index - 1)
 
     def match_hint(self, index: int, term: int) -> tuple[int, int]:
         """Return the last (index, term) at or before index whose term is not above the given one."""
@@ -86,19 +96,23 @@ class LogView:
             index -= 1
         return self.base_index, self.base_term
 
-    def take_unwritten(self, number: int) -> tuple[Entry, ...]:
+    def take_unwritten(self, number: int, now: float) -> tuple[Entry, ...]:
         """Return the entries that Ready ``number`` must write, once each."""
         if self._unwritten_from > self.last_index:
             return ()
         entries = tuple(self.entries[self._unwritten_from - self.base_index - 1 :])
         self._unwritten_from = self.last_index + 1
-        self._writes.append([number, self.last_index])
+        self._writes.append(_Write(number, self.last_index, now))
         return entries
 
     def persisted(self, number: int) -> None:
         """Count what Ready ``number`` and those before it wrote as durable."""
-        while self._writes and self._writes[0][0] <= number:
-            self.durable_index = max(self.durable_index, self._writes.popleft()[1])
+        while self._writes and self._writes[0].number <= number:
+            self.durable_index = max(self.durable_index, self._writes.popleft().index)
+
+    def stalled(self, since: float) -> bool:
+        """Whether a write begun before the given time is still not synced."""
+        return bool(self._writes) and self._writes[0].since < since
 
     def install(self, snapshot: Snapshot) -> None:
         """Replace the whole log by a snapshot: what conflicts once is not to be trusted further on."""
@@ -107,7 +121,7 @@ class LogView:
         self.base_index, self.base_term = snapshot.index, snapshot.term
         self._unwritten_from = snapshot.index + 1
         for write in self._writes:
-            write[1] = 0
+            write.index = 0
         # The snapshot itself is on disk before anything behind it is acknowledged (order of Readies).
         self.durable_index = snapshot.index
 

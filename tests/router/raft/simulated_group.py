@@ -69,6 +69,7 @@ class SimulatedGroup:
         self.invariants = Invariants()
         self.down_links: set[tuple[str, str]] = set()
         self.dead: set[str] = set()  # never start again
+        self.stuck: set[str] = set()  # their disks never return from a sync
         self.calm = False  # liveness mode: transient faults are over
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
@@ -129,6 +130,7 @@ class SimulatedGroup:
             max_inflight_appends=knobs.max_inflight_appends,
             trailing_entries=knobs.trailing_entries,
             snapshot_chunk_bytes=knobs.chunk_bytes,
+            disk_stall_s=5 * knobs.election_timeout_s,
             promote_lag_entries=20,
         )
         core = self.core_class(config, stored, random.Random(self.rng.getrandbits(64)), peer.life)
@@ -205,6 +207,8 @@ class SimulatedGroup:
             return
         peer.syncing, peer.queue = peer.queue, []
         peer.disk.begin(peer.syncing)
+        if peer.name in self.stuck:
+            return
         took = self.rng.expovariate(1 / self.knobs.sync_s) if any(r.must_persist for r in peer.syncing) else 0.0
         if took and not self.calm and self.rng.random() < self.knobs.crash_in_sync:
             self.at(self.now + took * self.rng.random(), self.crash_life, peer, peer.life)

@@ -1,8 +1,8 @@
 """One seed of a simulated Raft group: the load, the faults, and what is demanded.
 
 *Safety* mode keeps faults coming and checks invariants only. *Liveness* mode lets faults rage for a while, then keeps
-a healthy majority and one permanent fault (a dead, deaf or mute peer, or a link that never heals), restores the timing
-assumptions and demands acknowledgements without long gaps and a leadership that stays.
+a healthy majority and one permanent fault (a dead, deaf or mute peer, a disk that hangs, links that never heal or
+that flap), restores the timing assumptions and demands progress and a leadership that stays.
 """
 
 import random
@@ -190,7 +190,7 @@ class Simulation(SimulatedGroup):
         leaders = [peer.name for peer in self.leaders()]
         name = rng.choice(leaders) if leaders and rng.random() < 0.5 else rng.choice(self.voters)
         others = [other for other in self.voters if other != name]
-        kind = rng.choice(("dead", "deaf", "mute", "mesh", "oneway", "flap"))
+        kind = rng.choice(("dead", "deaf", "mute", "mesh", "oneway", "flap", "stuck"))
         self.permanent = f"{kind} {name}"
         if kind == "dead":
             self.dead.add(name)
@@ -199,6 +199,8 @@ class Simulation(SimulatedGroup):
             self.down_links.update((other, name) for other in others)
         elif kind == "mute":
             self.down_links.update((name, other) for other in others)
+        elif kind == "stuck":
+            self.stuck.add(name)
         elif kind == "flap":
             self._flap(name, others)
         else:

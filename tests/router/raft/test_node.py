@@ -202,3 +202,99 @@ async def test_a_node_that_lost_its_disk_counts_for_nothing_until_added_again(tm
         await until(lambda: group.nodes[lost].core.is_voter)
         await until(lambda: group.registers[lost].values[:1] == [b"kept"])
         nursery.cancel_scope.cancel()
+
+
+class FailingLog(RaftLog):
+    """A disk whose sync fails once told so."""
+
+    failing = False
+
+    def sync(self) -> None:
+        if self.failing:
+            raise OSError(5, "Input/output error")
+        super().sync()
+
+
+async def test_a_disk_error_stops_the_node_and_nothing_is_acknowledged(tmp_path: Path) -> None:
+    """A retried fsync proves nothing: who waits hears "stopped", and the task ends with the error."""
+    group = Group(tmp_path)
+    group.create("a")
+    async with trio.open_nursery() as nursery:
+        await group.start(nursery, "a", ("a",))
+        await group.propose(b"kept")
+        group.stop("a")
+    disk = FailingLog(tmp_path / "a")
+    register = Register()
+    node = RaftNode(
+        RaftConfig(id="a", voters=("a",)),
+        disk,
+        send=lambda *_: None,
+        apply=register.apply,
+        take_snapshot=register.take,
+        restore=register.restore,
+        rng=random.Random(1),
+        incarnation=9,
+    )
+    answers: list[str] = []
+
+    async def propose() -> None:
+        await until(lambda: node.is_leader)
+        await until(lambda: register.values == [b"kept"])
+        disk.failing = True
+        try:
+            await node.propose(b"lost")
+        except Unavailable as error:
+            answers.append(error.reason)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(propose)
+            await node.run()
+    assert caught.group_contains(OSError)
+    assert register.values == [b"kept"]
+    with pytest.raises(Unavailable):
+        await node.propose(b"too late")
+
+
+async def test_a_deposed_leader_reports_an_unknown_fate(tmp_path: Path) -> None:
+    """Not "failed": the entry may yet commit under the next leader."""
+    group = Group(tmp_path)
+    peers = ("a", "b", "c")
+    for peer in peers:
+        group.create(peer)
+    async with trio.open_nursery() as nursery:
+        for peer in peers:
+            await group.start(nursery, peer, peers)
+        await group.propose(b"first")
+        leader = await group.leader()
+        group.cut.add(leader.core.id)
+        with pytest.raises(Unavailable, match="unknown"), trio.fail_after(3):
+            await leader.propose(b"alone")
+        with pytest.raises(Unavailable), trio.fail_after(3):
+            await leader.read_index()
+        nursery.cancel_scope.cancel()
+
+
+async def test_waiting_proposals_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound the caller hears "busy" at once."""
+    monkeypatch.setattr("router.raft.node.MAX_WAITING_PROPOSALS", 10)
+    group = Group(tmp_path)
+    group.create("a")
+    reasons: list[str] = []
+    async with trio.open_nursery() as nursery:
+        await group.start(nursery, "a", ("a",))
+        await group.propose(b"x")
+        node = group.nodes["a"]
+
+        async def propose() -> None:
+            try:
+                await node.propose(b"y")
+            except Unavailable as error:
+                reasons.append(error.reason)
+
+        async with trio.open_nursery() as proposers:
+            for _ in range(30):
+                proposers.start_soon(propose)
+        nursery.cancel_scope.cancel()
+    assert set(reasons) == {"busy"}
+    assert 0 < len(reasons) <= 20

@@ -1,0 +1,12 @@
+"""Seeded bug: a leader whose own disk hangs leads on; the group commits and its clients hear nothing."""
+
+from router.raft.core import RaftCore
+from tests.mutants.raft_mutant import Mutant
+
+
+class NoDiskWatch(RaftCore):
+    def disk_stalls(self) -> bool:
+        return False
+
+
+MUTANT = Mutant("no_disk_watch", NoDiskWatch, "liveness", 100)

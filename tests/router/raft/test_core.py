@@ -1,0 +1,243 @@
+"""Bounds and bad input of the Raft core, the encoding of its messages, and what counts as durable."""
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from router.raft.core import RaftCore
+from router.raft.events import (
+    Event,
+    Persisted,
+    Propose,
+    ProposeBatch,
+    RaftConfig,
+    ReadIndexEvent,
+    Ready,
+    Receive,
+    Role,
+    Snapshot,
+    Stored,
+    Tick,
+)
+from router.raft.log_view import LogView
+from router.raft.messages import (
+    AppendEntries,
+    AppendEntriesReply,
+    Configuration,
+    Entry,
+    InstallSnapshot,
+    InstallSnapshotReply,
+    Message,
+    PreVote,
+    PreVoteReply,
+    ReadIndex,
+    ReadIndexReply,
+    RequestVote,
+    RequestVoteReply,
+    TimeoutNow,
+    decode_message,
+    encode_message,
+)
+
+PEERS = ("a", "b", "c")
+HEADER = ("b", "a", 1, 1, 12, 11)  # from b (disk 12) to a (disk 11) in term 1
+
+
+class Peer:
+    """Core "a" with an obedient disk."""
+
+    def __init__(self, voters: tuple[str, ...] = PEERS, **settings: Any) -> None:
+        config = RaftConfig(id="a", voters=voters, storage_ids={"a": 11, "b": 12, "c": 13}, **settings)
+        self.core = RaftCore(config, Stored(11), random.Random(1), incarnation=5)
+        self.now = 0.0
+        self.sent: list[Message] = []
+
+    def give(self, event: Event) -> Ready:
+        ready = self.core.handle(self.now, event)
+        self.sent += [*ready.early_messages, *ready.messages]
+        if ready.must_persist:
+            self.give(Persisted(ready.number))
+        return ready
+
+    def receive(self, message: Message) -> list[Message]:
+        self.sent = []
+        self.give(Receive(message))
+        return self.sent
+
+    def lead(self) -> None:
+        self.give(Tick())
+        self.now = self.core.election_deadline
+        self.give(Tick())
+        self.receive(PreVoteReply(*HEADER[:2], 0, *HEADER[3:], proposed_term=1, granted=True))
+        self.receive(RequestVoteReply(*HEADER, granted=True))
+        assert self.core.role is Role.LEADER
+
+
+MESSAGES = [
+    PreVote(*HEADER, proposed_term=2, last_log_index=1, last_log_term=1),
+    PreVoteReply(*HEADER, proposed_term=2, granted=True),
+    RequestVote(*HEADER, last_log_index=1, last_log_term=1, transfer=True),
+    RequestVoteReply(*HEADER, granted=False),
+    AppendEntries(
+        *HEADER, prev_log_index=1, prev_log_term=1, leader_commit=1, round=3, entries=(Entry(2, 1, "normal", b"x"),)
+    ),
+    AppendEntriesReply(*HEADER, success=True, round=3, match_index=2),
+    InstallSnapshot(
+        *HEADER,
+        snapshot_index=3,
+        snapshot_term=1,
+        configuration=Configuration({"a": 11}, {"d": 0}),
+        offset=0,
+        data=b"state",
+        done=True,
+        round=1,
+    ),
+    InstallSnapshotReply(*HEADER, snapshot_index=3, offset=5, match_index=0, round=1),
+    TimeoutNow(*HEADER),
+    ReadIndex(*HEADER, context=7),
+    ReadIndexReply(*HEADER, context=b"seven", read_index=-1, asker_incarnation=5),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_message_survives_its_encoding(message: Message) -> None:
+    """Every message of the union."""
+    assert decode_message(encode_message(message)) == message
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc0", b"\x91\xa3abc", encode_message(MESSAGES[0])[:-1]])
+def test_bad_bytes_are_refused(payload: bytes) -> None:
+    """An error, never a wrong message."""
+    with pytest.raises(msgspec.DecodeError):
+        decode_message(payload)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+@pytest.mark.parametrize("leads", [False, True])
+def test_any_message_in_any_role_is_taken_or_dropped(message: Message, leads: bool) -> None:
+    """No message of the current term raises, whatever we are."""
+    peer = Peer()
+    if leads:
+        peer.lead()
+    peer.receive(message)
+
+
+def test_proposals_beyond_the_bound_are_refused() -> None:
+    """The uncommitted tail is bounded; a single large proposal fits into an empty one."""
+    peer = Peer(max_uncommitted_bytes=100)
+    peer.lead()
+    assert peer.give(Propose(b"x" * 1000)).proposed == 2
+    assert peer.give(ProposeBatch((b"y",) * 3)).refused == "busy"
+    acked = AppendEntriesReply(*HEADER, success=True, round=1, match_index=2)
+    peer.receive(acked)
+    assert peer.give(ProposeBatch((b"y",) * 3)).proposed == 3
+
+
+def test_configurations_are_not_proposed_directly() -> None:
+    """They would go past the gates of membership changes."""
+    peer = Peer()
+    peer.lead()
+    assert peer.give(Propose(b"", "config")).refused == "use_change_membership"
+
+
+def test_pending_reads_are_bounded() -> None:
+    """Beyond the bound the answer is "ask again" at once."""
+    peer = Peer(max_pending_reads=2)
+    peer.lead()
+    answers = [peer.give(ReadIndexEvent(context)).read_states for context in range(3)]
+    assert [[state.index for state in states] for states in answers] == [[], [], [-1]]
+
+
+def test_without_a_leader_a_read_is_refused_at_once() -> None:
+    """Nobody to ask."""
+    assert Peer().give(ReadIndexEvent(1)).read_states[0].index == -1
+
+
+def test_a_read_answer_to_a_former_life_is_none() -> None:
+    """Contexts begin again with each life."""
+    peer = Peer()
+    reply = ReadIndexReply(*HEADER, context=1, read_index=1, asker_incarnation=4)
+    assert peer.give(Receive(reply)).read_states == ()
+    assert peer.core.drops["read_of_former_incarnation"] == 1
+
+
+def test_an_acknowledgement_beyond_the_log_is_not_counted() -> None:
+    """A peer cannot have what was never sent."""
+    peer = Peer()
+    peer.lead()
+    peer.receive(AppendEntriesReply(*HEADER, success=True, round=1, match_index=99))
+    assert peer.core.commit_index == 0
+    assert peer.core.drops["match_beyond_log"] == 1
+
+
+def test_an_acknowledgement_from_another_disk_is_not_counted() -> None:
+    """etcd #21178: b came back empty."""
+    peer = Peer()
+    peer.lead()
+    peer.receive(AppendEntriesReply("b", "a", 1, 2, 999, 11, success=True, round=1, match_index=1))
+    assert peer.core.commit_index == 0
+    assert peer.core.drops["storage_id_unknown"] == 1
+
+
+def test_entries_with_a_gap_are_not_taken() -> None:
+    """A malformed append leaves the log alone."""
+    peer = Peer()
+    entries = (Entry(5, 1, "normal", b"x"),)
+    peer.receive(AppendEntries(*HEADER, prev_log_index=0, prev_log_term=0, leader_commit=0, round=1, entries=entries))
+    assert peer.core.log.last_index == 0
+
+
+def test_a_snapshot_beyond_the_bound_is_not_collected() -> None:
+    """Chunks are dropped once they would exceed the limit."""
+    peer = Peer(max_snapshot_bytes=6)
+    for offset in (0, 4, 8):
+        peer.receive(
+            InstallSnapshot(
+                *HEADER,
+                snapshot_index=3,
+                snapshot_term=1,
+                configuration=Configuration(),
+                offset=offset,
+                data=b"four",
+                done=False,
+                round=1,
+            )
+        )
+    assert peer.core.drops["snapshot_chunk_out_of_order"] == 2
+
+
+def test_a_group_of_one_leads_with_its_first_tick() -> None:
+    """No timeout to wait for."""
+    peer = Peer(voters=("a",))
+    peer.give(Tick())
+    assert peer.core.role is Role.LEADER
+    assert peer.core.commit_index == 1
+
+
+def test_a_write_that_was_truncated_meanwhile_makes_nothing_durable() -> None:
+    """Entry (2, 1) is written, replaced, and comes back: only its second write counts."""
+    log = LogView(None, [Entry(1, 1, "normal", b"")])
+    log.append([Entry(2, 1, "normal", b"")])
+    log.take_unwritten(1, now=0.0)
+    log.truncate_from(2)
+    log.append([Entry(2, 3, "normal", b"")])
+    log.take_unwritten(2, now=0.0)
+    log.truncate_from(2)
+    log.append([Entry(2, 1, "normal", b"")])
+    log.take_unwritten(3, now=0.0)
+    log.persisted(1)
+    assert log.durable_index == 1
+    log.persisted(2)
+    assert log.durable_index == 1
+    log.persisted(3)
+    assert log.durable_index == 2
+
+
+def test_a_batch_holds_at_least_one_entry() -> None:
+    """An entry above the byte limit still goes out, alone."""
+    log = LogView(Snapshot(4, 1, Configuration(), b""), [Entry(at, 1, "normal", b"x" * 10) for at in range(5, 9)])
+    assert [entry.index for entry in log.batch(5, 10, 5)] == [5]
+    assert [entry.index for entry in log.batch(5, 10, 25)] == [5, 6]
+    assert [entry.index for entry in log.batch(6, 2, 1000)] == [6, 7]
