@@ -25,6 +25,7 @@ from wire.process import EXIT_RESTART
 __all__ = ["Nodes"]
 
 READY_TIMEOUT_S = 60.0  # a large store replays its log
+LAST_WORDS_S = 5.0  # from closing the pipe without a word to the end of the process
 STOP_TIMEOUT_S = 10.0  # then kill
 BACKOFF_MIN_S = 0.2
 BACKOFF_MAX_S = 5.0
@@ -184,12 +185,14 @@ class Nodes:
         return process.returncode if process.returncode is not None else -signal.SIGKILL
 
     async def _read_ready(self, node: _Node, descriptor: int) -> None:
+        """Wait for the one line that says ready; a node that neither says it nor ends is killed."""
+        line = b""
         async with trio.lowlevel.FdStream(descriptor) as pipe:
-            line = b""
-            with trio.move_on_after(READY_TIMEOUT_S):
+            with trio.move_on_after(READY_TIMEOUT_S) as scope:
                 while not line.endswith(b"\n"):
                     data = await pipe.receive_some(65536)
                     if not data:
+                        await trio.sleep(LAST_WORDS_S)  # it is ending: whoever waits for that cancels this task
                         break
                     line += data
         if line.endswith(b"\n"):
@@ -198,8 +201,9 @@ class Nodes:
                 self._say(f"{node.plan.name} is ready again")
             node.ready.set()
             self._changed()
-        elif node.process is not None and node.process.returncode is None and not self._stopping:
-            self._say(f"{node.plan.name} is not ready after {READY_TIMEOUT_S:g} s: killed")
+        elif node.process is not None and not self._stopping:
+            waited = f"after {READY_TIMEOUT_S:g} s" if scope.cancelled_caught else "and never will be"
+            self._say(f"{node.plan.name} is not ready {waited}: killed")
             node.process.kill()
 
     # -- logs
@@ -220,7 +224,8 @@ class Nodes:
         mistakes = [line.removeprefix("stratamq: ") for line in tail.split("\n") if line.startswith("stratamq: ")]
         if mistakes:
             return "\n".join(f"{node.plan.name}: {line}" for line in mistakes)
-        return f"{node.plan.name} {ended} before it was ready" + (f":\n{tail}" if tail else "")
+        indented = "".join(f"\n  {line}" for line in tail.split("\n") if line)
+        return f"{node.plan.name} {ended} before it was ready" + (f":{indented}" if indented else "")
 
     def _tail(self, node: _Node, lines: int) -> str:
         path = self._log_path(node)

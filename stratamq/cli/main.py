@@ -57,9 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report(errors: list[UserError]) -> int:
-    """Show expected errors, one line per mistake, and return the exit code."""
+    """Show expected errors, one line per mistake (indented ones belong to it), and return the exit code."""
     for line in dict.fromkeys(line for error in errors for line in error.message.split("\n")):
-        print(f"stratamq: {line}", file=sys.stderr)
+        print(line if line.startswith(" ") else f"stratamq: {line}", file=sys.stderr)
     return max(error.exit_code for error in errors)
 
 

@@ -22,6 +22,8 @@ kind, flags = sys.argv[1], dict(zip(sys.argv[2::2], sys.argv[3::2]))
 if kind == "fail":
     print("stratamq: port 1883 is in use", file=sys.stderr)
     sys.exit(1)
+if kind == "crash":
+    raise RuntimeError("a bug")
 if kind == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with os.fdopen(int(flags["--ready-fd"]), "w") as pipe:
@@ -101,6 +103,17 @@ async def test_a_node_that_cannot_start_is_told_in_its_own_words(tmp_path: Path)
         async with trio.open_nursery() as nursery:
             await nursery.start(cluster.nodes.run)
     assert "fail-1: port 1883 is in use" in repr(caught.value)
+
+
+async def test_a_node_that_crashes_at_start_shows_its_last_words(tmp_path: Path) -> None:
+    """A bug keeps its traceback; nothing claims that a time was over."""
+    cluster = Cluster(tmp_path, "crash")
+    with pytest.RaisesGroup(UserError, flatten_subgroups=True, allow_unwrapped=True) as caught:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(cluster.nodes.run)
+    assert "crash-0 ended with exit code 1 before it was ready" in repr(caught.value)
+    assert "RuntimeError: a bug" in repr(caught.value)
+    assert cluster.lines == []
 
 
 async def test_a_node_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
