@@ -172,10 +172,6 @@ class LsmFile:
         """Write the memory tree out as a segment. After any exception, disconnect."""
         self.handle().flush()
 
-    def checkpoint(self) -> None:
-        """Make what was flushed part of the data file, synced. After any exception, disconnect."""
-        self.handle().checkpoint(0)
-
 
 def _seek(cursor: Any, key: bytes, method: int) -> bool:
     try:

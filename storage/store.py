@@ -339,8 +339,8 @@ class Store:
         """
         if self._file.replayed_bytes > 0:
             self._transact([], self._commit_no)  # so that there is something newer than the last checkpoint
-            self._file.flush()
-            self._file.checkpoint()
+            self._file.disconnect()  # flushes and checkpoints
+            self._file.connect()
         self.begin_sync(marker=True).run()
 
     def _sentinel(self) -> dict[str, Any] | None:

@@ -108,17 +108,25 @@ def _mix_sectors(live: Path, image: Path, rng: random.Random) -> None:
 
 
 def _power_loss_round(shim: Path, folder: Path, seed: int) -> None:
+    """Two lives: the second begins with what the first left, so that power is also lost after and during recovery."""
     rng = random.Random(seed)
-    live, synced = folder / "live", folder / "synced-files"
-    for made in (live, synced):
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir()
-    environment = {"LD_PRELOAD": str(shim), "SHIM_FOLDER": str(live), "SHIM_IMAGE": str(synced)}
-    acked, code = _run_child(live / "store.lsm", rng.randrange(1, 120), environment, rng.choice((1, 2)))
-    assert code == -signal.SIGKILL
-    for image in _images(live, synced, folder, rng):
-        newest = _check(image / "store.lsm", acked)
-        _check(image / "store.lsm", newest)
+    live, synced, left = folder / "live", folder / "synced-files", folder / "left"
+    left.mkdir()
+    acked = 0
+    for _ in range(2):
+        for made in (live, synced):
+            shutil.rmtree(made, ignore_errors=True)
+            shutil.copytree(left, made)
+        environment = {"LD_PRELOAD": str(shim), "SHIM_FOLDER": str(live), "SHIM_IMAGE": str(synced)}
+        acked, code = _run_child(
+            live / "store.lsm", rng.choice((1, rng.randrange(1, 120))), environment, rng.choice((1, 2))
+        )
+        assert code == -signal.SIGKILL
+        for image in _images(live, synced, folder, rng):
+            shutil.rmtree(left)
+            shutil.copytree(image, left)
+            newest = _check(image / "store.lsm", acked)
+            _check(image / "store.lsm", newest)
 
 
 @pytest.mark.parametrize("seed", range(8))
