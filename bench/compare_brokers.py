@@ -204,7 +204,8 @@ def _mosquittos() -> list[Contender]:
         print("Mosquitto is not installed: left out")
         return []
     words = subprocess.run([executable, "-h"], capture_output=True, text=True, check=False).stdout.split()
-    common = "listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\nlog_type error\n"
+    # user root: started by root it would otherwise drop its rights, and could not write its database here.
+    common = "listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\nlog_type error\nuser root\n"
     persistent = common + "persistence true\npersistence_location {folder}/\n"
     settings = {
         "persistence false": common + "persistence false\n",

@@ -11,12 +11,14 @@ Source: MQTT 5.0 sections 3.1.2.4, 3.1.2.11.2, 4.7 and 4.8.2.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from stratamq.history.history import FOREVER_NS, Connection, History, Operation
 from stratamq.history.operations import NEVER_EXPIRES_S, Kind
 
-__all__ = ["Subscription", "subscriptions_by_client", "topic_matches"]
+__all__ = ["Subscription", "TopicIndex", "subscriptions_by_client", "topic_matches"]
 
 NS_PER_S = 1_000_000_000
 
@@ -67,6 +69,46 @@ def topic_matches(topic_filter: str, topic: str) -> bool:
     return len(filter_levels) == len(levels)
 
 
+class TopicIndex:
+    """All topics of a history, by level, to find those that match a filter without trying each."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self._root = _Level()
+        for topic in topics:
+            level = self._root
+            for name in topic.split("/"):
+                level = level.children.setdefault(name, _Level())
+            level.topic = topic
+
+    def matching(self, topic_filter: str) -> list[str]:
+        """Return the topics that ``topic_matches`` the filter."""
+        found: list[_Level] = [self._root]
+        for position, name in enumerate(topic_filter.split("/")):
+            below = [(n, child) for level in found for n, child in level.children.items()]
+            if position == 0 and name in ("+", "#"):
+                below = [(n, child) for n, child in below if not n.startswith("$")]  # [MQTT-4.7.2-1]
+            if name == "#":
+                parents = [] if position == 0 else found
+                return [level.topic for level in (*parents, *_all_below(below)) if level.topic is not None]
+            found = [child for n, child in below if name in ("+", n)]
+        return [level.topic for level in found if level.topic is not None]
+
+
+@dataclass(slots=True)
+class _Level:
+    children: dict[str, _Level] = field(default_factory=dict)
+    topic: str | None = None
+
+
+def _all_below(children: list[tuple[str, _Level]]) -> Iterator[_Level]:
+    stack = [child for _, child in children]
+    while stack:
+        level = stack.pop()
+        yield level
+        stack.extend(level.children.values())
+
+
+@lru_cache(maxsize=1)  # several checkers ask in turn about one history
 def subscriptions_by_client(history: History) -> dict[str, list[Subscription]]:
     """Return every subscription that may have existed, by client identifier, in order of SUBSCRIBE."""
     unsubscribes: dict[tuple[str, str], list[Operation]] = defaultdict(list)

@@ -12,7 +12,7 @@ from collections import defaultdict
 
 from stratamq.history.history import History, Operation
 from stratamq.history.operations import Kind
-from stratamq.history.subscriptions import Subscription, subscriptions_by_client, topic_matches
+from stratamq.history.subscriptions import Subscription, TopicIndex, subscriptions_by_client
 from stratamq.history.verdict import Report
 
 __all__ = ["accepted_publishes", "check"]
@@ -24,7 +24,10 @@ def check(history: History) -> Report:
     if drained_ns is None:
         report.notes.append("no quiet phase at the end: nothing can be called lost")
         return report
-    accepted = accepted_publishes(history)
+    accepted: dict[str, list[Operation]] = defaultdict(list)
+    for publish in accepted_publishes(history):
+        accepted[publish.invoke.topic].append(publish)
+    topics = TopicIndex(accepted)
     drops = _counted_drops(history)
     for client_id, subscriptions in sorted(subscriptions_by_client(history).items()):
         durable = [s for s in subscriptions if s.durable and s.granted_qos > 0 and not s.share_name]
@@ -33,7 +36,7 @@ def check(history: History) -> Report:
         if not history.online_at_end(client_id):
             report.notes.append(f"{client_id} was not online at the end: its queue is not judged")
             continue
-        missing = _missing(history, report, client_id, durable, accepted, drained_ns)
+        missing = _missing(history, report, durable, accepted, topics, drained_ns)
         if excused := min(drops[client_id], len(missing)):
             report.notes.append(f"{client_id}: {excused} missing messages set off against counted drops")
         for publish, subscription in missing[drops[client_id] :]:
@@ -57,23 +60,22 @@ def accepted_publishes(history: History) -> list[Operation]:
 def _missing(
     history: History,
     report: Report,
-    client_id: str,
     subscriptions: list[Subscription],
-    accepted: list[Operation],
+    accepted: dict[str, list[Operation]],
+    topics: TopicIndex,
     drained_ns: int,
 ) -> list[tuple[Operation, Subscription]]:
-    received = history.received_by.get(client_id, {})
-    missing = []
-    for publish in accepted:
-        for subscription in subscriptions:
-            if subscription.held(publish.started_ns, drained_ns) and topic_matches(
-                subscription.topic_filter, publish.invoke.topic
-            ):
-                report.checked += 1
-                if publish.invoke.payload not in received:
-                    missing.append((publish, subscription))
-                break
-    return missing
+    received = history.received_by.get(subscriptions[0].client_id, {})
+    owed: dict[str, tuple[Operation, Subscription]] = {}
+    for subscription in subscriptions:
+        if subscription.sure_until_ns < drained_ns:
+            continue
+        for topic in topics.matching(subscription.topic_filter):
+            for publish in accepted[topic]:
+                if subscription.held(publish.started_ns, drained_ns):
+                    owed.setdefault(publish.invoke.payload or "", (publish, subscription))
+    report.checked += len(owed)
+    return [owing for payload, owing in owed.items() if payload not in received]
 
 
 def _counted_drops(history: History) -> defaultdict[str, int]:

@@ -40,7 +40,8 @@ def _check_answer(
         if present:  # [MQTT-3.2.2-2]
             report.add(f"{client_id} started clean and was told that a session is present", connection.connect)
     elif present:
-        if not any(_may_have_left_session(c, connection, connections, detection_ns) for c in connections):
+        candidates = reversed(connections)  # the latest is the likeliest
+        if not any(_may_have_left_session(c, connection, connections, detection_ns) for c in candidates):
             report.add(f"{client_id} was told of a session that cannot exist", connection.connect)
     elif (source := _surely_stored(connection, connections)) is not None:
         report.add(f"the stored session of {client_id} was not resumed", source.connect, connection.connect)

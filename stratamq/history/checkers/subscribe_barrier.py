@@ -9,12 +9,13 @@ which the broker counted drops are not judged.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 
 from stratamq.history.checkers.lost import accepted_publishes
 from stratamq.history.history import FOREVER_NS, History, Operation
 from stratamq.history.operations import Kind, Record
-from stratamq.history.subscriptions import Subscription, subscriptions_by_client, topic_matches
+from stratamq.history.subscriptions import Subscription, TopicIndex, subscriptions_by_client
 from stratamq.history.verdict import Report
 
 __all__ = ["check"]
@@ -27,15 +28,15 @@ def check(history: History) -> Report:
     by_topic: dict[str, list[Operation]] = defaultdict(list)
     for publish in accepted_publishes(history):
         by_topic[publish.invoke.topic].append(publish)
+    topics = TopicIndex(by_topic)
     dropped = {mark.client_id for mark in history.marks if mark.kind is Kind.DROPPED and mark.count}
     for client_id, subscriptions in sorted(subscriptions_by_client(history).items()):
         if client_id in dropped:
             continue
         for subscription in subscriptions:
             if subscription.granted_qos and not subscription.share_name and subscription.subscribe.ok:
-                for topic, publishes in by_topic.items():
-                    if topic_matches(subscription.topic_filter, topic):
-                        _check_subscription(history, report, client_id, subscription, publishes)
+                for topic in topics.matching(subscription.topic_filter):
+                    _check_subscription(history, report, client_id, subscription, by_topic[topic])
     return report
 
 
@@ -51,12 +52,12 @@ def _check_subscription(
         return
     received = history.received_by.get(client_id, {})
     until_ns = min(subscription.sure_until_ns, connection.ended_ns, _first_rival_ns(history, subscription))
+    first = bisect_left(publishes, subscription.sure_from_ns, key=_started_ns)
+    publishes = publishes[first : bisect_right(publishes, until_ns, key=_started_ns)]
     drained_ns = history.drained_ns
     stayed = drained_ns is not None and drained_ns <= until_ns and not subscription.durable
-    latest = _latest_received(history, received, connection.number)
+    latest = _latest_received(publishes, received, connection.number, until_ns)
     for publish in publishes:
-        if not subscription.sure_from_ns <= publish.started_ns <= until_ns:
-            continue
         report.checked += 1
         if publish.invoke.payload in received:
             continue
@@ -85,17 +86,18 @@ def _proves_a_gap(publish: Operation, overtaker: Operation, received: Record) ->
 
 
 def _latest_received(
-    history: History, received: dict[str, list[Record]], connection: int
+    publishes: list[Operation], received: dict[str, list[Record]], connection: int, until_ns: int
 ) -> dict[Stream, tuple[Operation, Record]]:
-    """Return, per stream, the latest-sent message that this connection received live."""
+    """Return, per stream, the latest-sent message that this connection received live by then.
+
+    Later, after an UNSUBSCRIBE, another subscription may have brought it, and it proves nothing.
+    """
     latest: dict[Stream, tuple[Operation, Record]] = {}
-    for payload, records in received.items():
-        publish = history.publishes.get(payload)
-        record = next((r for r in records if r.connection == connection and not r.retain), None)
-        if publish is None or record is None:
-            continue
-        known = latest.get(_stream(publish))
-        if known is None or known[0].invoke.operation < publish.invoke.operation:
+    for publish in publishes:  # in order of sending
+        records = received.get(publish.invoke.payload or "", ())
+        live = (r for r in records if r.connection == connection and not r.retain)
+        record = next((r for r in live if r.time_ns <= until_ns), None)
+        if record is not None:
             latest[_stream(publish)] = (publish, record)
     return latest
 
@@ -115,3 +117,7 @@ def _first_rival_ns(history: History, subscription: Subscription) -> int:
 
 def _stream(publish: Operation) -> Stream:
     return publish.invoke.process, publish.invoke.topic, publish.invoke.qos
+
+
+def _started_ns(publish: Operation) -> int:
+    return publish.started_ns

@@ -7,9 +7,11 @@ never subscribed. Any QoS, and any outcome of the PUBLISH: it was sent, and it a
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from stratamq.history.history import History, Operation
 from stratamq.history.operations import Kind
-from stratamq.history.subscriptions import subscriptions_by_client, topic_matches
+from stratamq.history.subscriptions import Subscription, TopicIndex, subscriptions_by_client, topic_matches
 from stratamq.history.verdict import Report
 
 __all__ = ["check"]
@@ -18,13 +20,17 @@ __all__ = ["check"]
 def check(history: History) -> Report:
     report = Report("unsubscribe_barrier", "R5")
     subscriptions = subscriptions_by_client(history)
+    topics = TopicIndex({publish.invoke.topic for publish in history.publishes.values()})
     for client_id, messages in sorted(history.received_by.items()):
-        own = subscriptions.get(client_id, [])
+        by_topic: dict[str, list[Subscription]] = defaultdict(list)
+        for subscription in subscriptions.get(client_id, []):
+            for topic in topics.matching(subscription.topic_filter):
+                by_topic[topic].append(subscription)
         for payload, receives in messages.items():
             publish = history.publishes.get(payload)
             if publish is None:
                 continue
-            matching = [s for s in own if topic_matches(s.topic_filter, publish.invoke.topic)]
+            matching = by_topic.get(publish.invoke.topic, [])
             for record in receives:
                 report.checked += 1
                 start_ns = publish.started_ns

@@ -14,7 +14,7 @@ from collections import defaultdict
 
 from stratamq.history.history import FOREVER_NS, Connection, History, Operation
 from stratamq.history.operations import Kind, Record
-from stratamq.history.subscriptions import subscriptions_by_client, topic_matches
+from stratamq.history.subscriptions import Subscription, subscriptions_by_client, topic_matches
 from stratamq.history.verdict import Report
 
 NS_PER_S = 1_000_000_000
@@ -30,15 +30,22 @@ def check(history: History) -> Report:
     for record in history.receives:
         if record.payload and record.handed_over and not record.retain:
             receives[record.payload].append(record)
+    watchers = _watchers(history)
     for connection in history.connections.values():
         will = connection.connect.invoke.will_payload
         if will:
             report.checked += 1
-            _check_will(history, report, connection, receives[will])
+            _check_will(history, report, connection, receives[will], watchers)
     return report
 
 
-def _check_will(history: History, report: Report, connection: Connection, receives: list[Record]) -> None:
+def _check_will(
+    history: History,
+    report: Report,
+    connection: Connection,
+    receives: list[Record],
+    watchers: list[Subscription],
+) -> None:
     will = connection.connect.invoke.will_payload
     proof = [connection.connect, *([connection.disconnect] if connection.disconnect else [])]
     ends = [connection.close] if connection.close is not None else []
@@ -51,7 +58,7 @@ def _check_will(history: History, report: Report, connection: Connection, receiv
     if least == 0:
         return
     heard = {record.client_id for record in receives}
-    for client_id in _watchers(history, connection):
+    for client_id in _obliged_watchers(connection, watchers):
         if client_id not in heard:
             report.add(f"will {will} was never published to {client_id}", *proof, *ends)
 
@@ -109,23 +116,29 @@ def _after_delay(history: History, connection: Connection) -> tuple[int, int]:
     return (0, 1) if end_ns is None or fires_by_ns > end_ns else (1, 1)
 
 
-def _watchers(history: History, connection: Connection) -> list[str]:
-    """Return clients that must have heard the will by the end of the quiet phase."""
+def _watchers(history: History) -> list[Subscription]:
+    """Return durable subscriptions that held until the end of the quiet phase, of clients that were there then."""
     drained_ns = history.drained_ns
     if drained_ns is None:
         return []
-    topic = connection.connect.invoke.will_topic
-    return sorted(
-        client_id
-        for client_id, subscriptions in subscriptions_by_client(history).items()
+    return [
+        subscription
+        for client_id, subscriptions in sorted(subscriptions_by_client(history).items())
         if history.online_at_end(client_id)
-        and connection.connect.invoke.will_qos > 0
-        and any(
-            s.durable
-            and s.granted_qos > 0
-            and not s.share_name
-            and topic_matches(s.topic_filter, topic)
-            and s.held(connection.connect.started_ns, drained_ns)
-            for s in subscriptions
-        )
-    )
+        for subscription in subscriptions
+        if subscription.durable
+        and subscription.granted_qos > 0
+        and not subscription.share_name
+        and subscription.sure_until_ns >= drained_ns
+    ]
+
+
+def _obliged_watchers(connection: Connection, watchers: list[Subscription]) -> list[str]:
+    """Return the clients that must have heard the will of a connection."""
+    asked = connection.connect.invoke
+    heard_by = {
+        w.client_id
+        for w in watchers
+        if w.sure_from_ns <= connection.connect.started_ns and topic_matches(w.topic_filter, asked.will_topic)
+    }
+    return sorted(heard_by) if asked.will_qos > 0 else []

@@ -31,6 +31,7 @@ class Mosquitto:
             "allow_anonymous true",
             "max_queued_messages 0",
             "log_type error",
+            "user root",  # started by root it would drop its rights, and could not write its database here
             f"persistence {'true' if persistence else 'false'}",
             f"persistence_location {folder}/",
             "autosave_interval 1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratamq.history.operations import Kind
-from stratamq.history.subscriptions import topic_matches
+from stratamq.history.subscriptions import TopicIndex, topic_matches
 from tests.stratamq.history.script import Script
 
 
@@ -51,6 +51,20 @@ def test_an_overlapping_publish_may_be_skipped() -> None:
     script.ok(early)
     script.publish("pub", "a", "m2")
     script.receive("sub", "a", "m2")
+    script.quiet()
+    assert script.found() == {}
+
+
+def test_a_message_of_the_next_subscription_proves_nothing_about_the_last() -> None:
+    """m1 was still on its way when the client unsubscribed; m2 came through a subscription made later."""
+    script = ephemeral()
+    script.subscribe("sub", "a")
+    script.publish("pub", "a", "m1")
+    script.unsubscribe("sub", "a")
+    script.subscribe("sub", "a")
+    script.publish("pub", "a", "m2")
+    script.receive("sub", "a", "m2")
+    script.unsubscribe("sub", "a")
     script.quiet()
     assert script.found() == {}
 
@@ -153,5 +167,6 @@ def test_a_subscription_does_not_survive_a_clean_start() -> None:
     ],
 )
 def test_filters(topic_filter: str, topic: str, expected: bool) -> None:
-    """MQTT 5.0 section 4.7."""
+    """MQTT 5.0 section 4.7; the index agrees."""
     assert topic_matches(topic_filter, topic) is expected
+    assert (topic in TopicIndex([topic, "other", "a/b/c/d"]).matching(topic_filter)) is expected
