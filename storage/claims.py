@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from storage import keys
-from storage.delivery import Delivery
+from storage.delivery import Delivery, edge_sender
 from storage.durable_sessions import DurableSession
 from storage.partition import Partition
 from storage.rows import NEVER, WillRow, pack
@@ -124,7 +124,7 @@ class ClaimTable:
             session = self._partition.sessions.get(claim.session)
             if session is not None and session.owner_epoch == claim.owner_epoch:
                 self._bind(session, holder)
-                self._delivery.resume(session, frozenset(seq for _, _, seq in claim.outbound))
+                self._delivery.resume(session)
 
     # --- open
 
@@ -288,7 +288,7 @@ class ClaimTable:
                 waiting.popleft()
             if not waiting:
                 del self._openings[client_id]
-        self._delivery.forget_sender(OriginKind.EDGE, incarnation)
+        self._delivery.forget_sender(OriginKind.EDGE, edge_sender(edge, incarnation))
         for op_index, (_, _, handed_to) in sorted(self._firing.items()):
             if handed_to == edge:
                 self._hand_over(op_index)
@@ -389,6 +389,7 @@ class ClaimTable:
         while op_index in self._firing:  # several in one operation: numbers only have to differ
             op_index += 1 << 32
         will.firing = op_index
+        will.firing_epoch = partition.epoch
         key = keys.will_key(partition.number, will.client_id) + op_index.to_bytes(8, "big")
         partition.delete(keys.will_key(partition.number, will.client_id))
         partition.put(key, pack(will))
@@ -402,7 +403,7 @@ class ClaimTable:
         edge = self._live_edge(op_index)
         self._firing[op_index] = (key, will, edge)
         partition.set_timer(partition.deadline_in(REPEAT_S), "fire", str(op_index))
-        partition.tell(edge, FireWill(0, partition.number, partition.epoch, op_index, will.will, will.client_id))
+        partition.tell(edge, FireWill(0, partition.number, will.firing_epoch, op_index, will.will, will.client_id))
 
     def fire_again(self, op_index: int) -> None:
         """A firing will was not confirmed yet: hand it over again, same origin."""

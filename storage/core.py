@@ -174,8 +174,9 @@ class StorageCore:
     def handle(self, now: float, events: Sequence[Event]) -> Ready:
         """Take the events of one round."""
         self._now = now
+        fenced = not self.lease.has_lease(now)
         for hosted in self.partitions.values():
-            hosted.core.tick(now)
+            hosted.core.tick(now, running=hosted.serving and not fenced)
         for event in events:
             if isinstance(event, FrameArrived):
                 self._frame(event.peer, event.kind, event.payload)
@@ -192,6 +193,7 @@ class StorageCore:
 
     def _advance(self) -> None:
         began = []
+        fenced = not self.lease.has_lease(self._now)
         for number, hosted in self.partitions.items():
             if not hosted.serving:
                 hosted.advance(self.lease.settled_epoch)
@@ -199,8 +201,10 @@ class StorageCore:
             if hosted.serving and not hosted.reported:
                 hosted.reported = True
                 began.append(hosted)
-            if hosted.serving and hosted.core.next_due_s() == 0.0:
+            if hosted.serving and not fenced and hosted.core.next_due_s() == 0.0:
                 hosted.run_timers()
+                self._active[number] = hosted
+            if hosted.serving and hosted.core.clock_due:
                 self._active[number] = hosted
         if began:
             self._report(began, set(range(len(self.map.shards))))
@@ -210,7 +214,8 @@ class StorageCore:
         fenced = not self.lease.has_lease(now)
         for number in sorted(self._active):
             core = self._active[number].core
-            if core.dirty:
+            self._active[number].subscriptions.tell_counts()
+            if core.dirty or core.clock_due:
                 writes = core.close_operation()
                 if writes:
                     ready.writes.extend(writes)

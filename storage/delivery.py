@@ -6,13 +6,17 @@ enters the window. Repeats are known by their origin (docs/adr/0004): a sender's
 of their counters, so one number per sender, the highest taken, tells old from new.
 """
 
+from collections import deque
 from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import blake2b
 
 from mqtt.reasons import ReasonCode
 from storage import keys
 from storage.durable_sessions import READY_MAX, DurableSession, InFlight
 from storage.partition import Partition
 from storage.rows import (
+    ENTRY_OVERHEAD_BYTES,
     NEVER,
     STATE_QUEUED,
     STATE_RELEASED,
@@ -35,11 +39,12 @@ from wire.batches import (
 from wire.frames import FrameKind
 from wire.messages import RetainedMessage, Subscription
 
-__all__ = ["Delivery"]
+__all__ = ["Delivery", "edge_sender"]
 
 _SUBSCRIPTION_IDENTIFIER = b"\x0b"
 HOLD_S = 5.0  # after which a retained read counts as ended
-_ENTRY_OVERHEAD = 64  # bytes of a queue row beside topic, properties and payload, for the queue's byte bound
+RETAINED_ORIGINS_MAX = 256  # of retained copies, remembered per session so that their live twins are dropped
+WILL_ORIGINS_MAX = 4_096  # wills reach a partition in any order, so each origin is kept, the newest ones
 
 
 class Delivery:
@@ -48,6 +53,7 @@ class Delivery:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._origins: dict[tuple[int, int], int] = {}
+        self._will_origins: deque[int] = deque()
         self._groups: dict[bytes, list[DurableSession]] = {}
         self._lazy: dict[int, DurableSession] = {}  # sessions with consumed entries not yet saved
 
@@ -56,6 +62,8 @@ class Delivery:
     def restore_origin(self, kind: int, sender: int, counter: int) -> None:
         """Take over a sender's highest counter from disk."""
         self._origins[kind, sender] = counter
+        if kind == OriginKind.WILL:
+            self._will_origins.append(sender)
 
     def forget_sender(self, kind: int, sender: int) -> None:
         """The sender can never speak again: an edge's incarnation is dead, a session is deleted."""
@@ -85,7 +93,7 @@ class Delivery:
     def publish(self, message: PublishMessage, node: str, incarnation: int) -> None:
         """Take one message from an edge; the acknowledgement leaves when it is committed."""
         partition = self._partition
-        if self.is_repeat(message, incarnation):
+        if self.is_repeat(message, node, incarnation):
             partition.count("repeats")
             self.acknowledge(message, node, ReasonCode.SUCCESS)
             return
@@ -96,28 +104,29 @@ class Delivery:
             self.acknowledge(message, node, refusal)
             return
         if message.qos:
-            self._remember(message, incarnation)
+            self._remember(message, node, incarnation)
         deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
         body = self._shared_body(message, targets)
         for session, subscription, identifiers in targets:
             self._enqueue(session, message, subscription, identifiers, deadline, body)
         self.acknowledge(message, node, ReasonCode.SUCCESS)
 
-    def is_repeat(self, message: PublishMessage, incarnation: int) -> bool:
+    def is_repeat(self, message: PublishMessage, node: str, incarnation: int) -> bool:
         """True if a message of this origin was taken before (never at QoS 0, which is sent once)."""
         if not message.qos:
             return False
-        kind = message.origin_kind
-        if kind == OriginKind.EDGE:
-            return message.tag <= self._origins.get((kind, incarnation), 0)
-        return message.origin_b <= self._origins.get((kind, message.origin_a), 0)
+        sender, counter = _origin(message, node, incarnation)
+        return counter <= self._origins.get((message.origin_kind, sender), 0)
 
-    def _remember(self, message: PublishMessage, incarnation: int) -> None:
-        kind = message.origin_kind
-        sender = incarnation if kind == OriginKind.EDGE else message.origin_a
-        counter = message.tag if kind == OriginKind.EDGE else message.origin_b
+    def _remember(self, message: PublishMessage, node: str, incarnation: int) -> None:
+        partition, kind = self._partition, message.origin_kind
+        sender, counter = _origin(message, node, incarnation)
         self._origins[kind, sender] = counter
-        self._partition.put(keys.origin_key(self._partition.number, kind, sender), counter.to_bytes(8, "big"))
+        partition.put(keys.origin_key(partition.number, kind, sender), counter.to_bytes(8, "big"))
+        if kind == OriginKind.WILL:
+            self._will_origins.append(sender)
+            if len(self._will_origins) > WILL_ORIGINS_MAX:
+                self.forget_sender(kind, self._will_origins.popleft())
 
     def acknowledge(self, message: PublishMessage, node: str, reason_code: int) -> None:
         """Tell the edge that this partition has finished a message, behind the operation being built."""
@@ -171,7 +180,7 @@ class Delivery:
     def _refusal(self, message: PublishMessage, targets: list[tuple[DurableSession, Subscription, bytes]]) -> int:
         if self._partition.settings.queue_full != "refuse" or not message.qos:
             return 0
-        size = len(message.payload) + len(message.topic) + len(message.properties) + _ENTRY_OVERHEAD
+        size = len(message.payload) + len(message.topic) + len(message.properties) + ENTRY_OVERHEAD_BYTES
         if any(self._overfull(session, size) for session, subscription, _ in targets if subscription.qos):
             return ReasonCode.QUOTA_EXCEEDED
         return 0
@@ -205,8 +214,12 @@ class Delivery:
         if qos == 0:
             self._push_qos0(session, message, retain, properties)
             return
-        if session.held and message.retain:
-            session.held_topics.add(message.topic)
+        if message.retain and not message.share:
+            if session.held:
+                session.held_topics.add(message.topic)
+            elif (message.origin_kind, message.origin_a, message.origin_b or message.tag) in session.retained_origins:
+                self._partition.count("retained_twins")  # its retained copy went first
+                return
         entry = Entry(
             session.next_seq,
             message.topic,
@@ -227,7 +240,7 @@ class Delivery:
     def enqueue(self, session: DurableSession, entry: Entry) -> None:
         """Append an entry (its session_seq is the session's next) to a session's queue, and push it if it may go."""
         partition = self._partition
-        size = len(entry.topic) + len(entry.payload) + len(entry.properties) + _ENTRY_OVERHEAD
+        size = len(entry.topic) + len(entry.payload) + len(entry.properties) + ENTRY_OVERHEAD_BYTES
         while session.sizes and self._overfull(session, size):
             self._drop_oldest(session)
         session.next_seq += 1
@@ -310,17 +323,14 @@ class Delivery:
         )
         self._partition.emit(session.edge, FrameKind.PUSH, encode_push(push))
 
-    def resume(self, session: DurableSession, written: frozenset[int] = frozenset()) -> None:
+    def resume(self, session: DurableSession) -> None:
         """A connection is open: send again what is in flight, in its first order [MQTT-4.4.0-1], then what waits.
 
-        Args:
-            session: Of the connection.
-            written: session_seqs that this very connection was already sent (after a change of primary).
+        After a change of primary too: the edge knows what it wrote on this connection, does not write it twice, and
+        says again what the client answered, so no acknowledgement is lost with the former primary.
         """
         partition = self._partition
         for session_seq, flight in list(session.inflight.items()):
-            if session_seq in written and flight.state != STATE_RELEASED:
-                continue
             if flight.state == STATE_RELEASED:
                 self._push_pubrel(session, session_seq, flight)
                 continue
@@ -406,6 +416,13 @@ class Delivery:
             )
             self._partition.emit(session.edge, FrameKind.PUSH, encode_push(push))
 
+    def remember_retained(self, session: DurableSession, message: RetainedMessage) -> None:
+        """A retained copy goes out: a live copy of the same origin that comes later is its twin."""
+        origins = session.retained_origins
+        origins[message.origin_kind, message.origin_a, message.origin_b] = None
+        if len(origins) > RETAINED_ORIGINS_MAX:
+            del origins[next(iter(origins))]
+
     def drop_queue(self, session: DurableSession) -> None:
         """Delete every row of a session's queue; the session is being deleted."""
         partition = self._partition
@@ -431,12 +448,16 @@ class Delivery:
             partition.count("stale_acks")
             return
         flight = session.inflight.get(ack.session_seq)
-        if flight is None:
-            return  # a repeat of one that is recorded already
+        if flight is None or (ack.packet_type == 4) != (flight.qos == 1):
+            return  # a repeat of one that is recorded already, or not what this message is finished with
+        if ack.packet_type == 7 and flight.state != STATE_RELEASED:
+            return
         if ack.packet_type == 5 and ack.reason_code < 0x80:
             if flight.state != STATE_RELEASED:
                 flight.state = STATE_RELEASED
                 flight.stored = True
+                session.queue_bytes -= flight.size - ENTRY_OVERHEAD_BYTES
+                flight.size = ENTRY_OVERHEAD_BYTES
                 partition.put(
                     keys.inflight_key(partition.number, session.number, ack.session_seq),
                     pack(InflightRow(flight.packet_identifier, STATE_RELEASED, flight.qos)),
@@ -529,6 +550,26 @@ class Delivery:
                 if partition.get(key) is None:
                     break
                 partition.delete(key)
+
+
+@lru_cache(maxsize=4096)
+def _sender(name: str, number: int) -> int:
+    """Return 64 bits that stand for an edge's incarnation (unique only with its name), or for one will."""
+    return int.from_bytes(blake2b(f"{number} {name}".encode(), digest_size=8).digest(), "big")
+
+
+def _origin(message: PublishMessage, node: str, incarnation: int) -> tuple[int, int]:
+    """Return (sender, counter) of a message."""
+    if message.origin_kind == OriginKind.EDGE:
+        return _sender(node, incarnation), message.tag
+    if message.origin_kind == OriginKind.WILL:
+        return _sender(str(message.origin_a), message.origin_b), 1
+    return message.origin_a, message.origin_b
+
+
+def edge_sender(edge: str, incarnation: int) -> int:
+    """Return the sender number of an edge's incarnation."""
+    return _sender(edge, incarnation)
 
 
 def _identifiers(subscriptions: Iterable[Subscription]) -> bytes:

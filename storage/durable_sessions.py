@@ -1,9 +1,9 @@
 """A durable session in memory: its queue's bounds, its outbound window, its packet identifiers.
 
 Pure state; which rows an event writes is decided by ``storage/delivery.py`` and ``storage/claims.py``. Entries are
-named by ``session_seq``; everything below ``head`` is consumed, ``gaps`` are consumed entries above it, ``push_seq`` is
-the next entry that was never sent. Bodies stay on disk except for a short read-ahead (``ready``) of a connected
-session.
+named by ``session_seq``; everything below ``head`` is consumed, ``push_seq`` is the next entry that was never sent, and
+what lies between is consumed unless it is in flight. Bodies stay on disk except for a short read-ahead (``ready``) of
+a connected session.
 """
 
 from collections import deque
@@ -42,8 +42,6 @@ class DurableSession:
         "edge",
         "ephemeral_end",
         "expiry_s",
-        "gaps",
-        "head",
         "held",
         "held_topics",
         "identifiers",
@@ -58,6 +56,7 @@ class DurableSession:
         "push_seq",
         "queue_bytes",
         "ready",
+        "retained_origins",
         "sizes",
         "stored_rows",
         "subscriptions",
@@ -81,8 +80,7 @@ class DurableSession:
         self.subscriptions: dict[str, Subscription] = {}
         self.inbound: dict[int, int] = {}  # packet identifier -> counter of the origin
         self.next_inbound = 1
-        self.head = 1
-        self.gaps: set[int] = set()
+        self.retained_origins: dict[tuple[int, int, int], None] = {}  # of retained copies just delivered
         self.next_seq = 1
         self.push_seq = 1
         self.identifiers = PacketIdentifiers()
@@ -98,6 +96,11 @@ class DurableSession:
     def online(self) -> bool:
         """True while an edge holds the connection."""
         return self.edge != ""
+
+    @property
+    def head(self) -> int:
+        """The oldest entry that is not consumed."""
+        return next(iter(self.inflight)) if self.inflight else self.push_seq
 
     @property
     def queued(self) -> int:
@@ -117,7 +120,7 @@ class DurableSession:
             self.expiry_s,
             self.deadline,
             self.head,
-            sorted(self.gaps),
+            [],
             self.next_seq,
             self.identifiers.last,
             self.next_inbound,
@@ -127,6 +130,7 @@ class DurableSession:
             self.connection,
             self.ephemeral_end,
             self.protocol_version,
+            self.window,
         )
 
     @classmethod
@@ -136,8 +140,6 @@ class DurableSession:
         session.owner_epoch = row.owner_epoch
         session.expiry_s = row.expiry_s
         session.deadline = row.deadline
-        session.head = row.head
-        session.gaps = set(row.gaps)
         session.next_seq = max(row.next_seq, row.head)
         session.push_seq = row.head
         session.identifiers.last = row.last_identifier
@@ -148,6 +150,7 @@ class DurableSession:
         session.connection = row.connection
         session.ephemeral_end = row.ephemeral_end
         session.protocol_version = row.protocol_version
+        session.window = row.window
         return session
 
     def restore_inflight(self, session_seq: int, flight: InFlight) -> None:
@@ -213,7 +216,3 @@ class DurableSession:
         """Count an entry as consumed; its row is deleted with the next batch of acknowledgements."""
         self.queue_bytes -= size
         self.acked_rows.append(session_seq)
-        self.gaps.add(session_seq)
-        while self.head in self.gaps:
-            self.gaps.discard(self.head)
-            self.head += 1

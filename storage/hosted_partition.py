@@ -95,7 +95,7 @@ class HostedPartition:
     def publish(self, message: PublishMessage, peer: PeerKey) -> None:
         """Take one message: into this topic's register when it is retained, into the queues of its subscribers."""
         registered = message.retain and not message.share and self._holds_register(message.topic)
-        if registered and not self.delivery.is_repeat(message, peer.incarnation):
+        if registered and not self.delivery.is_repeat(message, peer.node, peer.incarnation):
             refusal = self.retained.refusal(message)
             if refusal:
                 self.delivery.acknowledge(message, peer.node, refusal)

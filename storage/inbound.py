@@ -53,9 +53,10 @@ class Inbound:
         session = partition.sessions.get(request.session)
         known = False
         if session is not None and session.owner_epoch == request.owner_epoch:
-            known = session.inbound.pop(request.packet_identifier, None) is not None
-            if known:
+            counter = session.inbound.pop(request.packet_identifier, None)
+            known = counter is not None
+            if counter is not None:
                 partition.delete(keys.inbound_key(partition.number, session.number, request.packet_identifier))
-                if not session.inbound:
-                    partition.touch(session)  # next_inbound must survive without rows to derive it from
+                if max(session.inbound.values(), default=0) < counter:
+                    partition.touch(session)  # next_inbound must survive: no row is left to derive it from
         partition.tell(edge, InboundReleased(request.request, known))

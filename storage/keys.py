@@ -12,6 +12,7 @@ __all__ = [
     "FILTER",
     "INBOUND",
     "INFLIGHT",
+    "LOCAL",
     "LOG",
     "META",
     "ORIGIN",
@@ -26,6 +27,7 @@ __all__ = [
     "inbound_key",
     "inflight_key",
     "kind_range",
+    "local_key",
     "log_key",
     "meta_key",
     "origin_key",
@@ -38,6 +40,7 @@ __all__ = [
     "will_key",
 ]
 
+LOCAL = b"A"  # one row about this very copy: highest partition_epoch seen, start of its log; no part of the state
 META = b"a"  # one row: op_index, partition_epoch, served clock, counters
 BODY = b"b"  # body id u64 | piece u16: payload bytes shared by queue rows
 FILTER = b"f"  # digest of a filter whose route stands at its shards
@@ -83,6 +86,11 @@ def session_range(partition: int, kind: bytes, session: int) -> tuple[bytes, byt
 def meta_key(partition: int) -> bytes:
     """Return the key of the partition's own row."""
     return _HEAD.pack(partition, META)
+
+
+def local_key(partition: int) -> bytes:
+    """Return the key of what a replica knows about its own copy."""
+    return _HEAD.pack(partition, LOCAL)
 
 
 def session_key(partition: int, session: int) -> bytes:

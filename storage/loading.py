@@ -13,10 +13,12 @@ from storage.inbound import Inbound
 from storage.partition import Partition
 from storage.retained import RetainedRegisters
 from storage.rows import (
+    ENTRY_OVERHEAD_BYTES,
     STATE_RELEASED,
     STATE_SENT,
     FilterRow,
     InflightRow,
+    LocalRow,
     MetaRow,
     RetainedRow,
     SessionRow,
@@ -30,7 +32,6 @@ from storage.subscriptions import Subscriptions
 __all__ = ["load"]
 
 SLICE_ROWS = 2_000
-_ENTRY_OVERHEAD = 64
 
 
 class _Rows:
@@ -38,6 +39,7 @@ class _Rows:
 
     def __init__(self, partition: Partition) -> None:
         self.by_kind: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        self.body_bytes: dict[int, int] = {}
         start, stop = keys.partition_range(partition.number)
         skip = {keys.LOG: keys.kind_range(partition.number, keys.LOG)[1]}
         while True:
@@ -46,7 +48,11 @@ class _Rows:
                 kind = key[2:3]
                 if kind in skip:
                     break
-                self.by_kind.setdefault(kind, []).append((key, value if kind != keys.BODY else b""))
+                if kind == keys.BODY:
+                    body = int.from_bytes(key[3:11], "big")
+                    self.body_bytes[body] = self.body_bytes.get(body, 0) + len(value)
+                    value = b""
+                self.by_kind.setdefault(kind, []).append((key, value))
             if not rows:
                 return
             last = rows[-1][0]
@@ -78,6 +84,8 @@ def load(
     rows = _Rows(partition)
     for _, value in rows.of(keys.META):
         partition.meta = unpack(MetaRow, value)
+    for _, value in rows.of(keys.LOCAL):
+        partition.local = unpack(LocalRow, value)
     partition.note_synced("", partition.meta.op_index)
     for key, value in rows.of(keys.SESSION):
         _load_session(partition, int.from_bytes(key[3:11], "big"), unpack(SessionRow, value), claims)
@@ -131,13 +139,11 @@ def _load_queues(partition: Partition, rows: _Rows) -> None:
         if session is None:
             continue
         session_seq = int.from_bytes(key[11:19], "big")
-        if session_seq < session.head or session_seq in session.gaps:
-            partition.delete(key)
-            continue
         entry = decode_entry(session_seq, value)
         if entry.body:
             partition.body_references[entry.body] = partition.body_references.get(entry.body, 0) + 1
-        size = len(value) + _ENTRY_OVERHEAD
+        payload_bytes = rows.body_bytes.get(entry.body, 0) if entry.body else len(entry.payload)
+        size = len(entry.topic) + payload_bytes + len(entry.properties) + ENTRY_OVERHEAD_BYTES
         state = states.pop(key[3:19], None)
         place = found.setdefault(session.number, {})
         if state is not None:
@@ -149,17 +155,12 @@ def _load_queues(partition: Partition, rows: _Rows) -> None:
     for name, state in states.items():  # released: the queue row is gone
         session = partition.sessions.get(int.from_bytes(name[:8], "big"))
         session_seq = int.from_bytes(name[8:16], "big")
-        if (
-            session is None
-            or state.state != STATE_RELEASED
-            or session_seq < session.head
-            or session_seq in session.gaps
-        ):
+        if session is None or state.state != STATE_RELEASED:
             number = int.from_bytes(name[:8], "big")
             partition.delete(keys.inflight_key(partition.number, number, session_seq))
             continue
         place = found.setdefault(session.number, {})
-        place[session_seq] = InFlight(state.packet_identifier, state.qos, STATE_RELEASED, _ENTRY_OVERHEAD, True)
+        place[session_seq] = InFlight(state.packet_identifier, state.qos, STATE_RELEASED, ENTRY_OVERHEAD_BYTES, True)
     for number, place in sorted(found.items()):
         session = partition.sessions[number]
         for session_seq in sorted(place):

@@ -16,13 +16,16 @@ from typing import Protocol
 from mqtt.topic_trie import TopicTrie
 from storage import keys
 from storage.durable_sessions import DurableSession
-from storage.rows import LogRow, MetaRow, pack
+from storage.rows import LocalRow, LogRow, MetaRow, pack
 from storage.settings import PartitionSettings
 from wire.frames import FrameKind
 from wire.messages import Control, encode_control
 
-__all__ = ["Output", "Overlay", "Partition", "Reads"]
+__all__ = ["NO_REPLICA", "Output", "Overlay", "Partition", "Reads"]
 
+NO_REPLICA = 1 << 62  # an op_index above all
+CLOCK_SAVED_S = 10.0  # the served clock is at most so much behind after a crash, while deadlines are pending
+LOG_ROWS_TRIMMED = 4  # at most, per operation: twice what an operation usually adds
 LOG_ROW_BYTES = 512 * 1024  # of writes in one log row; a store's value is at most 1 MiB
 
 Output = tuple[str, int, bytes]  # node, FrameKind, payload (whole records)
@@ -49,6 +52,8 @@ class Partition:
         self.overlay = overlay
         self.epoch = 0  # partition_epoch that this node serves under
         self.meta = MetaRow()
+        self.local = LocalRow()
+        self.log_needed = NO_REPLICA  # every replica has this op_index and all below: the log may forget them
         self.sessions: dict[int, DurableSession] = {}
         self.by_client: dict[str, DurableSession] = {}
         self.trie = TopicTrie()
@@ -59,24 +64,29 @@ class Partition:
         self.replicas: frozenset[str] = frozenset()  # other nodes whose sync an acknowledgement waits for
         self.synced: dict[str, int] = {}  # per replica, and "" for this node: highest op_index synced
         self.commit_index = 0
+        self.acknowledges = True  # False while fewer than the minimum are in sync
         self.counts: dict[str, int] = {}
         self._outputs: list[Output] = []
         self._gated: deque[tuple[int, list[Output]]] = deque()
         self._timers: list[tuple[int, int, str, str]] = []
         self._timer_number = 0
-        self._serving_since = now
+        self._running_since = now
         self._now = now
+        self._saved_at = now
+        self._local_saved = LocalRow()
 
     # --- time
 
-    def tick(self, now: float) -> None:
-        """Let the clock of this partition go on to ``now``."""
+    def tick(self, now: float, *, running: bool = True) -> None:
+        """Go on to ``now``; the served clock stands still unless this partition serves, with a lease."""
+        if not running:
+            self._running_since += now - self._now
         self._now = now
 
     @property
     def served_ms(self) -> int:
         """The served clock: milliseconds that a primary has served this partition, over all primaries."""
-        return self.meta.served_ms + int((self._now - self._serving_since) * 1000)
+        return self.meta.served_ms + int((self._now - self._running_since) * 1000)
 
     def deadline_in(self, seconds: float) -> int:
         """Return the served clock's value in so many seconds."""
@@ -149,31 +159,53 @@ class Partition:
             if number in self.sessions:
                 self.writes[keys.session_key(self.number, number)] = pack(session.row())
         self.touched.clear()
-        if not self.writes:
+        if not self.writes and not self._clock_is_old():
             self._gate(self.meta.op_index)
             return []
         meta = self.meta
+        pieces = _pieces(self.writes)
         meta.partition_epoch = self.epoch
-        meta.served_ms = self.served_ms
-        self._serving_since = self._now
+        served_ms = self.served_ms  # whole milliseconds are saved, the rest runs on
+        self._running_since += (served_ms - meta.served_ms) / 1000
+        meta.served_ms = served_ms
+        meta.op_index += len(pieces)
+        self._saved_at = self._now
+        pieces[-1].append((keys.meta_key(self.number), pack(meta)))
         rows: list[tuple[bytes, bytes | None]] = []
-        for writes in _pieces(self.writes):
-            meta.op_index += 1
+        for op_index, writes in enumerate(pieces, meta.op_index - len(pieces) + 1):
             rows.extend(writes)
-            if self.settings.keep_log:
-                rows.append((keys.log_key(self.number, meta.op_index), pack(LogRow(self.epoch, meta.op_index, writes))))
-                rows.extend(self._trim_log())
+            if self.settings.keep_log or self.replicas:
+                row = LogRow(self.epoch, op_index, writes, op_index == meta.op_index)
+                rows.append((keys.log_key(self.number, op_index), pack(row)))
         self.writes = {}
-        rows.append((keys.meta_key(self.number), pack(meta)))
+        rows.extend(self._trim_log())
         self._gate(meta.op_index)
         return rows
 
+    def _clock_is_old(self) -> bool:
+        """True when deadlines are pending and what is stored of the served clock is too old to lose."""
+        return (
+            bool(self.sessions or self._timers)
+            and self._now - self._saved_at >= CLOCK_SAVED_S
+            and self.served_ms - self.meta.served_ms >= CLOCK_SAVED_S * 1000
+        )
+
+    @property
+    def clock_due(self) -> bool:
+        """True when an operation should be closed only to save the served clock."""
+        return self._clock_is_old()
+
     def _trim_log(self) -> list[tuple[bytes, bytes | None]]:
-        meta = self.meta
+        local = self.local
         trimmed: list[tuple[bytes, bytes | None]] = []
-        while meta.op_index - meta.log_start >= self.settings.log_operations_max and len(trimmed) < 2:
-            trimmed.append((keys.log_key(self.number, meta.log_start), None))
-            meta.log_start += 1
+        excess = self.meta.op_index - self.settings.log_operations_max
+        while local.log_start <= min(excess, self.log_needed) and len(trimmed) < LOG_ROWS_TRIMMED:
+            trimmed.append((keys.log_key(self.number, local.log_start), None))
+            local.log_start += 1
+        local.epoch = self.epoch
+        if local != self._local_saved:
+            self._local_saved = LocalRow(local.epoch, local.log_start, local.floor, local.transferring)
+            trimmed.append((keys.local_key(self.number), pack(local)))
         return trimmed
 
     def _gate(self, op_index: int) -> None:
@@ -187,6 +219,12 @@ class Partition:
         """A replica ("" for this node) has synced every operation up to this one."""
         if op_index > self.synced.get(node, 0):
             self.synced[node] = op_index
+        self.settle_commit_index()
+
+    def settle_commit_index(self) -> None:
+        """Committed is what is synced here and on every replica that counts, while enough of them are in sync."""
+        if not self.acknowledges:
+            return
         synced = self.synced
         self.commit_index = max(
             self.commit_index, min([synced.get("", 0), *(synced.get(replica, 0) for replica in self.replicas)])

@@ -14,6 +14,7 @@ import msgspec
 from wire.messages import Subscription, Will
 
 __all__ = [
+    "ENTRY_OVERHEAD_BYTES",
     "NEVER",
     "STATE_QUEUED",
     "STATE_RELEASED",
@@ -21,6 +22,7 @@ __all__ = [
     "Entry",
     "FilterRow",
     "InflightRow",
+    "LocalRow",
     "LogRow",
     "MetaRow",
     "RetainedRow",
@@ -43,14 +45,22 @@ STATE_RELEASED = 2  # QoS 2: PUBREC committed; only PUBREL is ever sent again
 
 
 class MetaRow(msgspec.Struct, array_like=True):
-    """The partition's own row, rewritten by every operation."""
+    """The partition's own row, rewritten by every operation and part of it: equal on every replica."""
 
     partition_epoch: int = 0
     op_index: int = 0
     served_ms: int = 0
     next_session: int = 1  # counter part of session numbers, never used again
     next_body: int = 1
+
+
+class LocalRow(msgspec.Struct, array_like=True):
+    """What one replica knows about its own copy; never replicated."""
+
+    epoch: int = 0  # highest partition_epoch seen; lower ones are refused
     log_start: int = 1  # op_index of the oldest operation still in the log
+    floor: int = 0  # a range transfer carried state up to here: the log must reach it before the copy is whole
+    transferring: bool = False  # a range transfer began and did not end: the copy is worth nothing
 
 
 class SessionRow(msgspec.Struct, array_like=True):
@@ -61,7 +71,7 @@ class SessionRow(msgspec.Struct, array_like=True):
     expiry_s: int
     deadline: int = NEVER  # served clock; NEVER while connected or for expiry 0xFFFFFFFF
     head: int = 1  # every entry below is consumed
-    gaps: list[int] = []  # consumed entries above head
+    gaps: list[int] = []  # consumed entries above head; empty: their rows go with the row that says so
     next_seq: int = 1
     last_identifier: int = 0
     next_inbound: int = 1
@@ -71,6 +81,7 @@ class SessionRow(msgspec.Struct, array_like=True):
     connection: int = 0
     ephemeral_end: bool = False  # Clean Start 0, expiry 0 over a durable session: it ends with this connection
     protocol_version: int = 4
+    window: int = 64  # of the live connection
 
 
 class SubscriptionRow(msgspec.Struct, array_like=True):
@@ -103,6 +114,7 @@ class WillRow(msgspec.Struct, array_like=True):
     incarnation: int
     deadline: int = NEVER
     firing: int = 0  # op_index of the firing; 0: not yet
+    firing_epoch: int = 0  # partition_epoch of the firing: with the op_index, the origin for ever
 
 
 class RetainedRow(msgspec.Struct, array_like=True):
@@ -126,6 +138,7 @@ class LogRow(msgspec.Struct, array_like=True):
     partition_epoch: int
     op_index: int
     writes: list[tuple[bytes, bytes | None]]
+    last: bool = True  # of its operation: an operation cut in pieces is applied whole or not at all
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -146,6 +159,7 @@ class Entry(msgspec.Struct, gc=False):
     body: int = 0  # body id when the payload stands in BODY rows
 
 
+ENTRY_OVERHEAD_BYTES = 64  # of a queue row beside topic, properties and payload, for the queue's byte bound
 _ENTRY = struct.Struct(">BBHQBQQQHI")
 _RETAIN = 0x04
 

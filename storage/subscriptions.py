@@ -59,6 +59,7 @@ class Subscriptions:
         self._asked: dict[int, tuple[int, list[str]]] = {}  # request -> shard, routes
         self._waiters: list[Waiter] = []
         self._version = 0
+        self._recounted: set[str] = set()  # shared groups whose members here are more or fewer than their shard knows
         self._request = partition.number << 32  # so that an answer names its partition
 
     def __len__(self) -> int:
@@ -118,6 +119,8 @@ class Subscriptions:
         shared = parse_shared(name)
         if name not in session.subscriptions:
             self._members[name] = self._members.get(name, 0) + 1
+            if shared is not None and name in self._standing:
+                self._recounted.add(name)
         session.subscriptions[name] = subscription
         if shared is None:
             self._partition.trie.add(name, session.number, (session, subscription))
@@ -159,13 +162,17 @@ class Subscriptions:
             self._delivery.leave_group(f"{shared[0]}/{shared[1]}".encode(), session)
         self._members[name] -= 1
         if self._members[name]:
+            if shared is not None:
+                self._recounted.add(name)
             return []
+        self._recounted.discard(name)
         del self._members[name]
         self._standing.discard(name)
         self._pending.pop(name, None)
-        for waiter in self._waiters:
-            waiter.missing.discard(name)
-        self._waiters = [waiter for waiter in self._waiters if waiter.missing]
+        for _, names in self._asked.values():
+            if name in names:
+                names.remove(name)  # an answer to this AddRoutes says nothing about a later one
+        self._answer_waiters({name})
         partition.delete(keys.filter_key(partition.number, name))
         return [name]
 
@@ -211,6 +218,13 @@ class Subscriptions:
                 [self._entry(name) for name in names],
             ),
         )
+
+    def tell_counts(self) -> None:
+        """Tell the shards how many members shared groups have here now; nobody waits for it."""
+        if self._recounted:
+            names, self._recounted = sorted(self._recounted), set()
+            for shard, placed in sorted(self._by_shard(names).items()):
+                self._ask(shard, placed)
 
     def ask_again(self, request: int) -> None:
         """An AddRoutes was not answered (owner gone, moved, slow): send what still counts to the owner of now."""
@@ -270,15 +284,17 @@ class Subscriptions:
                 self._standing.add(name)
                 standing.add(name)
                 partition.put(keys.filter_key(partition.number, name), pack(FilterRow(name)))
-        if not standing:
-            return
+        self._answer_waiters(standing)
+
+    def _answer_waiters(self, settled: set[str]) -> None:
+        """Answer each SUBSCRIBE that waited for nothing but these routes."""
         waiting = []
         for waiter in self._waiters:
-            waiter.missing -= standing
+            waiter.missing -= settled
             if waiter.missing:
                 waiting.append(waiter)
             else:
-                partition.tell(waiter.edge, waiter.answer)
+                self._partition.tell(waiter.edge, waiter.answer)
         self._waiters = waiting
 
     def _remove_routes(self, routes: list[str]) -> None:

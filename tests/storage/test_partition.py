@@ -1,0 +1,324 @@
+"""A partition at its primary, driven through the storage core: sessions, queues, acknowledgements, gating."""
+
+from storage.core import StorageCore
+from tests.storage.storage_cluster import Cluster, with_settings
+from wire.batches import PublishMessage
+from wire.frames import FrameKind
+from wire.messages import (
+    InboundRecorded,
+    RecordInbound,
+    ReleaseInbound,
+    RoutesAdded,
+    SessionOpened,
+    SessionSubscribed,
+    UnsubscribeSession,
+    encode_control,
+)
+
+
+def message(text: str = "m", topic: str = "a/b", qos: int = 1, **more: object) -> PublishMessage:
+    """Return a message of an edge."""
+    return PublishMessage(0, topic.encode(), text.encode(), qos, **more)  # type: ignore[arg-type]
+
+
+def test_open_subscribe_publish_acknowledge() -> None:
+    """The whole way of one message to a connected durable session."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    assert alice.session and not edge.answers(SessionOpened)[0].session_present
+    edge.subscribe(alice, "a/#")
+    assert edge.answers(SessionSubscribed)
+    tag = edge.publish(message("hello"), alice.session >> 48)
+    cluster.settle()
+    assert edge.acked == {tag: 0}
+    assert [(push.payload, push.qos, push.packet_identifier) for push in alice.received] == [(b"hello", 1, 1)]
+    edge.acknowledge(alice.received[0], 4)
+    cluster.run(0.5)
+    core: StorageCore = cluster.nodes["s1"].core
+    assert core.queued() == 0
+    cluster.crash_all()
+    assert cluster.nodes["s1"].core.queued() == 0
+
+
+def test_an_absent_session_gets_what_was_queued_in_order() -> None:
+    """QoS 1 and 2 wait for the absent; QoS 0 does not."""
+    cluster = Cluster(settings=with_settings(queue_messages_max=100))
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "a/#")
+    edge.close(alice)
+    for number in range(10):
+        edge.publish(message(str(number), qos=number % 3), alice.session >> 48)
+    cluster.settle()
+    alice = cluster.edges["e2"].open("alice")
+    assert [push.payload for push in alice.received] == [b"1", b"2", b"4", b"5", b"7", b"8"]
+    assert not any(push.dup for push in alice.received)
+
+
+def test_a_released_identifier_keeps_its_counter_across_a_crash() -> None:
+    """The highest inbound counter was released while a lower one stands: it is never given again (S-5)."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    partition = alice.session >> 48
+
+    def record(packet_identifier: int) -> int:
+        request = next(edge.requests)
+        edge.ask(
+            RecordInbound(
+                request, partition, edge.epoch(partition), alice.session, alice.owner_epoch, packet_identifier
+            )
+        )
+        cluster.settle()
+        answer = edge.answers(InboundRecorded)[-1]
+        assert answer.request == request
+        return int(answer.counter)
+
+    def release(packet_identifier: int) -> None:
+        request = next(edge.requests)
+        edge.ask(
+            ReleaseInbound(
+                request, partition, edge.epoch(partition), alice.session, alice.owner_epoch, packet_identifier
+            )
+        )
+        cluster.settle()
+
+    assert (record(1), record(2), record(1)) == (1, 2, 1)
+    release(2)
+    cluster.crash_all()
+    assert record(1) == 1
+    assert record(2) == 3
+
+
+def test_the_window_survives_a_change_of_primary() -> None:
+    """Receive Maximum holds for the connection, whoever serves it [MQTT-3.3.4-9]."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice", receive_maximum=3)
+    edge.subscribe(alice, "a/#")
+    cluster.crash_all()
+    for number in range(8):
+        edge.publish(message(str(number)), alice.session >> 48)
+    cluster.settle()
+    assert [push.payload for push in alice.received] == [b"0", b"1", b"2"]
+    for push in list(alice.received):
+        edge.acknowledge(push, 4)
+    cluster.settle()
+    assert [push.payload for push in alice.received] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_acknowledgements_on_their_way_to_a_dead_primary_are_not_lost() -> None:
+    """S-20: the client never repeats them on a live connection; the edge says them again when asked."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice", receive_maximum=4)
+    edge.subscribe(alice, "a/#")
+    for number in range(8):
+        edge.publish(message(str(number), qos=1 + number % 2), alice.session >> 48)
+    cluster.settle()
+    for push in list(alice.received):
+        edge.acknowledge(push, 4 if push.qos == 1 else 5)
+    cluster.crash_all()
+    for push in [push for push in alice.received if push.pubrel]:
+        edge.acknowledge(push, 7)
+    cluster.crash_all()
+    cluster.run(0.5)
+    assert [push.payload for push in alice.received if not push.pubrel] == [str(n).encode() for n in range(8)]
+
+
+def test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_nothing() -> None:
+    """The SUBACK is not lost, and RoutesAdded of before the removal does not vouch for the new registration."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    partition = alice.session >> 48
+    cluster.routes_answered = False
+    first = edge.subscribe(alice, "a/#")
+    assert first in edge.asked
+    edge.ask(
+        UnsubscribeSession(
+            next(edge.requests), partition, edge.epoch(partition), alice.session, alice.owner_epoch, ["a/#"]
+        )
+    )
+    cluster.settle()
+    assert not edge.asked
+    late = cluster.added[0]
+    again = edge.subscribe(alice, "a/#")
+    cluster.send(
+        cluster.router_key,
+        "s1",
+        FrameKind.CONTROL,
+        encode_control(RoutesAdded(late.request, late.shard, late.shard_epoch)),
+    )
+    cluster.settle()
+    assert again in edge.asked
+    cluster.routes_answered = True
+    cluster.run(2.5)
+    assert again not in edge.asked
+
+
+def test_nothing_leaves_before_it_is_synced() -> None:
+    """While the disk stands still, no answer, acknowledgement or push comes."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "a/#")
+    cluster.nodes["s1"].disk_slow = True
+    edge.publish(message(), alice.session >> 48)
+    bob = edge.open("bob", settle=False)
+    cluster.run(0.3)
+    assert not edge.acked and not alice.received and not bob.owner_epoch
+    cluster.nodes["s1"].disk_slow = False
+    cluster.settle()
+    assert edge.acked and alice.received and bob.owner_epoch
+
+
+def test_takeover_waits_for_the_kick_200_ms_at_most() -> None:
+    """The older edge does not answer: the CONNACK comes after kick_wait_s, and the kick is repeated (S-18)."""
+    cluster = Cluster()
+    first, second = cluster.edges["e1"], cluster.edges["e2"]
+    first.open("alice")
+    first.answer_kicks = False
+    begun = cluster.now
+    taken = second.open("alice", settle=False)
+    while not taken.owner_epoch:
+        cluster.step()
+    assert 0.2 <= cluster.now - begun < 0.3
+    cluster.run(2.2)
+    assert len(first.kicked) >= 3
+    first.answer_kicks = True
+    cluster.run(1.2)
+    count = len(first.kicked)
+    cluster.run(2.0)
+    assert len(first.kicked) == count
+
+
+def test_the_old_connection_changes_nothing_after_a_takeover() -> None:
+    """P5: acknowledgements and close of a lower owner_epoch are void."""
+    cluster = Cluster()
+    first, second = cluster.edges["e1"], cluster.edges["e2"]
+    old = first.open("alice")
+    first.subscribe(old, "a/#")
+    first.publish(message(), old.session >> 48)
+    cluster.settle()
+    new = second.open("alice")
+    assert new.received and new.received[0].dup
+    first.acknowledge(old.received[0], 4)
+    first.close(old)
+    cluster.run(0.5)
+    assert cluster.nodes["s1"].core.queued() == 1
+    assert cluster.nodes["s1"].core.session_counts() == {"connected": 1, "absent": 0}
+
+
+def test_queue_bounds_drop_the_oldest_or_refuse() -> None:
+    """drop_oldest counts what it drops; refuse keeps nothing and says 0x97."""
+    cluster = Cluster(settings=with_settings(queue_messages_max=5))
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "a/#")
+    edge.close(alice)
+    for number in range(8):
+        edge.publish(message(str(number)), alice.session >> 48)
+    cluster.settle()
+    assert cluster.nodes["s1"].core.event_counts()["dropped_queue_full"] == 3
+    alice = edge.open("alice")
+    assert [push.payload for push in alice.received] == [b"3", b"4", b"5", b"6", b"7"]
+    cluster = Cluster(settings=with_settings(queue_messages_max=5, queue_full="refuse"))
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "a/#")
+    edge.close(alice)
+    tags = [edge.publish(message(str(number)), alice.session >> 48) for number in range(8)]
+    cluster.settle()
+    assert [edge.acked[tag] for tag in tags] == [0] * 5 + [0x97] * 3
+
+
+def test_sessions_expire_by_the_served_clock_only() -> None:
+    """An outage longer than the expiry deletes nothing; the same time served does, with every row."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice", expiry_s=5)
+    edge.subscribe(alice, "a/#")
+    edge.close(alice)
+    edge.publish(message(), alice.session >> 48)
+    cluster.settle()
+    cluster.kill("s1", declare=False)
+    cluster.now += 1000
+    cluster.start("s1")
+    cluster.settle()
+    assert edge.open("alice", expiry_s=5).session == alice.session
+    edge.close(edge.connections["alice"])
+    cluster.run(6.0)
+    assert cluster.nodes["s1"].core.session_counts() == {"connected": 0, "absent": 0}
+    left = {key[2:3] for key in cluster.disks["s1"].records if key[2:3] in b"sqxufi"}
+    assert not left
+    assert edge.open("alice").session != alice.session
+
+
+def test_the_served_clock_is_saved_while_deadlines_are_pending() -> None:
+    """Repeated crashes do not hold up an expiry for ever."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    edge.close(edge.open("alice", expiry_s=40))
+    for _ in range(4):
+        cluster.run(15.0)
+        cluster.crash_all()
+    cluster.run(5.0)
+    assert cluster.nodes["s1"].core.session_counts()["absent"] == 0
+
+
+def test_message_expiry_of_what_waits() -> None:
+    """Expired entries are dropped and counted; the rest leave with the time that is left [MQTT-3.3.2-6]."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "a/#")
+    edge.close(alice)
+    edge.publish(message("short", expiry_s=2), alice.session >> 48)
+    edge.publish(message("long", expiry_s=100), alice.session >> 48)
+    cluster.run(5.0)
+    alice = edge.open("alice")
+    assert [(push.payload, 93 <= push.expiry_s <= 96) for push in alice.received] == [(b"long", True)]
+    assert cluster.nodes["s1"].core.event_counts()["dropped_expired"] == 1
+
+
+def test_large_and_shared_bodies() -> None:
+    """1 MiB travels in pieces; a body that two sessions hold is stored once and deleted with its last reader."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    clients = [edge.open(name) for name in ("alice", "bob")]
+    for client in clients:
+        edge.subscribe(client, "a/#")
+        edge.close(client)
+    payload = bytes(range(256)) * 4096
+    edge.publish(PublishMessage(0, b"a/b", payload, 1), 0)
+    cluster.settle()
+    records = cluster.disks["s1"].records
+    assert sum(1 for key in records if key[2:3] == b"b") == 4
+    cluster.crash_all()
+    for name in ("alice", "bob"):
+        client = edge.open(name)
+        assert [push.payload for push in client.received] == [payload]
+        edge.acknowledge(client.received[0], 4)
+    cluster.run(0.5)
+    assert not any(key[2:3] in (b"b", b"q") for key in records)
+
+
+def test_shared_group_takes_turns_and_keeps_for_the_absent() -> None:
+    """One member gets each message; with everybody absent a durable member's queue keeps QoS 1."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    clients = [edge.open(name) for name in ("alice", "bob")]
+    for client in clients:
+        edge.subscribe(client, "$share/g/a/#")
+    for number in range(4):
+        edge.publish(message(str(number), share=b"g/a/#"), 0)
+    cluster.settle()
+    assert [len(client.received) for client in clients] == [2, 2]
+    for client in clients:
+        edge.close(client)
+    edge.publish(message("kept", share=b"g/a/#"), 0)
+    cluster.settle()
+    assert cluster.nodes["s1"].core.queued() == 5
+    assert any(entry.members == 2 for added in cluster.added for entry in added.routes)
