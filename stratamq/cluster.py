@@ -24,6 +24,8 @@ from stratamq.processes import Nodes
 
 __all__ = ["UpOptions", "run_up"]
 
+SAME_SIGNAL_S = 1.0  # some parents pass a signal on that the whole group got: that is one wish, not two
+
 
 def run_up(options: UpOptions) -> int:
     """Run a cluster until SIGINT, SIGTERM or SIGHUP; returns the exit code.
@@ -104,10 +106,12 @@ class _Up:
             return
 
     async def _second_signal(self, signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        began = trio.current_time()
         async for _number in signals:
-            self._say("killed")
-            scope.cancel()
-            return
+            if trio.current_time() - began > SAME_SIGNAL_S:
+                self._say("killed")
+                scope.cancel()
+                return
 
     # -- what is said
 

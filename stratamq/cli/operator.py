@@ -124,8 +124,8 @@ def show(verb: str, arguments: dict[str, object], router: str, data: Path, outpu
         raise typer.Exit(reply.exit_code)
 
 
-def ask(verb: str, arguments: dict[str, object], router: str, data: Path) -> Any:
-    """Return the AdminReply of the first router that can be reached.
+def ask(verb: str, arguments: dict[str, object], router: str, data: Path, *, follow_leader: bool = True) -> Any:
+    """Return the AdminReply of the first router that can be reached, or of the leader that it names.
 
     Raises:
         UserError: No router is known, none answers (exit code 4), or access is refused.
@@ -148,9 +148,27 @@ def ask(verb: str, arguments: dict[str, object], router: str, data: Path) -> Any
             failures.append(error.message)
         else:
             if reply.exit_code != ExitCode.NOT_READY:  # it does not lead, or knows no leader: another one may
-                return reply
+                leader = leader_address(reply.result) if follow_leader else ""
+                return _ask_leader(leader, reply, arguments, verb, data) if leader else reply
             failures.append(f"router {address}: {reply.error}")
     raise UserError("\n".join(failures), ExitCode.NOT_READY)
+
+
+def leader_address(result: object) -> str:
+    """Return where the leader is when another router answered: only the leader knows leases."""
+    if not isinstance(result, dict) or not result.get("leader") or result["leader"] == result.get("router"):
+        return ""
+    nodes = result.get("nodes", ())
+    return next((str(node["address"]) for node in nodes if node["node"] == result["leader"]), "")
+
+
+def _ask_leader(leader: str, answer: Any, arguments: dict[str, object], verb: str, data: Path) -> Any:
+    from conf.errors import UserError
+
+    try:
+        return ask(verb, arguments, leader, data, follow_leader=False)
+    except UserError:
+        return answer  # it may have died; what the other router knows is better than nothing
 
 
 async def _request(request: Any, address: str, access: Access, message: object) -> Any:
