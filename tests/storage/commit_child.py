@@ -49,6 +49,10 @@ def main() -> None:
             number = store.commit_no + 1
             deletes = [(key, None) for key, _ in rows_of(number - WINDOW)]
             assert store.write([*rows_of(number), *deletes]) == number
+            if number % 17 == 0:
+                store.flush()
+            if number % 5 == 0:
+                store.work()
             if number % sync_every == 0:
                 store.begin_sync().run()
                 store.acked(number)
