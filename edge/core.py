@@ -448,7 +448,7 @@ class EdgeCore:
         self.retained.tick(now)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
-            self.hot.sweep(now_ns)
+            self.peers.keep_alive()
         if self.limits.sys_interval_s and now >= self._next_sys:
             self._next_sys = now + self.limits.sys_interval_s
             self._publish_sys()

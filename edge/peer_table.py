@@ -127,6 +127,13 @@ class PeerTable:
         self._peers[key.node] = (key, peer)
         return peer
 
+    def keep_alive(self) -> None:
+        """Let every link say that it lives; a silent one is cut by the other side."""
+        for _, peer in self._peers.values():
+            if peer.conn is not None:
+                peer.link.keepalive()
+                self._hot.write(peer.conn, b"")
+
     def strike_dead(self, cluster_map: ClusterMap) -> list[str]:
         """End the links to lives that the map declares over; return their nodes."""
         gone = []

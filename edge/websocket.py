@@ -1,7 +1,7 @@
 """MQTT over WebSocket: the handshake and frames of RFC 6455 around a connection's bytes, by wsproto.
 
 MQTT packets need not align with frames [MQTT-6.0.0-2]; text frames are refused [MQTT-6.0.0-1]; the subprotocol is
-"mqtt" [MQTT-6.0.0-3]. Bounded: a message's frames are passed on as they come, handshakes and control frames are limited.
+"mqtt" [MQTT-6.0.0-3]. Bounded: frames are passed on as they come, handshakes and control frames are limited.
 """
 
 from wsproto import ConnectionType, WSConnection

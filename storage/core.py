@@ -196,7 +196,7 @@ class StorageCore:
         fenced = not self.lease.has_lease(self._now)
         for number, hosted in self.partitions.items():
             if not hosted.serving:
-                hosted.advance(self.lease.settled_epoch)
+                hosted.advance(self._now, self.lease.settled_epoch)
                 self._active[number] = hosted
             if hosted.serving and not hosted.reported:
                 hosted.reported = True

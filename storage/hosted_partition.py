@@ -23,6 +23,7 @@ from wire.messages import Claims, PollClaims
 __all__ = ["HostedPartition"]
 
 Asked = Callable[[], None]
+POLL_AGAIN_S = 0.2
 
 
 class HostedPartition:
@@ -48,6 +49,7 @@ class HostedPartition:
         self.placed_at = 0  # map epoch that made this node the primary
         self._map = cluster_map
         self._polled: dict[str, int] | None = None  # live edges that have not answered the claims poll
+        self._poll_at = float("-inf")
         self._waiting: deque[Asked] = deque()
 
     def _is_alive(self, edge: str, incarnation: int) -> bool:
@@ -70,19 +72,21 @@ class HostedPartition:
         else:
             self.core.count("requests_dropped_not_serving")
 
-    def advance(self, settled_epoch: int) -> None:
+    def advance(self, now: float, settled_epoch: int) -> None:
         """Go on towards serving as far as the map allows."""
         if self.serving or settled_epoch < self.placed_at:
             return
         cluster_map = self._map()
         if self._polled is None:
             self._polled = {edge.node: edge.incarnation for edge in cluster_map.live("edge")}
-            for edge in self._polled:
-                self.core.tell(edge, PollClaims(self.core.number, self.core.number, self.core.epoch))
         for edge in [edge for edge, life in self._polled.items() if not cluster_map.is_alive(edge, life)]:
             del self._polled[edge]
         if not self._polled:
             self._serve()
+        elif now >= self._poll_at:  # again until answered: an edge's link may not stand yet
+            self._poll_at = now + POLL_AGAIN_S
+            for edge in self._polled:
+                self.core.tell(edge, PollClaims(self.core.number, self.core.number, self.core.epoch))
 
     def claims_answered(self, answer: Claims, edge: str, incarnation: int) -> None:
         """One edge's answer to the claims poll."""

@@ -102,7 +102,7 @@ class LeaseHolder:
 
     def next_deadline(self) -> float:
         """Return when ``beat`` wants to be called next."""
-        return min(self._next_beat, self._next_try)
+        return min(self._next_beat, self._next_try) if self._registered else self._next_try
 
     # --- time
 
