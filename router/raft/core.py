@@ -1,6 +1,6 @@
 """The Raft core: ``handle(now, event) -> Ready``, without I/O, clock or dice of its own.
 
-Decides nothing the layers below do not; it dispatches events, judges the term of every message, and gathers what is
+Decides nothing the layers below do not, except how much may be uncommitted; it dispatches events and gathers what is
 to be persisted, sent and applied. The shell that works off a Ready is ``router/raft/node.py``.
 Source: Raft paper, figure 2, "Rules for Servers".
 """
@@ -28,6 +28,8 @@ from router.raft.messages import CONFIG, NORMAL, Entry, EntryKind
 from router.raft.reception import Reception
 
 __all__ = ["RaftCore"]
+
+ENTRY_OVERHEAD_BYTES = 64  # an empty entry takes room, too
 
 
 class RaftCore(Reception):
@@ -136,7 +138,7 @@ class RaftCore(Reception):
         if self.commit_index >= self._uncommitted_base:
             self._uncommitted_bytes = 0
             self._uncommitted_base = self.log.last_index
-        size = sum(map(len, data))
+        size = sum(map(len, data)) + ENTRY_OVERHEAD_BYTES * len(data)
         if self._uncommitted_bytes and self._uncommitted_bytes + size > self.config.max_uncommitted_bytes:
             return False
         self._uncommitted_bytes += size

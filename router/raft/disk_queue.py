@@ -28,6 +28,7 @@ class DiskQueue:
         self._snapshot: Snapshot | None = None
         self._syncing = False
         self._wake = trio.Event()
+        self._limiter = trio.CapacityLimiter(1)  # other users of threads must not delay votes
 
     @property
     def busy(self) -> bool:
@@ -58,7 +59,7 @@ class DiskQueue:
             batch, own = list(self._waiting), self._snapshot
             self._waiting.clear()
             self._syncing = True
-            await trio.to_thread.run_sync(self._write, batch, own)
+            await trio.to_thread.run_sync(self._write, batch, own, limiter=self._limiter)
             self._syncing = False
             if own is not None:
                 self._snapshot = None

@@ -39,8 +39,10 @@ from router.raft.storage import Storage
 
 __all__ = ["NotLeader", "RaftNode", "Unavailable"]
 
-MAX_WAITING_PROPOSALS = 10_000  # beyond this: Unavailable("busy"); each holds a caller
+MAX_WAITING_PROPOSALS = 10_000  # not applied yet; beyond this: Unavailable("busy"); each holds a caller
 MAX_INBOX = 20_000  # messages received and not handled yet; beyond this they are dropped, Raft repeats
+MAX_MESSAGES_PER_TURN = 1_000  # handled before the clock is looked at again
+MAX_WAITING_REQUESTS = 100  # transfers and membership changes
 MAX_PROPOSAL_BATCH = 1_024  # entries given to the core at once; more would delay heartbeats
 SNAPSHOT_EVERY_ENTRIES = 10_000  # applied since the last snapshot; lower trims sooner and serialises oftener
 
@@ -130,7 +132,7 @@ class RaftNode:
         outcome = Outcome()
         if self._stopped:
             raise Unavailable("stopped")
-        if len(self._proposals) >= MAX_WAITING_PROPOSALS:
+        if len(self._proposals) + self._outcomes.proposals >= MAX_WAITING_PROPOSALS:
             raise Unavailable("busy")
         self._proposals.append((data, outcome))
         self._wake.set()
@@ -167,6 +169,8 @@ class RaftNode:
 
     async def _request(self, event: Event) -> None:
         outcome = Outcome()
+        if self._stopped or len(self._requests) >= MAX_WAITING_REQUESTS:
+            raise Unavailable("stopped" if self._stopped else "busy")
         self._requests.append((event, outcome))
         self._wake.set()
         await outcome.wait()
@@ -196,11 +200,11 @@ class RaftNode:
                     await self._wake.wait()
             self._wake = trio.Event()
             await trio.lowlevel.checkpoint()  # the deadline may always be past: let others run
-            now = trio.current_time()
-            if now >= self._deadline:
-                self._handle(Tick())
-            for _ in range(len(self._inbox)):
+            # Messages before the tick: after a pause of the process the heartbeats that waited must count first.
+            for _ in range(min(len(self._inbox), MAX_MESSAGES_PER_TURN)):
                 self._handle(Receive(self._inbox.popleft()))
+            if trio.current_time() >= self._deadline:
+                self._handle(Tick())
             self._handle_requests()
             self._handle_proposals()
 

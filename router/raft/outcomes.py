@@ -65,6 +65,11 @@ class Outcomes:
         self._confirmed: list[tuple[int, tuple[Outcome, ...]]] = []  # read index not applied yet
         self.reads = 0
 
+    @property
+    def proposals(self) -> int:
+        """Proposers waiting for their entry to be applied."""
+        return len(self._proposed)
+
     def proposed(self, index: int, term: int, outcome: Outcome) -> None:
         """Wait for the entry (index, term)."""
         self._proposed[index] = term, outcome

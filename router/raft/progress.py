@@ -57,6 +57,7 @@ class Progress:
         self.state = ProgressState.SNAPSHOT
         self.snapshot = snapshot
         self.snapshot_offset = 0
+        self.paused = False
         self.inflight.clear()
 
     def sent(self, last_index: int) -> None:

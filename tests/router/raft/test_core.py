@@ -126,7 +126,7 @@ def test_any_message_in_any_role_is_taken_or_dropped(message: Message, leads: bo
 
 def test_proposals_beyond_the_bound_are_refused() -> None:
     """The uncommitted tail is bounded; a single large proposal fits into an empty one."""
-    peer = Peer(max_uncommitted_bytes=100)
+    peer = Peer(max_uncommitted_bytes=300)
     peer.lead()
     assert peer.give(Propose(b"x" * 1000)).proposed == 2
     assert peer.give(ProposeBatch((b"y",) * 3)).refused == "busy"
@@ -214,6 +214,21 @@ def test_a_group_of_one_leads_with_its_first_tick() -> None:
     peer.give(Tick())
     assert peer.core.role is Role.LEADER
     assert peer.core.commit_index == 1
+
+
+def test_nothing_leaves_before_the_term_is_on_disk() -> None:
+    """A group of one with a learner: a crash before the sync leads to the same term again, so nobody may have heard."""
+    config = RaftConfig(id="a", voters=("a",), learners=("b",), storage_ids={"a": 11})
+    core = RaftCore(config, Stored(11), random.Random(1))
+    elected = core.handle(0.0, Tick())
+    assert elected.role is Role.LEADER
+    assert elected.hard_state is not None
+    assert elected.messages
+    proposed = core.handle(0.0, Propose(b"x"))
+    heartbeat = core.handle(1.0, Tick())
+    assert not (elected.early_messages or proposed.early_messages or heartbeat.early_messages)
+    core.handle(1.0, Persisted(heartbeat.number))
+    assert core.handle(2.0, Tick()).early_messages
 
 
 def test_a_write_that_was_truncated_meanwhile_makes_nothing_durable() -> None:

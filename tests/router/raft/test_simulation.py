@@ -8,7 +8,7 @@ from tests.router.raft.simulate import run_seeds
 from tests.router.raft.simulation import Simulation
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("safety", 120), ("liveness", 60)])
+@pytest.mark.parametrize(("mode", "seeds"), [("safety", 80), ("liveness", 40)])
 def test_short_run(mode: Mode, seeds: int) -> None:
     """Raft paper, figure 3; reads, acknowledgements; progress beside one permanent fault."""
     totals = run_seeds(range(seeds), mode)
@@ -35,10 +35,10 @@ def test_a_seed_is_one_run() -> None:
     assert runs[0] == runs[1]
 
 
-# Seeds that failed while this was written; the cause is in the comment.
+# Seeds that failed once, with the cause. They mean the same only as long as ``draw_knobs`` draws in the same order;
+# what they found stands as a script or a test of its own as well.
 REGRESSIONS: list[tuple[Mode, int, str]] = [
-    ("safety", 93, "every disk of the bootstrap lost: the simulation's fault, now it spares one"),
-    ("safety", 130, "a single voter crashed before its term was durable: not a second leader, nothing had left"),
+    ("liveness", 1182, "the check's fault: an idle client was taken for a group without progress"),
 ]
 
 
