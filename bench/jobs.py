@@ -5,7 +5,8 @@
 
 Each size is a store of 16 partitions and 4 generations with queues, sessions that finish entries, tombstones and
 superseded versions, about 150 bytes a row. Everything runs in this order on one machine; rates depend on what else it
-does, so the load average is printed. Results of the three merges are compared row for row, every column.
+does, so the load average is printed, and next to each rate, in brackets, what the CPU time used would give on two free
+cores. Results of the three merges are compared row for row, every column.
 """
 
 from __future__ import annotations
@@ -125,30 +126,55 @@ def _partition(directory: Path, partition: int, per_session: int) -> list[Any]:
 # -- Spark -------------------------------------------------------------------------------------------------------------
 
 
-def _spark(spark: Any, directory: Path, store: Manifest) -> dict[str, float]:
+class _Stopwatch:
+    """Wall and CPU seconds of the driver's JVM and of this process."""
+
+    def __init__(self, spark: Any) -> None:
+        self._stat = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/stat")
+        self.begin()
+
+    def begin(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), self._cpu_now()
+
+    def _cpu_now(self) -> float:
+        ticks = self._stat.read_text().rpartition(")")[2].split()[11:13]  # user and system
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") + time.process_time()
+
+    def read(self) -> tuple[float, float]:
+        """Return wall seconds since begin, and the seconds that the CPU time used would take on two cores."""
+        return time.perf_counter() - self._wall, (self._cpu_now() - self._cpu) / 2
+
+
+def _spark(spark: Any, directory: Path, store: Manifest) -> dict[str, tuple[float, float]]:
     from jobs.audit import run_audit
     from jobs.compact import run_compact
 
-    seconds: dict[str, float] = {}
-    started = time.perf_counter()
-    result = run_compact(str(directory), str(directory / "spark"), NOW_MS, spark=spark)
-    seconds["published"] = time.perf_counter() - started
-    seconds["merge"] = result.seconds["written"]
+    seconds: dict[str, tuple[float, float]] = {}
+    watch = _Stopwatch(spark)
+
+    def step(name: str) -> None:
+        seconds[name] = watch.read()
+
+    result = run_compact(str(directory), str(directory / "spark"), NOW_MS, spark=spark, step=step)
     assert result.rows_in == store.totals["rows"] and not result.findings
-    started = time.perf_counter()
+    watch.begin()
     audit = run_audit([str(directory)], spark=spark)
-    seconds["audit"] = time.perf_counter() - started
+    seconds["audit"] = watch.read()
     assert not audit.findings, audit.counts
     return seconds
 
 
-def _print(store: Manifest, seconds: dict[str, float]) -> None:
+def _rate(rows: int, seconds: tuple[float, float]) -> str:
+    return f"{rows / seconds[0]:.0f} [{rows / seconds[1]:.0f}]"
+
+
+def _print(store: Manifest, seconds: dict[str, tuple[float, float]]) -> None:
     rows = store.totals["rows"]
+    published, audit = seconds["published"], seconds["audit"]
     print(
-        f"{rows:>9}  {store.totals['bytes'] / 1e6:.0f}  {rows / seconds['merge']:.0f}  "
-        f"{rows / seconds['published']:.0f}  {seconds['audit']:.1f}  "
-        f"{seconds['audit'] / seconds['published']:.2f}  {seconds['published'] / rows * 1e6:.2f}  "
-        f"load {os.getloadavg()[0]:.1f}",
+        f"{rows:>9}  {store.totals['bytes'] / 1e6:.0f}  {_rate(rows, seconds['written'])}  {_rate(rows, published)}  "
+        f"{audit[0]:.1f} [{audit[1]:.1f}]  {audit[0] / published[0]:.2f} [{audit[1] / published[1]:.2f}]  "
+        f"{published[0] / rows * 1e6:.2f} [{published[1] / rows * 1e6:.2f}]  load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
 
@@ -156,19 +182,19 @@ def _print(store: Manifest, seconds: dict[str, float]) -> None:
 # -- the others --------------------------------------------------------------------------------------------------------
 
 
-def _side_by_side(directory: Path, store: Manifest, seconds: dict[str, float]) -> None:
+def _side_by_side(directory: Path, store: Manifest, seconds: dict[str, tuple[float, float]]) -> None:
     rows = store.totals["rows"]
-    started = time.perf_counter()
+    began = time.perf_counter(), time.process_time()
     _heap(directory, store)
-    heap = time.perf_counter() - started
-    started = time.perf_counter()
+    heap = time.perf_counter() - began[0], time.process_time() - began[1]
+    began = time.perf_counter(), time.process_time()
     with_duckdb = _duckdb(directory, store)
-    duck = time.perf_counter() - started
+    duck = time.perf_counter() - began[0], (time.process_time() - began[1]) / 2
     print("merge, filter, write sorted runs: rows/s (crc of every row checked?)")
-    print(f"  Spark local[2]      {rows / seconds['merge']:.0f} (yes)")
-    print(f"  Python heap, 1 core {rows / heap:.0f} (yes)")
+    print(f"  Spark local[2]      {_rate(rows, seconds['written'])} (yes)")
+    print(f"  Python heap, 1 core {_rate(rows, heap)} (yes)")
     if with_duckdb:
-        print(f"  DuckDB, 2 threads   {rows / duck:.0f} (no: it has no crc32)")
+        print(f"  DuckDB, 2 threads   {_rate(rows, duck)} (no: it has no crc32)")
     _compare(directory, with_duckdb)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -182,7 +183,8 @@ class HadoopFiles:
         return f"{self.root}/{path}" if path else self.root
 
     def spark_name(self, path: str) -> str:
-        return str(self._fs.makeQualified(self._path(path)).toUri().toString())
+        name = str(self._fs.makeQualified(self._path(path)).toUri().toString())
+        return re.sub("^file:/+", "file:/", name)
 
     def names(self, path: str = "") -> list[str]:
         folder = self._path(path)

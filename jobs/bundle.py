@@ -1,0 +1,36 @@
+"""Make the archive that spark-submit hands to the driver: python -m jobs.bundle stratamq-jobs.zip.
+
+Only the driver runs Python, and of ours only these rooms; executors need no Python package. The driver needs msgspec.
+"""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+__all__ = ["bundle", "main"]
+
+_MODULES = ("__init__", "sstable", "manifest", "ledger", "run_reader")
+
+
+def bundle(path: Path) -> None:
+    """Write the archive."""
+    root = Path(__file__).parent.parent
+    files = sorted((root / "jobs").glob("*.py")) + [root / "wire" / f"{name}.py" for name in _MODULES]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            archive.write(file, file.relative_to(root).as_posix())
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line."""
+    if len(argv) != 1:
+        print("usage: python -m jobs.bundle FILE.zip", file=sys.stderr)
+        return 2
+    bundle(Path(argv[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""``stratamq jobs compact | audit | report``: the jobs from the command line, without Spark at import time.
+
+Options are those of the modules' own parsers, handed on unchanged, so that spark-submit and this take the same words.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import typer
+
+from jobs.findings import ExitCode
+from jobs.spark import unavailable_reason
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="jobs",
+    no_args_is_help=True,
+    help="Compact and audit exported SSTables with Spark (needs Java 17 and pyspark).",
+)
+_AS_GIVEN = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def _run(module: str, context: typer.Context) -> None:
+    words = list(context.args)
+    if not {"--help", "-h"} & set(words):
+        reason = unavailable_reason()
+        if reason:
+            print(f"stratamq jobs: {reason}", file=sys.stderr)
+            raise typer.Exit(ExitCode.COULD_NOT_RUN)
+    raise typer.Exit(int(importlib.import_module(module).main(words)))
+
+
+@app.command(context_settings=_AS_GIVEN, add_help_option=False)
+def compact(context: typer.Context) -> None:
+    """Merge an exported store: --input DIR --output DIR [--now MS] [--help]."""
+    _run("jobs.compact", context)
+
+
+@app.command(context_settings=_AS_GIVEN, add_help_option=False)
+def audit(context: typer.Context) -> None:
+    """Check stores and ack ledgers: --input DIR [--ledger DIR] [--output DIR] [--help]."""
+    _run("jobs.audit", context)
+
+
+@app.command(context_settings=_AS_GIVEN, add_help_option=False)
+def report(context: typer.Context) -> None:
+    """Audit, and write findings, summary and page: --input DIR --output DIR [--help]."""
+    _run("jobs.report", context)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,172 @@
+"""The doors of the jobs: the command line, the stand-alone verifier, the FileSystem of Hadoop, spark-submit."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from jobs.bundle import bundle
+from jobs.cli import app
+from jobs.compact import run_compact
+from jobs.files import HadoopFiles, newest_with_bytes
+from jobs.selection import Policy
+from tests.jobs.generator import NOW_MS, generate
+from wire.manifest import ManifestExists, next_manifest, read_manifest
+from wire.run_reader import verify_manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_without_java_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Exit code 4, nothing else printed, and no pyspark imported to find out."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    result = CliRunner().invoke(app, ["compact", "--input", "a", "--output", "b"])
+    assert result.exit_code == 4
+    assert re.fullmatch(r"stratamq jobs: .* install .*\n", result.output)
+
+
+def test_the_command_line_hands_its_words_on() -> None:
+    """Wrong usage is 2, help is 0 and lists the options, with or without Java."""
+    help_text = CliRunner().invoke(app, ["audit", "--help"])
+    assert help_text.exit_code == 0
+    program = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", "compact", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "--garbage" in program.stdout
+
+
+def test_the_verifier_stands_alone(tmp_path: Path) -> None:
+    """40 lines with pyarrow only: silent about a good store, precise about a bad one."""
+    generate(tmp_path / "in", 1, generations=2, operations=60, partitions=2)
+    script = tmp_path / "verify.py"
+    text = (ROOT / "jobs" / "verify_manifest.py").read_text()
+    assert not re.search(r"^(from|import) (jobs|wire|conf|mqtt)", text, re.MULTILINE)
+    script.write_text(text)
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(script), str(tmp_path / "in")], cwd=tmp_path, capture_output=True, text=True
+        )
+
+    good = run()
+    assert (good.returncode, good.stdout) == (0, "manifest 2: 4 files are as listed\n")
+    path = tmp_path / "in" / read_manifest(tmp_path / "in").files[0].path
+    path.write_bytes(path.read_bytes()[:-1])
+    bad = run()
+    assert bad.returncode == 1 and "sha256 differs" in bad.stdout
+
+
+def test_hadoop_file_system_publishes_once(spark: SparkSession, tmp_path: Path) -> None:
+    """The same operations through the JVM: read, hash in executors, publish without overwriting."""
+    generate(tmp_path, 2, generations=1, operations=40, partitions=2)
+    files = HadoopFiles(spark, f"file://{tmp_path}")
+    newest = newest_with_bytes(files)
+    assert newest is not None
+    manifest, data = newest
+    for entry in manifest.files:
+        assert files.identify([entry.path, "no"]) == {entry.path: (entry.bytes, entry.sha256), "no": None}
+    files.publish(next_manifest(manifest, data))
+    with pytest.raises(ManifestExists):
+        files.publish(next_manifest(manifest, data))
+    assert read_manifest(tmp_path).manifest_no == 2
+    files.write("x/y", b"z")
+    assert (files.read("x/y"), files.names("x")) == (b"z", ["y"])
+    files.delete("x")
+    assert files.names("x") == []
+
+
+def test_compaction_through_hadoop_file_system(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole job when neither input nor output is a local path."""
+    generate(tmp_path / "in", 3, generations=2, operations=60, partitions=2)
+    monkeypatch.setattr("jobs.compact.open_directory", lambda session, uri: HadoopFiles(session, uri))
+    result = run_compact(
+        f"file://{tmp_path}/in", f"file://{tmp_path}/out", NOW_MS, spark=spark,
+        policy=Policy(everything=True, partitions=frozenset({1})),
+    )  # fmt: skip
+    assert (result.manifest_no, result.partitions, result.findings) == (1, [1], [])
+    assert verify_manifest(tmp_path / "out") == []
+    assert [f.level for f in read_manifest(tmp_path / "out").files] == [0, 0, 1]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["local-cluster", "standalone"])
+def test_spark_submit_unchanged(tmp_path: Path, cluster: str) -> None:
+    """Compact and audit by spark-submit on two worker processes, executors without our packages."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    generate(tmp_path / "in", 4)
+    bundle(tmp_path / "stratamq-jobs.zip")
+    environment = {"PATH": os.environ["PATH"], "SPARK_HOME": str(home), "PYSPARK_PYTHON": "/no/python/in/executors",
+                   "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "HOME": str(tmp_path),
+                   "SPARK_LOG_DIR": str(tmp_path / "logs"), "SPARK_WORKER_DIR": str(tmp_path / "work")}  # fmt: skip
+    daemons: list[subprocess.Popen[bytes]] = []
+    master = "local-cluster[2,1,1024]"
+    try:
+        if cluster == "standalone":
+            master = _start_standalone(home, environment, daemons, tmp_path)
+        submit = [
+            *(str(home / "bin" / "spark-submit"), "--master", master, "--conf", "spark.ui.enabled=false"),
+            *("--conf", "spark.driver.host=127.0.0.1", "--py-files", str(tmp_path / "stratamq-jobs.zip")),
+        ]
+        store, out = f"file://{tmp_path}/in", f"file://{tmp_path}/out"
+        compact = [str(ROOT / "jobs" / "compact.py"), "--input", store, "--output", out, "--now", str(NOW_MS)]
+        for words in (compact, [str(ROOT / "jobs" / "audit.py"), "--input", out, "--output", f"{out}/report"]):
+            done = subprocess.run(
+                [*submit, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+            )
+            assert done.returncode == 0, done.stderr[-3000:]
+    finally:
+        for daemon in daemons:
+            daemon.terminate()
+            daemon.wait(20)
+    assert verify_manifest(tmp_path / "out") == []
+    assert [f.level for f in read_manifest(tmp_path / "out").files] == [1, 1, 1, 1]
+    assert (tmp_path / "out" / "report" / "report.html").stat().st_size > 5_000
+
+
+def _start_standalone(
+    home: Path, environment: dict[str, str], daemons: list[subprocess.Popen[bytes]], logs: Path
+) -> str:
+    """Start a master and two workers on loopback; return the master's URL once it listens."""
+    port = _free_port()
+    url = f"spark://127.0.0.1:{port}"
+    spark_class = str(home / "bin" / "spark-class")
+    deploy = "org.apache.spark.deploy"
+    words = [
+        [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"],
+        *[[f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g", url]
+          for _ in range(2)],
+    ]  # fmt: skip
+    for number, word in enumerate(words):
+        log = (logs / f"daemon-{number}.log").open("wb")
+        daemons.append(subprocess.Popen([spark_class, *word], env=environment, stdout=log, stderr=log))
+        if number == 0:
+            for _ in range(200):
+                with socket.socket() as probe:
+                    probe.settimeout(0.3)
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                daemons[0].poll()
+                subprocess.run(["sleep", "0.1"], check=True)  # the daemon offers nothing else to wait on
+    return url
