@@ -27,7 +27,7 @@ from router.raft.log import RaftLog, create_log
 from router.raft.messages import Message, decode_message, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
 
-__all__ = ["main"]
+__all__ = ["Link", "main", "receive_loop"]
 
 _LENGTH = struct.Struct("<I")
 QUEUE_MAX = 10_000  # messages waiting for a link; more are dropped, Raft repeats
@@ -58,11 +58,20 @@ class Link:
                         payload = self._queue.popleft()
                         pieces += (_LENGTH.pack(len(payload)), payload)
                     await stream.send_all(b"".join(pieces))
-            except OSError:
+            except (OSError, trio.BrokenResourceError):
                 await trio.sleep(0.01)
 
 
-async def _receive(stream: trio.SocketStream, node: RaftNode) -> None:
+async def receive_loop(stream: trio.SocketStream, node: RaftNode) -> None:
+    """Hand the messages of one connection to the node until it ends, well or not."""
+    try:
+        async with stream:
+            await _receive_messages(stream, node)
+    except trio.BrokenResourceError:
+        pass
+
+
+async def _receive_messages(stream: trio.SocketStream, node: RaftNode) -> None:
     buffer = bytearray()
     async for data in stream:
         buffer += data
@@ -104,7 +113,7 @@ async def _serve(
     )
     trio_listener = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, lambda stream: _receive(stream, node), [trio_listener])
+        nursery.start_soon(trio.serve_listeners, lambda stream: receive_loop(stream, node), [trio_listener])
         for link in links.values():
             nursery.start_soon(link.run)
         await nursery.start(node.run)
