@@ -54,7 +54,8 @@ class Profile:
     pause_threshold_s: float
     """A timer that fires later than this was a pause of our own process: deadlines move by the pause."""
     metadata_interval_s: float
-    """At most one change of our own metadata is told per interval; the newest wins."""
+    """At most one change of our own metadata is told per interval; the newest wins. Load changes all the time, and N
+    members that tell it cost each member N * lambda * log10(N + 1) messages per interval."""
     leave_timeout_s: float
     """A graceful leave waits this long for its own news to be sent."""
     exchange_timeout_s: float
@@ -95,7 +96,7 @@ LAN = Profile(
     dead_retention_s=600.0,
     local_health_max=8,
     pause_threshold_s=0.4,
-    metadata_interval_s=1.0,
+    metadata_interval_s=5.0,
     leave_timeout_s=3.0,
     exchange_timeout_s=5.0,
 )
@@ -117,7 +118,7 @@ LOCAL = Profile(
     dead_retention_s=120.0,
     local_health_max=8,
     pause_threshold_s=0.3,
-    metadata_interval_s=0.5,
+    metadata_interval_s=1.0,
     leave_timeout_s=1.0,
     exchange_timeout_s=3.0,
 )

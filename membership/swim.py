@@ -47,7 +47,7 @@ __all__ = ["Swim"]
 
 JOIN_FANOUT = 3  # seeds asked at a time
 JOIN_RETRY_S = 0.5  # first pause between attempts to join; doubled up to JOIN_RETRY_MAX_S
-JOIN_RETRY_MAX_S = 8.0
+JOIN_RETRY_MAX_S = 2.0
 
 
 class Swim:

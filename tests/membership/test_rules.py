@@ -1,12 +1,15 @@
 """Small pure parts: suspicion, local health, dissemination, timers, replay window, profiles, the table of members."""
 
+import ast
 from math import inf
+from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from membership import profiles
 from membership.dissemination import Dissemination
 from membership.local_health import LocalHealth
 from membership.members import Member, Members
@@ -188,6 +191,21 @@ def test_dead_members_are_neither_probed_nor_sampled() -> None:
     assert {members.next_to_probe().name for _ in range(10)} == {"m0", "m1"}  # type: ignore[union-attr]
     assert [each.name for each in members.sample(5, unsuspected=True)] == ["m0"]
     assert members.live_count == 3
+
+
+CORES = (
+    *("swim", "members", "suspicion", "dissemination", "local_health", "rumours", "probing", "outbox", "packets"),
+    *("timers", "replay", "events", "profiles", "metadata", "envelope", "exchange"),
+)
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_cores_have_no_clock_no_dice_no_sockets(core: str) -> None:
+    """Time and randomness are arguments; waiting belongs to the shell."""
+    tree = ast.parse(Path(profiles.__file__).with_name(f"{core}.py").read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not imported & {"trio", "time", "os", "socket", "secrets", "uuid", "datetime"}
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ def test_metadata_is_told_at_most_once_per_interval() -> None:
     while core.local.metadata.zone != "z9":
         now = core.handle(now, Tick()).next_deadline
     assert core.local.incarnation == 7
-    assert now <= 1.1
+    assert now <= LAN.metadata_interval_s + 0.5
 
 
 def test_metadata_cannot_rename() -> None:
@@ -295,6 +295,13 @@ def test_leave_is_told_then_silence() -> None:
     assert ready.events == (Left(),)
     assert {to for to, each in told if isinstance(each, Dead) and each.accuser == "m0"} == {1, 2, 3}
     assert receive(core, 1, Ping(1, "m0")) == Ready()
+
+
+def test_leave_alone_needs_nobody() -> None:
+    """A cluster of one ends at once."""
+    core = swim()
+    now = core.handle(0.2, LeaveRequested()).next_deadline
+    assert core.handle(now, Tick()).events == (Left(),)
 
 
 def test_pause_of_our_own_judges_nobody() -> None:
@@ -331,7 +338,7 @@ def test_join_asks_seeds_until_one_answers() -> None:
         asked += [exchange.address for exchange in ready.exchanges]
         now = ready.next_deadline
     assert set(asked) == {("10.0.0.9", 1)}
-    assert 3 <= len(asked) <= 6
+    assert 5 <= len(asked) <= 12
 
 
 NAMES = st.sampled_from(["m0", "m1", "m2", "m3", "m9"])
