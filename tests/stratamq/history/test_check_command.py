@@ -82,3 +82,19 @@ def test_lines_that_make_no_sense_are_refused_by_number(broken: bytes) -> None:
 def test_another_version_is_refused() -> None:
     with pytest.raises(HistoryError, match="version 2"):
         parse_history(Script().bytes().replace(b'"version":1', b'"version":2'))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--broker", "127.0.0.1:1", "--workload", "idle"],
+        ["--broker", "nowhere"],
+        ["--broker", "127.0.0.1:1", "--protocol", "3"],
+        [],
+    ],
+)
+def test_wrong_options_of_record_are_a_usage_error(tmp_path: Path, options: list[str]) -> None:
+    output = tmp_path / "history.jsonl"
+    result = CliRunner().invoke(app, ["record", "--output", str(output), *options])
+    assert result.exit_code == 2
+    assert not output.exists()
