@@ -11,8 +11,13 @@ import os
 import struct
 from pathlib import Path
 
-from storage import _lsm_vfs
+from conf.compiled import NotCompiled
 from storage.store_errors import StoreDamaged
+
+try:
+    from storage import _lsm_vfs
+except ImportError as error:  # needed in a pure build too: without it damaged pages would be served
+    raise NotCompiled("not compiled: storage._lsm_vfs; run `make setup`") from error
 
 __all__ = ["SUMS_SUFFIX", "PageSums", "sync_folder"]
 
