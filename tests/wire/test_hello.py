@@ -1,0 +1,115 @@
+"""HELLO: read from any split, judged against this node and the certificate."""
+
+import pytest
+
+from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
+from wire.hello import (
+    DIAL_RANK,
+    HELLO_BYTES_MAX,
+    Hello,
+    HelloReader,
+    LinkError,
+    NodeIdentity,
+    PeerKey,
+    check_hello,
+    dials,
+    encode_hello,
+    may_send,
+)
+
+MINE = NodeIdentity("c", "router-0", "router", 7, "h:1")
+EDGE = NodeIdentity("c", "edge-0", "edge", 3, "h:2")
+
+
+def read(data: bytes, step: int = 1) -> tuple[Hello | None, HelloReader]:
+    reader = HelloReader()
+    hello = None
+    for at in range(0, len(data), step):
+        assert hello is None
+        hello = reader.receive(data[at : at + step])
+    return hello, reader
+
+
+def test_any_split_and_what_follows() -> None:
+    """Bytes behind the HELLO belong to the link."""
+    data = encode_hello(EDGE, peer_incarnation=7, taken=9)
+    hello, _ = read(data)
+    assert hello == Hello(PROTOCOL_VERSION, "c", "edge-0", "edge", 3, 7, 9, "h:2")
+    hello, reader = read(data + b"rest", step=1000)
+    assert hello is not None and reader.rest == b"rest"
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n", "does not speak"),
+        (HEADER.pack(HELLO_BYTES_MAX + 1, FrameKind.HELLO, 0, PROTOCOL_VERSION, 0), "does not speak"),
+        (HEADER.pack(0, FrameKind.HELLO, 0, 9, 0), "version 9, this node 1"),
+        (HEADER.pack(1, FrameKind.HELLO, 0, PROTOCOL_VERSION, 0) + b"\xc1", "unreadable HELLO"),
+    ],
+)
+def test_what_is_no_hello(data: bytes, why: str) -> None:
+    """Refused as soon as it shows, without buffering what it declares."""
+    with pytest.raises(LinkError, match=why):
+        read(data, step=1000)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "certified", "why"),
+    [
+        (EDGE, ("c", "storage", "edge-0"), "edge edge-0 of cluster c came with the certificate of storage edge-0"),
+        (EDGE, ("d", "edge", "edge-0"), "of cluster d"),
+        (EDGE._replace(cluster="d"), None, "belongs to cluster 'd'"),
+        (EDGE._replace(tier="boss"), None, "unknown tier 'boss'"),
+        (EDGE._replace(node="router-0"), None, "this node's own name"),
+        (EDGE._replace(node=""), None, "usable node name"),
+        (EDGE._replace(incarnation=0), None, "usable node name"),
+        (EDGE._replace(tier="operator"), ("c", "edge", "edge-0"), "operator came with the certificate of edge"),
+    ],
+)
+def test_who_is_refused(theirs: NodeIdentity, certified: tuple[str, str, str] | None, why: str) -> None:
+    """The tier claimed is the tier certified."""
+    hello, _ = read(encode_hello(theirs))
+    assert hello is not None
+    with pytest.raises(LinkError, match=why):
+        check_hello(MINE, hello, certified)
+
+
+def test_who_is_welcome() -> None:
+    """A node under its own name; an operator's command under the certified name."""
+    hello, _ = read(encode_hello(EDGE))
+    assert hello is not None
+    assert check_hello(MINE, hello, ("c", "edge", "edge-0")) == PeerKey("edge-0", "edge", 3)
+    hello, _ = read(encode_hello(NodeIdentity("c", "cli-1", "operator", 5)))
+    assert hello is not None
+    assert check_hello(MINE, hello, ("c", "operator", "ann")) == PeerKey("ann/cli-1", "operator", 5)
+
+
+def test_exactly_one_of_each_pair_dials() -> None:
+    """Lower rank dials higher; within a tier the smaller name."""
+    nodes = [(tier, f"{tier}-{number}") for tier in DIAL_RANK for number in (0, 1)]
+    for one in nodes:
+        for other in nodes:
+            if one != other:
+                assert dials(*one, *other) != dials(*other, *one)
+    assert dials("edge", "z", "storage", "a") and dials("storage", "z", "router", "a")
+
+
+@pytest.mark.parametrize(
+    ("sender", "receiver", "kind", "allowed"),
+    [
+        ("router", "router", FrameKind.RAFT, True),
+        ("edge", "router", FrameKind.RAFT, False),
+        ("storage", "storage", FrameKind.REPLICATE, True),
+        ("edge", "storage", FrameKind.REPLICATE, False),
+        ("edge", "storage", FrameKind.PUBLISH, True),
+        ("edge", "edge", FrameKind.PUBLISH, True),
+        ("router", "edge", FrameKind.PUSH, False),
+        ("operator", "router", FrameKind.CONTROL, True),
+        ("operator", "router", FrameKind.RAFT, False),
+        ("edge", "router", FrameKind.CONTROL, True),
+    ],
+)
+def test_an_edge_cannot_speak_raft_or_replication(sender: str, receiver: str, kind: int, allowed: bool) -> None:
+    """Which tier may send which kind of frame to which (design, section 9)."""
+    assert may_send(sender, receiver, kind) is allowed
