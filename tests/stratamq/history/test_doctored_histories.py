@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,12 +61,13 @@ def hand_over_twice(records: list[Record]) -> list[Record]:
 
 
 def swap_two_deliveries(records: list[Record]) -> list[Record]:
-    """Exchange the payloads of two successive first deliveries of one stream."""
+    """Exchange the payloads of two successive deliveries of one stream, neither of them ever repeated."""
+    times = Counter((r.client_id, r.payload) for r in records if r.kind is Kind.RECEIVE)
     sent = {r.payload: r for r in records if r.kind is Kind.PUBLISH and r.phase is Phase.INVOKE}
     latest: dict[tuple[str, str, int], int] = {}
     pairs = []
     for position, record in enumerate(records):
-        if record.kind is Kind.RECEIVE and record.payload in sent and not record.retain:
+        if record.kind is Kind.RECEIVE and record.payload in sent and times[record.client_id, record.payload] == 1:
             key = record.client_id, record.topic, sent[record.payload].qos
             if key in latest and records[latest[key]].payload != record.payload:
                 pairs.append((latest[key], position))
