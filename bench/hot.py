@@ -141,7 +141,7 @@ def start_mosquitto(folder: Path) -> Broker:
     ports = [_free_port(), _free_port()]
     configuration = folder / "mosquitto.conf"
     configuration.write_text(
-        f"persistence false\nmax_queued_messages 0\nmax_queued_bytes 0\nlog_type none\nallow_anonymous true\n"
+        f"persistence false\nmax_queued_messages 0\nmax_queued_bytes 0\nlog_type none\nallow_anonymous true\nuser root\n"
         f"listener {ports[0]} 127.0.0.1\nsocket_domain ipv4\n"
         f"listener {ports[1]} 127.0.0.1\ncertfile {folder}/cert.pem\nkeyfile {folder}/key.pem\n"
     )

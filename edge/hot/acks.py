@@ -228,6 +228,8 @@ def _ack_properties(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_
         shift += 7
         at += 1
         if data[at - 1] < 0x80:
+            if data[at - 1] == 0 and shift > 7:
+                return 0x81  # not the shortest form [MQTT-1.5.5-1]
             break
     if at + length != end:
         return 0x81

@@ -158,6 +158,8 @@ def walk_properties(packet: Packet, data: cython.p_uchar, at: cython.Py_ssize_t,
         shift += 7
         at += 1
         if data[at - 1] < 0x80:
+            if data[at - 1] == 0 and shift > 7:
+                return 0x81  # not the shortest form [MQTT-1.5.5-1]
             break
     if at + length > end:
         return 0x81
@@ -236,7 +238,10 @@ def _text_bytes(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssiz
 
 
 def valid_text(data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.bint:
-    """Whether the bytes are UTF-8 without U+0000 and surrogates [MQTT-1.5.4-1] [MQTT-1.5.4-2]."""
+    """Whether the bytes are UTF-8 without U+0000 and surrogates [MQTT-1.5.4-1] [MQTT-1.5.4-2].
+
+    Control characters and non-characters are refused too, as section 1.5.4 allows and ``mqtt/data_types.py`` does.
+    """
     end: cython.Py_ssize_t = at + count
     byte: cython.int
     more: cython.int
@@ -245,7 +250,7 @@ def valid_text(data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssi
         byte = data[at]
         at += 1
         if byte < 0x80:
-            if byte == 0:
+            if byte < 0x20 or byte == 0x7F:
                 return False
             continue
         if 0xC2 <= byte < 0xE0:
@@ -269,7 +274,11 @@ def valid_text(data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssi
             point = (point << 6) | (byte & 0x3F)
             at += 1
             more -= 1
-        if size == 2 and (point < 0x800 or 0xD800 <= point <= 0xDFFF):
+        if size == 1 and point < 0xA0:
+            return False
+        if size == 2 and (point < 0x800 or 0xD800 <= point <= 0xDFFF or 0xFDD0 <= point <= 0xFDEF):
+            return False
+        if size >= 2 and point & 0xFFFE == 0xFFFE:
             return False
         if size == 3 and (point < 0x10000 or point > 0x10FFFF):
             return False

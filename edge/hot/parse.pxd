@@ -16,7 +16,8 @@ cdef bint may_read(HotState hot, Conn conn) except -1
 # private
 cdef bint _has_no_room(HotState hot, Conn conn, Route route)
 cdef object _cut(HotState hot, Conn conn)
-cdef Py_ssize_t _long_length(unsigned char* data, Py_ssize_t at, Py_ssize_t end)
+cdef bint _wrong_flags(int first)
+cdef Py_ssize_t _long_length(unsigned char* data, Py_ssize_t at, Py_ssize_t end, bint five)
 cdef object _fail(HotState hot, Conn conn, int reason_code)
 cdef Py_ssize_t _end_run(
     HotState hot, Conn conn, Route route, unsigned char* data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t packet_max, Py_ssize_t count

@@ -74,7 +74,7 @@ def parse(
         length = data[body]
         body += 1
         if length > 127:
-            length = _long_length(data, at + 1, end)
+            length = _long_length(data, at + 1, end, five)
             if length == -1:
                 break
             if length == -2:
@@ -90,6 +90,9 @@ def parse(
             break
         if stop > end:
             conn.needed = stop - at
+            if conn.version != 0 and _wrong_flags(first):  # told before the body has come
+                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
+                _fail(hot, conn, 0x81)
             break
         if first == 0x30 and conn.version != 0:
             if length < 2 or 2 + get16(data, body) > length:
@@ -180,7 +183,20 @@ def _cut(hot: HotState, conn: Conn) -> None:
         hot.ready.append(conn)
 
 
-def _long_length(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
+def _wrong_flags(first: cython.int) -> cython.bint:
+    """Whether a fixed header of the kinds handled here is malformed by itself [MQTT-2.1.3-1] [MQTT-3.3.1-4]."""
+    kind: cython.int = first >> 4
+    flags: cython.int = first & 0x0F
+    if kind == 3:
+        return flags & 6 == 6 or flags & 14 == 8
+    if kind == 6:
+        return flags != 2
+    return (4 <= kind <= 7 or kind == 12) and flags != 0
+
+
+def _long_length(
+    data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, five: cython.bint
+) -> cython.Py_ssize_t:
     """Remaining Length of two to four bytes; -1 if more bytes are needed, -2 if malformed [MQTT-1.5.5-1]."""
     length: cython.Py_ssize_t = 0
     i: cython.int
@@ -189,7 +205,7 @@ def _long_length(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssi
             return -1
         length |= cython.cast(cython.Py_ssize_t, data[at + i] & 0x7F) << (7 * i)
         if data[at + i] < 0x80:
-            return length
+            return -2 if five and data[at + i] == 0 else length  # not the shortest form [MQTT-1.5.5-1]
     return -2
 
 

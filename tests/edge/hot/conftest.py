@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-NAMES: tuple[str, ...] = ("buffers", "state", "options", "encode", "output", "deliver", "peers", "acks", "pushes", "fanout")
+NAMES: tuple[str, ...] = (
+    "buffers",
+    "state",
+    "options",
+    "encode",
+    "output",
+    "deliver",
+    "peers",
+    "acks",
+    "pushes",
+    "fanout",
+)
 NAMES += ("forwarded", "parse", "centre", "handler", "loop")
 _LOADED: dict[str, SimpleNamespace] = {}
 
