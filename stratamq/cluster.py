@@ -180,7 +180,8 @@ def _addresses(node: NodePlan, described: dict[str, object]) -> str:
     words = [f"{name} localhost:{port}" for name, port in node.listeners.items()]
     addresses = described.get("addresses")
     if isinstance(addresses, dict):
-        words += [f"{name} {address}" for name, address in addresses.items() if isinstance(address, str)]
+        others = {name: address for name, address in addresses.items() if name not in node.listeners}
+        words += [f"{name} {address}" for name, address in others.items() if isinstance(address, str)]
     return ", ".join(words)
 
 
