@@ -75,8 +75,9 @@ def _trial(pristine: Path, rows: dict[bytes, bytes], folder: Path, change: Calla
         return True
     try:
         seen = _read_all(store, rows)
-        assert seen == (not Scrub(store).run().clean)
-        return seen
+        clean = Scrub(store).run().clean
+        assert not (seen and clean), "a scrub sees what reads see, and the store's own rows besides"
+        return seen or not clean
     finally:
         store._abandon()
 
