@@ -106,6 +106,7 @@ class RecordingClient:
 
     Args:
         nursery: Runs the task of each connection.
+        addresses: Where to connect; the first one first.
         on_receive: Called with every message handed over: (client, topic, payload identifier, retain).
     """
 
@@ -128,7 +129,7 @@ class RecordingClient:
         self.connected = False
         self.refused_code = 0
         self._nursery, self._writer, self._clock, self._rng = nursery, writer, clock, rng
-        self._addresses, self._address = addresses, rng.randrange(len(addresses))
+        self._addresses, self._address = addresses, 0
         self._on_receive = on_receive
         self._changed = trio.Event()  # replaced whenever a connection begins or ends, or a publish is answered
         self._publishes: dict[int, PendingOperation] = {}  # by operation
@@ -139,18 +140,19 @@ class RecordingClient:
     # Requests. None of them awaits between its invoke line and its bytes.
 
     async def connect(self, options: ClientOptions | None = None) -> bool:
-        """Make one attempt at the next address; return whether the broker accepted.
+        """Make one attempt; return whether the broker accepted.
 
-        An older connection of this client is dropped first: one program has one connection.
+        An older connection of this client is dropped first: one program has one connection. After a failure the next
+        address is tried; after a success any, because a session must be found wherever its client comes back.
         """
         self.drop()
         if options is not None:
             self.options = options
-        address = self._addresses[self._address]
-        self._address = (self._address + 1) % len(self._addresses)
-        accepted: bool = await self._nursery.start(self._serve, address)
-        if accepted:  # stay where it works
-            self._address = (self._address - 1) % len(self._addresses)
+        accepted: bool = await self._nursery.start(self._serve, self._addresses[self._address])
+        if accepted:
+            self._address = self._rng.randrange(len(self._addresses))
+        else:
+            self._address = (self._address + 1) % len(self._addresses)
         return accepted
 
     async def publish(self, topic: str, payload: str, qos: int, retain: bool = False) -> PendingOperation:
@@ -235,7 +237,8 @@ class RecordingClient:
     async def _serve(self, address: Address, task_status: trio.TaskStatus[bool]) -> None:
         """Run one connection from CONNECT to its end; report whether it was accepted."""
         self.connection = self._writer.next_connection()
-        attempt = self._invoke(Kind.CONNECT, **self._connect_fields())
+        target = f"{address[0]}:{address[1]}"
+        attempt = self._invoke(Kind.CONNECT, target=target, **self._connect_fields())
         link = _Link(StreamDecoder(self.options.protocol_version), self.connection, attempt)
         self._link = link
         try:

@@ -85,6 +85,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fi
         payload: The unique identifier inside the payload, not the payload; "" for an empty payload.
         handed_over: False for a QoS 2 PUBLISH that repeats a packet identifier not yet released.
         damaged: The payload's checksum was wrong.
+        target: Address of a CONNECT; what a mark is about.
         line: Line number in the file; set by the reader.
     """
 

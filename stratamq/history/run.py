@@ -76,13 +76,15 @@ class Run:
         """Return a new client; its identifier is unique to the seed so that runs on one broker do not meet."""
         if self.settings.protocol_version:
             options = replace(options, protocol_version=self.settings.protocol_version)
+        brokers = self.settings.brokers
+        first = (self.settings.seed + len(self.clients)) % len(brokers)  # spread evenly, not by luck
         client = RecordingClient(
             self.nursery,
             self.writer,
             self,
             process,
             client_id or self.name(process),
-            self.settings.brokers,
+            brokers[first:] + brokers[:first],
             self.rng(f"{process}/address"),
             options,
             self._received,

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import trio
@@ -23,11 +23,12 @@ class Mosquitto:
     """One broker process on loopback."""
 
     def __init__(self, folder: Path, persistence: bool) -> None:
-        self.port = _free_port()
+        self.ports = _free_ports(2)  # two doors to one broker: for clients that change their address
+        self.port = self.ports[0]
         self._process: trio.Process | None = None
         self._config = folder / "mosquitto.conf"
         lines = [
-            f"listener {self.port} 127.0.0.1",
+            *(f"listener {port} 127.0.0.1" for port in self.ports),
             "allow_anonymous true",
             "max_queued_messages 0",
             "log_type error",
@@ -73,8 +74,9 @@ async def running_mosquitto(folder: Path, persistence: bool = False) -> AsyncIte
             await broker.kill()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]

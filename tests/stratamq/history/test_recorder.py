@@ -24,7 +24,7 @@ async def recorded(
     broker: Mosquitto, workload: str, seconds: float, faults: Faults | None = None, drain_s: float = 5.0
 ) -> Verdict:
     settings = RecordSettings(
-        brokers=(("127.0.0.1", broker.port),),
+        brokers=tuple(("127.0.0.1", port) for port in broker.ports),
         workload=workload,
         seconds=seconds,
         seed=7,
@@ -36,7 +36,10 @@ async def recorded(
     sink = io.BytesIO()
     with trio.fail_after(30):
         await record(settings, sink, faults)
-    return judge(parse_history(sink.getvalue()))
+    history = parse_history(sink.getvalue())
+    doors = {connect.invoke.target for connect in history.of_kind(Kind.CONNECT)}
+    assert len(doors) == len(broker.ports), "clients change their address"
+    return judge(history)
 
 
 MUST_HAVE_CHECKED = {
