@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from mqtt.reasons import ReasonCode
+from storage.early_requests import EarlyRequests
 from storage.hosted_partition import HostedPartition
 from storage.partition import Output, Overlay, Reads
+from storage.placements import Placements
 from storage.settings import PartitionSettings
-from wire.batches import PublishRun, decode_publish, decode_push_acks
+from wire.batches import PublishMessage, PublishRun, decode_publish, decode_push_acks, encode_publish_ack
 from wire.cluster_map import ClusterMap, NodeEntry, ShardEntry
 from wire.frames import FrameKind
-from wire.hello import TIER_EDGE, TIER_ROUTER, PeerKey
+from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.lease_holder import LeaseHolder
 from wire.messages import (
     Claims,
@@ -39,9 +42,11 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
+from wire.replication import decode_replica_message, encode_replica_message
 
 __all__ = ["FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Synced", "Tick"]
 
+WHOLE_MESSAGES = (FrameKind.CONTROL, FrameKind.REPLICATE, FrameKind.REPLICATE_ACK)  # one message per frame
 PartitionRequest = (
     OpenSession
     | CloseSession
@@ -104,7 +109,7 @@ class Ready:
 
 
 class StorageCore:
-    """All partitions whose primary is this node."""
+    """All partitions of this node, as primary or as backup."""
 
     def __init__(
         self,
@@ -118,7 +123,6 @@ class StorageCore:
     ) -> None:
         self.node = entry.node
         self.settings = settings
-        self.partitions: dict[int, HostedPartition] = {}
         self.lease = LeaseHolder(
             entry, self._to_router, self._map_moved, whole=whole, ended_incarnation=ended_incarnation
         )
@@ -126,7 +130,12 @@ class StorageCore:
         self._now = now
         self._overlay: Overlay = {}
         self._commit = 0
-        self._unsynced: list[tuple[int, int, int]] = []  # commit, partition, op_index
+        self._synced_commit = 0
+        self._unsynced: list[tuple[int, int, int, int]] = []  # commit, partition, partition_epoch, op_index
+        self._early = EarlyRequests()
+        self._moved: list[int] = []  # partitions that came here, or to another epoch, in this round
+        self._answers: list[tuple[int, str, bytes]] = []  # commit, node, REPLICATE_ACK
+        self.placements = Placements(entry.node, settings, store, self._overlay, lambda: self.map)
         self._active: dict[int, HostedPartition] = {}  # touched in this round
         self._sends: list[Output] = []
         self._shards: list[ShardEntry] = []
@@ -137,6 +146,11 @@ class StorageCore:
     def map(self) -> ClusterMap:
         """The map as this node has it."""
         return self.lease.map
+
+    @property
+    def partitions(self) -> dict[int, HostedPartition]:
+        """The partitions whose primary is this node."""
+        return self.placements.hosted
 
     # --- figures
 
@@ -183,18 +197,36 @@ class StorageCore:
             elif isinstance(event, Synced):
                 self._synced(event.commit)
             elif isinstance(event, LinkUp):
-                if event.peer.tier == TIER_ROUTER:
-                    self.lease.router_up(event.peer.node, now)
-            elif isinstance(event, LinkDown) and event.peer.tier == TIER_ROUTER:
-                self.lease.router_down(event.peer.node)
+                self._link(event.peer, now, up=True)
+            elif isinstance(event, LinkDown):
+                self._link(event.peer, now, up=False)
+        while self._moved:
+            for ask in self._early.take(self._moved.pop(0)):
+                ask()
         self.lease.beat(now)
         self._advance()
         return self._ready(now)
 
+    def _link(self, peer: PeerKey, now: float, *, up: bool) -> None:
+        if peer.tier == TIER_ROUTER:
+            if up:
+                self.lease.router_up(peer.node, now)
+            else:
+                self.lease.router_down(peer.node)
+        elif peer.tier == TIER_STORAGE:
+            if up:
+                self.placements.link_up(peer.node, now)
+            else:
+                self.placements.link_down(peer.node, now)
+
     def _advance(self) -> None:
+        for hosted in self.placements.read_promoted(self._synced_commit, self._now):
+            self._active[hosted.core.number] = hosted
         began = []
         fenced = not self.lease.has_lease(self._now)
         for number, hosted in self.partitions.items():
+            if not self.placements.loaded(number):
+                continue
             if not hosted.serving:
                 hosted.advance(self._now, self.lease.settled_epoch)
                 self._active[number] = hosted
@@ -214,14 +246,17 @@ class StorageCore:
         fenced = not self.lease.has_lease(now)
         for number in sorted(self._active):
             core = self._active[number].core
+            if not self.placements.loaded(number):
+                continue
             self._active[number].subscriptions.tell_counts()
             if core.dirty or core.clock_due:
                 writes = core.close_operation()
                 if writes:
                     ready.writes.extend(writes)
-                    self._unsynced.append((self._commit + 1, number, core.meta.op_index))
+                    self._unsynced.append((self._commit + 1, number, core.epoch, core.meta.op_index))
             if not fenced:
                 self._sends.extend(core.committed_outputs())
+        ready.writes.extend(self.placements.take_writes())
         if not fenced:
             self._active.clear()
         if ready.writes:
@@ -229,9 +264,10 @@ class StorageCore:
             ready.commit = self._commit
             for key, value in ready.writes:
                 self._overlay[key] = (self._commit, value)
+        self._replicate(now, fenced=fenced)
         ready.sends = _merge(self._sends)
         self._sends = []
-        deadlines = [self.lease.next_deadline()]
+        deadlines = [self.lease.next_deadline(), self.placements.deadline(now)]
         for hosted in self.partitions.values():
             due_s = hosted.core.next_due_s() if hosted.serving else None
             if due_s is not None:
@@ -239,11 +275,27 @@ class StorageCore:
         ready.next_deadline = min(deadlines)
         return ready
 
+    def _replicate(self, now: float, *, fenced: bool) -> None:
+        """Answer primaries once this round is on disk; stream to backups."""
+        for node, answer in self.placements.answers:
+            self._answers.append((self._commit, node, encode_replica_message(answer)))
+        self.placements.answers.clear()
+        while self._answers and self._answers[0][0] <= self._synced_commit:
+            _, node, payload = self._answers.pop(0)
+            self._sends.append((node, FrameKind.REPLICATE_ACK, payload))
+        if fenced:
+            return
+        self._sends.extend(self.placements.stream(now))
+        for request in self.placements.wanted(now):
+            if self.lease.leader:
+                self._to_router(self.lease.leader, request)
+
     def _synced(self, commit: int) -> None:
+        self._synced_commit = max(self._synced_commit, commit)
         while self._unsynced and self._unsynced[0][0] <= commit:
-            _, number, op_index = self._unsynced.pop(0)
+            _, number, epoch, op_index = self._unsynced.pop(0)
             hosted = self.partitions.get(number)
-            if hosted is not None:
+            if hosted is not None and self.placements.loaded(number) and epoch <= hosted.core.epoch:
                 hosted.core.note_synced("", op_index)
                 self._active[number] = hosted
         if self._overlay:
@@ -262,7 +314,7 @@ class StorageCore:
     # --- frames
 
     def _frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        if peer.tier == TIER_EDGE and self.map.epoch and not self.map.is_alive(peer.node, peer.incarnation):
+        if peer.tier != TIER_ROUTER and self.map.epoch and not self.map.is_alive(peer.node, peer.incarnation):
             entry = self.map.nodes.get(peer.node)
             if entry is not None and entry.incarnation >= peer.incarnation:
                 self._count("frames_of_dead")
@@ -271,6 +323,10 @@ class StorageCore:
             self._publish(peer, payload)
         elif kind == FrameKind.PUSH_ACK:
             self._push_acks(payload)
+        elif kind in (FrameKind.REPLICATE, FrameKind.REPLICATE_ACK):
+            hosted = self.placements.take(peer.node, decode_replica_message(payload), self._now)
+            if hosted is not None:
+                self._active[hosted.core.number] = hosted
         elif kind == FrameKind.CONTROL:
             self._control(peer, decode_control(payload))
         else:
@@ -284,13 +340,26 @@ class StorageCore:
             for number in record.partitions:
                 hosted = self.partitions.get(number)
                 if hosted is None:
-                    self._count("not_primary")  # the edge sends it again to the one that the map names
+                    size = len(record.payload) + len(record.topic) + 256
+                    if not self._early.keep(self._now, number, size, partial(self._publish_to, number, record, peer)):
+                        self._refuse(record, number, peer)
                     continue
-                self._active[number] = hosted
-                if hosted.serving:
-                    hosted.publish(record, peer)
-                else:
-                    hosted.when_serving(partial(hosted.publish, record, peer))
+                self._publish_to(number, record, peer)
+
+    def _publish_to(self, number: int, record: PublishMessage, peer: PeerKey) -> None:
+        hosted = self.partitions[number]
+        self._active[number] = hosted
+        if hosted.serving:
+            hosted.publish(record, peer)
+        elif not hosted.when_serving(partial(hosted.publish, record, peer)):
+            self._refuse(record, number, peer)
+
+    def _refuse(self, record: PublishMessage, number: int, peer: PeerKey) -> None:
+        """No room to let a message wait: say so, for one that was dropped in silence would be taken for a repeat."""
+        self._count("refused_not_serving")
+        if record.tag:
+            refusal = encode_publish_ack(record.tag, number, ReasonCode.QUOTA_EXCEEDED)
+            self._sends.append((peer.node, FrameKind.PUBLISH_ACK, refusal))
 
     def _push_acks(self, payload: bytes) -> None:
         for ack in decode_push_acks(payload):
@@ -351,6 +420,11 @@ class StorageCore:
 
     def _request(self, peer: PeerKey, request: PartitionRequest) -> None:
         hosted = self._hosted(request.partition)
+        known = self.map.partitions[request.partition].epoch if request.partition < len(self.map.partitions) else 0
+        if request.partition_epoch > known:  # the edge's map is ahead of this one
+            if not self._early.keep(self._now, request.partition, 1024, partial(self._request, peer, request)):
+                self._count("requests_dropped_early")
+            return
         if hosted is None or request.partition_epoch != hosted.core.epoch:
             epoch = hosted.core.epoch if hosted is not None else 0
             moved = Moved(request.request, "partition", request.partition, epoch, self.map.epoch)
@@ -386,15 +460,11 @@ class StorageCore:
     def _map_moved(self, cluster_map: ClusterMap) -> None:
         if not self.lease.active:
             return
-        for number, placement in enumerate(cluster_map.partitions):
-            hosted = self.partitions.get(number)
-            if placement.primary != self.node:
-                if hosted is not None:
-                    del self.partitions[number]
-                    self._active.pop(number, None)
-                continue
-            if hosted is None or hosted.core.epoch != placement.epoch:
-                self._host(number, placement.epoch, cluster_map.epoch)
+        for hosted in self.placements.map_moved(cluster_map, self._now, self._commit + 1):
+            self._active[hosted.core.number] = hosted
+            self._moved.append(hosted.core.number)
+        for number in [number for number in self._active if number not in self.partitions]:
+            del self._active[number]
         changed = {
             number
             for number, shard in enumerate(cluster_map.shards)
@@ -428,14 +498,6 @@ class StorageCore:
                 report = ReportRoutes(shard, placement.epoch, reports)
                 self._sends.append((placement.owner, FrameKind.CONTROL, encode_control(report)))
 
-    def _host(self, number: int, epoch: int, map_epoch: int) -> None:
-        hosted = HostedPartition(number, self.settings, self._store, self._overlay, lambda: self.map, self._now)
-        hosted.core.epoch = epoch
-        hosted.placed_at = map_epoch
-        hosted.load()
-        self.partitions[number] = hosted
-        self._active[number] = hosted
-
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
@@ -447,7 +509,7 @@ def _merge(sends: list[Output]) -> list[Output]:
     pieces: dict[int, list[bytes]] = {}
     for node, kind, payload in sends:
         index = newest.get(node)
-        if index is not None and merged[index][1] == kind and kind != FrameKind.CONTROL and kind != FrameKind.REPLICATE:
+        if index is not None and merged[index][1] == kind and kind not in WHOLE_MESSAGES:
             pieces.setdefault(index, [merged[index][2]]).append(payload)
             continue
         newest[node] = len(merged)

@@ -70,6 +70,12 @@ class Delivery:
         if self._origins.pop((kind, sender), None) is not None:
             self._partition.delete(keys.origin_key(self._partition.number, kind, sender))
 
+    def forget_dead_edges(self, live: set[int]) -> None:
+        """Forget every edge's incarnation but these: the others died while this partition was not served."""
+        for kind, sender in sorted(self._origins):
+            if kind == OriginKind.EDGE and sender not in live:
+                self.forget_sender(kind, sender)
+
     # --- shared groups
 
     def join_group(self, share: bytes, session: DurableSession) -> int:

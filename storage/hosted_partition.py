@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from storage.claims import ClaimTable
-from storage.delivery import Delivery
+from storage.delivery import Delivery, edge_sender
 from storage.inbound import Inbound
 from storage.loading import load
 from storage.partition import Overlay, Partition, Reads
@@ -47,6 +47,7 @@ class HostedPartition:
         self.serving = False
         self.reported = False  # the shards' owners were told this partition's filters
         self.placed_at = 0  # map epoch that made this node the primary
+        self.loaded_to = 0  # op_index that every replica in sync must have before this one serves
         self._map = cluster_map
         self._polled: dict[str, int] | None = None  # live edges that have not answered the claims poll
         self._poll_at = float("-inf")
@@ -62,19 +63,22 @@ class HostedPartition:
     def load(self) -> None:
         """Read the state from the store."""
         load(self.core, self.delivery, self.subscriptions, self.claims, self.retained, self.inbound)
+        self.loaded_to = self.core.meta.op_index
 
-    def when_serving(self, ask: Asked) -> None:
-        """Carry out a request now, or when this partition serves; past the bound it is dropped and asked again."""
+    def when_serving(self, ask: Asked) -> bool:
+        """Carry out a request now, or when this partition serves; False if too many wait already."""
         if self.serving:
             ask()
         elif len(self._waiting) < self.core.settings.waiting_opens_max:
             self._waiting.append(ask)
         else:
             self.core.count("requests_dropped_not_serving")
+            return False
+        return True
 
     def advance(self, now: float, settled_epoch: int) -> None:
         """Go on towards serving as far as the map allows."""
-        if self.serving or settled_epoch < self.placed_at:
+        if self.serving or settled_epoch < self.placed_at or self.core.commit_index < self.loaded_to:
             return
         cluster_map = self._map()
         if self._polled is None:
@@ -113,6 +117,8 @@ class HostedPartition:
     def _serve(self) -> None:
         self.serving = True
         self.claims.absent(self._is_alive)
+        live = {edge_sender(edge.node, edge.incarnation) for edge in self._map().live("edge")}
+        self.delivery.forget_dead_edges(live)
         self.subscriptions.serve()
         while self._waiting:
             self._waiting.popleft()()

@@ -177,6 +177,8 @@ class Partition:
             if self.settings.keep_log or self.replicas:
                 row = LogRow(self.epoch, op_index, writes, op_index == meta.op_index)
                 rows.append((keys.log_key(self.number, op_index), pack(row)))
+            else:
+                self.local.log_start = op_index + 1
         self.writes = {}
         rows.extend(self._trim_log())
         self._gate(meta.op_index)

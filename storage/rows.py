@@ -60,6 +60,7 @@ class LocalRow(msgspec.Struct, array_like=True):
     epoch: int = 0  # highest partition_epoch seen; lower ones are refused
     log_start: int = 1  # op_index of the oldest operation still in the log
     floor: int = 0  # a range transfer carried state up to here: the log must reach it before the copy is whole
+    floor_epoch: int = 0  # partition_epoch of the operation at the floor
     transferring: bool = False  # a range transfer began and did not end: the copy is worth nothing
 
 

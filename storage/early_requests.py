@@ -1,0 +1,57 @@
+"""Requests of edges that know more of the map than this node: kept, in order, until its own map has moved.
+
+An edge sends to the primary that its map names, once per primary. What arrives before this node knows that it is the
+primary must neither be dropped (the edge would not send it again) nor overtaken by what comes later (its origin would
+then count as a repeat). What this node never becomes primary for is forgotten after a while: the edge's map was the
+older one then, and the edge has sent it again elsewhere.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+__all__ = ["EarlyRequests"]
+
+EARLY_MAX = 10_000  # of all partitions together
+EARLY_BYTES_MAX = 64 * 1024 * 1024  # likewise
+EARLY_S = 8.0  # four leases: longer than any node's map lags behind while it has a lease
+
+
+class EarlyRequests:
+    """What waits for this node's map, by partition."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, deque[tuple[float, int, Callable[[], None]]]] = {}
+        self._count = 0
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def keep(self, now: float, partition: int, size: int, ask: Callable[[], None]) -> bool:
+        """Keep a request; False if there is no room: refuse it, and everything of its partition that comes later."""
+        self._expire(now)
+        if self._count >= EARLY_MAX or self._bytes + size > EARLY_BYTES_MAX:
+            return False
+        self._waiting.setdefault(partition, deque()).append((now, size, ask))
+        self._count += 1
+        self._bytes += size
+        return True
+
+    def take(self, partition: int) -> list[Callable[[], None]]:
+        """Return, in order, what waited for a partition that this node serves now."""
+        taken = []
+        for _, size, ask in self._waiting.pop(partition, ()):
+            self._count -= 1
+            self._bytes -= size
+            taken.append(ask)
+        return taken
+
+    def _expire(self, now: float) -> None:
+        for partition in list(self._waiting):
+            waiting = self._waiting[partition]
+            while waiting and now - waiting[0][0] >= EARLY_S:
+                _, size, _ = waiting.popleft()
+                self._count -= 1
+                self._bytes -= size
+            if not waiting:
+                del self._waiting[partition]

@@ -1,0 +1,218 @@
+"""Which partitions this node serves and which it only keeps, and the way from one to the other.
+
+Backup to primary: the whole log goes into the state; once that is in the store the rows are read, the log is made
+durable at every replica in sync, and only then ``HostedPartition`` goes on towards serving. Primary to backup: the copy
+stays, with everything that was applied. A primary whose partition_epoch moves by one keeps its state: nobody else was
+primary meanwhile. Rules: docs/adr/0007.
+"""
+
+from collections.abc import Callable
+
+from storage.hosted_partition import HostedPartition
+from storage.partition import Overlay, Reads
+from storage.replica import Replica, Writes
+from storage.replication import Replication
+from storage.settings import PartitionSettings
+from wire.cluster_map import ClusterMap, PartitionEntry
+from wire.frames import FrameKind
+from wire.hello import TIER_STORAGE
+from wire.messages import RequestChange
+from wire.replication import Append, AppendAck, ReplicaMessage, encode_replica_message
+
+__all__ = ["Placements"]
+
+TEND_S = 0.05  # between two looks at what the map should change
+
+
+class Placements:
+    """Primaries and backups of one node."""
+
+    def __init__(
+        self,
+        node: str,
+        settings: PartitionSettings,
+        store: Reads,
+        overlay: Overlay,
+        cluster_map: Callable[[], ClusterMap],
+    ) -> None:
+        self.hosted: dict[int, HostedPartition] = {}
+        self.replication: dict[int, Replication] = {}
+        self.replicas: dict[int, Replica] = {}
+        self.answers: list[tuple[str, AppendAck]] = []  # of this round; they leave when it is synced
+        self._node = node
+        self._settings = settings
+        self._store = store
+        self._overlay = overlay
+        self._map = cluster_map
+        self._promoting: dict[int, int] = {}  # partition -> commit that must be synced before its rows are read
+        self._early: dict[int, tuple[str, ReplicaMessage]] = {}  # of a primary that this node's map does not name yet
+        self._touched: set[int] = set()  # replicas that may have writes
+        self._linked: set[str] = set()
+        self._linked_for: dict[str, float] = {}  # since when a link stands; negative: since when it is down
+        self._next_tend = float("-inf")
+        self._request = 0
+
+    # --- links
+
+    def link_up(self, node: str, now: float) -> None:
+        """A link to a storage node stands."""
+        self._linked.add(node)
+        self._linked_for[node] = now
+
+    def link_down(self, node: str, now: float) -> None:
+        """It is gone."""
+        self._linked.discard(node)
+        self._linked_for[node] = -now
+
+    # --- the map
+
+    def map_moved(self, cluster_map: ClusterMap, now: float, next_commit: int) -> list[HostedPartition]:
+        """Follow the map; return the partitions that are served here anew or under a new epoch.
+
+        Args:
+            cluster_map: The new map.
+            now: Seconds.
+            next_commit: Number of the batch that this round will write, if it writes anything.
+        """
+        for entry in cluster_map.live(TIER_STORAGE):
+            self._linked_for.setdefault(entry.node, -now)
+        moved = []
+        for number, placement in enumerate(cluster_map.partitions):
+            hosted = self.hosted.get(number)
+            if placement.primary == self._node:
+                if hosted is None or placement.epoch > hosted.core.epoch + 1:
+                    moved.append(self._promote(number, placement, cluster_map, now, next_commit))
+                elif placement.epoch != hosted.core.epoch:
+                    replication = self.replication[number]
+                    replication.configure(placement, cluster_map.min_in_sync)
+                    if number not in self._promoting:
+                        replication.begin(now)
+                    moved.append(hosted)
+                continue
+            if hosted is not None:
+                self._demote(number)
+            if self._node in placement.in_sync or self._node in placement.joining:
+                self._replica(number).seen_epoch(placement.epoch)
+            elif number in self.replicas:
+                self.replicas[number].seen_epoch(placement.epoch)
+        return moved
+
+    def _replica(self, number: int) -> Replica:
+        replica = self.replicas.get(number)
+        if replica is None:
+            replica = self.replicas[number] = Replica(number, self._store, self._overlay)
+            replica.load()
+        return replica
+
+    def _promote(
+        self, number: int, placement: PartitionEntry, cluster_map: ClusterMap, now: float, next_commit: int
+    ) -> HostedPartition:
+        if number in self.hosted:
+            self._demote(number)
+        replica = self._replica(number)
+        replica.seen_epoch(placement.epoch)
+        replica.promote()
+        self._touched.add(number)
+        hosted = HostedPartition(number, self._settings, self._store, self._overlay, self._map, now)
+        hosted.placed_at = cluster_map.epoch
+        self.hosted[number] = hosted
+        replication = self.replication[number] = Replication(hosted.core, self._node)
+        replication.configure(placement, cluster_map.min_in_sync)
+        self._promoting[number] = next_commit
+        return hosted
+
+    def _demote(self, number: int) -> None:
+        hosted = self.hosted.pop(number)
+        self._touched.add(number)
+        del self.replication[number]
+        if self._promoting.pop(number, None) is not None:
+            return  # its replica stands, with everything applied
+        replica = self.replicas[number] = Replica(number, self._store, self._overlay)
+        replica.take_over(hosted.core.meta, hosted.core.local)
+        peer, message = self._early.pop(number, ("", None))
+        if isinstance(message, Append):
+            self.take(peer, message, 0.0)
+
+    def read_promoted(self, synced: int, now: float) -> list[HostedPartition]:
+        """Read the rows of promoted partitions whose log is in the store; return those partitions."""
+        ready = [number for number, commit in self._promoting.items() if commit <= synced]
+        for number in ready:
+            del self._promoting[number]
+            self.replicas.pop(number, None)
+            hosted = self.hosted[number]
+            hosted.load()
+            self.replication[number].begin(now)
+        return [self.hosted[number] for number in ready]
+
+    def loaded(self, number: int) -> bool:
+        """True once a partition served here has read its rows."""
+        return number not in self._promoting
+
+    # --- frames
+
+    def take(self, peer: str, message: ReplicaMessage, now: float) -> HostedPartition | None:
+        """Take a message of another replica; return the partition whose commit index may have moved."""
+        number = message.partition
+        if isinstance(message, AppendAck):
+            replication = self.replication.get(number)
+            if replication is None or number in self._promoting:
+                return None
+            replication.acked(peer, message, now)
+            return self.hosted[number]
+        if number in self.hosted:
+            epoch = self.hosted[number].core.epoch
+            if message.partition_epoch < epoch:
+                self.answers.append((peer, AppendAck(number, epoch, False, 0)))
+            elif message.partition_epoch > epoch:
+                self._early[number] = (peer, message)  # the map that says so is on its way
+            return None
+        replica = self._replica(number)
+        answer = replica.append(message) if isinstance(message, Append) else replica.take_slice(message)
+        self._touched.add(number)
+        self.answers.append((peer, answer))
+        return None
+
+    def take_writes(self) -> Writes:
+        """Return what the replicas of this node write in this round."""
+        writes: Writes = []
+        for number in sorted(self._touched):
+            replica = self.replicas.get(number)
+            if replica is not None:
+                writes.extend(replica.take_writes())
+        self._touched.clear()
+        return writes
+
+    def stream(self, now: float) -> list[tuple[str, int, bytes]]:
+        """Return the frames that go to backups now."""
+        frames = []
+        for number, replication in self.replication.items():
+            if number in self._promoting or not replication.backups:
+                continue
+            for node, message in replication.stream(now, self._linked):
+                frames.append((node, int(FrameKind.REPLICATE), encode_replica_message(message)))
+        return frames
+
+    # --- what the map should change
+
+    def wanted(self, now: float) -> list[RequestChange]:
+        """Return changes to ask the leader for."""
+        if now < self._next_tend:
+            return []
+        self._next_tend = now + TEND_S
+        requests = []
+        cluster_map = self._map()
+        for number, replication in self.replication.items():
+            if number in self._promoting:
+                continue
+            change = replication.wanted(now, cluster_map, self._linked_for)
+            if change is not None:
+                self._request += 1
+                requests.append(
+                    RequestChange(self._request, number, self.hosted[number].core.epoch, change[0], change[1])
+                )
+        return requests
+
+    def deadline(self, now: float) -> float:
+        """Return when to look again."""
+        busy = any(replication.backups for replication in self.replication.values())
+        return now + TEND_S if busy else float("inf")

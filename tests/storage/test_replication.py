@@ -1,0 +1,263 @@
+"""Primary and backups: what is acknowledged is on every replica in sync, and equal op_index means equal state."""
+
+import pytest
+
+from storage import keys
+from storage.partition import Overlay
+from storage.replica import Replica
+from storage.rows import MetaRow, unpack
+from tests.simulation.model_store import ModelDisk
+from tests.storage.storage_cluster import Cluster, with_settings
+from wire.batches import PublishMessage
+
+
+def message(text: str, topic: str = "a/b", qos: int = 1) -> PublishMessage:
+    """Return a message of an edge."""
+    return PublishMessage(0, topic.encode(), text.encode(), qos)
+
+
+def state_of(disk: ModelDisk, partition: int) -> tuple[int, dict[bytes, bytes]]:
+    """Return (op_index, rows) of a partition's state on a disk: everything but its log and what is local."""
+    start, stop = keys.partition_range(partition)
+    rows = {
+        key: record
+        for key, record in disk.records.items()
+        if start <= key < stop and key[2:3] not in (keys.LOG, keys.LOCAL)
+    }
+    meta = rows.get(keys.meta_key(partition))
+    return (unpack(MetaRow, meta[5:]).op_index if meta is not None else 0), rows
+
+
+def assert_equal_states(cluster: Cluster) -> None:
+    """Every pair of replicas in sync at one op_index has the same rows."""
+    for number, placement in enumerate(cluster.machine.map.partitions):
+        seen: dict[int, tuple[str, dict[bytes, bytes]]] = {}
+        for name in placement.in_sync:
+            if name not in cluster.nodes:
+                continue
+            op_index, rows = state_of(cluster.disks[name], number)
+            if op_index in seen:
+                other, expected = seen[op_index]
+                differing = {key for key in rows.keys() | expected.keys() if rows.get(key) != expected.get(key)}
+                assert not differing, f"p{number} at {op_index}: {name} and {other} differ in {sorted(differing)[:5]}"
+            seen[op_index] = (name, rows)
+
+
+def heal_placement(cluster: Cluster, copies: int) -> None:
+    """Wait until every partition has so many replicas in sync and its primary serves."""
+    end = cluster.now + 20
+    while True:
+        cluster.step()
+        placements = cluster.machine.map.partitions
+        if all(
+            len(placement.in_sync) == copies and placement.primary in cluster.nodes and not placement.joining
+            for placement in placements
+        ) and all(node.core.serving for node in cluster.nodes.values()):
+            return
+        assert cluster.now < end, placements
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Return three nodes with three copies of everything, two of which must be in sync."""
+    return Cluster(nodes=3, replicas=3, min_in_sync=2)
+
+
+def test_operations_reach_every_replica(cluster: Cluster) -> None:
+    """Logs and states are equal once the commit index was told."""
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "a/#")
+    for number in range(20):
+        edge.publish(message(str(number)), alice.session >> 48)
+    cluster.settle()
+    assert len(edge.acked) == 20
+    cluster.run(0.5)
+    indexes = {state_of(disk, alice.session >> 48)[0] for disk in cluster.disks.values()}
+    assert len(indexes) == 1 and indexes.pop() > 0
+    assert_equal_states(cluster)
+
+
+def test_nothing_is_acknowledged_before_every_backup_synced(cluster: Cluster) -> None:
+    """One slow disk holds up the acknowledgement, until that backup is dropped."""
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    partition = alice.session >> 48
+    edge.subscribe(alice, "a/#")
+    slow = cluster.machine.map.partitions[partition].in_sync[1]
+    cluster.nodes[slow].disk_slow = True
+    edge.publish(message("m"), partition)
+    cluster.run(1.0)
+    assert not edge.acked and not alice.received
+    cluster.run(3.0)
+    assert edge.acked and slow not in cluster.machine.map.partitions[partition].in_sync
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_dead_primary_is_replaced_and_nothing_acknowledged_is_lost(cluster: Cluster, power: bool) -> None:
+    """P1: kill or power loss of the primary at any step of a stream of messages."""
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    partition = alice.session >> 48
+    edge.subscribe(alice, "a/#")
+    edge.close(alice)
+    sent = 0
+    for _ in range(3):
+        for _ in range(10):
+            edge.publish(message(str(sent)), partition)
+            sent += 1
+            cluster.step()
+        dead = cluster.machine.map.partitions[partition].primary
+        cluster.kill(dead, power=power)
+        cluster.run(0.3)
+        cluster.start(dead)
+        heal_placement(cluster, 3)
+    cluster.settle()
+    assert len(edge.acked) == sent and not edge.unfinished
+    alice = edge.open("alice")
+    assert [push.payload for push in alice.received] == [str(number).encode() for number in range(sent)]
+    cluster.run(0.5)
+    assert_equal_states(cluster)
+
+
+def test_a_wiped_node_is_rebuilt_by_range_transfer() -> None:
+    """The log was cut: state comes in slices while messages go on."""
+    cluster = Cluster(nodes=3, replicas=3, min_in_sync=2, partitions=1, settings=with_settings(log_operations_max=10))
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "a/#")
+    edge.close(alice)
+    for number in range(100):
+        edge.publish(PublishMessage(0, b"a/b", str(number).encode() * 2000, 1), 0)
+        cluster.step()
+    cluster.settle()
+    victim = cluster.machine.map.partitions[0].in_sync[1]
+    cluster.kill(victim, wipe=True)
+    cluster.run(0.2)
+    cluster.start(victim)
+    for number in range(100, 150):
+        edge.publish(PublishMessage(0, b"a/b", str(number).encode() * 2000, 1), 0)
+        cluster.step()
+    heal_placement(cluster, 3)
+    cluster.run(0.5)
+    assert cluster.nodes[victim].core.placements.replicas[0].transfers == 1
+    assert len(edge.acked) == 150
+    assert state_of(cluster.disks[victim], 0)[0] == state_of(cluster.disks[cluster.primary(0).key.node], 0)[0]
+    assert_equal_states(cluster)
+
+
+def test_a_new_primary_serves_in_a_second_and_others_are_not_interrupted(cluster: Cluster) -> None:
+    """After the death is declared: read, make the log durable, poll, serve."""
+    edge = cluster.edges["e1"]
+    edge.open("alice")
+    dead = cluster.machine.map.partitions[0].primary
+    others = [
+        hosted for name, node in cluster.nodes.items() if name != dead for hosted in node.core.partitions.values()
+    ]
+    cluster.kill(dead)
+    for _ in range(100):
+        cluster.step()
+        assert all(hosted.serving for hosted in others)
+        if all(
+            (node := cluster.nodes.get(placement.primary)) is not None and node.core.serving
+            for placement in cluster.machine.map.partitions
+        ):
+            return
+    raise AssertionError("does not serve again within a second")
+
+
+def test_a_stale_primary_is_refused(cluster: Cluster) -> None:
+    """Two would-be primaries: the one of the lower partition_epoch gets no operation into any log."""
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    partition = alice.session >> 48
+    edge.subscribe(alice, "a/#")
+    old = cluster.machine.map.partitions[partition].primary
+    cluster.silent.add(old)  # it hears nothing from the routers any more
+    before = cluster.nodes[old]
+    from router.cluster_map import DeclareDead
+
+    cluster.apply(DeclareDead(old, before.key.incarnation))
+    cluster.send(edge.key, old, 4, b"")
+    tag = edge.publish(message("m"), partition)
+    cluster.run(1.0)
+    assert edge.acked == {tag: 0}
+    assert old in cluster.nodes and partition in before.core.partitions
+    acked = len(edge.acks)
+    from wire.batches import encode_message
+    from wire.frames import FrameKind
+
+    lost = PublishMessage(77, b"a/b", b"lost", 1, partitions=(partition,))
+    cluster.send(edge.key, old, FrameKind.PUBLISH, encode_message(lost))
+    cluster.run(1.0)
+    assert len(edge.acks) == acked
+    cluster.silent.discard(old)
+    cluster.start(old) if old not in cluster.nodes else None
+    heal_placement(cluster, 3)
+    cluster.run(0.5)
+    assert_equal_states(cluster)
+
+
+def test_too_few_in_sync_acknowledges_nothing() -> None:
+    """Two copies, two must be in sync: one alone keeps quiet and does not lose the partition."""
+    cluster = Cluster(nodes=2, replicas=2, min_in_sync=2)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    partition = alice.session >> 48
+    edge.subscribe(alice, "a/#")
+    backup = cluster.machine.map.partitions[partition].in_sync[1]
+    cluster.kill(backup)
+    tag = edge.publish(message("m"), partition)
+    cluster.run(5.0)
+    assert not edge.acked
+    cluster.start(backup)
+    heal_placement(cluster, 2)
+    cluster.settle()
+    assert edge.acked == {tag: 0}
+
+
+def test_a_returning_backup_catches_up_from_the_log(cluster: Cluster) -> None:
+    """It missed operations; no range transfer is needed while the log has them."""
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    partition = alice.session >> 48
+    edge.subscribe(alice, "a/#")
+    backup = cluster.machine.map.partitions[partition].in_sync[2]
+    cluster.kill(backup)
+    for number in range(30):
+        edge.publish(message(str(number)), partition)
+        cluster.step()
+    cluster.start(backup)
+    heal_placement(cluster, 3)
+    cluster.run(0.5)
+    assert len(edge.acked) == 30
+    assert all(
+        replica.transfers == 0 for node in cluster.nodes.values() for replica in node.core.placements.replicas.values()
+    )
+    assert_equal_states(cluster)
+
+
+class EmptyStore:
+    """A store that holds nothing."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return nothing."""
+
+    def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:  # noqa: ARG002
+        """Return nothing."""
+        return []
+
+
+def test_a_half_sent_operation_is_dropped_at_promotion() -> None:
+    """An operation cut in pieces is applied whole or not at all."""
+    from storage.rows import LogRow, pack
+    from wire.replication import Append
+
+    overlay: Overlay = {}
+    replica = Replica(0, EmptyStore(), overlay)
+    replica.load()
+    rows = [pack(LogRow(1, 1, [(b"k1", b"v")])), pack(LogRow(1, 2, [(b"k2", b"v")], False))]
+    assert replica.append(Append(0, 1, 0, 0, 2, 0, 0, rows)).matched
+    assert (replica.log_end, replica.applied) == (2, 1)
+    replica.promote()
+    assert (replica.log_end, replica.applied) == (1, 1)
