@@ -94,8 +94,11 @@ def finish(hot: HotState, message: Message) -> None:
         message.on_done = None
     if conn is None or conn.closed or conn.gate is None:
         return
-    while conn.gate and conn.gate[0].done:
-        message = conn.gate.popleft()
+    while conn.gate:
+        message = conn.gate[0]
+        if not message.done:
+            break
+        conn.gate.popleft()
         if message.reason_code >= 0x80 and conn.version != 5:
             _withhold(hot, conn, message)
             continue

@@ -79,6 +79,7 @@ def fan_out_run(
     """Send consecutive QoS 0 packets of one topic everywhere; arguments as of ``deliver_run``."""
     packet: Packet = hot.packet
     record: bytes
+    peer: Peer
     if route.subs:
         deliver_run(hot, publisher, route, version, data, start, end, packet_max, count)
     if not route.remote:

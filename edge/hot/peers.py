@@ -175,6 +175,7 @@ def find_targets(hot: HotState, route: Route) -> None:
 def route_is_full(hot: HotState, publisher: Conn, route: Route) -> cython.bint:
     """Park the publisher if a peer of the route, or the outboxes, have no room."""
     full: cython.bint = False
+    peer: Peer
     if route.partitions and hot.outbox_bytes > hot.outbox_bytes_max:
         hot.outbox_waiters.append(publisher)
         full = True
@@ -332,6 +333,7 @@ def leave_outbox(hot: HotState, message: Message) -> None:
 def pump_outboxes(hot: HotState) -> None:
     """Go on with replays as far as the new primaries' links have room; once per round while there are any."""
     still: list[int] = []
+    outbox: Outbox | None
     for partition in hot.pumping:
         outbox = hot.outboxes[partition]
         if outbox is not None and not _pump(hot, partition, outbox):
@@ -379,6 +381,7 @@ def flush_batches(hot: HotState) -> None:
     """Make frames of this round's batches; without a lease they wait, a fenced node sends nothing."""
     if not hot.leased:
         return
+    peer: Peer
     busy = hot.busy_peers
     hot.busy_peers = []
     for peer in busy:

@@ -4,6 +4,9 @@ import struct
 from typing import Any
 
 from bench.toy_broker import ToyHandler
+from wire.batches import decode_publish
+from wire.frames import HEADER, FrameKind
+from wire.link import LinkCore
 
 FOREVER = 1 << 60
 
@@ -89,6 +92,15 @@ class Broker:
         self.hot.set_lease(FOREVER)
         self.hot.begin_round(self.now_ns)
 
+    def route_to(self, **destinations: Any) -> None:
+        """Every topic also goes there."""
+
+        def extra(topic: bytes) -> dict[str, Any]:
+            del topic
+            return destinations
+
+        self.handler.extra_route = extra
+
     def attach(self, kind: int = 0, **options: Any) -> Any:
         return self.hot.attach(-1, kind, self.modules.options.ConnOptions(**options), self.now_ns)
 
@@ -119,3 +131,50 @@ class Broker:
 
     def take(self, conn: Any) -> list[bytes]:
         return split(self.raw(conn))
+
+
+def hello(payload: bytes = b"hello") -> bytes:
+    return HEADER.pack(len(payload), 0, 0, 1, 0) + payload
+
+
+class Node:
+    """Another node at the end of a link: its LinkCore, and the link's connection in our loop."""
+
+    def __init__(self, broker: Broker, node: int, tier: str, connect: bool = True) -> None:
+        self.broker = broker
+        self.link = LinkCore()
+        self.link.connected(0)
+        self.peer = broker.hot.add_peer(node, tier, 1)
+        self.conn: Any = None
+        self.received: list[tuple[int, bytes]] = []
+        if connect:
+            self.connect()
+
+    def connect(self) -> None:
+        self.conn = self.broker.attach(1)
+        hot = self.broker.hot
+
+        def welcome(conn: Any, payload: bytes) -> None:
+            assert payload == b"hello"
+            hot.bind_link(conn, self.peer, self.link.taken)
+
+        self.broker.handler.hello = welcome  # type: ignore[method-assign]
+        self.broker.send(self.conn, hello())
+
+    def take(self) -> list[tuple[int, bytes]]:
+        """Take our node's frames without telling it yet; (kind, payload) each."""
+        frames = [(f.kind, f.payload) for f in self.link.receive(self.broker.raw(self.conn))]
+        self.received += frames
+        return frames
+
+    def records(self) -> list[Any]:
+        """Take frames and return the records of PUBLISH among them."""
+        return [r for kind, payload in self.take() if kind == FrameKind.PUBLISH for r in decode_publish(payload)]
+
+    def tell(self) -> None:
+        """Let our node have TAKEN and whatever was sent."""
+        self.broker.send(self.conn, self.link.take_output())
+
+    def send(self, kind: int, payload: bytes) -> None:
+        self.link.send(kind, payload)
+        self.tell()

@@ -203,7 +203,7 @@ def test_miss_keeps_order_until_resumed(hot: Any) -> None:
     sub = broker.subscriber(b"#")
     pub = broker.client()
     real_miss, waiting = broker.handler.miss, []
-    broker.handler.miss = lambda conn, topic: waiting.append((conn, topic))  # type: ignore[method-assign, assignment]
+    broker.handler.miss = lambda conn, topic: waiting.append((conn, topic))  # type: ignore[method-assign]
     first, second = publish(b"a", b"1"), publish(b"b", b"2")
     broker.send(pub, first + second)
     assert pub.parked

@@ -1,0 +1,331 @@
+"""Other nodes: batches, acknowledgements that wait for them, outboxes, shared picks, forwarded messages."""
+
+from typing import Any
+
+import pytest
+
+from tests.edge.hot.harness import FOREVER, Broker, Node, ack, publish
+from wire.batches import (
+    OriginKind,
+    PublishMessage,
+    PublishRun,
+    decode_publish,
+    encode_message,
+    encode_publish_ack,
+    encode_run,
+)
+from wire.frames import FrameKind
+
+
+def test_run_is_forwarded_in_one_frame_per_round(hot: Any) -> None:
+    broker = Broker(hot)
+    edge = Node(broker, 2, "edge")
+    broker.route_to(edges=(edge.peer,))
+    pub = broker.client()
+    data = publish(b"t", b"a") + publish(b"t", b"b")
+    broker.send(pub, data + publish(b"u", b"c"))
+    frames = edge.take()
+    assert [kind for kind, _ in frames] == [FrameKind.PUBLISH]
+    assert list(decode_publish(frames[0][1])) == [PublishRun(4, b"t", data), PublishRun(4, b"u", publish(b"u", b"c"))]
+    assert frames[0][1] == encode_run(PublishRun(4, b"t", data)) + encode_run(PublishRun(4, b"u", publish(b"u", b"c")))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_edge_acknowledges_by_taken(hot: Any, qos: int) -> None:
+    broker = Broker(hot)
+    edges = Node(broker, 2, "edge"), Node(broker, 3, "edge")
+    broker.route_to(edges=tuple(e.peer for e in edges))
+    pub = broker.client(5)
+    broker.send(pub, publish(b"t", b"a", qos, 9, 5, b"\x02\x00\x00\x00\x07\x01\x01"))
+    assert broker.take(pub) == []
+    records = [e.records() for e in edges]
+    expected = PublishMessage(1, b"t", b"a", qos, properties=b"\x01\x01", version=5, expiry_s=7, origin_a=7, origin_b=1)
+    assert records == [[expected], [expected]]
+    edges[0].tell()
+    assert broker.take(pub) == []
+    edges[1].tell()
+    assert broker.take(pub) == [ack(0x40 if qos == 1 else 0x50, 9)]
+
+
+def test_struck_edge_is_done(hot: Any) -> None:
+    broker = Broker(hot)
+    edge = Node(broker, 2, "edge")
+    broker.route_to(edges=(edge.peer,))
+    pub = broker.client()
+    broker.send(pub, publish(b"t", b"a", 1, 9))
+    broker.hot.strike_peer(edge.peer)
+    assert broker.take(pub) == [ack(0x40, 9)]
+    broker.send(pub, publish(b"t", b"a", 1, 10))
+    assert broker.take(pub) == [ack(0x40, 10)]
+    assert edge.conn.closed
+
+
+def test_acknowledgements_keep_the_order_of_publishing(hot: Any) -> None:
+    """[MQTT-4.6.0-2]: a later message that is done waits for an earlier one that is not."""
+    broker = Broker(hot)
+    edge, store = Node(broker, 2, "edge"), Node(broker, 3, "storage")
+    broker.hot.set_primary(5, store.peer)
+    routes: dict[bytes, dict[str, Any]] = {b"e": {"edges": (edge.peer,)}, b"p": {"partitions": (5,)}, b"l": {}}
+    broker.handler.extra_route = routes.__getitem__
+    pub = broker.client(5)
+    data = [publish(topic, b"", 1, i, 5) for i, topic in enumerate((b"p", b"e", b"l", b"p"), 1)]
+    broker.send(pub, b"".join(data))
+    edge.take()
+    edge.tell()
+    assert broker.take(pub) == []
+    tags = [r.tag for r in store.records()]
+    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(tags[0], 5, 0))
+    assert broker.take(pub) == [ack(0x40, 1), ack(0x40, 2), ack(0x40, 3, 0x10)]
+    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(tags[1], 5, 0x97))
+    assert broker.take(pub) == [ack(0x40, 4, 0x97)]
+    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(tags[1], 5, 0))
+    assert broker.hot.counters()["acks_unknown"] == 1
+
+
+def test_v3_gets_no_acknowledgement_for_a_refused_message(hot: Any) -> None:
+    broker = Broker(hot)
+    store = Node(broker, 3, "storage")
+    broker.hot.set_primary(5, store.peer)
+    broker.route_to(partitions=(5,))
+    pub = broker.client(4)
+    broker.send(pub, publish(b"p", b"", 2, 1) + publish(b"p", b"", 1, 2))
+    tags = [r.tag for r in store.records()]
+    acks = b"".join(encode_publish_ack(tag, 5, code) for tag, code in zip(tags, (0x97, 0), strict=True))
+    store.send(FrameKind.PUBLISH_ACK, acks)
+    assert broker.take(pub) == [ack(0x40, 2)]
+    broker.send(pub, publish(b"p", b"", 2, 1, dup=True))
+    assert len(store.records()) == 1  # a new try
+
+
+def test_one_record_per_primary_names_its_partitions(hot: Any) -> None:
+    broker = Broker(hot)
+    stores = Node(broker, 3, "storage"), Node(broker, 4, "storage")
+    for partition, store in ((1, 0), (2, 1), (3, 0)):
+        broker.hot.set_primary(partition, stores[store].peer)
+    broker.route_to(partitions=(1, 2, 3))
+    pub = broker.client()
+    broker.send(pub, publish(b"p", b"x", 1, 1) + publish(b"p", b"y"))
+    first, second = (store.records() for store in stores)
+    assert [r.partitions for r in first] == [(1, 3), (1, 3)]
+    assert [r.partitions for r in second] == [(2,), (2,)]
+    assert [(r.tag, r.qos) for r in first] == [(1, 1), (0, 0)]
+    for store, partition in ((0, 1), (1, 2)):
+        stores[store].send(FrameKind.PUBLISH_ACK, encode_publish_ack(1, partition, 0))
+    assert broker.take(pub) == []
+    assert broker.hot.lowest_tag(3) == 1
+    assert broker.hot.lowest_tag(2) == 2
+    stores[0].send(FrameKind.PUBLISH_ACK, encode_publish_ack(1, 3, 0))
+    assert broker.take(pub) == [ack(0x40, 1)]
+    assert broker.hot.counters()["outbox_bytes"] == 0
+
+
+def test_outbox_is_replayed_in_order_to_the_new_primary(hot: Any) -> None:
+    broker = Broker(hot)
+    old, new = Node(broker, 3, "storage"), Node(broker, 4, "storage")
+    broker.hot.set_primary(5, old.peer)
+    broker.route_to(partitions=(5,))
+    pub = broker.client(5)
+    broker.send(pub, publish(b"p", b"1", 1, 1, 5, b"\x02\x00\x00\x00\x0a") + publish(b"p", b"2", 1, 2, 5))
+    assert [r.payload for r in old.records()] == [b"1", b"2"]
+    broker.hot.strike_peer(old.peer)
+    broker.send(pub, publish(b"p", b"3", 1, 3, 5))
+    broker.now_ns += 4_000_000_000
+    broker.hot.begin_round(broker.now_ns)
+    assert broker.hot.replay_partition(5, new.peer) == 3
+    broker.hot.feed(pub, publish(b"p", b"4", 1, 4, 5))
+    broker.hot.end_round(broker.now_ns)
+    broker.round()
+    records = new.records()
+    assert [r.payload for r in records] == [b"1", b"2", b"3", b"4"]
+    assert [r.repeat for r in records] == [True, True, False, False]
+    assert records[0].expiry_s == 6
+    for record in records:
+        new.send(FrameKind.PUBLISH_ACK, encode_publish_ack(record.tag, 5, 0))
+    assert [p[3] for p in broker.take(pub)] == [1, 2, 3, 4]
+    broker.send(pub, publish(b"p", b"5", 1, 5, 5))
+    assert [r.payload for r in new.records()] == [b"5"]
+
+
+def test_link_without_room_parks_publishers_and_loses_nothing(hot: Any) -> None:
+    broker = Broker(hot)
+    edge = Node(broker, 2, "edge")
+    broker.route_to(edges=(edge.peer,))
+    pub = broker.client()
+    packet = publish(b"t", bytes(1000))
+    sent = 0
+    while not pub.parked:
+        broker.send(pub, packet * 60)
+        sent += 60
+        assert sent < 100_000
+    got = 0
+    for _ in range(200):
+        got += sum(len(r.packets) // len(packet) for r in edge.records())
+        edge.tell()
+        broker.round()
+    assert not pub.parked
+    assert got == sent
+    assert 25_000_000 < sent * len(packet) < 35_000_000
+
+
+def test_link_lost_and_back_sends_what_was_not_taken(hot: Any) -> None:
+    broker = Broker(hot)
+    edge = Node(broker, 2, "edge")
+    broker.route_to(edges=(edge.peer,))
+    pub = broker.client()
+    broker.send(pub, publish(b"t", b"1", 1, 1))
+    broker.hot.end_of_file(edge.conn)
+    edge.link.disconnected()
+    broker.round()
+    broker.send(pub, publish(b"t", b"2", 1, 2))
+    edge.link.connected(0)
+    edge.connect()
+    assert [r.payload for r in edge.records()] == [b"1", b"2"]
+    edge.tell()
+    assert broker.take(pub) == [ack(0x40, 1), ack(0x40, 2)]
+
+
+# -- forwarded to us
+
+
+def test_forwarded_messages_go_to_local_subscribers_only(hot: Any) -> None:
+    broker = Broker(hot)
+    edge = Node(broker, 2, "edge")
+    broker.route_to(edges=(edge.peer,))
+    four, five = broker.subscriber(b"t", 2), broker.subscriber(b"t", 1, 5, 4)
+    run = publish(b"t", b"a", version=5, properties=b"\x01\x01") * 2
+    message = PublishMessage(77, b"t", b"m", 2, properties=b"\x03\x00\x01x", version=5, expiry_s=9)
+    payload = encode_run(PublishRun(5, b"t", run)) + encode_message(message)
+    edge.send(FrameKind.PUBLISH, payload)
+    assert broker.take(four) == [publish(b"t", b"a")] * 2 + [publish(b"t", b"m", 2, 1)]
+    assert broker.take(five) == [publish(b"t", b"a", version=5, properties=b"\x01\x01\x0b\x04")] * 2 + [
+        publish(b"t", b"m", 1, 1, 5, b"\x02\x00\x00\x00\x09\x03\x00\x01x\x0b\x04")
+    ]
+    assert edge.records() == []
+    assert broker.hot.counters()["forwarded_in"] == 3
+
+
+def test_repeated_wills_are_dropped(hot: Any) -> None:
+    broker = Broker(hot)
+    edge = Node(broker, 2, "edge")
+    sub = broker.subscriber(b"w")
+    will = PublishMessage(0, b"w", b"", 0, origin_kind=OriginKind.WILL, origin_a=1, origin_b=2)
+    edge.send(FrameKind.PUBLISH, encode_message(will) * 2)
+    assert len(broker.take(sub)) == 1
+
+
+@pytest.mark.parametrize("cut", range(0, 90, 7))
+def test_broken_frames_end_the_link_not_the_process(hot: Any, cut: int) -> None:
+    broker = Broker(hot)
+    edge = Node(broker, 2, "edge")
+    payload = encode_run(PublishRun(4, b"t", publish(b"t", b"a"))) + encode_message(PublishMessage(1, b"t", b"m", 1))
+    whole = (0, len(encode_run(PublishRun(4, b"t", publish(b"t", b"a")))), len(payload))
+    edge.send(FrameKind.PUBLISH, payload[:cut])
+    assert edge.conn.closed == (min(cut, len(payload)) not in whole)
+
+
+# -- shared groups
+
+
+def test_shared_pick_is_acknowledged_by_its_edge_and_refusable(hot: Any) -> None:
+    broker = Broker(hot)
+    edges = Node(broker, 2, "edge"), Node(broker, 3, "edge")
+    group = hot.state.Group()
+    broker.route_to(groups=(group,))
+    picks = [hot.state.Remote(edges[0].peer, -1, b"g/t"), hot.state.Remote(edges[1].peer, -1, b"g/t")]
+    broker.handler.pick = lambda *_: picks[0]  # type: ignore[method-assign]
+    broker.handler.refused = lambda *_: picks[1]  # type: ignore[method-assign]
+    pub = broker.client(5)
+    broker.send(pub, publish(b"t", b"a", 1, 3, 5))
+    (record,) = edges[0].records()
+    assert record.share == b"g/t"
+    edges[0].tell()
+    assert broker.take(pub) == []
+    edges[0].send(FrameKind.PUBLISH_ACK, encode_publish_ack(record.tag, 0xFFFF, 0x97))
+    (again,) = edges[1].records()
+    assert (again.payload, again.share) == (b"a", b"g/t")
+    edges[1].send(FrameKind.PUBLISH_ACK, encode_publish_ack(again.tag, 0xFFFF, 0))
+    assert broker.take(pub) == [ack(0x40, 3)]
+
+
+def test_shared_pick_for_us_is_delivered_or_refused(hot: Any) -> None:
+    broker = Broker(hot)
+    edge = Node(broker, 2, "edge")
+    member = broker.client()
+    answers = iter([hot.state.Sub(member, 1), None])
+    broker.handler.picked = lambda *_: next(answers)  # type: ignore[method-assign]
+    for tag in (5, 6):
+        edge.send(FrameKind.PUBLISH, encode_message(PublishMessage(tag, b"t", b"m", 1, share=b"g/t")))
+    assert broker.take(member) == [publish(b"t", b"m", 1, 1)]
+    assert edge.take() == [
+        (FrameKind.PUBLISH_ACK, encode_publish_ack(5, 0xFFFF, 0)),
+        (FrameKind.PUBLISH_ACK, encode_publish_ack(6, 0xFFFF, 0x97)),
+    ]
+
+
+def test_shared_pick_and_ordinary_copy_at_one_partition(hot: Any) -> None:
+    broker = Broker(hot)
+    store = Node(broker, 3, "storage")
+    broker.hot.set_primary(5, store.peer)
+    broker.route_to(partitions=(5,), groups=(hot.state.Group(),))
+    broker.handler.pick = lambda *_: hot.state.Remote(None, 5, b"g/t")  # type: ignore[method-assign]
+    pub = broker.client()
+    broker.send(pub, publish(b"t", b"a", 1, 3))
+    plain, shared = store.records()
+    assert (plain.share, shared.share) == (b"", b"g/t")
+    assert plain.tag != shared.tag
+    for tag in (shared.tag, plain.tag):
+        assert broker.take(pub) == []
+        store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(tag, 5, 0))
+    assert broker.take(pub) == [ack(0x40, 3)]
+
+
+# -- lease
+
+
+def test_fenced_node_parks_acknowledged_publishing_and_keeps_qos0_local(hot: Any) -> None:
+    broker = Broker(hot)
+    edge = Node(broker, 2, "edge")
+    broker.route_to(edges=(edge.peer,))
+    sub = broker.subscriber(b"t", 1)
+    pub, held = broker.client(), broker.client()
+    broker.send(held, publish(b"t", b"h", 1, 1))
+    broker.take(sub)
+    edge.take()
+    broker.hot.set_lease(broker.now_ns - 1)
+    edge.tell()
+    assert broker.take(held) == []
+    broker.send(pub, publish(b"t", b"0") + publish(b"t", b"1", 1, 1))
+    assert broker.take(sub) == [publish(b"t", b"0")]
+    assert edge.records() == []
+    assert pub.parked
+    broker.hot.set_lease(FOREVER)
+    broker.hot.resume(pub)
+    broker.round()
+    assert broker.take(held) == [ack(0x40, 1)]
+    assert broker.take(sub) == [publish(b"t", b"1", 1, 2)]
+    assert [r.payload for r in edge.records()] == [b"1"]
+
+
+# -- the core's own messages
+
+
+def test_publish_of_the_core_reports_when_done(hot: Any) -> None:
+    broker = Broker(hot)
+    store = Node(broker, 3, "storage")
+    broker.hot.set_primary(5, store.peer)
+    sub = broker.subscriber(b"w")
+    done: list[int] = []
+    route = hot.state.Route(b"w", broker.handler.subscribers(b"w"))
+    will = hot.state.Inbound(b"w", b"gone", 1, retain=True, properties=b"\x01\x01")
+    broker.hot.publish(
+        route, will, extra_partition=5, origin_kind=OriginKind.WILL, origin_a=3, origin_b=4, on_done=done.append
+    )
+    broker.round()
+    assert broker.take(sub) == [publish(b"w", b"gone")]
+    (record,) = store.records()
+    assert record == PublishMessage(
+        1, b"w", b"gone", 1, True, properties=b"\x01\x01", origin_kind=2, origin_a=3, origin_b=4, partitions=(5,)
+    )
+    assert done == []
+    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(1, 5, 0))
+    assert done == [0]
