@@ -11,10 +11,14 @@ import msgspec
 import trio
 
 from membership.exchange import BadExchange
-from membership.keyring import KEY_BYTES, KEY_ID_BYTES, KeyRing, KeyRingError, key_id, write_key_file
+from membership.keyring import KEY_BYTES, KEY_ID_BYTES, KEYS_MAX, KeyRing, KeyRingError, key_id, write_key_file
+from membership.metadata import Name
 
 __all__ = ["KeyDesk", "KeyOperation", "KeyRequest", "KeyResponse", "decode_request", "decode_response", "encode_keys"]
 
+DETAIL_MAX = 200
+
+KeyId = Annotated[bytes, msgspec.Meta(max_length=KEY_ID_BYTES)]
 KeyOperation = Literal["list", "install", "use", "remove"]
 
 
@@ -22,17 +26,17 @@ class KeyRequest(msgspec.Struct, frozen=True, array_like=True):
     """One step of a rotation. Only ``install`` carries the secret; it travels sealed with a key that all hold."""
 
     operation: KeyOperation
-    key_id: Annotated[bytes, msgspec.Meta(max_length=KEY_ID_BYTES)] = b""
+    key_id: KeyId = b""
     key: Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES)] = b""
 
 
 class KeyResponse(msgspec.Struct, frozen=True, array_like=True):
     """What one member did, and the keys it has now."""
 
-    name: str
+    name: Name
     ok: bool
-    detail: str
-    key_ids: tuple[bytes, ...]  # the sealing one first
+    detail: Annotated[str, msgspec.Meta(max_length=DETAIL_MAX, pattern=r"^[ -~]*$")]  # for an operator's terminal
+    key_ids: Annotated[tuple[KeyId, ...], msgspec.Meta(max_length=KEYS_MAX)]  # the sealing one first
     persisted: bool  # false: the keys came by file descriptor, a restart forgets the step
 
 
@@ -120,4 +124,5 @@ class KeyDesk:
                 self._key_ring.remove(name)
 
     def _response(self, ok: bool, detail: str) -> KeyResponse:
-        return KeyResponse(self._name, ok, detail[:200], self._key_ring.key_ids, self._key_file is not None)
+        printable = detail.encode("ascii", "backslashreplace").decode()[:DETAIL_MAX]
+        return KeyResponse(self._name, ok, printable, self._key_ring.key_ids, self._key_file is not None)

@@ -13,23 +13,25 @@ __all__ = ["METADATA_BYTES_MAX", "Name", "NodeMetadata", "encode_metadata", "met
 METADATA_BYTES_MAX = 512  # encoded; two alive messages and the envelope stay below 1 400 bytes
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-Purpose = Annotated[str, msgspec.Meta(min_length=1, max_length=16)]
+# Printable ASCII, as all text here ends up in operators' terminals.
+_PRINTABLE = r"^[ -~]*$"
+Purpose = Annotated[str, msgspec.Meta(min_length=1, max_length=16, pattern=_PRINTABLE)]
 # A count of starts, or milliseconds since 1970; the first SWIM incarnation of a process is derived from it.
 ProcessIncarnation = Annotated[int, msgspec.Meta(ge=0, le=2**46 - 1)]
-HostPort = Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
+HostPort = Annotated[str, msgspec.Meta(min_length=1, max_length=96, pattern=_PRINTABLE)]
 
 
 class NodeMetadata(msgspec.Struct, frozen=True, array_like=True):
     """One member's own description; only that member writes it, and each change raises its SWIM incarnation."""
 
     name: Name  # the node's name, unique in the cluster
-    tier: Annotated[str, msgspec.Meta(min_length=1, max_length=16)]  # edge, router, storage
+    tier: Annotated[str, msgspec.Meta(min_length=1, max_length=16, pattern=_PRINTABLE)]  # edge, router, storage
     process_incarnation: ProcessIncarnation  # which start of the process; higher is newer
     addresses: Annotated[dict[Purpose, HostPort], msgspec.Meta(max_length=8)] = {}
-    zone: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    zone: Annotated[str, msgspec.Meta(max_length=32, pattern=_PRINTABLE)] = ""
     weight: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0  # share of placement this node asks for
     load: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # 0 idle, 1 saturated
-    version: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    version: Annotated[str, msgspec.Meta(max_length=32, pattern=_PRINTABLE)] = ""
 
 
 def metadata_bytes(metadata: NodeMetadata) -> int:

@@ -6,6 +6,8 @@ TCP holds the state of every member. Sealing, addressing and replay protection a
 Source: SWIM (2002) section 3.1 (ping, ping-req, ack) and 4.2 (alive, suspect, confirm); nack from Lifeguard (2018).
 """
 
+from functools import lru_cache
+from ipaddress import ip_address
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,6 +16,7 @@ from membership.metadata import METADATA_BYTES_MAX, Name, NodeMetadata, metadata
 
 __all__ = [
     "DATAGRAM_BYTES_MAX",
+    "INCARNATION_MAX",
     "MEMBERS_MAX",
     "Ack",
     "Address",
@@ -40,7 +43,8 @@ MEMBERS_MAX = 1024  # per cluster as gossip sees it; beyond, newcomers are refus
 Address = tuple[str, int]  # numeric host, port
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
-U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+INCARNATION_MAX = 2**63 - 1  # a process starts below 2**62, so that only a holder of the key can come near
+U63 = Annotated[int, msgspec.Meta(ge=0, le=INCARNATION_MAX)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Host = Annotated[str, msgspec.Meta(min_length=2, max_length=45)]  # the longest numeric IPv6 form has 45
 
@@ -145,7 +149,7 @@ def decode_messages(body: bytes) -> list[Message]:
         raise MalformedGossip(str(error)) from None
     for message in messages:
         if type(message) is Alive:
-            _check_metadata(message.metadata)
+            _check(message)
     return messages
 
 
@@ -165,10 +169,22 @@ def decode_records(body: bytes) -> list[MemberRecord]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedGossip(str(error)) from None
     for record in records:
-        _check_metadata(record.alive.metadata)
+        _check(record.alive)
     return records
 
 
-def _check_metadata(metadata: NodeMetadata) -> None:
-    if metadata_bytes(metadata) > METADATA_BYTES_MAX:
+def _check(alive: Alive) -> None:
+    if metadata_bytes(alive.metadata) > METADATA_BYTES_MAX:
         raise MalformedGossip(f"metadata above {METADATA_BYTES_MAX} bytes")
+    if not _is_numeric(alive.host):
+        raise MalformedGossip("host is not a numeric address")
+
+
+@lru_cache(maxsize=2 * MEMBERS_MAX)
+def _is_numeric(host: str) -> bool:
+    """A name here would make each send look it up, in the middle of the event loop."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -12,7 +12,7 @@ from membership.local_health import LocalHealth
 from membership.members import Member, Members, MemberState, MemberView
 from membership.metadata import NodeMetadata
 from membership.outbox import Outbox
-from membership.packets import MEMBERS_MAX, Address, Alive, Dead, MemberRecord, Suspect, encode_message
+from membership.packets import INCARNATION_MAX, MEMBERS_MAX, Address, Alive, Dead, MemberRecord, Suspect, encode_message
 from membership.profiles import Profile
 from membership.suspicion import Suspicion
 from membership.timers import Timers
@@ -43,6 +43,13 @@ class LocalMember:
         """Our own description at the present incarnation."""
         host, port = self.address
         return Alive(self.incarnation, self.session, host, port, self.metadata)
+
+    def raise_incarnation(self, above: int) -> bool:
+        """Go above what was said. Returns false at the ceiling, which only a holder of the key can bring near."""
+        if max(self.incarnation, above) >= INCARNATION_MAX:
+            return False
+        self.incarnation = max(self.incarnation, above) + 1
+        return True
 
     def view(self) -> MemberView:
         """Ourselves as operators see us."""
@@ -207,9 +214,11 @@ class Rumours:
         local = self._local
         if local.silent or local.leaving:
             return
-        local.incarnation = max(local.incarnation, incarnation) + 1
-        self._outbox.counters["refutations"] += 1
-        self._news.add(local.name, encode_message(local.alive))
+        if local.raise_incarnation(incarnation):
+            self._outbox.counters["refutations"] += 1
+            self._news.add(local.name, encode_message(local.alive))
+        else:
+            self._outbox.counters["unrefutable"] += 1
 
     def shift(self, pause_s: float) -> None:
         """Our own process stood still."""

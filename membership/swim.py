@@ -300,8 +300,9 @@ class Swim:
         metadata, self._pending_metadata = self._pending_metadata, None
         if metadata is None or metadata == self._local.metadata or self._local.leaving:
             return
+        if not self._local.raise_incarnation(0):
+            return
         self._local.metadata = metadata
-        self._local.incarnation += 1
         self._news.add(self._local.name, encode_message(self._local.alive))
 
     def _leave(self, now: float) -> None:

@@ -257,6 +257,20 @@ def test_later_release_may_add_fields() -> None:
     assert decode_messages(msgspec.msgpack.encode([[6, "a", 1, "c", "later"]])) == [Suspect("a", 1, "c")]
 
 
+@pytest.mark.parametrize("host", ("localhost", "dead", "10.0.0", "10.0.0.1\n", "::g"))
+def test_host_must_be_numeric(host: str) -> None:
+    """A name would be looked up at every send."""
+    with pytest.raises(MalformedGossip):
+        decode_messages(join_messages([encode_message(Alive(1, 7, host, 1, NodeMetadata("m", "edge", 1)))]))
+
+
+def test_text_is_printable() -> None:
+    """What a member says of itself ends up in operators' terminals."""
+    for metadata in (NodeMetadata("m", "edge", 1, zone="\x1b[2J"), NodeMetadata("m", "ed\nge", 1)):
+        with pytest.raises(MalformedGossip):
+            decode_messages(join_messages([encode_message(Alive(1, 7, "10.0.0.1", 1, metadata))]))
+
+
 def test_metadata_above_512_bytes_is_malformed() -> None:
     """Each field may be within its bound and the whole not."""
     addresses = {f"purpose{number}": "h" * 90 for number in range(8)}

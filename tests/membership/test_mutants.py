@@ -13,14 +13,9 @@ from membership.replay import ReplayWindow
 from membership.rumours import Rumours
 from membership.suspicion import Suspicion
 from membership.swim import Swim
+from tests.membership import test_envelope, test_swim
 from tests.membership.scenarios import detection_s, join_s, short_pauses, slow_members
 from tests.membership.script import Script
-from tests.membership.test_envelope import test_replayed_capture_changes_nothing
-from tests.membership.test_swim import (
-    test_older_process_with_our_name_does_not_silence_us,
-    test_pause_of_our_own_judges_nobody,
-    test_stale_accusation_is_answered_directly,
-)
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -80,17 +75,20 @@ MUTANTS: dict[str, tuple[Patch, Callable[[], None]]] = {
     "no time to refute": (first_suspicion_kills, no_false_death),
     "no confirmations": (nobody_confirms, known_within_12_s),
     "no reconnection": (setting(Swim, "_reconnect", nothing), script("partition")),
-    "no notice of own pauses": (setting(Swim, "_notice_pause", nothing), test_pause_of_our_own_judges_nobody),
+    "no notice of own pauses": (setting(Swim, "_notice_pause", nothing), test_swim.test_pause_of_our_own_judges_nobody),
     "no news": (setting(Dissemination, "add", nothing), lambda: _within(join_s(1, 8), 2.0)),
-    "replays taken": (setting(ReplayWindow, "take", lambda *_: True), test_replayed_capture_changes_nothing),
+    "replays taken": (
+        setting(ReplayWindow, "take", lambda *_: True),
+        test_envelope.test_replayed_capture_changes_nothing,
+    ),
     "no answer to stale accusers": (
         setting(Swim, "_answer_stale", nothing),
-        test_stale_accusation_is_answered_directly,
+        test_swim.test_stale_accusation_is_answered_directly,
     ),
     "no local health": (setting(LocalHealth, "_apply", nothing), script("bad_observer")),
     "own past ignored": (
         setting(Rumours, "_alive_about_us", nothing),
-        test_older_process_with_our_name_does_not_silence_us,
+        test_swim.test_older_process_with_our_name_does_not_silence_us,
     ),
 }
 

@@ -18,7 +18,7 @@ from tests.membership.scenarios import (
     slow_members,
 )
 
-SEEDS = range(int(os.environ.get("SIM_SEEDS", "8")))
+SEEDS = range(int(os.environ.get("SIM_SEEDS", "6")))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -54,13 +54,13 @@ def test_death_is_known_everywhere_within_12_s() -> None:
 
 def test_load_per_member_is_constant() -> None:
     """SWIM section 5: packets per member and second do not grow with N: one ping and one ack each way per period."""
-    rates = {members: quiet_rate(1, members, 15)[0] for members in (3, 10, 30, 100)}
+    rates = {members: quiet_rate(1, members, 10)[0] for members in (3, 10, 100)}
     assert all(1.8 <= rate <= 2.3 for rate in rates.values()), rates
 
 
 def test_dissemination_grows_as_the_logarithm() -> None:
     """SWIM section 5: news needs about log N gossip rounds: a hundred members need a few times what five need."""
-    times = {members: mean(dissemination_s(seed, members) for seed in range(3)) for members in (5, 25, 100)}
+    times = {members: mean(dissemination_s(seed, members) for seed in range(2)) for members in (5, 25, 100)}
     per_log = {members: seconds / log(members + 1) for members, seconds in times.items()}
     assert times[100] < 2.5, times
     assert max(per_log.values()) < 3 * min(per_log.values()), times
@@ -78,7 +78,7 @@ def test_newcomer_is_known_within_two_seconds() -> None:
 
 def test_lifeguard_has_several_times_fewer_false_positives() -> None:
     """Lifeguard section V: slow members accuse healthy ones; local health and confirmations stop most of it."""
-    without = sum(slow_members(seed, SWIM).seen for seed in range(2))
-    with_lifeguard = sum(slow_members(seed, LAN).seen for seed in range(2))
+    without = sum(slow_members(seed, SWIM, seconds=60).seen for seed in range(2))
+    with_lifeguard = sum(slow_members(seed, LAN, seconds=60).seen for seed in range(2))
     assert without >= 20, "the scenario is too mild to show anything"
     assert with_lifeguard * 5 <= without, (with_lifeguard, without)
