@@ -3,7 +3,7 @@
 Small rows are msgpack arrays (msgspec); the queue row, written once per message, is one struct and three byte strings.
 Deadlines are milliseconds of the partition's *served clock*: the time that some primary served this partition, kept in
 its META row. It stands still while nobody serves and knows no wall clock, so an outage or a clock jump expires nothing.
-Source: docs/adr/0006-key-order.md.
+Source: docs/adr/0009-key-order-and-sstables.md.
 """
 
 import struct
