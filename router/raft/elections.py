@@ -89,11 +89,15 @@ class Elections(LeadershipTransfer):
 
     def check_quorum(self) -> None:
         """Step down when no majority was heard for an election timeout, or when our own disk hangs."""
+        if self.disk_stalls() or not self.hears_majority():
+            self.become_follower(self.term, None)
+
+    def hears_majority(self) -> bool:
+        """Whether a majority of voters, ourselves included, answered within the last election timeout."""
         since = self.now - self.config.election_timeout_s
         voters = self.configuration.voters
         heard = sum(1 for peer in voters if peer == self.id or self.progress_of(peer).last_heard >= since)
-        if heard < self.configuration.quorum or self.disk_stalls():
-            self.become_follower(self.term, None)
+        return heard >= self.configuration.quorum
 
     def disk_stalls(self) -> bool:
         """Whether our own disk hangs: the group could commit without us, but we answer nobody.

@@ -5,8 +5,8 @@ from tests.mutants.raft_mutant import Mutant
 
 
 class NoCheckQuorum(RaftCore):
-    def check_quorum(self) -> None:
-        return
+    def hears_majority(self) -> bool:
+        return True
 
 
 MUTANT = Mutant("no_check_quorum", NoCheckQuorum, "liveness", 60)

@@ -76,6 +76,16 @@ class Simulation(SimulatedGroup):
         self.at(self.now + self.rng.expovariate(1 / self.knobs.propose_every_s), self._propose)
         if self.waiting_since is None:
             self.waiting_since = self.now
+            self.at(self.now + self.knobs.election_timeout_s, self._try_again, self.now)
+        self._try()
+
+    def _try_again(self, waiting_since: float) -> None:
+        """A client that was not answered repeats; an idle one must not look like a group without progress."""
+        if self.waiting_since == waiting_since:
+            self.at(self.now + self.knobs.election_timeout_s, self._try_again, waiting_since)
+            self._try()
+
+    def _try(self) -> None:
         leaders = self.leaders()
         if not leaders:
             return

@@ -39,6 +39,7 @@ def test_a_seed_is_one_run() -> None:
 # what they found stands as a script or a test of its own as well.
 REGRESSIONS: list[tuple[Mode, int, str]] = [
     ("liveness", 1182, "the check's fault: an idle client was taken for a group without progress"),
+    ("liveness", 628, "likewise: the client asked a leader whose disk hung and did not repeat"),
 ]
 
 
