@@ -197,10 +197,10 @@ class Nodes:
                     line += data
         if line.endswith(b"\n"):
             node.addresses = json.loads(line)["addresses"]
+            self._changed()  # first: who reads the line below may look up the new process at once
             if node.ready.is_set():
                 self._say(f"{node.plan.name} is ready again")
             node.ready.set()
-            self._changed()
         elif node.process is not None and not self._stopping:
             waited = f"after {READY_TIMEOUT_S:g} s" if scope.cancelled_caught else "and never will be"
             self._say(f"{node.plan.name} is not ready {waited}: killed")
