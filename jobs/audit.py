@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from jobs.file_rules import Replica, content_findings, identity_findings, lineage_findings
 from jobs.files import FileFacts, FileSystem, open_directory
 from jobs.findings import ExitCode, Finding, Severity
-from jobs.spark import SparkUnavailable, open_session, report_stage
+from jobs.spark import SparkUnavailable, close_session, open_session, report_stage
 from wire.ledger import LEDGER_SUFFIXES
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
 
@@ -417,4 +417,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    close_session()
+    sys.exit(code)

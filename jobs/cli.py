@@ -11,7 +11,7 @@ import sys
 import typer
 
 from jobs.findings import ExitCode
-from jobs.spark import unavailable_reason
+from jobs.spark import close_session, unavailable_reason
 
 __all__ = ["app"]
 
@@ -30,7 +30,9 @@ def _run(module: str, context: typer.Context) -> None:
         if reason:
             print(f"stratamq jobs: {reason}", file=sys.stderr)
             raise typer.Exit(ExitCode.COULD_NOT_RUN)
-    raise typer.Exit(int(importlib.import_module(module).main(words)))
+    code = int(importlib.import_module(module).main(words))
+    close_session()
+    raise typer.Exit(code)
 
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)

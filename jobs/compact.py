@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from jobs.files import FileSystem, newest_with_bytes, open_directory
 from jobs.findings import ExitCode, Finding, Severity
 from jobs.selection import Policy, Selected, select
-from jobs.spark import SparkUnavailable, open_session, report_stage
+from jobs.spark import SparkUnavailable, close_session, open_session, report_stage
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, ManifestExists, next_manifest
 from wire.sstable import RowKind
 
@@ -210,15 +210,16 @@ class _Compaction:
     def _merge(self, folder: str) -> Counts:
         from jobs import merge
 
-        self.spark.conf.set("spark.sql.adaptive.enabled", "false")  # it would coalesce partitions into one file
         rows = self._rows()
         complete = [s.partition for s in self.selected if s.complete]
         partitions = [s.partition for s in self.selected]
+        sessions = self._finished_sessions(rows, complete)
         kept, observation = merge.merge_rows(
             rows.transform(merge.one_partition_each, partitions, self.manifest.ring.partitions)
             .transform(merge.with_rank)
-            .transform(merge.with_fate, complete, self.now_ms, self._finished_sessions(rows, complete))
+            .transform(merge.with_fate, complete, self.now_ms, sessions)
         )
+        self.spark.conf.set("spark.sql.adaptive.enabled", "false")  # it would coalesce partitions into one file
         (
             kept.write.option("compression", "zstd")
             .option("parquet.compression.codec.zstd.level", "1")
@@ -228,6 +229,9 @@ class _Compaction:
             .mode("errorifexists")
             .parquet(self.target.uri(folder))
         )
+        self.spark.conf.set("spark.sql.adaptive.enabled", "true")
+        if sessions is not None:
+            sessions.unpersist()
         return merge.counts_of(observation.get)
 
     def _finished_sessions(self, rows: DataFrame, complete: Sequence[int]) -> DataFrame | None:
@@ -486,4 +490,6 @@ def _summary(result: CompactResult) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    close_session()
+    sys.exit(code)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.files import FileSystem, open_directory
 from jobs.findings import FINDING_SCHEMA, ExitCode
 from jobs.report_page import page
+from jobs.spark import close_session
 from wire.manifest import Manifest, ManifestDamaged, decode_manifest, manifest_name
 
 if TYPE_CHECKING:
@@ -101,4 +102,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    close_session()
+    sys.exit(code)

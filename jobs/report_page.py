@@ -32,7 +32,7 @@ h1 { font-size:1.5rem; margin:0; } h2 { font-size:1.05rem; margin:2rem 0 .6rem; 
 .dim { color:var(--dim); } .bad { color:var(--bad); } .good { color:var(--good); } .warn { color:var(--warn); }
 .tiles { display:flex; flex-wrap:wrap; gap:.8rem; margin:1rem 0; } .tile { border:1px solid var(--line);
   border-radius:8px; padding:.6rem 1rem; min-width:7rem; } .tile b { display:block; font-size:1.4rem; }
-.tile.bad { border-color:var(--bad); } .plots { display:grid; grid-template-columns:repeat(auto-fit,minmax(420px,1fr));
+.tile.bad { border-color:var(--bad); } .plots { display:grid; grid-template-columns:repeat(auto-fit,minmax(540px,1fr));
   gap:0 2.5rem; } svg { width:100%; height:auto; } svg text { fill:var(--ink); font-size:12px; }
 svg .dim { fill:var(--dim); } .now { fill:var(--now); } .before { fill:var(--before); } .red { fill:var(--bad); }
 .wide { overflow-x:auto; } table { border-collapse:collapse; width:100%; font-size:13px; } th, td { text-align:left;

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkUnavailable", "open_session", "report_stage", "unavailable_reason"]
+__all__ = ["SparkUnavailable", "close_session", "open_session", "report_stage", "unavailable_reason"]
 
 _DRIVER_MEMORY_MB_MAX = 6144  # of a local session; merges spill to disk, more only helps very wide audits
 
@@ -77,6 +77,16 @@ def open_session(
     session = builder.getOrCreate()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
+
+
+def close_session() -> None:
+    """Stop the session of this process, if there is one: left to the exit, a cluster takes it for a failure."""
+    if "pyspark" in sys.modules:
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            session.stop()
 
 
 def _default_memory_mb() -> int:
