@@ -111,7 +111,7 @@ class Edge:
         self.asked: dict[int, tuple[int, Any]] = {}  # request -> partition, message
         self.tags = itertools.count(1)
         self.requests = itertools.count(1)
-        self.primaries: dict[int, tuple[int, str]] = {}
+        self.primaries: dict[int, tuple[int, str, int]] = {}
         self.acked: dict[int, int] = {}  # tag -> reason code
 
     # --- sending
@@ -155,8 +155,9 @@ class Edge:
     def map_moved(self) -> None:
         """Send again, in order, what a partition of another epoch has not answered; messages to a new primary only."""
         for number, placement in enumerate(self.cluster.machine.map.partitions):
-            now = (placement.epoch, placement.primary)
-            before = self.primaries.get(number, (0, ""))
+            node = self.cluster.machine.map.nodes.get(placement.primary)
+            now = (placement.epoch, placement.primary, node.incarnation if node is not None else 0)
+            before = self.primaries.get(number, (0, "", 0))
             if now == before or not placement.primary:
                 continue
             self.primaries[number] = now
@@ -165,7 +166,7 @@ class Edge:
                     message.partition_epoch = placement.epoch
                     self.asked[request] = (partition, message)
                     self._send(number, FrameKind.CONTROL, encode_control(message))
-            if now[1] != before[1]:
+            if now[1:] != before[1:]:
                 for partition, publish in list(self.unfinished.values()):
                     if partition == number:
                         publish.repeat = True
@@ -368,13 +369,13 @@ class Node:
         while self.syncing:
             number, ticket = self.syncing.popleft()
             ticket.run()
+            self.store.acked(ticket.commit_no)
             self.events.append(Synced(number))
         newest = 0
         while self.submitted:
             newest, writes = self.submitted.popleft()
-            commit_no = self.store.write(writes)
+            self.store.write(writes)
         if newest:
-            self.store.acked(commit_no)
             self.syncing.append((newest, self.store.begin_sync()))
 
     @property
@@ -409,6 +410,7 @@ class Cluster:
         self.links: dict[tuple[str, str], deque[Frame]] = {}
         self.cuts: set[frozenset[str]] = set()
         self.acknowledged: dict[str, int] = {}
+        self.shortened = 0
         self.silent: set[str] = set()  # nodes whose map frames are held back
         self.added: list[AddRoutes] = []
         self.routes_answered = True
@@ -449,6 +451,7 @@ class Cluster:
         try:
             node = Node(self, name, disk, incarnation, whole=whole)
         except StoreShort:
+            self.shortened += 1
             disk.wipe()
             node = Node(self, name, disk, incarnation, whole=False)
         self.nodes[name] = node
