@@ -25,13 +25,14 @@ _AS_GIVEN = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opt
 
 def _run(module: str, context: typer.Context) -> None:
     words = list(context.args)
-    if not {"--help", "-h"} & set(words):
-        reason = unavailable_reason()
-        if reason:
-            print(f"stratamq jobs: {reason}", file=sys.stderr)
-            raise typer.Exit(ExitCode.COULD_NOT_RUN)
+    run = {"--help", "-h"}.isdisjoint(words)
+    reason = unavailable_reason() if run else ""
+    if reason:
+        print(f"stratamq jobs: {reason}", file=sys.stderr)
+        raise typer.Exit(ExitCode.COULD_NOT_RUN)
     code = int(importlib.import_module(module).main(words))
-    close_session()
+    if run:
+        close_session()
     raise typer.Exit(code)
 
 
