@@ -97,12 +97,7 @@ class PeerTable:
             peer = self._peer_of(key)
             dialled = conn.owner if isinstance(conn.owner, Dialled) else None
             if dialled is None:
-                if peer.conn is not None:
-                    older = peer.conn
-                    older.peer = None
-                    peer.conn = None
-                    peer.link.disconnected()
-                    self._hot.close(older, linger=False)
+                self._hot.unbind_link(peer)
                 self._hot.write(conn, encode_hello(self.identity, key.incarnation, peer.link.taken))
             elif peer.link.taken != (dialled.taken if dialled.incarnation == key.incarnation else 0):
                 raise LinkError("another connection moved the link meanwhile")

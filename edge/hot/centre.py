@@ -373,6 +373,15 @@ class Hot(HotState):
         self.peers.append(peer)
         return peer
 
+    def unbind_link(self, peer: Peer) -> None:
+        """A newer connection to the same life is about to be bound: end the older one before TAKEN is told."""
+        older = peer.conn
+        if older is not None:
+            older.peer = None
+            peer.conn = None
+            peer.link.disconnected()
+            self.close(older, linger=False)
+
     def bind_link(self, conn: Conn, peer: Peer, peer_taken: int) -> None:
         """HELLOs were exchanged on ``conn``: frames not taken are sent again, an older connection is closed.
 

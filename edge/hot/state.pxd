@@ -62,7 +62,7 @@ cdef class Conn:
     cdef int why
     cdef readonly Peer peer
     # the loop's
-    cdef object tls
+    cdef readonly object tls
     cdef object filter
     cdef object options
     cdef unsigned int armed
@@ -136,7 +136,7 @@ cdef class Message:
     cdef readonly int reason_code
     cdef readonly Conn conn
     cdef readonly int packet_identifier
-    cdef bint done
+    cdef public bint done
     cdef bint sent
     cdef bint counted
     cdef object on_done
@@ -173,7 +173,7 @@ cdef class Peer:
     cdef bint full
     cdef list waiters
     cdef object blocked
-    cdef bint listed
+    cdef public bint listed
 
 
 cdef class Packet:
@@ -237,7 +237,7 @@ cdef class HotState:
     cdef list peers
     cdef list busy_peers
     cdef int full_peers
-    cdef list primaries
+    cdef readonly list primaries
     cdef long long primaries_version
     cdef list outboxes
     cdef list pumping
