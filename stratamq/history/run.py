@@ -132,6 +132,8 @@ class Run:
             if subscribed:
                 self._ready[client].set()
             await client.wait_ended()
+            if not client.options.expiry_in_force_s:  # the session ended with the connection
+                self._abandon_client(client.client_id)
 
     # Deliveries on their way
 
@@ -148,7 +150,11 @@ class Run:
         if qos and receivers:
             self._expected[payload] = set(receivers)
             self._delivered[payload] = trio.Event()
-        pending = await client.publish(topic, payload, qos, retain)
+        try:
+            pending = await client.publish(topic, payload, qos, retain)
+        except trio.Cancelled:  # while it waited for room: it was never sent
+            self.abandon(payload)
+            raise
         if qos:
             self.nursery.start_soon(self._unless_accepted, pending, payload)
         return pending
@@ -161,15 +167,22 @@ class Run:
                 await event.wait()
         return event is None or event.is_set()
 
-    def _forget(self, payload: str) -> None:
+    def abandon(self, payload: str) -> None:
+        """Wait for a message no longer: it arrived, or nobody can be sure that it will."""
         self._expected.pop(payload, None)
         event = self._delivered.pop(payload, None)
         if event is not None:
             event.set()
 
+    def _abandon_client(self, client_id: str) -> None:
+        for payload, outstanding in list(self._expected.items()):
+            outstanding.discard(client_id)
+            if not outstanding:
+                self.abandon(payload)
+
     async def _unless_accepted(self, pending: PendingOperation, payload: str) -> None:
         if await pending.outcome() is not Phase.OK:
-            self._forget(payload)
+            self.abandon(payload)
 
     def watch_retained(self, client: RecordingClient, callback: Callable[[str, str], None] | None) -> None:
         """Call back with (topic, payload identifier) of messages that come with RETAIN set."""
@@ -199,7 +212,7 @@ class Run:
         if outstanding is not None:
             outstanding.discard(client.client_id)
             if not outstanding:
-                self._forget(payload)
+                self.abandon(payload)
         if retain and (callback := self._on_retained.get(client)):
             callback(topic, payload)
 

@@ -115,19 +115,31 @@ def subscriptions_by_client(history: History) -> dict[str, list[Subscription]]:
     for operation in history.of_kind(Kind.UNSUBSCRIBE):
         unsubscribes[operation.invoke.client_id, operation.invoke.topic_filter].append(operation)
     found: dict[str, list[Subscription]] = defaultdict(list)
+    to_qos_0: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+    for operation in history.of_kind(Kind.SUBSCRIBE):
+        if operation.may_have_happened and _granted_qos(operation) == 0:
+            to_qos_0[operation.invoke.client_id, operation.invoke.topic_filter].append(operation)
     for operation in history.of_kind(Kind.SUBSCRIBE):
         if operation.may_have_happened:
-            invoke = operation.invoke
-            ends = unsubscribes[invoke.client_id, invoke.topic_filter]
-            found[invoke.client_id].append(_subscription(history, operation, ends))
+            key = operation.invoke.client_id, operation.invoke.topic_filter
+            found[key[0]].append(_subscription(history, operation, unsubscribes[key], to_qos_0[key]))
     return dict(found)
 
 
-def _subscription(history: History, subscribe: Operation, unsubscribes: list[Operation]) -> Subscription:
+def _granted_qos(subscribe: Operation) -> int:
+    completion = subscribe.completion
+    return completion.qos if subscribe.ok and completion is not None else subscribe.invoke.qos
+
+
+def _subscription(
+    history: History, subscribe: Operation, unsubscribes: list[Operation], to_qos_0: list[Operation]
+) -> Subscription:
     invoke = subscribe.invoke
     connections = history.connections_of.get(invoke.client_id, [])
     own = history.connections.get(invoke.connection)
     sure_ends, maybe_ends = _session_ends(history, own, connections, subscribe)
+    # The same filter again replaces the subscription [MQTT-3.8.4-3]; at QoS 0 messages may be lost from then on.
+    sure_ends += [again.started_ns for again in to_qos_0 if again.started_ns > subscribe.started_ns]
     for unsubscribe in unsubscribes:
         if unsubscribe.ended_ns >= subscribe.started_ns and unsubscribe.may_have_happened:
             sure_ends.append(unsubscribe.started_ns)
@@ -138,13 +150,11 @@ def _subscription(history: History, subscribe: Operation, unsubscribes: list[Ope
         if unsubscribe.ok and unsubscribe.started_ns >= known_from_ns:
             maybe_ends.append(unsubscribe.ended_ns)
     share_name, topic_filter = _split_share(invoke.topic_filter)
-    completion = subscribe.completion
-    granted = completion.qos if subscribe.ok and completion is not None else invoke.qos
     return Subscription(
         client_id=invoke.client_id,
         topic_filter=topic_filter,
         share_name=share_name,
-        granted_qos=granted,
+        granted_qos=_granted_qos(subscribe),
         durable=own is not None and own.durable,
         subscribe=subscribe,
         sure_from_ns=subscribe.ended_ns if subscribe.ok else FOREVER_NS,

@@ -63,12 +63,14 @@ class RoutesWorkload(Workload):
             subscribing = subscriber.subscribe(topic_filter, 1)
             if subscribing is None or await subscribing.outcome() is not Phase.OK:
                 return True
-        ephemeral = subscriber.options.expiry_in_force_s == 0
+        connection = subscriber.connection
         for number in range(rng.randint(1, 3)):
-            await self.run.publish(publisher, topic, f"{name}-{number}", rng.choice((1, 2)), {subscriber.client_id})
+            stays = subscriber.connected and subscriber.connection == connection
+            receivers = {subscriber.client_id} if stays or subscriber.options.expiry_in_force_s else set[str]()
+            await self.run.publish(publisher, topic, f"{name}-{number}", rng.choice((1, 2)), receivers)
         for earlier in range(number + 1):
             if not await self.run.delivered(f"{name}-{earlier}", PATIENCE_S):
-                return ephemeral and not subscriber.connected
+                return False
         unsubscribing = subscriber.unsubscribe(topic_filter)
         if unsubscribing is not None and await unsubscribing.outcome() is Phase.OK:
             await self.run.publish(other, topic, f"{name}-after", 1, set())

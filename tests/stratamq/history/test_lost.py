@@ -91,6 +91,20 @@ def test_a_clean_start_or_an_unsubscribe_ends_the_claim() -> None:
     assert script.found() == {}
 
 
+def test_the_same_filter_at_qos_0_ends_the_claim_until_it_is_raised_again() -> None:
+    """A SUBSCRIBE replaces the subscription to the same filter [MQTT-3.8.4-3]."""
+    script = subscribed()
+    script.subscribe("sub", "a/+", qos=2)
+    script.subscribe("sub", "a/+", qos=0)
+    script.publish("pub", "a/b", "m1")
+    script.quiet()
+    assert script.found() == {}
+    script.subscribe("sub", "a/+", qos=1)
+    script.publish("pub", "a/b", "m2")
+    script.quiet()
+    assert script.found() == {"lost": 1}
+
+
 def test_an_expired_session_ends_the_claim() -> None:
     script = Script()
     script.connect("sub", session_expiry_interval_s=1)
