@@ -531,6 +531,7 @@ class Loop:
             options = conn.options
             conn.options = None
             plain = socket.socket(fileno=conn.fd)
+            plain.setblocking(False)  # the object's own idea of it, or OpenSSL waits
             server = options.server_hostname is None
             try:
                 conn.tls = options.tls.wrap_socket(

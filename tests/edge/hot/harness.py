@@ -63,10 +63,10 @@ def subscribe(topic_filter: bytes, options: int = 0, version: int = 4, identifie
 
 def split(data: bytes) -> list[bytes]:
     """Cut an output into packets."""
-    packets = []
-    while data:
+    packets, start = [], 0
+    while start < len(data):
         length = shift = 0
-        at = 1
+        at = start + 1
         while True:
             byte = data[at]
             length |= (byte & 0x7F) << shift
@@ -75,8 +75,8 @@ def split(data: bytes) -> list[bytes]:
             if byte < 0x80:
                 break
         assert len(data) >= at + length, "output ends inside a packet"
-        packets.append(data[: at + length])
-        data = data[at + length :]
+        packets.append(data[start : at + length])
+        start = at + length
     return packets
 
 

@@ -1,0 +1,195 @@
+"""Backpressure and bounds: nobody makes the broker keep more than it said, and nothing is lost while it can wait."""
+
+import random
+from typing import Any
+
+from tests.edge.hot.harness import Broker, Node, ack, publish
+from wire.batches import PublishRun, encode_run
+from wire.frames import FrameKind
+
+PACKET = publish(b"t", bytes(1000))
+LIMITS = {"output_high_bytes": 20_000, "output_low_bytes": 5_000, "lag_after_ns": 100_000_000}
+
+
+def test_publisher_waits_for_a_full_subscriber_and_nothing_is_lost(hot: Any) -> None:
+    broker = Broker(hot, **LIMITS)
+    sub, pub = broker.subscriber(b"t"), broker.client()
+    sent = 0
+    while not pub.parked:
+        broker.send(pub, PACKET * 5)
+        sent += 5
+    assert 20 <= sent <= 30
+    broker.send(pub, PACKET * 100)  # what was on its way
+    assert broker.hot.output_bytes(sub) < 30_000
+    got = b""
+    while data := broker.hot.take_output(sub, 4_000):
+        got += data
+        broker.round()
+    assert got == PACKET * (sent + 100)
+    assert not pub.parked
+    assert broker.hot.counters()["dropped_slow"] == 0
+
+
+def test_dead_subscriber_stops_a_publisher_only_for_a_while(hot: Any) -> None:
+    broker = Broker(hot, **LIMITS)
+    dead, alive, pub = broker.subscriber(b"t"), broker.subscriber(b"t"), broker.client()
+    broker.send(pub, PACKET * 40)
+    broker.raw(alive)
+    assert pub.parked
+    broker.now_ns += 99_000_000
+    broker.round()
+    assert pub.parked
+    broker.now_ns += 2_000_000
+    broker.round()
+    assert not pub.parked
+    broker.raw(alive)
+    broker.send(pub, PACKET * 15)
+    assert broker.raw(alive) == PACKET * 15
+    assert not pub.parked
+    assert broker.hot.counters()["dropped_slow"] == 15
+    broker.raw(dead)
+    broker.round()
+    broker.send(pub, PACKET)
+    assert broker.raw(dead) == PACKET
+
+
+def test_link_is_read_on_and_the_slow_subscriber_loses(hot: Any) -> None:
+    broker = Broker(hot, **LIMITS)
+    edge = Node(broker, 2, "edge")
+    sub = broker.subscriber(b"t")
+    for _ in range(30):
+        edge.send(FrameKind.PUBLISH, encode_run(PublishRun(4, b"t", PACKET * 4)))
+    assert not edge.conn.parked
+    assert broker.hot.output_bytes(sub) <= 26_000
+    assert broker.hot.counters()["dropped_slow"] > 0
+
+
+def test_client_that_reads_no_answers_is_not_read(hot: Any) -> None:
+    broker = Broker(hot, **LIMITS)
+    pub = broker.client()
+    for _ in range(200):
+        if pub.parked:
+            break
+        broker.send(pub, b"\xc0\x00" * 500 + ack(0x62, 3) * 100)
+    assert pub.parked
+    assert broker.hot.output_bytes(pub) < 22_000
+    broker.raw(pub)
+    broker.round()
+    assert not pub.parked
+
+
+def test_round_is_cut_and_goes_on_in_order(hot: Any) -> None:
+    broker = Broker(hot, round_bytes_max=50_000)
+    subs = [broker.subscriber(b"t", i % 2) for i in range(20)]
+    pub = broker.client()
+    data = b"".join(publish(b"t", b"%4d" % i + bytes(200), i % 2, 1 + i) for i in range(100))
+    broker.send(pub, data)
+    rounds = 0
+    got: list[bytes] = [b""] * 20
+    while True:
+        for i, sub in enumerate(subs):
+            out = broker.raw(sub)
+            assert len(out) < 60_000
+            got[i] += out
+            for packet in range(1, 101):
+                broker.hot.feed(sub, ack(0x40, packet))
+        if not broker.hot.wants_round():
+            break
+        rounds += 1
+        broker.round()
+    assert rounds >= 5
+    for i, out in enumerate(got):
+        numbers = [int(out[at : at + 4]) for at in _payloads(out)]
+        assert numbers == list(range(100)), i
+
+
+def _payloads(out: bytes) -> list[int]:
+    found, at = [], 0
+    while at < len(out):
+        qos = out[at] >> 1 & 3
+        length = (out[at + 1] & 0x7F) | out[at + 2] << 7
+        found.append(at + 3 + 3 + (2 if qos else 0))
+        at += 3 + length
+    return found
+
+
+def test_route_cache_is_bounded(hot: Any) -> None:
+    broker = Broker(hot, routes_max=50)
+    sub, pub = broker.subscriber(b"#"), broker.client()
+    for i in range(200):
+        broker.send(pub, publish(b"t%d" % i, b""))
+    assert broker.hot.counters()["routes"] == 50
+    assert len(broker.take(sub)) == 200
+
+
+def test_qos2_without_pubrel_is_bounded_in_v3(hot: Any) -> None:
+    broker = Broker(hot, received_max=10)
+    pub = broker.client()
+    for i in range(1, 12):
+        broker.send(pub, publish(b"t", b"", 2, i))
+    assert broker.handler.errors == [(pub, 0x93)]
+
+
+def test_unauthenticated_bytes_are_bounded(hot: Any) -> None:
+    broker = Broker(hot)
+    conn = broker.attach(packet_bytes_max=1000)
+    broker.send(conn, b"\x10\xff\xff\xff\x7f")  # 256 MiB declared
+    assert broker.handler.errors == [(conn, 0x95)]
+
+
+def test_silent_clients_are_reported_once(hot: Any) -> None:
+    """[MQTT-3.1.2-22]: one and a half times the keep-alive; any packet counts as life."""
+    broker = Broker(hot)
+    broker.handler.session_options = {}
+    waiting = broker.attach(connect_timeout_ns=5_000_000_000)
+    conn = broker.attach()
+    broker.send(conn, b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x0a\x00\x01c")
+    for seconds, errors in ((4, 0), (2, 1), (5, 1)):
+        broker.now_ns += seconds * 1_000_000_000
+        broker.hot.sweep(broker.now_ns)
+        assert len(broker.handler.errors) == errors
+    assert broker.handler.errors[0] == (waiting, 0x80)
+    broker.send(conn, b"\xc0\x00")
+    broker.now_ns += 15_000_000_000
+    broker.hot.sweep(broker.now_ns)
+    assert not conn.closed
+    broker.now_ns += 1_000_000
+    broker.hot.sweep(broker.now_ns)
+    assert broker.handler.errors[1] == (conn, 0x8D)
+
+
+def test_closing_inside_any_call_is_safe(hot: Any) -> None:
+    """A random mix of everything with connections that vanish keeps the books straight."""
+    rng = random.Random(5)
+    broker = Broker(hot, **LIMITS)
+    edge = Node(broker, 2, "edge")
+    store = Node(broker, 3, "storage")
+    for partition in range(4):
+        broker.hot.set_primary(partition, store.peer)
+    broker.route_to(edges=(edge.peer,), partitions=(1, 2))
+    conns: list[Any] = []
+    for step in range(600 if hot.compiled else 300):
+        action = rng.random()
+        if action < 0.15 or len(conns) < 3:
+            conns.append(broker.subscriber(rng.choice([b"t", b"#", b"u/+"]), rng.randrange(3), rng.choice([4, 5])))
+        elif action < 0.2:
+            conn = conns.pop(rng.randrange(len(conns)))
+            if rng.random() < 0.5:
+                broker.hot.close(conn, b"\xe0\x00")
+            else:
+                broker.hot.end_of_file(conn)
+        elif action < 0.9:
+            conn = rng.choice(conns)
+            qos = rng.randrange(3)
+            packet = publish(rng.choice([b"t", b"u/x"]), bytes(rng.randrange(300)), qos, step + 1, conn.version)
+            broker.send(conn, packet * (1 if qos else 3) + (ack(0x62, step + 1) if qos == 2 else b""))
+        else:
+            for node in (edge, store):
+                node.take()
+                node.tell()
+            for conn in conns:
+                broker.raw(conn)
+        conns = [conn for conn in conns if not conn.closed]
+    broker.round()
+    assert broker.hot.counters()["connections"] == len(conns) + 2
+    assert broker.hot.counters()["output_high"] <= len(conns)

@@ -1,0 +1,236 @@
+"""The loop on real sockets: both ways to live with trio, TLS, closing, a client that does not read."""
+
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from bench.toy_broker import ToyHandler
+from edge.hot.host import LoopFailed, host, trio_epoll_fd
+from tests.edge.hot.harness import connect, publish, split, subscribe
+
+FOREVER = 1 << 62
+
+
+class Edge:
+    """A listening toy broker."""
+
+    def __init__(self, hot: Any, trio_fd: int, tls: ssl.SSLContext | None = None, **limits: Any) -> None:
+        self.modules = hot
+        self.handler = ToyHandler(hot)
+        self.hot = hot.centre.Hot(self.handler, 1, hot.options.HotLimits(**limits))
+        self.handler.hot = self.hot
+        self.hot.set_lease(FOREVER)
+        self.loop = hot.loop.Loop(self.hot, trio_fd)
+        options = hot.options.ConnOptions(tls=tls)
+        self.handler.attach = lambda _, fd: self.hot.attach(fd, 0, options, hot.loop.boot_ns())
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.loop.listen(self.listener, None)
+        self.port = self.listener.getsockname()[1]
+
+
+@asynccontextmanager
+async def running(hot: Any, nested: bool = False, **options: Any) -> AsyncIterator[Edge]:
+    trio_fd = -1 if nested else trio_epoll_fd()
+    edge = Edge(hot, trio_fd, **options)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(host, edge.loop, trio_fd)
+        try:
+            yield edge
+        finally:
+            nursery.cancel_scope.cancel()
+    edge.loop.close()
+    edge.listener.close()
+
+
+class Client:
+    """An MQTT client on a trio stream, packet by packet."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.data = b""
+
+    async def send(self, data: bytes) -> None:
+        await self.stream.send_all(data)
+
+    async def packets(self, count: int) -> list[bytes]:
+        with trio.fail_after(10):
+            while True:
+                try:
+                    found = split(self.data)
+                except (AssertionError, IndexError):
+                    found = []
+                if len(found) >= count:
+                    self.data = b"".join(found[count:])
+                    return found[:count]
+                more = await self.stream.receive_some(65_536)
+                assert more, "closed"
+                self.data += more
+
+
+async def client(edge: Edge, context: ssl.SSLContext | None = None) -> Client:
+    stream: trio.abc.Stream = await trio.open_tcp_stream("127.0.0.1", edge.port)
+    if context is not None:
+        stream = trio.SSLStream(stream, context, server_hostname="localhost")
+    it = Client(stream)
+    await it.send(connect())
+    assert (await it.packets(1))[0][0] == 0x20
+    return it
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    command += f" -addext subjectAltName=DNS:localhost -keyout {folder}/key.pem -out {folder}/cert.pem"
+    subprocess.run(command.split(), check=True, capture_output=True)
+    return folder
+
+
+async def exchange(connected: Callable[[], Any]) -> None:
+    sub, pub = await connected(), await connected()
+    await sub.send(subscribe(b"t", 1))
+    await sub.packets(1)
+    data = [publish(b"t", b"%d" % i) for i in range(200)]
+    await pub.send(b"".join(data))
+    assert await sub.packets(200) == data
+    await pub.send(publish(b"t", bytes(300_000), 1, 7))
+    assert await pub.packets(1) == [b"\x40\x02\x00\x07"]
+    assert await sub.packets(1) == [publish(b"t", bytes(300_000), 1, 1)]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+async def test_exchange(hot: Any, nested: bool) -> None:
+    async with running(hot, nested) as edge:
+        await exchange(lambda: client(edge))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+async def test_exchange_under_tls(hot: Any, nested: bool, certificates: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
+    trusting = ssl.create_default_context(cafile=str(certificates / "cert.pem"))
+    async with running(hot, nested, tls=context) as edge:
+        await exchange(lambda: client(edge, trusting))
+
+
+async def test_a_plain_client_on_a_tls_port_is_dropped(hot: Any, certificates: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
+    async with running(hot, tls=context) as edge:
+        stream = await trio.open_tcp_stream("127.0.0.1", edge.port)
+        await stream.send_all(connect())
+        with trio.fail_after(5), pytest.raises((trio.BrokenResourceError, EOFError)):
+            while await stream.receive_some(1000):
+                pass
+            raise EOFError
+        assert edge.hot.counters()["tls_failed"] == 1
+
+
+async def test_trio_goes_on_beside_the_loop(hot: Any) -> None:
+    """Timers, other tasks and thread results are not held up by a loop that has nothing to do."""
+    async with running(hot):
+        start = trio.current_time()
+        for _ in range(5):
+            await trio.sleep(0.01)
+        assert await trio.to_thread.run_sync(lambda: 7) == 7
+        assert trio.current_time() - start < 2
+        event = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(event.wait)
+            event.set()
+
+
+async def test_work_that_a_handler_schedules_wakes_trio(hot: Any) -> None:
+    async with running(hot) as edge:
+        woken = trio.Event()
+        real = edge.handler.closed
+
+        def closed(conn: Any, why: int) -> None:
+            real(conn, why)
+            woken.set()
+            edge.loop.kick()
+
+        edge.handler.closed = closed  # type: ignore[method-assign]
+        it = await client(edge)
+        await it.stream.aclose()
+        with trio.fail_after(5):
+            await woken.wait()
+
+
+async def test_last_packet_arrives_although_the_client_goes_on_sending(hot: Any) -> None:
+    """[MQTT-4.13.1-1]: half-close, no reset with unread bytes."""
+    async with running(hot) as edge:
+        it = await client(edge)
+
+        def refuse(conn: Any, reason_code: int) -> None:
+            edge.hot.close(conn, b"\xe0\x01" + bytes([reason_code]))
+
+        edge.handler.error = refuse  # type: ignore[method-assign]
+        await it.send(b"\x36\x05\x00\x01t\x00\x01" + publish(b"t", bytes(100_000)))
+        assert await it.packets(1) == [b"\xe0\x01\x81"]
+        with trio.fail_after(5):
+            assert await it.stream.receive_some(10) == b""
+        await it.stream.aclose()
+
+
+async def test_subscriber_that_does_not_read_gets_everything_later(hot: Any) -> None:
+    async with running(hot, lag_after_ns=20_000_000_000) as edge:
+        sub, pub = await client(edge), await client(edge)
+        await sub.send(subscribe(b"t"))
+        await sub.packets(1)
+        packet = publish(b"t", bytes(10_000))
+        total = 1200
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pub.send, packet * total)
+            with trio.fail_after(10):
+                while edge.hot.counters()["parked_slow"] == 0:
+                    await trio.sleep(0.01)
+            got = bytearray()
+            with trio.fail_after(20):
+                while len(got) < len(packet) * total:
+                    got += await sub.stream.receive_some(1 << 20)
+            assert got == packet * total
+        assert edge.hot.counters()["dropped_slow"] == 0
+
+
+async def test_connections_leave_nothing_behind(hot: Any) -> None:
+    async with running(hot) as edge:
+        for _ in range(20):
+            it = await client(edge)
+            await it.stream.aclose()
+        with trio.fail_after(5):
+            while edge.hot.counters()["connections"]:
+                await trio.sleep(0.01)
+
+
+async def test_a_failing_loop_is_told_not_swallowed(hot: Any) -> None:
+    def explode(conn: Any, first_byte: int, body: bytes) -> None:
+        raise RuntimeError("a bug", conn, first_byte, body)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with running(hot) as edge:
+            edge.handler.packet = explode  # type: ignore[method-assign]
+            with trio.fail_after(5):
+                await client(edge)
+    assert caught.group_contains(LoopFailed, depth=1)
+
+
+def test_trio_epoll_is_reachable_in_the_supported_version() -> None:
+    async def main() -> int:
+        return trio_epoll_fd()
+
+    assert trio.run(main) >= 0
+
+
+def test_under_a_mock_clock_the_loop_is_nested() -> None:
+    async def main() -> int:
+        return trio_epoll_fd()
+
+    assert trio.run(main, clock=trio.testing.MockClock()) == -1
