@@ -164,7 +164,7 @@ class Partition:
             return []
         meta = self.meta
         pieces = _pieces(self.writes)
-        meta.partition_epoch = self.epoch
+        previous_epoch, meta.partition_epoch = meta.partition_epoch, self.epoch
         served_ms = self.served_ms  # whole milliseconds are saved, the rest runs on
         self._running_since += (served_ms - meta.served_ms) / 1000
         meta.served_ms = served_ms
@@ -175,7 +175,8 @@ class Partition:
         for op_index, writes in enumerate(pieces, meta.op_index - len(pieces) + 1):
             rows.extend(writes)
             if self.settings.keep_log or self.replicas:
-                row = LogRow(self.epoch, op_index, writes, op_index == meta.op_index)
+                row = LogRow(self.epoch, op_index, writes, previous_epoch, op_index == meta.op_index)
+                previous_epoch = self.epoch
                 rows.append((keys.log_key(self.number, op_index), pack(row)))
             else:
                 self.local.log_start = op_index + 1

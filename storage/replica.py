@@ -165,7 +165,7 @@ class Replica:
         previous = message.previous_index
         if previous > self.log_end:
             return AppendAck(self.number, self.epoch, False, self.log_end, self._epoch_at(self.log_end))
-        if previous < self.local.log_start and previous != self.applied and (previous or self.local.log_start > 1):
+        if previous < self.local.log_start - 1:
             if not message.rows:
                 return self._transfer_answer()  # what was applied here is not in the primary's log
             return AppendAck(self.number, self.epoch, False, self.applied, self.applied_epoch)
@@ -184,7 +184,13 @@ class Replica:
         if index in self._tail:
             return self._tail[index].partition_epoch
         value = self._get(keys.log_key(self.number, index))
-        return unpack(LogRow, value).partition_epoch if value is not None else 0
+        if value is not None:
+            return unpack(LogRow, value).partition_epoch
+        following = self._tail.get(index + 1)
+        if following is None:
+            value = self._get(keys.log_key(self.number, index + 1))
+            following = unpack(LogRow, value) if value is not None else None
+        return following.previous_epoch if following is not None else 0
 
     def _cut(self, index: int) -> bool:
         """Cut the log from this operation on; False if that was applied already."""

@@ -77,7 +77,7 @@ class _Backup:
         self.previous = previous  # everything up to here was sent
         self.acked = 0
         self.whole = in_sync
-        self.broken = False  # in sync, and yet it applied what is not shared: drop it before its copy is replaced
+        self.broken = False  # counted, and yet it applied what is not shared: drop it before its copy is replaced
         self.owed_from = now  # since when it owes an answer, if it does
         self.sent_at = float("-inf")
         self.answered_at = now
@@ -210,7 +210,10 @@ class Replication:
         if op_index == core.meta.op_index:
             return core.meta.partition_epoch
         value = core.get(keys.log_key(core.number, op_index))
-        return unpack(LogRow, value).partition_epoch if value is not None else 0
+        if value is not None:
+            return unpack(LogRow, value).partition_epoch
+        value = core.get(keys.log_key(core.number, op_index + 1))
+        return unpack(LogRow, value).previous_epoch if value is not None else 0
 
     # --- in
 
@@ -248,10 +251,10 @@ class Replication:
         """The replica's log does not have what was sent before: go back to what may be shared, at most to its hint."""
         core = self._core
         index = min(ack.index, core.meta.op_index)
-        first = core.local.log_start
-        while index >= first and self.epoch_at(index) > ack.index_epoch:
+        first = core.local.log_start - 1
+        while index > first and self.epoch_at(index) > ack.index_epoch:
             index -= 1
-        if index < first - 1 or (index == first - 1 and index != 0 and self.epoch_at(index) == 0):
+        if index < first or self.epoch_at(index) > ack.index_epoch:
             self._begin_transfer(backup)
             return
         backup.matched = index == ack.index and self.epoch_at(index) == ack.index_epoch
@@ -263,7 +266,7 @@ class Replication:
 
     def _begin_transfer(self, backup: _Backup) -> None:
         backup.matched = False
-        if backup.in_sync:
+        if backup.counted:
             backup.broken = True
             return
         start, _ = keys.partition_range(self._core.number)
@@ -381,7 +384,7 @@ class Replication:
 
     def _promote(self) -> tuple[str, str] | None:
         for backup in self.backups.values():
-            if backup.counted and not backup.in_sync:
+            if backup.counted and not backup.in_sync and not backup.broken:
                 return "promote_joining", backup.node
         return None
 

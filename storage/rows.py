@@ -139,6 +139,7 @@ class LogRow(msgspec.Struct, array_like=True):
     partition_epoch: int
     op_index: int
     writes: list[tuple[bytes, bytes | None]]
+    previous_epoch: int = 0  # of the operation before: known where the log begins, too
     last: bool = True  # of its operation: an operation cut in pieces is applied whole or not at all
 
 

@@ -118,7 +118,8 @@ class Edge:
 
     def _send(self, partition: int, kind: int, payload: bytes) -> None:
         primary = self.cluster.machine.map.partitions[partition].primary
-        if primary:
+        node = self.cluster.nodes.get(primary)
+        if node is not None and self.cluster.machine.map.is_alive(primary, node.key.incarnation):
             self.cluster.send(self.key, primary, kind, payload)
 
     def ask(self, message: Any) -> int:
@@ -485,7 +486,9 @@ class Cluster:
     # --- links
 
     def send(self, source: PeerKey, target: str, kind: int, payload: bytes) -> None:
-        """Put a frame on a link."""
+        """Put a frame on a link; it is for the life that the target lives now, and for no later one."""
+        if target != ROUTER and target not in self.nodes and target not in self.edges:
+            return
         if self.filter(source, target, kind, payload):
             self.links.setdefault((source.node, target), deque()).append(Frame(source, kind, payload))
 

@@ -256,7 +256,7 @@ def test_a_half_sent_operation_is_dropped_at_promotion() -> None:
     overlay: Overlay = {}
     replica = Replica(0, EmptyStore(), overlay)
     replica.load()
-    rows = [pack(LogRow(1, 1, [(b"k1", b"v")])), pack(LogRow(1, 2, [(b"k2", b"v")], False))]
+    rows = [pack(LogRow(1, 1, [(b"k1", b"v")])), pack(LogRow(1, 2, [(b"k2", b"v")], 1, False))]
     assert replica.append(Append(0, 1, 0, 0, 2, 0, 0, rows)).matched
     assert (replica.log_end, replica.applied) == (2, 1)
     replica.promote()
