@@ -112,6 +112,7 @@ def test_a_retained_value_older_than_a_live_one_is_found() -> None:
     script.receive("c", "r", "v1")
     script.receive("c", "r", "v2")
     script.receive("c", "r", "v2", retain=True)
+    script.receive("c", "r", "v1", retain=True, dup=True)  # sent before, acknowledged too late
     assert script.found() == {}
     script.receive("c", "r", "v1", retain=True)
     assert script.found() == {"retained_register": 1}
