@@ -63,7 +63,7 @@ log = logging.getLogger("stratamq.membership")
 
 
 class Gossip:
-    """One process's membership."""
+    """One process's membership. Everything but ``events`` and ``key_ring`` may be used once ``run`` has started."""
 
     def __init__(
         self,
