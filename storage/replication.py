@@ -241,9 +241,13 @@ class Replication:
         self._keep_log()
 
     def _count_joining(self, backup: _Backup) -> None:
-        """From here on every acknowledgement waits for this joining replica too."""
+        """From here on every acknowledgement waits for this joining replica too: it has all that was ever acknowledged.
+
+        That is at most the log as it stood when this epoch began, and what this primary committed since. Its commit
+        index alone says too little: a new primary's begins at 0.
+        """
         core = self._core
-        if not backup.counted and backup.whole and backup.acked >= core.commit_index:
+        if not backup.counted and backup.whole and backup.acked >= max(core.commit_index, self._epoch_start):
             backup.counted = True
             core.replicas |= {backup.node}
 
