@@ -114,7 +114,7 @@ def test_spark_submit_unchanged(tmp_path: Path) -> None:
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    generate(tmp_path / "in", 4, operations=100)
+    generate(tmp_path / "in", 4, operations=60, partitions=2)
     bundle(tmp_path / "stratamq-jobs.zip")
     environment = {"PATH": os.environ["PATH"], "SPARK_HOME": str(home), "PYSPARK_PYTHON": "/no/python/in/executors",
                    "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "HOME": str(tmp_path),
@@ -124,7 +124,14 @@ def test_spark_submit_unchanged(tmp_path: Path) -> None:
         master = _start_standalone(home, environment, daemons, tmp_path)
         submit = [
             *(str(home / "bin" / "spark-submit"), "--master", master, "--conf", "spark.ui.enabled=false"),
-            *("--conf", "spark.driver.host=127.0.0.1", "--py-files", str(tmp_path / "stratamq-jobs.zip")),
+            *(
+                "--conf",
+                "spark.driver.host=127.0.0.1",
+                "--conf",
+                "spark.sql.shuffle.partitions=4",
+                "--py-files",
+                str(tmp_path / "stratamq-jobs.zip"),
+            ),
         ]
         store, out = f"file://{tmp_path}/in", f"file://{tmp_path}/out"
         compact = [str(ROOT / "jobs" / "compact.py"), "--input", store, "--output", out, "--now", str(NOW_MS)]
@@ -138,7 +145,7 @@ def test_spark_submit_unchanged(tmp_path: Path) -> None:
             daemon.terminate()
             daemon.wait(20)
     assert verify_manifest(tmp_path / "out") == []
-    assert [f.level for f in read_manifest(tmp_path / "out").files] == [1, 1, 1, 1]
+    assert [f.level for f in read_manifest(tmp_path / "out").files] == [1, 1]
     assert (tmp_path / "out" / "report" / "report.html").stat().st_size > 5_000
 
 
