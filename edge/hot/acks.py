@@ -23,8 +23,6 @@ if not cython.compiled:
 
 __all__: list[str] = []
 
-PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70  # written as literals where it is hot
-
 
 # -- towards the publisher
 

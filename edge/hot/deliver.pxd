@@ -5,6 +5,10 @@ from edge.hot.output cimport note_high, pending_output, output_of, send_now, wai
 from edge.hot.state cimport Conn, HotState, Outbound, Packet, Route, Sub
 
 
+cdef enum:
+    SECOND_NS = 1000000000
+
+
 cdef object deliver_run(
     HotState hot, Conn publisher, Route route, int version, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
     Py_ssize_t packet_max, Py_ssize_t count

@@ -20,7 +20,8 @@ if not cython.compiled:
 
 __all__: list[str] = []
 
-SECOND_NS = 1_000_000_000
+if not cython.compiled:  # compiled, a C constant: deliver.pxd
+    SECOND_NS = 1_000_000_000
 
 
 def route_is_slow(hot: HotState, publisher: Conn, route: Route) -> cython.bint:

@@ -10,6 +10,14 @@ from edge.hot.pushes cimport receive_pushes
 from edge.hot.state cimport Conn, HotState, Message, Outbox, Packet, Peer, Route, Sub
 
 
+cdef enum:
+    PUBLISH = 4
+    PUBLISH_ACK = 5
+    PUSH = 6
+    AT_AN_EDGE = 0xFFFF
+    QUOTA_EXCEEDED = 0x97
+
+
 cdef object receive_link(HotState hot, Conn conn, bytes data)
 cdef object receive_publish(HotState hot, Peer peer, bytes payload)
 cdef object receive_publish_acks(HotState hot, Peer peer, bytes payload)

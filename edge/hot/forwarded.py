@@ -24,11 +24,13 @@ if not cython.compiled:
 
 __all__: list[str] = []
 
-PUBLISH, PUBLISH_ACK, PUSH = int(FrameKind.PUBLISH), int(FrameKind.PUBLISH_ACK), int(FrameKind.PUSH)
+if not cython.compiled:  # compiled, these are C constants: forwarded.pxd
+    PUBLISH, PUBLISH_ACK, PUSH = int(FrameKind.PUBLISH), int(FrameKind.PUBLISH_ACK), int(FrameKind.PUSH)
+    AT_AN_EDGE = 0xFFFF  # the partition in PUBLISH_ACK of a shared pick at an edge
+    QUOTA_EXCEEDED = 0x97  # no member can take it
+
 HELLO = int(FrameKind.HELLO)
 HELLO_BYTES_MAX = 64 * 1024
-AT_AN_EDGE = 0xFFFF  # the partition in PUBLISH_ACK of a shared pick at an edge
-QUOTA_EXCEEDED = 0x97  # no member can take it
 
 
 def receive_link(hot: HotState, conn: Conn, data: bytes) -> None:

@@ -3,6 +3,11 @@ from libc.stdint cimport uint32_t, uint64_t
 
 
 cdef extern from "sys/epoll.h" nogil:
+    enum:
+        EPOLLIN
+        EPOLLOUT
+        EPOLLERR
+        EPOLLHUP
     ctypedef union epoll_data_t:
         int fd
         uint64_t u64
@@ -21,6 +26,11 @@ cdef extern from "sys/socket.h" nogil:
     int MSG_NOSIGNAL
     Py_ssize_t send(int fd, const void* data, size_t count, int flags)
     Py_ssize_t recv(int fd, void* data, size_t count, int flags)
+
+
+cdef extern from "sys/ioctl.h" nogil:
+    int FIONREAD
+    int ioctl(int fd, unsigned long request, int* value)
 
 
 cdef extern from "time.h" nogil:

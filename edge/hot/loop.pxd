@@ -3,8 +3,8 @@ from edge.hot.buffers cimport Buffer, append_bytes
 from edge.hot.centre cimport Hot
 from edge.hot.deliver cimport drain_pending
 from edge.hot.linux cimport (
-    CLOCK_BOOTTIME, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL, clock_gettime,
-    epoll_ctl, epoll_event, epoll_wait, recv, send, timespec, wait_ns
+    CLOCK_BOOTTIME, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, FIONREAD, MSG_DONTWAIT, MSG_NOSIGNAL, clock_gettime,
+    epoll_ctl, epoll_event, epoll_wait, ioctl, recv, send, timespec, wait_ns
 )
 from edge.hot.output cimport drained, mark_dirty, output_of
 from edge.hot.pacing cimport Pacing, after_round, gap_ns
@@ -12,6 +12,16 @@ from edge.hot.parse cimport may_read, parse
 from edge.hot.state cimport Conn, Peer, UNREGISTERED
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.string cimport memcpy
+
+
+cdef enum:
+    RECEIVE_BYTES = 65536
+    RECEIVE_BYTES_MAX = 1048576
+    TLS_RECORD_BYTES = 16384
+    TLS_OVERHEAD_BYTES = 22
+    IDLE_NS = 5000
+    LAG_CHECK_NS = 20000000
+    SWEEP_NS = 1000000000
 
 
 cdef class Loop:
@@ -38,6 +48,7 @@ cdef class Loop:
     cdef long long round_ns_max
     cdef long long swept_ns
     cdef long long blocked_ns
+    cdef bint idle
     cdef Pacing pacing
     cdef bint wait_for_events(self, long long timeout_ns) except -1
     cdef bint one_round(self, long long timeout_ns) except -1
@@ -68,4 +79,5 @@ cpdef long long boot_ns() noexcept
 
 
 # private
+cdef Py_ssize_t _bytes_waiting(int fd)
 cdef object _shutdown(int fd)

@@ -8,11 +8,13 @@ Decides nothing about MQTT. Who blocks where: ``edge/hot/host.py``. See docs/adr
 """
 
 import contextlib
+import fcntl
 import os
 import resource
 import select
 import socket
 import ssl
+import termios
 import time
 
 import cython
@@ -31,15 +33,19 @@ if not cython.compiled:
 
 __all__ = ["Loop", "connections_allowed"]
 
-RECEIVE_BYTES = 64 * 1024  # per connection and round: the fairness rule
-RECEIVE_BYTES_MAX = 1024 * 1024  # for the rest of a large packet
-TLS_RECORD_BYTES = 16 * 1024
+if not cython.compiled:  # compiled, these are C constants: loop.pxd
+    RECEIVE_BYTES = 64 * 1024  # per connection and round: the fairness rule
+    RECEIVE_BYTES_MAX = 1024 * 1024  # for the rest of a large packet
+    TLS_RECORD_BYTES = 16 * 1024
+    TLS_OVERHEAD_BYTES = 22  # of a TLS 1.3 record: header, content type, tag
+    IDLE_NS = 5_000
+    LAG_CHECK_NS = 20_000_000
+    SWEEP_NS = 1_000_000_000
+    EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP = 1, 4, 8, 16
+
 EVENTS_MAX = 512
-SWEEP_NS = 1_000_000_000
-LAG_CHECK_NS = 20_000_000
 RESERVED_FILES = 64  # links, logs, listeners, trio
-EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP = 1, 4, 8, 16
-BY_PEER, FAILED, SHUTDOWN = 0, 2, 3
+FAILED, SHUTDOWN = 2, 3  # edge.hot.handler.Closed
 
 
 def boot_ns() -> cython.longlong:
@@ -95,6 +101,7 @@ class Loop:
         self.round_ns_max = hot.limits.round_ns_max
         self.swept_ns = boot_ns()
         self.blocked_ns = 0
+        self.idle = False  # the last wait did wait
         self.pacing = Pacing(hot.limits.pacing_ns)
         hot.direct = cython.compiled
         if trio_fd >= 0:
@@ -230,12 +237,18 @@ class Loop:
             milliseconds = cython.cast(cython.int, (timeout_ns + 999_999) // 1_000_000)
         self.event_at = 0
         if cython.compiled:  # pragma: no cover
-            self.event_count = epoll_wait(self.epoll_fd, self.events, 512, 0)
+            self.event_count = 0
+            if milliseconds == 0 or not self.idle:
+                # The interpreter lock is kept: a busy worker thread would give it back milliseconds later.
+                self.event_count = epoll_wait(self.epoll_fd, self.events, 512, 0)
+                self.idle = self.event_count == 0
             if self.event_count == 0 and milliseconds > 0:
                 before = boot_ns()
                 with cython.nogil:
                     self.event_count = epoll_wait(self.epoll_fd, self.events, 512, milliseconds)
-                self.blocked_ns += boot_ns() - before
+                before = boot_ns() - before
+                self.blocked_ns += before
+                self.idle = before > IDLE_NS  # mostly idle: save the look without waiting next time
             if self.event_count < 0:
                 self.event_count = 0
         else:
@@ -272,7 +285,7 @@ class Loop:
         """One receive, then parse; not at all if it is parked or what it feeds has no room."""
         hot: Hot = self.hot
         kept: cython.Py_ssize_t
-        wanted: cython.Py_ssize_t = 65_536
+        wanted: cython.Py_ssize_t = RECEIVE_BYTES
         count: cython.Py_ssize_t
         if conn.closed or conn.parked != 0 or conn.ready or conn.fd < 0:
             return
@@ -283,7 +296,7 @@ class Loop:
             return
         kept = len(conn.partial) if not conn.is_link and conn.filter is None else 0
         if conn.needed > kept + wanted:
-            wanted = min(conn.needed - kept, 1_048_576)
+            wanted = min(conn.needed - kept, RECEIVE_BYTES_MAX)
         if kept + wanted > self.capacity:
             self.grow(kept + wanted)
         if cython.compiled:  # pragma: no cover
@@ -354,14 +367,17 @@ class Loop:
         if kept + RECEIVE_BYTES + TLS_RECORD_BYTES > self.capacity:
             self.grow(kept + RECEIVE_BYTES + TLS_RECORD_BYTES)
         ended: cython.bint = False
+        waiting: cython.Py_ssize_t = _bytes_waiting(conn.fd)
         try:
+            # Small writers send a record per packet: take all that are here, without asking OpenSSL once too often.
             while total - kept < RECEIVE_BYTES:
-                got = conn.tls.recv_into(self.view[total : total + TLS_RECORD_BYTES])
+                got = conn.tls.read(TLS_RECORD_BYTES, self.view[total : total + TLS_RECORD_BYTES])
                 if got == 0:
                     ended = True
                     break
                 total += got
-                if got < TLS_RECORD_BYTES and conn.tls.pending() == 0:
+                waiting -= got + TLS_OVERHEAD_BYTES
+                if waiting <= TLS_OVERHEAD_BYTES and conn.tls.pending() == 0:
                     break
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
@@ -460,7 +476,7 @@ class Loop:
         """Send bytes that a filter wrapped."""
         data: bytes = conn.unsent
         try:
-            sent = conn.tls.send(data) if conn.tls is not None else os.write(conn.fd, data)
+            sent = conn.tls.write(data) if conn.tls is not None else os.write(conn.fd, data)
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             return True
         except OSError:
@@ -477,12 +493,12 @@ class Loop:
         if conn.unsent is not None:
             return self.send_unsent(conn)
         while conn.out is not None:
-            count = min(conn.out.end - conn.out.start, 16_384)
+            count = min(conn.out.end - conn.out.start, TLS_RECORD_BYTES)
             try:
                 if cython.compiled:  # pragma: no cover
-                    sent = conn.tls.send(conn.out.data[conn.out.start : conn.out.start + count])
+                    sent = conn.tls.write(conn.out.data[conn.out.start : conn.out.start + count])
                 else:
-                    sent = conn.tls.send(bytes(conn.out.data[conn.out.start : conn.out.start + count]))
+                    sent = conn.tls.write(bytes(conn.out.data[conn.out.start : conn.out.start + count]))
             except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 return True
             except OSError:
@@ -669,6 +685,16 @@ class Loop:
         for fd in self.paused:
             self.epoll.register(fd, EPOLLIN)
         self.paused = []
+
+
+def _bytes_waiting(fd: cython.int) -> cython.Py_ssize_t:
+    """Bytes in the kernel's receive buffer."""
+    if cython.compiled:  # pragma: no cover
+        count: cython.int = 0
+        ioctl(fd, FIONREAD, cython.address(count))
+        return count
+    else:
+        return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), "little")
 
 
 def _shutdown(fd: cython.int) -> None:

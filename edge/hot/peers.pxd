@@ -8,6 +8,17 @@ from edge.hot.output cimport mark_dirty, unpark
 from edge.hot.state cimport Conn, HotState, Message, Outbox, Packet, PARK_PEER, Peer, Route
 
 
+cdef enum:
+    PUBLISH = 4
+    PUBLISH_ACK = 5
+    PUSH_ACK = 7
+    BATCH_BYTES = 1048576
+    MESSAGE_HEAD = 60
+    REPEAT = 0x10
+    SHARE = 0x08
+    SECOND_NS = 1000000000
+
+
 cdef object append_run(HotState hot, Peer peer, int version, bytes topic, unsigned char* data, Py_ssize_t start, Py_ssize_t count)
 cdef bytes record_of(HotState hot, Packet packet, unsigned long long tag)
 cdef object append_record(HotState hot, Peer peer, bytes record, int flags, object partitions, bytes share)

@@ -37,12 +37,14 @@ if not cython.compiled:
 
 __all__: list[str] = []
 
-PUBLISH, PUBLISH_ACK, PUSH_ACK = int(FrameKind.PUBLISH), int(FrameKind.PUBLISH_ACK), int(FrameKind.PUSH_ACK)
-BATCH_BYTES = 1024 * 1024  # a batch beyond it becomes a frame at once; well below FRAME_BYTES_MAX
-MESSAGE_HEAD = 60  # bytes of a MSG record before its partitions
-REPEAT = 0x10
-SHARE = 0x08
-SECOND_NS = 1_000_000_000
+if not cython.compiled:  # compiled, these are C constants: peers.pxd
+    PUBLISH, PUBLISH_ACK, PUSH_ACK = int(FrameKind.PUBLISH), int(FrameKind.PUBLISH_ACK), int(FrameKind.PUSH_ACK)
+    BATCH_BYTES = 1024 * 1024  # a batch beyond it becomes a frame at once; well below FRAME_BYTES_MAX
+    MESSAGE_HEAD = 60  # bytes of a MSG record before its partitions
+    REPEAT = 0x10
+    SHARE = 0x08
+    SECOND_NS = 1_000_000_000
+
 Partitions = tuple[int, ...]  # named, because Cython reads the spelled-out forms as C tuples
 Messages: TypeAlias = "list[Message] | None"
 

@@ -6,6 +6,15 @@ from edge.hot.peers cimport push_acks_of
 from edge.hot.state cimport Conn, HotState, Outbound, Packet, Peer
 
 
+cdef enum:
+    PUSH_HEAD = 45
+    PUSH_ACK_BYTES = 30
+    ANSWERED_MAX = 256
+    WRITTEN = 2
+    RECEIVED = 4
+    RELEASED = 3
+
+
 cdef object receive_pushes(HotState hot, Peer peer, bytes payload)
 cdef object push_acknowledged(HotState hot, Conn conn, int packet_type, int packet_identifier, int reason_code)
 cdef object send_push_ack(

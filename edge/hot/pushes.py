@@ -21,11 +21,13 @@ if not cython.compiled:
 
 __all__: list[str] = []
 
-PUSH_HEAD = 45  # bytes of a PUSH record before its topic
-PUSH_ACK_BYTES = 30
-# The primary has at most a window of identifiers out whose acknowledgement it has not committed; window_max is 64.
-ANSWERED_MAX = 256
-WRITTEN, RECEIVED, RELEASED = 2, 4, 3  # QoS 2 states beside 1 for QoS 1: PUBLISH written, PUBREC came, PUBREL written
+if not cython.compiled:  # compiled, these are C constants: pushes.pxd
+    PUSH_HEAD = 45  # bytes of a PUSH record before its topic
+    PUSH_ACK_BYTES = 30
+    # The primary has at most a window of identifiers out whose acknowledgement it has not committed: 64.
+    ANSWERED_MAX = 256
+    # QoS 2 states beside 1 for QoS 1: PUBLISH written, PUBREC came, PUBREL written.
+    WRITTEN, RECEIVED, RELEASED = 2, 4, 3
 
 
 def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
