@@ -17,7 +17,7 @@ from wire.cluster_map import ClusterMap, PartitionEntry
 from wire.frames import FrameKind
 from wire.hello import TIER_STORAGE
 from wire.messages import RequestChange
-from wire.replication import Append, AppendAck, ReplicaMessage, encode_replica_message
+from wire.replication import STALE, Append, AppendAck, ReplicaMessage, encode_replica_message
 
 __all__ = ["Placements"]
 
@@ -162,7 +162,7 @@ class Placements:
         if number in self.hosted:
             epoch = self.hosted[number].core.epoch
             if message.partition_epoch < epoch:
-                self.answers.append((peer, AppendAck(number, epoch, False, 0)))
+                self.answers.append((peer, AppendAck(number, epoch, False, STALE)))
             elif message.partition_epoch > epoch:
                 self._early[number] = (peer, message)  # the map that says so is on its way
             return None

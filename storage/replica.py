@@ -15,7 +15,7 @@ from hashlib import blake2b
 from storage import keys
 from storage.partition import Overlay, Reads
 from storage.rows import LocalRow, LogRow, MetaRow, pack, unpack
-from wire.replication import Append, AppendAck, TransferSlice
+from wire.replication import STALE, Append, AppendAck, TransferSlice
 
 __all__ = ["Replica", "Writes", "rows_digest"]
 
@@ -127,7 +127,7 @@ class Replica:
     def append(self, message: Append) -> AppendAck:
         """Take operations of the primary; the answer leaves when this round is synced."""
         if message.partition_epoch < self.epoch:
-            return AppendAck(self.number, self.epoch, False, self.log_end)
+            return AppendAck(self.number, self.epoch, False, STALE)
         self._raise_epoch(message.partition_epoch)
         if self.local.transferring:
             return self._transfer_answer()
@@ -144,15 +144,17 @@ class Replica:
                 self._put(keys.log_key(self.number, index), data)
                 self._tail[index] = row
                 self.log_end = index
-        if not self._cut_older(max(index, message.epoch_start)) or not self._floor_is_shared():
+        if not self._cut_older(max(index, message.epoch_start)) or not self._floor_is_shared(message):
             return self._transfer_answer()
         self._apply(min(message.commit_index, index))
         self._trim(message.log_needed)
         return AppendAck(self.number, self.epoch, True, index, whole=self.whole)
 
-    def _floor_is_shared(self) -> bool:
+    def _floor_is_shared(self, message: Append) -> bool:
         """False if a range transfer brought state of operations that this primary's log does not have."""
         floor = self.local.floor
+        if message.epoch_start < floor and message.partition_epoch > self.local.floor_epoch:
+            return False
         return self.applied >= floor or self.log_end < floor or self._epoch_at(floor) == self.local.floor_epoch
 
     def _raise_epoch(self, epoch: int) -> None:
@@ -239,7 +241,7 @@ class Replica:
     def take_slice(self, message: TransferSlice) -> AppendAck:
         """Take one slice; a transfer that is begun again starts from its first slice."""
         if message.partition_epoch < self.epoch:
-            return AppendAck(self.number, self.epoch, False, self.log_end)
+            return AppendAck(self.number, self.epoch, False, STALE)
         self._raise_epoch(message.partition_epoch)
         current = (message.transfer, message.number)
         under_way = self.local.transferring and self._transfer_epoch == self.epoch

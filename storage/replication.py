@@ -17,7 +17,7 @@ from storage.replica import rows_digest
 from storage.rows import LogRow, MetaRow, unpack
 from wire.cluster_map import ClusterMap, PartitionEntry
 from wire.hello import TIER_STORAGE
-from wire.replication import Append, AppendAck, ReplicaMessage, TransferSlice
+from wire.replication import STALE, Append, AppendAck, ReplicaMessage, TransferSlice
 
 __all__ = ["Replication"]
 
@@ -221,7 +221,7 @@ class Replication:
         """A replica answered."""
         core = self._core
         backup = self.backups.get(node)
-        if backup is None or ack.partition_epoch != core.epoch:
+        if backup is None or ack.partition_epoch != core.epoch or ack.index == STALE:
             core.count("replica_answers_of_other_epochs")
             return
         backup.answered_at = backup.owed_from = now

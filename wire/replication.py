@@ -7,6 +7,7 @@ highest it has seen, and answers with that. Rules: docs/adr/0007.
 import msgspec
 
 __all__ = [
+    "STALE",
     "Append",
     "AppendAck",
     "ReplicaMessage",
@@ -14,6 +15,9 @@ __all__ = [
     "decode_replica_message",
     "encode_replica_message",
 ]
+
+
+STALE = -1  # as index of an answer: the question was of a lower partition_epoch, nothing was looked at
 
 
 class _Message(msgspec.Struct, array_like=True, tag=True):
