@@ -1,0 +1,356 @@
+"""Schedules that lose, double or block when a rule is missing; each is named after its number in part S."""
+
+from router.cluster_map import DeclareDead
+from tests.storage.storage_cluster import Cluster, Connection, with_settings
+from tests.storage.test_replication import assert_equal_states, heal_placement
+from wire.batches import PublishMessage, encode_message
+from wire.frames import FrameKind
+from wire.messages import InboundRecorded, RecordInbound, SessionSubscribed, Will
+
+
+def three() -> Cluster:
+    """Return three nodes, three copies, two of which must be in sync, one partition."""
+    return Cluster(nodes=3, replicas=3, min_in_sync=2, partitions=1)
+
+
+def subscribed(cluster: Cluster, *, absent: bool = False) -> Connection:
+    """Return alice's connection, subscribed to a/#."""
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "a/#")
+    if absent:
+        edge.close(alice)
+    return alice
+
+
+def message(text: str, qos: int = 1) -> PublishMessage:
+    """Return a message that alice is subscribed to."""
+    return PublishMessage(0, b"a/b", text.encode(), qos)
+
+
+def backups(cluster: Cluster) -> list[str]:
+    """Return the backups of partition 0."""
+    placement = cluster.machine.map.partitions[0]
+    return [name for name in placement.in_sync if name != placement.primary]
+
+
+def test_s1_a_repeat_is_answered_when_its_first_copy_is_committed() -> None:
+    """The link flaps, the edge sends again, one backup has not synced: no acknowledgement yet."""
+    cluster = three()
+    subscribed(cluster)
+    edge = cluster.edges["e1"]
+    cluster.nodes[backups(cluster)[0]].disk_slow = True
+    edge.publish(message("m"), 0)
+    cluster.run(0.1)
+    partition, again = next(iter(edge.unfinished.values()))
+    cluster.send(edge.key, cluster.primary(partition).key.node, FrameKind.PUBLISH, encode_message(again))
+    cluster.run(0.3)
+    assert not edge.acks
+    cluster.nodes[backups(cluster)[0]].disk_slow = False
+    cluster.settle()
+    assert len(edge.acks) == 2
+
+
+def test_s2_a_replica_joins_without_a_gap() -> None:
+    """What is acknowledged while a replica joins is on it when the primary dies right after it is in sync."""
+    cluster = three()
+    alice = subscribed(cluster, absent=True)
+    edge = cluster.edges["e1"]
+    late = backups(cluster)[1]
+    cluster.kill(late)
+    for number in range(20):
+        edge.publish(message(str(number)), 0)
+        cluster.step()
+    cluster.start(late)
+    other = backups(cluster)[0]
+    number = 20
+    while late not in cluster.machine.map.partitions[0].in_sync:
+        edge.publish(message(str(number)), 0)
+        number += 1
+        cluster.step()
+    first = cluster.machine.map.partitions[0].primary
+    cluster.kill(other, declare=False)
+    cluster.kill(first, declare=False)
+    acknowledged = len(edge.acked)
+    for name in (other, first):
+        cluster.apply(DeclareDead(name, cluster.machine.map.nodes[name].incarnation))
+    assert cluster.machine.map.partitions[0].primary == late
+    cluster.start(first)
+    heal_placement_of_two(cluster)
+    cluster.settle()
+    alice = edge.open("alice")
+    assert len(alice.received) >= min(64, acknowledged)
+    assert [push.payload for push in alice.received] == [str(n).encode() for n in range(len(alice.received))]
+
+
+def heal_placement_of_two(cluster: Cluster) -> None:
+    """Wait until two replicas are in sync and everything serves."""
+    end = cluster.now + 20
+    while len(cluster.machine.map.partitions[0].in_sync) < 2 or not cluster.primary(0).core.serving:
+        cluster.step()
+        assert cluster.now < end
+
+
+def test_s3_a_primary_that_restarts_inside_its_lease_resumes_nothing() -> None:
+    """(a) power: an op index is never given twice under one epoch; (b) an empty disk empties no other copy."""
+    for wipe in (False, True):
+        cluster = three()
+        subscribed(cluster, absent=True)
+        edge = cluster.edges["e1"]
+        for number in range(10):
+            edge.publish(message(str(number)), 0)
+            cluster.step()
+        first = cluster.machine.map.partitions[0].primary
+        epoch = cluster.machine.map.partitions[0].epoch
+        cluster.kill(first, power=True, wipe=wipe, declare=False)
+        cluster.start(first)
+        heal_placement(cluster, 3)
+        placement = cluster.machine.map.partitions[0]
+        assert placement.primary != first and placement.epoch > epoch
+        cluster.settle()
+        assert len(edge.acked) == 10
+        assert len(edge.open("alice").received) == 10
+        cluster.run(0.3)
+        assert_equal_states(cluster)
+
+
+def test_s4_the_in_sync_set_does_not_shrink_onto_the_sick_node() -> None:
+    """The primary's links to both backups are down, not those to the routers: a healthy pair goes on."""
+    cluster = three()
+    subscribed(cluster)
+    edge = cluster.edges["e1"]
+    sick = cluster.machine.map.partitions[0].primary
+    for name in backups(cluster):
+        cluster.cut(sick, name)
+    tag = edge.publish(message("m"), 0)
+    for _ in range(1500):
+        cluster.step()
+        assert len(cluster.machine.map.partitions[0].in_sync) >= 2
+        if tag in edge.acked:
+            break
+    placement = cluster.machine.map.partitions[0]
+    assert edge.acked == {tag: 0} and placement.primary != sick
+
+
+def test_s8_a_deposed_primary_acknowledges_nothing() -> None:
+    """A message that matches nobody needs no backup: still the deposed primary must not answer it."""
+    cluster = three()
+    edge = cluster.edges["e1"]
+    old = cluster.machine.map.partitions[0].primary
+    cluster.silent.add(old)
+    node = cluster.nodes[old]
+    cluster.run(2.5)  # no heartbeat was answered for a lease
+    cluster.apply(DeclareDead(old, node.key.incarnation))
+    lonely = PublishMessage(900, b"nobody", b"m", 1, partitions=(0,))
+    cluster.send(edge.key, old, FrameKind.PUBLISH, encode_message(lonely))
+    cluster.run(1.0)
+    assert 900 not in edge.acked
+
+
+def test_s8a_subscribe_survives_the_primary_and_so_does_its_route() -> None:
+    """The primary dies between the commit of a subscription and RoutesAdded: SUBACK only after the route stands."""
+    cluster = three()
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    cluster.routes_answered = False
+    request = edge.subscribe(alice, "a/#", settle=False)
+    cluster.run(0.2)
+    asked = len(cluster.added)
+    assert asked and request in edge.asked
+    cluster.kill(cluster.machine.map.partitions[0].primary)
+    cluster.run(1.0)
+    assert request in edge.asked and len(cluster.added) > asked
+    cluster.routes_answered = True
+    cluster.run(3.0)
+    assert request not in edge.asked and edge.answers(SessionSubscribed)
+
+
+def test_s8b_time_that_nobody_served_is_no_absence() -> None:
+    """Expiry and will delay of 5 s, nobody serves for 60 s: the session is resumed, the will stays unfired."""
+    cluster = Cluster(nodes=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice", expiry_s=5, will=Will("w", b"gone", delay_s=5))
+    edge.close(alice, clean=False)
+    cluster.kill("s1", declare=False)
+    cluster.run(60.0)
+    cluster.start("s1")
+    edge.open("alice", expiry_s=5)
+    assert edge.connections["alice"].session == alice.session and not edge.wills
+    cluster.run(10.0)
+    assert not edge.wills
+
+
+def test_s11_an_open_answer_shows_committed_state_only() -> None:
+    """A message that is not on every replica yet is not in the queue's head that an open brings."""
+    cluster = three()
+    subscribed(cluster, absent=True)
+    edge = cluster.edges["e1"]
+    cluster.nodes[backups(cluster)[0]].disk_slow = True
+    edge.publish(message("m", 2), 0)
+    cluster.run(0.1)
+    alice = cluster.edges["e2"].open("alice", settle=False)
+    cluster.run(0.5)
+    assert not alice.owner_epoch and not alice.received
+
+
+def test_s12_a_former_primary_takes_a_range_transfer_over_what_only_it_applied() -> None:
+    """Operations that reached nobody else are cut with their state; the message stands once in the end."""
+    cluster = three()
+    subscribed(cluster, absent=True)
+    edge = cluster.edges["e1"]
+    edge.publish(message("0", 2), 0)
+    cluster.settle()
+    first = cluster.machine.map.partitions[0].primary
+    for name in backups(cluster):
+        cluster.cut(first, name)
+    for number in range(1, 4):
+        edge.publish(message(str(number), 2), 0)
+    cluster.run(0.1)
+    assert len(edge.acked) == 1
+    cluster.kill(first)
+    for name in cluster.nodes:
+        cluster.cuts.discard(frozenset((first, name)))
+    cluster.run(0.5)
+    cluster.start(first)
+    heal_placement(cluster, 3)
+    cluster.settle()
+    cluster.run(0.3)
+    assert len(edge.acked) == 4
+    assert_equal_states(cluster)
+    second = cluster.machine.map.partitions[0].primary
+    cluster.kill(second)
+    cluster.run(0.5)
+    alice = edge.open("alice")
+    assert [push.payload for push in alice.received] == [b"0", b"1", b"2", b"3"]
+
+
+def test_s17_owner_epochs_never_start_again() -> None:
+    """Across a change of primary, and across the life of a session, each grant is higher than all before."""
+    cluster = three()
+    edge = cluster.edges["e1"]
+    seen = [edge.open("alice", expiry_s=0).owner_epoch]
+    for _ in range(2):
+        dead = cluster.machine.map.partitions[0].primary
+        cluster.kill(dead)
+        cluster.run(0.5)
+        seen.append(edge.open("alice", expiry_s=0).owner_epoch)
+        cluster.start(dead)
+        heal_placement(cluster, 3)
+    edge.close(edge.connections["alice"])
+    seen.append(edge.open("alice").owner_epoch)
+    assert seen == sorted(set(seen))
+
+
+def test_s19_wills_survive_the_primary_and_fire_once() -> None:
+    """(c) The primary dies between firing and its completion: the same origin is handed over again."""
+    cluster = three()
+    edge = cluster.edges["e1"]
+    edge.open("alice", expiry_s=0, will=Will("w", b"gone", 1))
+    edge.answer_wills = cluster.edges["e2"].answer_wills = False
+    edge.close(edge.connections["alice"], clean=False)
+    cluster.run(0.2)
+    cluster.kill(cluster.machine.map.partitions[0].primary)
+    cluster.run(1.0)
+    for each in cluster.edges.values():
+        each.answer_wills = True
+    cluster.run(3.0)
+    fired = [will for each in cluster.edges.values() for will in each.wills]
+    assert len(fired) >= 2
+    assert len({(will.partition, will.partition_epoch, will.op_index) for will in fired}) == 1
+    count = len(fired)
+    cluster.run(3.0)
+    assert sum(len(each.wills) for each in cluster.edges.values()) == count
+
+
+def test_s19f_the_will_of_an_ephemeral_client_survives_edge_and_primary_together() -> None:
+    """A host with one edge and one storage node dies: the will stands in the rows, not in memory."""
+    cluster = three()
+    cluster.edges["e1"].open("alice", expiry_s=0, will=Will("w", b"gone", 1))
+    cluster.kill(cluster.machine.map.partitions[0].primary)
+    cluster.kill_edge("e1")
+    cluster.run(3.0)
+    assert [will.will.payload for will in cluster.edges["e2"].wills] == [b"gone"]
+
+
+def test_s20_acknowledgements_die_with_no_primary() -> None:
+    """Twenty in flight, twenty acknowledgements on their way to a dead primary: the window opens again."""
+    cluster = three()
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice", receive_maximum=20)
+    edge.subscribe(alice, "a/#")
+    for number in range(40):
+        edge.publish(message(str(number)), 0)
+    cluster.settle()
+    assert len(alice.received) == 20
+    for push in list(alice.received):
+        edge.acknowledge(push, 4)
+    cluster.kill(cluster.machine.map.partitions[0].primary)
+    cluster.run(1.0)
+    cluster.settle()
+    assert [push.payload for push in alice.received] == [str(number).encode() for number in range(40)]
+
+
+def test_s22_identifiers_of_a_queue_longer_than_65535() -> None:
+    """An identifier is given when the message enters the window, so a long queue needs no more of them."""
+    cluster = Cluster(partitions=1, settings=with_settings(queue_messages_max=200_000, queue_bytes_max=1 << 30))
+    subscribed(cluster, absent=True)
+    edge = cluster.edges["e1"]
+    for number in range(300):
+        edge.publish(message(str(number), 2), 0)
+    cluster.settle()
+    alice = edge.open("alice", receive_maximum=10)
+    assert [push.packet_identifier for push in alice.received] == list(range(1, 11))
+    edge.acknowledge(alice.received[0], 5)
+    cluster.settle()
+    assert len(alice.received) == 11 and alice.received[-1].pubrel
+    edge.acknowledge(alice.received[-1], 7)
+    cluster.settle()
+    assert alice.received[-1].packet_identifier == 11
+
+
+def test_s23_inbound_counters_stay_within_a_bound_of_the_lowest_unreleased() -> None:
+    """An identifier that is never released stops new ones, instead of growing what is remembered."""
+    cluster = Cluster(partitions=1, settings=with_settings(inbound_unreleased_max=4))
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    for packet_identifier in range(1, 7):
+        edge.ask(
+            RecordInbound(next(edge.requests), 0, edge.epoch(0), alice.session, alice.owner_epoch, packet_identifier)
+        )
+    cluster.settle()
+    answers = edge.answers(InboundRecorded)
+    assert [answer.counter for answer in answers] == [1, 2, 3, 4, 0, 0]
+    assert all(answer.reason_code for answer in answers[4:])
+
+
+def test_s10_pubrel_leaves_when_pubrec_is_committed() -> None:
+    """One backup has not synced the PUBREC: no PUBREL yet."""
+    cluster = three()
+    alice = subscribed(cluster)
+    edge = cluster.edges["e1"]
+    edge.publish(message("m", 2), 0)
+    cluster.settle()
+    cluster.nodes[backups(cluster)[0]].disk_slow = True
+    edge.acknowledge(alice.received[0], 5)
+    cluster.run(0.5)
+    assert not any(push.pubrel for push in alice.received)
+    cluster.nodes[backups(cluster)[0]].disk_slow = False
+    cluster.settle()
+    assert alice.received[-1].pubrel
+
+
+def test_s9_what_is_below_a_senders_counter_is_a_repeat() -> None:
+    """A stuck frame of an older edge with an origin that was released long ago is acknowledged and dropped."""
+    cluster = Cluster(partitions=1)
+    subscribed(cluster)
+    edge, other = cluster.edges["e1"], cluster.edges["e2"]
+    for counter in (5, 6, 7):
+        other.publish(PublishMessage(0, b"a/b", b"new", 2, origin_kind=1, origin_a=99, origin_b=counter), 0)
+    cluster.settle()
+    tag = edge.publish(PublishMessage(0, b"a/b", b"late", 2, origin_kind=1, origin_a=99, origin_b=5), 0)
+    cluster.settle()
+    assert edge.acked[tag] == 0 and cluster.nodes["s1"].core.queued() == 3
+    cluster.crash_all()
+    tag = edge.publish(PublishMessage(0, b"a/b", b"late", 2, origin_kind=1, origin_a=99, origin_b=7), 0)
+    cluster.settle()
+    assert edge.acked[tag] == 0 and cluster.nodes["s1"].core.queued() == 3
