@@ -14,6 +14,7 @@ import trio
 from bench.toy_broker import ToyHandler
 from edge.hot.host import LoopFailed, host, trio_epoll_fd
 from tests.edge.hot.harness import connect, publish, split, subscribe
+from wire.frames import HEADER
 
 FOREVER = 1 << 62
 
@@ -234,3 +235,99 @@ def test_under_a_mock_clock_the_loop_is_nested() -> None:
         return trio_epoll_fd()
 
     assert trio.run(main, clock=trio.testing.MockClock()) == -1
+
+
+class _Masked:
+    """A connection filter as simple as can be; END ends it."""
+
+    def receive(self, data: bytes) -> bytes | None:
+        return None if b"END" in data else bytes(b ^ 0x55 for b in data)
+
+    def wrap(self, data: bytes) -> bytes:
+        return bytes(b ^ 0x55 for b in data)
+
+    def take_output(self) -> bytes:
+        return b""
+
+
+async def test_a_filter_stands_between_socket_and_packets(hot: Any) -> None:
+    async with running(hot) as edge:
+        filtered = hot.options.ConnOptions(filter=_Masked())
+        edge.handler.attach = lambda _, fd: edge.hot.attach(fd, 0, filtered, hot.loop.boot_ns())
+        stream = await trio.open_tcp_stream("127.0.0.1", edge.port)
+        code = _Masked()
+        await stream.send_all(code.wrap(connect() + subscribe(b"t") + publish(b"t", b"x" * 70_000)))
+        expected = len(b"\x20\x02\x00\x00" + b"\x90\x03\x00\x01\x00" + publish(b"t", b"x" * 70_000))
+        got = b""
+        with trio.fail_after(5):
+            while len(got) < expected:
+                got += await stream.receive_some(100_000)
+        assert [p[0] for p in split(code.wrap(got))] == [0x20, 0x90, 0x30]
+        await stream.send_all(b"END")
+        with trio.fail_after(5):
+            assert await stream.receive_some(10) == b""
+
+
+# -- links between two edges, each with its own loop
+
+
+def _link(hot: Any, tls: tuple[Any, Any]) -> tuple[Edge, Edge, list[Any]]:
+    """Two edges with a link between them, HELLOs exchanged by hand, run by ``loop.run(0)`` in turn."""
+    edges = Edge(hot, -1), Edge(hot, -1)
+    peers = [edge.hot.add_peer(2 - i, "edge", 1) for i, edge in enumerate(edges)]
+    for i, (edge, end) in enumerate(zip(edges, socket.socketpair(), strict=True)):
+        end.setblocking(False)
+        name = "localhost" if tls[i] is not None and i == 1 else None
+        options = hot.options.ConnOptions(tls=tls[i], server_hostname=name)
+        conn = edge.hot.attach(end.detach(), 1, options, hot.loop.boot_ns())
+
+        def hello(conn: Any, payload: bytes, edge: Edge = edge, peer: Any = peers[i]) -> None:
+            assert payload == b"hello"
+            edge.hot.bind_link(conn, peer, 0)
+
+        edge.handler.hello = hello  # type: ignore[method-assign]
+        edge.hot.write(conn, HEADER.pack(5, 0, 0, 1, 0) + b"hello")
+    return *edges, peers
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_messages_cross_a_link_between_two_loops(hot: Any, secured: bool, certificates: Path) -> None:
+    server = client_side = None
+    if secured:
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
+        client_side = ssl.create_default_context(cafile=str(certificates / "cert.pem"))
+    near, far, peers = _link(hot, (server, client_side))
+    near.handler.extra_route = lambda topic: {"edges": (peers[0],)} if topic == b"t" else {}
+
+    def turn(times: int = 1) -> None:
+        for _ in range(times):
+            near.loop.run(0)
+            far.loop.run(0)
+
+    turn(20)
+    assert peers[0].conn is not None
+    assert peers[1].conn is not None
+    pub, sub = near.hot.attach(-1, 0, hot.options.ConnOptions(), 0), far.hot.attach(-1, 0, hot.options.ConnOptions(), 0)
+    near.hot.feed(pub, connect())
+    far.hot.feed(sub, connect() + subscribe(b"t", 1))
+    near.hot.take_output(pub)
+    far.hot.take_output(sub)
+    bulk = b"".join(publish(b"t", bytes(500)) for _ in range(4000))
+    got = b""
+    for at in range(0, len(bulk), 50_000):
+        near.hot.feed(pub, bulk[at : at + 50_000])
+        turn()
+        got += far.hot.take_output(sub)
+    near.hot.feed(pub, publish(b"t", b"last", 1, 9))
+    for _ in range(200):
+        turn()
+        got += far.hot.take_output(sub)
+        if got.endswith(publish(b"t", b"last", 1, 1)):
+            break
+    assert got == bulk + publish(b"t", b"last", 1, 1)
+    turn(3)
+    assert near.hot.take_output(pub) == b"\x40\x02\x00\x09"
+    for edge in (near, far):
+        edge.loop.close()
+        edge.listener.close()
