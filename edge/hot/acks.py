@@ -50,6 +50,8 @@ def answer(hot: HotState, conn: Conn, qos: cython.int, packet_identifier: cython
         count_back(hot, conn)
         hot.acknowledged += 1
         return
+    if reason_code == 0x10:
+        reason_code = 0  # allowed, but a flow of two steps is not done when PUBREC leaves: clients expect plain success
     write_short(hot, conn, 0x50, packet_identifier, reason_code)
     conn.has_acks = True
     hot.acknowledged += 1

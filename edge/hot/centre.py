@@ -136,8 +136,7 @@ class Hot(HotState):
         """Return and remove what is to be sent; b"" while acknowledgements in it are held for want of a lease."""
         data: bytes = b""
         if conn.has_acks and not self.leased and not conn.closed:
-            mark_dirty(self, conn)
-            return b""
+            return b""  # set_lease lists it again
         if conn.out is not None:
             data = take_bytes(conn.out, bytes_max)
             if conn.outbound is not None and conn.outbound.pending and pending_output(conn) <= self.output_high:
@@ -228,9 +227,10 @@ class Hot(HotState):
         """
         if conn.closed:
             return
-        if last:
-            append_bytes(output_of(self, conn), last)
+        cut: cython.bint = conn.out is not None and conn.out.start > 0
         self.forget(conn, BY_US)
+        if last and not (cut and conn.out is None):  # never behind half a packet
+            append_bytes(output_of(self, conn), last)
         conn.close_at_ns = self.now_ns + LINGER_NS if linger else 0
         mark_dirty(self, conn)
 
@@ -313,8 +313,8 @@ class Hot(HotState):
         if code == 0:
             fan_out(self, publish.conn, route, packet, message if publish.qos > 0 else None, extra_partition)
         if message is not None:
-            if code == 0 and route.empty and extra_partition < 0:
-                code = 0x10
+            if code == 0 and route.empty:
+                code = 0x10  # kept as retained, perhaps; nobody subscribed
             destination_done(self, message, code)
 
     def acknowledge(self, publish: Inbound, reason_code: int) -> None:
@@ -604,6 +604,8 @@ class Hot(HotState):
         conn.aliases = None
         conn.permissions = None
         conn.lagging = False
+        if conn.has_acks and not self.leased:
+            conn.out = None  # what a fenced node held back is never said [PROTOCOL 1.6]
         release_waiters(self, conn)
         if conn.session and self.sessions.get(conn.session) is conn:
             del self.sessions[conn.session]

@@ -292,7 +292,9 @@ def take_identifier(outbound: Outbound, state: cython.int) -> cython.int:
     while states[identifier & outbound.mask] != 0:
         identifier = identifier + 1 if identifier < 65_535 else 1
     states[identifier & outbound.mask] = state
-    outbound.identifiers[identifier & outbound.mask] = identifier
+    identifiers: bytearray = outbound.identifiers
+    identifiers[2 * (identifier & outbound.mask)] = identifier >> 8
+    identifiers[2 * (identifier & outbound.mask) + 1] = identifier & 0xFF
     outbound.inflight += 1
     outbound.next_identifier = identifier + 1 if identifier < 65_535 else 1
     return identifier
@@ -302,7 +304,8 @@ def state_of(outbound: Outbound, packet_identifier: cython.int) -> cython.int:
     """State of an identifier, 0 when it is free."""
     slot: cython.int = packet_identifier & outbound.mask
     states: bytearray = outbound.states
-    if states[slot] == 0 or outbound.identifiers[slot] != packet_identifier:
+    identifiers: bytearray = outbound.identifiers
+    if states[slot] == 0 or (identifiers[2 * slot] << 8 | identifiers[2 * slot + 1]) != packet_identifier:
         return 0
     return states[slot]
 

@@ -50,8 +50,8 @@ def fan_out(
         deliver_local(hot, publisher, route, packet)
     if not route.remote and extra_partition < 0:
         return
-    if not hot.leased:
-        hot.dropped_no_lease += 1  # QoS 0 only: others were parked before
+    if message is None and not hot.leased:
+        hot.dropped_no_lease += 1  # QoS 1/2 was parked before, or is the core's own and waits in the batch
         return
     if route.edges or route.partitions or extra_partition >= 0:
         record = record_of(hot, packet, message.tag if message is not None else 0)

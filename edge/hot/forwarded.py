@@ -90,14 +90,16 @@ def receive_publish(hot: HotState, peer: Peer, payload: bytes) -> None:
     at: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t = len(payload)
     hot.drop_above = hot.output_high  # nobody is parked for a link: the slow one loses
-    while at < end:
-        if data[at] == 0:
-            at = _receive_run(hot, payload, data, at, end)
-        elif data[at] == 1:
-            at = _receive_message(hot, peer, payload, data, at, end)
-        else:
-            raise ValueError(f"unknown record type {data[at]}")
-    hot.drop_above = 2 * hot.output_high
+    try:
+        while at < end:
+            if data[at] == 0:
+                at = _receive_run(hot, payload, data, at, end)
+            elif data[at] == 1:
+                at = _receive_message(hot, peer, payload, data, at, end)
+            else:
+                raise ValueError(f"unknown record type {data[at]}")
+    finally:
+        hot.drop_above = 2 * hot.output_high
 
 
 def _local_route(hot: HotState, topic: bytes) -> Route:

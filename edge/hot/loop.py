@@ -135,7 +135,9 @@ class Loop:
     def patience_s(self) -> float:
         """How long a nested host may wait for ``epoll_fd`` before it makes a round anyway."""
         hot = self.hot
-        if hot.ready or hot.gone or hot.dirty or hot.busy_peers or self.undecrypted or self.event_at < self.event_count:
+        if hot.ready or hot.gone or hot.dirty or (hot.busy_peers and hot.leased):
+            return 0.0
+        if self.undecrypted or self.event_at < self.event_count:
             return 0.0
         return (LAG_CHECK_NS if hot.high else SWEEP_NS) / 1e9
 
@@ -228,7 +230,7 @@ class Loop:
                 else:
                     time.sleep(gap / 1e9)
         if timeout_ns > 0 and not (
-            hot.ready or hot.gone or hot.dirty or hot.busy_peers or self.undecrypted or self.kicked
+            hot.ready or hot.gone or hot.dirty or (hot.busy_peers and hot.leased) or self.undecrypted or self.kicked
         ):
             if timeout_ns > SWEEP_NS:
                 timeout_ns = SWEEP_NS
@@ -413,8 +415,7 @@ class Loop:
                 self.drop(conn)
             return
         if conn.has_acks and not self.hot.leased and not conn.closed:
-            mark_dirty(self.hot, conn)  # held until the lease is renewed [PROTOCOL 1.6]
-            self.set_interest(conn, False)
+            self.set_interest(conn, False)  # held until set_lease lists it again [PROTOCOL 1.6]
             return
         if not blocked:
             self.fill_output(conn)

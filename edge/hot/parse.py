@@ -24,6 +24,8 @@ if not cython.compiled:
 
 __all__: list[str] = []
 
+ANSWERED_TWICE = 0x100  # in Conn.received: PUBREC was repeated on this connection
+
 
 def may_read(hot: HotState, conn: Conn) -> cython.bint:
     """Whether there is any use in reading a publisher: it is parked here if what it fed last has no room."""
@@ -458,9 +460,12 @@ def _is_repeated(hot: HotState, conn: Conn, packet_identifier: cython.int) -> cy
         return False
     hot.packets_in += 1
     hot.dropped_repeated += 1
-    if code >= 0:
+    if code >= ANSWERED_TWICE:  # it has read PUBREC: only a broken client goes on like that [MQTT-4.4.0-1]
+        _fail(hot, conn, 0x82)
+    elif code >= 0:
         conn.quota += 1 if conn.version != 5 else 0  # answer counts it back
         answer(hot, conn, 2, packet_identifier, code)
+        conn.received[packet_identifier] = ANSWERED_TWICE
     return True
 
 
@@ -529,9 +534,10 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
             fan_out(hot, conn, route, packet, message, -1)
         destination_done(hot, message, code)
         return
+    # The answer is written before the copies: who subscribes to its own topic reads PUBREC before PUBLISH.
+    answer(hot, conn, qos, identifier, code)
     if code == 0:
         fan_out(hot, conn, route, packet, None, -1)
-    answer(hot, conn, qos, identifier, code)
 
 
 def _hand_over(hot: HotState, conn: Conn, packet: Packet) -> None:

@@ -76,7 +76,7 @@ cdef class Outbound:
     cdef int next_identifier
     cdef int inflight
     cdef bytearray states
-    cdef list identifiers
+    cdef bytearray identifiers
     cdef object pending
     cdef Py_ssize_t pending_bytes
     cdef dict pushes

@@ -227,7 +227,7 @@ class Outbound:
         self.next_identifier = 1
         self.inflight = 0
         self.states = bytearray(slots)
-        self.identifiers = [0] * slots
+        self.identifiers = bytearray(2 * slots)  # u16 each
         self.pending: deque[tuple[bytes, int, int, int]] | None = None
         self.pending_bytes = 0
         self.pushes: dict[int, tuple[int, int, int]] | None = None  # identifier: session_seq, partition_epoch, state

@@ -193,3 +193,16 @@ def test_closing_inside_any_call_is_safe(hot: Any) -> None:
     broker.round()
     assert broker.hot.counters()["connections"] == len(conns) + 2
     assert broker.hot.counters()["output_high"] <= len(conns)
+
+
+def test_closing_while_fenced_says_nothing_that_was_held(hot: Any) -> None:
+    """PROTOCOL 1.6: no PUBACK of a fenced node, not even among the last bytes."""
+    broker = Broker(hot)
+    pub = broker.client(5)
+    broker.hot.begin_round(broker.now_ns)
+    broker.hot.feed(pub, publish(b"t", b"", 1, 5, 5))
+    broker.hot.set_lease(0)
+    broker.hot.end_round(broker.now_ns)
+    assert broker.raw(pub) == b""
+    broker.hot.close(pub, b"\xe0\x01\x88")
+    assert broker.raw(pub) == b"\xe0\x01\x88"
