@@ -210,7 +210,7 @@ class Edge:
         elif isinstance(message, KickSession):
             self.kicked.append(message)
             for connection in self.connections.values():
-                if connection.client_id == message.client_id and connection.owner_epoch <= message.owner_epoch:
+                if connection.client_id == message.client_id and 0 < connection.owner_epoch <= message.owner_epoch:
                     connection.open = False
             if self.answer_kicks:
                 answer = SessionKicked(message.request, message.client_id, self.clean_kicks)
