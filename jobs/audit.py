@@ -98,6 +98,8 @@ class _Audit:
 
     def run(self, tables: bool) -> AuditResult:
         self.spark.conf.set("spark.sql.adaptive.enabled", "true")
+        # Coalescing would leave the cached rows in one or two partitions, and all rules after it to one core.
+        self.spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
         for uri in self.inputs:
             self._read_manifest(uri)
         self._identify()
