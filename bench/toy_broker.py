@@ -57,20 +57,15 @@ class ToyHandler:
     # -- packets
 
     def packet(self, conn: Any, first_byte: int, body: bytes) -> None:
-        kind = first_byte >> 4
-        if kind == 1:
-            self._connect(conn, body)
-        elif kind == 8:
-            self._subscribe(conn, body)
-        elif kind == 10:
-            self._unsubscribe(conn, body)
-        elif kind == 14:
+        handle = {1: self._connect, 8: self._subscribe, 10: self._unsubscribe}.get(first_byte >> 4)
+        try:
+            if handle is None or (conn not in self.subscriptions) != (first_byte >> 4 == 1):
+                raise ValueError("DISCONNECT, or what no client may send here")
+            handle(conn, body)
+        except (ValueError, IndexError, KeyError, struct.error):
             self.hot.close(conn)
-            return
         else:
-            self.hot.close(conn)
-            return
-        self.hot.resume(conn)
+            self.hot.resume(conn)
 
     def _connect(self, conn: Any, body: bytes) -> None:
         _, at = _text(body, 0)
