@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from edge.client import Client, Phase
 from edge.hot.options import SessionOptions
 from edge.partition_requests import RequestsFull
+from edge.publishing import is_reserved
 from mqtt.codec import Limits, decode_packet, encode_packet
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Connack, Connect, Disconnect
@@ -91,7 +92,8 @@ class ConnectDesk:
     def _judge(self, client: Client, packet: Connect) -> int:
         """Return 0, or the reason code that refuses the CONNECT."""
         if not packet.client_id:
-            if packet.protocol_version < 5 and not packet.clean_start:  # v3 [MQTT-3.1.3-8]
+            if packet.protocol_version == 3 or (packet.protocol_version == 4 and not packet.clean_start):
+                # MQTT 3.1 section 3.1: one to 23 characters; v3 [MQTT-3.1.3-8]
                 return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
             client.client_id = self._new_client_id()
         if len(client.client_id.encode()) > self._limits.client_id_bytes_max:
@@ -110,7 +112,7 @@ class ConnectDesk:
                 )
             except RemoteProtocolError as error:
                 return int(error.reason_code)
-            if will.topic_name.startswith("$SYS"):
+            if is_reserved(will.topic_name):
                 return ReasonCode.NOT_AUTHORIZED
             if will.qos > self._limits.maximum_qos:  # [MQTT-3.2.2-12]
                 return ReasonCode.QOS_NOT_SUPPORTED
@@ -120,6 +122,12 @@ class ConnectDesk:
 
     def open(self, client: Client) -> None:
         """Claim the client ID; without a lease wait for one, at most until the connect timeout."""
+        assert client.connect is not None
+        client.expiry_s = self._expiry(client.connect)
+        if not self._fits(client, client.connect):
+            self._edge.count_disconnect("connack_too_large")
+            self._edge.end(client)
+            return
         client.phase = Phase.OPENING
         if not self._edge.has_lease():
             self._waiting.append(client)
@@ -137,7 +145,6 @@ class ConnectDesk:
         edge, packet = self._edge, client.connect
         assert packet is not None
         client.partition = edge.map.partition_for(client.client_id)
-        client.expiry_s = self._expiry(packet)
         properties = packet.properties
         receive_maximum = int(properties.get(PropertyId.RECEIVE_MAXIMUM, 65_535))  # type: ignore[call-overload]
         request = OpenSession(
@@ -190,6 +197,10 @@ class ConnectDesk:
                 version=packet.protocol_version,
                 receive_maximum=int(packet.properties.get(PropertyId.RECEIVE_MAXIMUM, 65_535)),  # type: ignore[call-overload]
                 maximum_packet_size=int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0)),  # type: ignore[call-overload]
+                topic_alias_maximum=min(
+                    int(packet.properties.get(PropertyId.TOPIC_ALIAS_MAXIMUM, 0)),  # type: ignore[call-overload]
+                    self._limits.topic_alias_maximum,
+                ),
                 keep_alive_ns=keep_alive_s * NS,
                 announced_receive_maximum=self._limits.receive_maximum,
                 announced_maximum_packet_size=self._limits.maximum_packet_size,
@@ -238,6 +249,14 @@ class ConnectDesk:
             properties[PropertyId.SESSION_EXPIRY_INTERVAL] = client.expiry_s
         properties.update(self._edge.authentication.connack_properties(client))
         return properties
+
+    def _fits(self, client: Client, packet: Connect) -> bool:
+        """False if the client takes no packet as large as our CONNACK: what it says cannot be left out [MQTT-3.1.2-24]."""
+        limit: int = int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
+        if not limit:
+            return True
+        announced = self._announcements(client, self._keep_alive(packet)[1])
+        return len(encode_packet(Connack(False, ReasonCode.SUCCESS, announced), 5)) <= limit
 
     def _write_connack(self, client: Client, connack: Connack) -> None:
         data = encode_packet(connack, client.version)

@@ -29,7 +29,19 @@ from wire.messages import (
 if TYPE_CHECKING:
     from edge.core import EdgeCore
 
-__all__ = ["PublishDesk"]
+__all__ = ["PublishDesk", "is_reserved"]
+
+
+def is_reserved(topic: str) -> bool:
+    """Whether clients may not publish to a topic: $SYS is ours to write, $share names subscriptions (section 4.8.2).
+
+    The state that bridges of other brokers announce about themselves is theirs: $SYS/broker/connection/<name>/state.
+    """
+    if not topic.startswith("$"):
+        return False
+    if topic.startswith("$SYS/broker/connection/") and topic.endswith("/state"):
+        return topic.count("/") != 4
+    return topic.startswith(("$SYS", "$share/"))
 
 
 class PublishDesk:
@@ -51,7 +63,7 @@ class PublishDesk:
         except MqttError as error:
             edge.error(conn, error.reason_code)
             return
-        if name.startswith("$SYS"):  # ours to write; a client is told so where it can be
+        if is_reserved(name):  # a client is told so where it can be
             edge.hot.install_route(topic, Route(topic, reason_code=ReasonCode.NOT_AUTHORIZED))
             edge.hot.resume(conn)
             return
@@ -68,7 +80,7 @@ class PublishDesk:
         except MqttError as error:
             self._edge.error(conn, error.reason_code)
             return
-        if name.startswith("$SYS"):
+        if is_reserved(name):
             self._edge.hot.acknowledge(publish, ReasonCode.NOT_AUTHORIZED)
             self._edge.hot.resume(conn)
             return

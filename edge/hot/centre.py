@@ -199,6 +199,8 @@ class Hot(HotState):
         conn.quota_max = options.announced_receive_maximum
         conn.packet_bytes_max = options.announced_maximum_packet_size
         conn.alias_max = options.announced_topic_alias_maximum if options.version == 5 else 0
+        conn.aliases_told_max = options.topic_alias_maximum
+        conn.aliases_told = {} if options.version == 5 and options.topic_alias_maximum > 0 else None
         conn.retain_available = options.retain_available
         conn.qos_max = options.maximum_qos
         if options.session:
@@ -602,6 +604,7 @@ class Hot(HotState):
         conn.last_topic = b""
         conn.last_version = -1
         conn.aliases = None
+        conn.aliases_told = None
         conn.permissions = None
         conn.lagging = False
         if conn.has_acks and not self.leased:

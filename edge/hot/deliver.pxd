@@ -7,6 +7,8 @@ from edge.hot.state cimport Conn, HotState, Outbound, Packet, Route, Sub
 
 cdef enum:
     SECOND_NS = 1000000000
+    ALIASED_BYTES_MIN = 5
+    ALIAS_BYTES = 6
 
 
 cdef object deliver_run(
@@ -17,6 +19,9 @@ cdef Py_ssize_t convert_run(
     HotState hot, bint five, bytes topic, unsigned char* data, Py_ssize_t start, Py_ssize_t end, bint to_five,
     bytes identifiers, Py_ssize_t size_max
 ) except -1
+cdef object write_copy(
+    HotState hot, Conn conn, Packet packet, int qos, bint retain, bint dup, int packet_identifier, bytes identifiers
+)
 cdef object deliver_local(HotState hot, Conn publisher, Route route, Packet packet)
 cdef bint deliver_to(HotState hot, Conn conn, Packet packet, int qos, bint retain, bytes identifiers) except -1
 cdef int take_identifier(Outbound outbound, int state) except -1
@@ -28,6 +33,10 @@ cdef bint route_is_slow(HotState hot, Conn publisher, Route route) except -1
 
 
 # private
+cdef object _deliver_aliased(
+    HotState hot, Conn conn, bytes topic, bint five, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
+    bytes identifiers
+)
 cdef object _append_run(HotState hot, Conn conn, unsigned char* data, Py_ssize_t start, Py_ssize_t count)
 cdef bint _pend(
     HotState hot, Outbound outbound, Packet packet, bint five, int qos, bint retain, bytes identifiers, Py_ssize_t size

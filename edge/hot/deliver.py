@@ -20,8 +20,10 @@ if not cython.compiled:
 
 __all__: list[str] = []
 
-if not cython.compiled:  # compiled, a C constant: deliver.pxd
+if not cython.compiled:  # compiled, C constants: deliver.pxd
     SECOND_NS = 1_000_000_000
+    ALIASED_BYTES_MIN = 5  # of a topic: for a shorter one the alias saves nothing
+    ALIAS_BYTES = 6  # the property, and lengths that grow by it
 
 
 def route_is_slow(hot: HotState, publisher: Conn, route: Route) -> cython.bint:
@@ -75,7 +77,9 @@ def deliver_run(
         if conn.lagging or (conn.high and pending_output(conn) > hot.drop_above):
             hot.dropped_slow += count
             continue
-        if (conn.version == 5) == five and not sub.identifiers and conn.client_packet_max >= packet_max:
+        if conn.aliases_told is not None:
+            _deliver_aliased(hot, conn, route.topic, five, data, start, end, sub.identifiers)
+        elif (conn.version == 5) == five and not sub.identifiers and conn.client_packet_max >= packet_max:
             hot.publish_out_qos0 += count
             _append_run(hot, conn, data, start, end - start)
         else:
@@ -100,6 +104,55 @@ def deliver_run(
                 wait_for(hot, publisher, conn)
             else:
                 note_high(hot, conn)
+
+
+def _deliver_aliased(
+    hot: HotState,
+    conn: Conn,
+    topic: bytes,
+    five: cython.bint,
+    data: cython.p_uchar,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    identifiers: bytes,
+) -> None:
+    """Deliver a run packet by packet: its copies differ from client to client."""
+    packet: Packet = hot.second
+    while start < end:
+        start = load_plain(packet, data, start, five)
+        packet.topic = topic
+        deliver_to(hot, conn, packet, 0, False, identifiers)
+
+
+def write_copy(
+    hot: HotState,
+    conn: Conn,
+    packet: Packet,
+    qos: cython.int,
+    retain: cython.bint,
+    dup: cython.bint,
+    packet_identifier: cython.int,
+    identifiers: bytes,
+) -> None:
+    """Write one copy; the first topics of a client that takes aliases get one each [MQTT-3.1.2-26]."""
+    topic: bytes = packet.topic
+    five: cython.bint = conn.version == 5
+    alias: cython.int
+    if conn.aliases_told is not None and len(topic) >= ALIASED_BYTES_MIN:
+        known = conn.aliases_told.get(topic)
+        if known is not None:
+            alias = known
+            packet.topic = b""
+            identifiers += bytes((0x23, alias >> 8, alias & 0xFF))
+        elif (
+            len(conn.aliases_told) < conn.aliases_told_max
+            and publish_bytes(packet, True, qos, identifiers) + ALIAS_BYTES <= conn.client_packet_max
+        ):
+            alias = len(conn.aliases_told) + 1
+            conn.aliases_told[topic] = alias
+            identifiers += bytes((0x23, alias >> 8, alias & 0xFF))
+    write_publish(output_of(hot, conn), packet, five, qos, retain, dup, packet_identifier, identifiers)
+    packet.topic = topic
 
 
 def _append_run(
@@ -173,7 +226,7 @@ def deliver_to(
         if conn.lagging or pending_output(conn) > hot.drop_above:
             hot.dropped_slow += 1
             return False
-        write_publish(output_of(hot, conn), packet, five, 0, retain, False, 0, identifiers)
+        write_copy(hot, conn, packet, 0, retain, False, 0, identifiers)
         hot.publish_out_qos0 += 1
         hot.round_bytes += size
         return True
@@ -182,7 +235,7 @@ def deliver_to(
     outbound = conn.outbound
     if outbound.inflight >= outbound.window or outbound.pending or pending_output(conn) > hot.output_high:
         return _pend(hot, outbound, packet, five, qos, retain, identifiers, size)
-    write_publish(output_of(hot, conn), packet, five, qos, retain, False, take_identifier(outbound, qos), identifiers)
+    write_copy(hot, conn, packet, qos, retain, False, take_identifier(outbound, qos), identifiers)
     hot.round_bytes += size
     if qos == 1:
         hot.publish_out_qos1 += 1

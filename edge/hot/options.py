@@ -67,6 +67,7 @@ class SessionOptions:
     version: int  # 3 (MQTT 3.1), 4 (3.1.1) or 5
     receive_maximum: int = 65_535  # the client's: bounds QoS 1/2 towards it [MQTT-3.3.4-9]
     maximum_packet_size: int = 0  # the client's, 0 for none: larger is dropped and counted [MQTT-3.1.2-24]
+    topic_alias_maximum: int = 0  # aliases that we may use towards it [MQTT-3.1.2-26] [MQTT-3.1.2-27]
     keep_alive_ns: int = 0  # effective (Server Keep Alive applied), not yet times 1.5
     announced_receive_maximum: int = 20  # ours: v5 beyond it is error 0x93, v3 is not read meanwhile [MQTT-3.3.4-7]
     announced_maximum_packet_size: int = 1024 * 1024  # ours: beyond it is error 0x95

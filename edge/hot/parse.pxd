@@ -9,6 +9,10 @@ from edge.hot.peers cimport route_is_full
 from edge.hot.state cimport Conn, HotState, Inbound, Message, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
 
 
+cdef enum:
+    ANSWERED_TWICE = 0x100
+
+
 cdef Py_ssize_t parse(HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
 cdef bint may_read(HotState hot, Conn conn) except -1
 

@@ -24,7 +24,8 @@ if not cython.compiled:
 
 __all__: list[str] = []
 
-ANSWERED_TWICE = 0x100  # in Conn.received: PUBREC was repeated on this connection
+if not cython.compiled:  # compiled, C constants: parse.pxd
+    ANSWERED_TWICE = 0x100  # in Conn.received: PUBREC was repeated on this connection
 
 
 def may_read(hot: HotState, conn: Conn) -> cython.bint:

@@ -15,8 +15,9 @@ from edge.hot.state import Conn, HotState, Outbound, Packet, Peer
 
 if not cython.compiled:
     from edge.hot.buffers import append_bytes, get16, get32, get64, put32, put64, reserve
-    from edge.hot.encode import publish_bytes, write_publish
-    from edge.hot.output import note_high, output_of, pending_output, write_short
+    from edge.hot.deliver import write_copy
+    from edge.hot.encode import publish_bytes
+    from edge.hot.output import note_high, pending_output, write_short
     from edge.hot.peers import push_acks_of
 
 __all__: list[str] = []
@@ -84,7 +85,7 @@ def _push_qos0(hot: HotState, conn: Conn, packet: Packet, flags: cython.int) -> 
         note_high(hot, conn)
         hot.dropped_slow += 1
     else:
-        write_publish(output_of(hot, conn), packet, five, 0, flags & 4 != 0, False, 0, b"")
+        write_copy(hot, conn, packet, 0, flags & 4 != 0, False, 0, b"")
         hot.publish_out_qos0 += 1
 
 
@@ -127,7 +128,7 @@ def _push(
         send_push_ack(hot, conn, partition_epoch, session_seq, 4 if packet.qos == 1 else 5, 0x95)
         return
     pushes[identifier] = (session_seq, partition_epoch, packet.qos)
-    write_publish(output_of(hot, conn), packet, five, packet.qos, flags & 4 != 0, flags & 8 != 0, identifier, b"")
+    write_copy(hot, conn, packet, packet.qos, flags & 4 != 0, flags & 8 != 0, identifier, b"")
     hot.round_bytes += size
     if packet.qos == 1:
         hot.publish_out_qos1 += 1

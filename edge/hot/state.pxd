@@ -55,6 +55,8 @@ cdef class Conn:
     cdef Py_ssize_t client_packet_max
     cdef Outbound outbound
     cdef int window
+    cdef dict aliases_told
+    cdef int aliases_told_max
     # life
     cdef long long heard_ns
     cdef long long silence_ns

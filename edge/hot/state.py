@@ -86,6 +86,8 @@ class Conn:
         self.client_packet_max = 0
         self.outbound: Outbound | None = None
         self.window = 0  # QoS 1/2 packets that may be unacknowledged at the client
+        self.aliases_told: dict[bytes, int] | None = None  # topic: alias that the client knows; None: it takes none
+        self.aliases_told_max = 0
         self.heard_ns = 0
         self.silence_ns = 0  # how long it may be silent, 0 for ever
         self.close_at_ns = 0
