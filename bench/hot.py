@@ -36,6 +36,7 @@ class Row:
     arguments: str
     bar: float
     tls: bool = False
+    linked: bool = False  # two toy edges on one CPU, publisher and subscriber on different ones
 
 
 ROWS = (
@@ -50,6 +51,8 @@ ROWS = (
     Row("50 000 msg/s over 100 pairs", "-P 100 -r 500 -d 2 --small-writes", 1.0),
     Row("QoS 1, 1 -> 1, window 20", "-q 1 -w 20 -d 2", 4),
     Row("TLS, 100 pairs, one write each", "-P 100 --small-writes -d 2 --e2e-window 20", 1.2, tls=True),
+    Row("100 pairs on two edges, link under TLS", "-P 100 --small-writes -d 2 --cross", 0.8, linked=True),
+    Row("100 pairs on two edges, batches", "-P 100 -d 2 --cross", 1, linked=True),
     Row("connects, plain", "-m connect -N 3000 --churn", 0.2),
     Row("connects, TLS", "-m connect -N 1000 --churn", 0.6, tls=True),
 )
@@ -58,8 +61,8 @@ ROWS = (
 # -- the toy broker
 
 
-def serve(port: int, certificate: Path | None, pacing_us: int, nested: bool) -> None:
-    """Run the toy broker until it is killed; prints its ports."""
+def serve(port: int, certificate: Path | None, pacing_us: int, nested: bool, link_to: int) -> None:
+    """Run the toy broker until it is killed; prints its ports: plain, TLS, links."""
     import trio
 
     from bench.toy_broker import ToyHandler
@@ -82,11 +85,21 @@ def serve(port: int, certificate: Path | None, pacing_us: int, nested: bool) -> 
             context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
         plain = options.ConnOptions()
         secured = options.ConnOptions(tls=context)
-        for index, kind in enumerate((plain, secured) if context is not None else (plain,)):
+        kinds = [(plain, state.CLIENT)]
+        if context is not None:
+            kinds += [(secured, state.CLIENT), (secured, state.LINK)]
+        for index, kind in enumerate(kinds):
             listener = socket.create_server(("127.0.0.1", port + index if port else 0), backlog=4096)
             print(listener.getsockname()[1], flush=True)
             loop.listen(listener, kind)
-        handler.attach = lambda options_of_listener, fd: hot.attach(fd, state.CLIENT, options_of_listener, boot_ns())
+        handler.attach = lambda kind, fd: hot.attach(fd, kind[1], kind[0], boot_ns())
+        if link_to and certificate is not None:
+            trusting = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
+            stream = socket.create_connection(("127.0.0.1", link_to))
+            stream.setblocking(False)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            calling = options.ConnOptions(tls=trusting, server_hostname="localhost")
+            handler.call(hot.attach(stream.detach(), state.LINK, calling, boot_ns()))
         await host(loop, trio_fd)
 
     trio.run(main)
@@ -108,13 +121,16 @@ class Broker:
         )
         if ports is None:
             assert self.process.stdout is not None
-            self.ports = [int(self.process.stdout.readline()), int(self.process.stdout.readline())]
+            self.ports = [int(self.process.stdout.readline()) for _ in range(3)]
         else:
             self.ports = ports
-        for port in self.ports:
+        self.others: list[Broker] = []
+        for port in self.ports[:2]:
             _wait_until_open(port)
 
     def stop(self) -> None:
+        for other in self.others:
+            other.stop()
         self.process.terminate()
         self.process.wait(10)
 
@@ -141,17 +157,23 @@ def start_mosquitto(folder: Path) -> Broker:
     ports = [_free_port(), _free_port()]
     configuration = folder / "mosquitto.conf"
     configuration.write_text(
-        f"persistence false\nmax_queued_messages 0\nmax_queued_bytes 0\nlog_type none\nallow_anonymous true\nuser root\n"
+        f"persistence false\nmax_queued_messages 0\nmax_queued_bytes 0\nlog_type none\n"
+        "allow_anonymous true\nuser root\n"
         f"listener {ports[0]} 127.0.0.1\nsocket_domain ipv4\n"
         f"listener {ports[1]} 127.0.0.1\ncertfile {folder}/cert.pem\nkeyfile {folder}/key.pem\n"
     )
     return Broker([MOSQUITTO, "-c", str(configuration)], ports)
 
 
-def start_ours(folder: Path, pacing_us: int, nested: bool) -> Broker:
-    """The toy broker."""
+def start_ours(folder: Path, pacing_us: int, nested: bool, linked: bool) -> Broker:
+    """The toy broker, or two of them with a link."""
     command = [sys.executable, "-m", "bench.hot", "serve", "--certificate", str(folder), "--pacing-us", str(pacing_us)]
-    return Broker(command + (["--nested"] if nested else []), None)
+    command += ["--nested"] if nested else []
+    broker = Broker(command, None)
+    if linked:
+        broker.others.append(Broker([*command, "--link-to", str(broker.ports[2])], None))
+        time.sleep(0.3)  # the link's handshake; nothing tells us here when it is done
+    return broker
 
 
 def build_mqload(folder: Path) -> Path:
@@ -177,7 +199,10 @@ def make_certificate(folder: Path) -> None:
 def measure(mqload: Path, broker: Broker, row: Row, folder: Path) -> dict[str, Any]:
     """Run one scenario; the report of mqload with its exit status."""
     command = ["taskset", "-c", "1", str(mqload), "-H", f"127.0.0.1:{broker.ports[1 if row.tls else 0]}"]
-    command += [*row.arguments.split(), "--json", "--pid", str(broker.process.pid), "--max-time", "60"]
+    arguments = row.arguments if broker.others else row.arguments.replace("--cross", "")
+    command += [*arguments.split(), "--json", "--pid", str(broker.process.pid), "--max-time", "60"]
+    for other in broker.others:
+        command += ["-H", f"127.0.0.1:{other.ports[0]}", "--pid", str(other.process.pid)]
     if row.tls:
         command += ["--ca", str(folder / "cert.pem"), "--sni", "localhost"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -213,7 +238,9 @@ def table(only: str, runs: int, pacing_us: int, nested: bool, alone: bool) -> in
             results: list[list[tuple[float, str]]] = [[], []]
             for _ in range(runs):
                 for which in (0,) if alone else (0, 1):
-                    broker = start_ours(folder, pacing_us, nested) if which == 0 else start_mosquitto(folder)
+                    broker = (
+                        start_ours(folder, pacing_us, nested, row.linked) if which == 0 else start_mosquitto(folder)
+                    )
                     try:
                         results[which].append(figure(measure(mqload, broker, row, folder)))
                     finally:
@@ -238,12 +265,13 @@ def main() -> int:
     parser.add_argument("--certificate", type=Path)
     parser.add_argument("--pacing-us", type=int, default=250)
     parser.add_argument("--nested", action="store_true")
+    parser.add_argument("--link-to", type=int, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--alone", action="store_true", help="without Mosquitto")
     arguments = parser.parse_args()
     if arguments.command == "serve":
-        serve(arguments.port, arguments.certificate, arguments.pacing_us, arguments.nested)
+        serve(arguments.port, arguments.certificate, arguments.pacing_us, arguments.nested, arguments.link_to)
         return 0
     return table(arguments.only, arguments.runs, arguments.pacing_us, arguments.nested, arguments.alone)
 

@@ -7,6 +7,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from wire.frames import HEADER
+
 __all__ = ["ToyHandler", "matches"]
 
 
@@ -46,6 +48,7 @@ class ToyHandler:
         self.modules = modules
         self.hot: Any = None
         self.subscriptions: dict[Any, dict[bytes, tuple[int, int, int]]] = {}
+        self.peer: Any = None
         self.errors: list[tuple[Any, int]] = []
         self.ended: list[tuple[Any, int]] = []
         self.inbounds: list[Any] = []
@@ -185,7 +188,20 @@ class ToyHandler:
         self.attach(listener, fd)
 
     def hello(self, conn: Any, payload: bytes) -> None:
-        raise NotImplementedError
+        """Two toys, linked: the one that was called answers with its own HELLO; all else goes to the other edge."""
+        if self.peer is None:
+            self.peer = self.hot.add_peer(2, "edge", 1)
+        if payload == b"call":
+            self.hot.write(conn, HEADER.pack(6, 0, 0, 1, 0) + b"answer")
+        self.hot.bind_link(conn, self.peer, 0)
+        self.extra_route = self._other_edge
+
+    def call(self, conn: Any) -> None:
+        """Begin a link on a connection that we opened."""
+        self.hot.write(conn, HEADER.pack(4, 0, 0, 1, 0) + b"call")
+
+    def _other_edge(self, topic: bytes) -> dict[str, Any]:
+        return {} if self.subscribers(topic) else {"edges": (self.peer,)}
 
     def frame(self, peer: Any, kind: int, payload: bytes) -> None:
         raise NotImplementedError
