@@ -46,6 +46,7 @@ from wire.replication import decode_replica_message, encode_replica_message
 
 __all__ = ["FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Synced", "Tick"]
 
+SWEEP_S = 0.02  # between two looks at every partition: what timers may be late by
 WHOLE_MESSAGES = (FrameKind.CONTROL, FrameKind.REPLICATE, FrameKind.REPLICATE_ACK)  # one message per frame
 PartitionRequest = (
     OpenSession
@@ -133,6 +134,11 @@ class StorageCore:
         self._synced_commit = 0
         self._unsynced: list[tuple[int, int, int, int]] = []  # commit, partition, partition_epoch, op_index
         self._early = EarlyRequests()
+        self._fenced = True  # in this round
+        self._sweeps = True  # this round looks at every partition, not only at those that something happened to
+        self._next_sweep = float("-inf")
+        self._unsettled = True  # some partition here does not serve yet
+        self._timer_deadline = float("inf")
         self._moved: list[int] = []  # partitions that came here, or to another epoch, in this round
         self._answers: list[tuple[int, str, bytes]] = []  # commit, node, REPLICATE_ACK
         self.placements = Placements(entry.node, settings, store, self._overlay, lambda: self.map)
@@ -188,9 +194,12 @@ class StorageCore:
     def handle(self, now: float, events: Sequence[Event]) -> Ready:
         """Take the events of one round."""
         self._now = now
-        fenced = not self.lease.has_lease(now)
-        for hosted in self.partitions.values():
-            hosted.core.tick(now, running=hosted.serving and not fenced)
+        self._fenced = not self.lease.has_lease(now)
+        self._sweeps = now >= self._next_sweep
+        if self._sweeps:
+            self._next_sweep = now + SWEEP_S
+            for hosted in self.partitions.values():
+                hosted.core.tick(now, running=hosted.serving and not self._fenced)
         for event in events:
             if isinstance(event, FrameArrived):
                 self._frame(event.peer, event.kind, event.payload)
@@ -207,6 +216,11 @@ class StorageCore:
         self._advance()
         return self._ready(now)
 
+    def _touch(self, number: int, hosted: HostedPartition) -> None:
+        """Something happens to a partition in this round."""
+        hosted.core.tick(self._now, running=hosted.serving and not self._fenced)
+        self._active[number] = hosted
+
     def _link(self, peer: PeerKey, now: float, *, up: bool) -> None:
         if peer.tier == TIER_ROUTER:
             if up:
@@ -221,30 +235,36 @@ class StorageCore:
 
     def _advance(self) -> None:
         for hosted in self.placements.read_promoted(self._synced_commit, self._now):
-            self._active[hosted.core.number] = hosted
+            self._touch(hosted.core.number, hosted)
         began = []
-        fenced = not self.lease.has_lease(self._now)
+        self._sweeps = self._sweeps or self._unsettled
+        if not self._sweeps:
+            return
+        self._unsettled = False
         for number, hosted in self.partitions.items():
             if not self.placements.loaded(number):
+                self._unsettled = True
                 continue
             if not hosted.serving:
                 hosted.advance(self._now, self.lease.settled_epoch)
-                self._active[number] = hosted
+                self._touch(number, hosted)
+            self._unsettled = self._unsettled or not hosted.serving
             if hosted.serving and not hosted.reported:
                 hosted.reported = True
                 began.append(hosted)
-            if hosted.serving and not fenced and hosted.core.next_due_s() == 0.0:
+            if hosted.serving and not self._fenced and hosted.core.next_due_s() == 0.0:
                 hosted.run_timers()
-                self._active[number] = hosted
+                self._touch(number, hosted)
             if hosted.serving and hosted.core.clock_due:
-                self._active[number] = hosted
+                self._touch(number, hosted)
         if began:
             self._report(began, set(range(len(self.map.shards))))
 
     def _ready(self, now: float) -> Ready:
         ready = Ready(ended=self.lease.ended)
         fenced = not self.lease.has_lease(now)
-        for number in sorted(self._active):
+        touched = sorted(self._active)
+        for number in touched:
             core = self._active[number].core
             if not self.placements.loaded(number):
                 continue
@@ -264,18 +284,25 @@ class StorageCore:
             ready.commit = self._commit
             for key, value in ready.writes:
                 self._overlay[key] = (self._commit, value)
-        self._replicate(now, fenced=fenced)
+        self._replicate(now, touched, fenced=fenced)
         ready.sends = _merge(self._sends)
         self._sends = []
-        deadlines = [self.lease.next_deadline(), self.placements.deadline(now)]
-        for hosted in self.partitions.values():
-            due_s = hosted.core.next_due_s() if hosted.serving else None
-            if due_s is not None:
-                deadlines.append(now + due_s)
-        ready.next_deadline = min(deadlines)
+        self._note_timers(now, touched)
+        timers = max(self._timer_deadline, self._next_sweep)
+        ready.next_deadline = min(self.lease.next_deadline(), self.placements.deadline(now), timers)
         return ready
 
-    def _replicate(self, now: float, *, fenced: bool) -> None:
+    def _note_timers(self, now: float, touched: list[int]) -> None:
+        """Keep when the next timer of any partition is due: of all after a sweep, else of those that were touched."""
+        if self._sweeps:
+            self._timer_deadline = float("inf")
+        for number in self.partitions if self._sweeps else touched:
+            hosted = self.partitions.get(number)
+            due_s = hosted.core.next_due_s() if hosted is not None and hosted.serving else None
+            if due_s is not None and now + due_s < self._timer_deadline:
+                self._timer_deadline = now + due_s
+
+    def _replicate(self, now: float, touched: list[int], *, fenced: bool) -> None:
         """Answer primaries once this round is on disk; stream to backups."""
         for node, answer in self.placements.answers:
             self._answers.append((self._commit, node, encode_replica_message(answer)))
@@ -285,7 +312,7 @@ class StorageCore:
             self._sends.append((node, FrameKind.REPLICATE_ACK, payload))
         if fenced:
             return
-        self._sends.extend(self.placements.stream(now))
+        self._sends.extend(self.placements.stream(now, None if self._sweeps else touched))
         for request in self.placements.wanted(now):
             if self.lease.leader:
                 self._to_router(self.lease.leader, request)
@@ -297,7 +324,7 @@ class StorageCore:
             hosted = self.partitions.get(number)
             if hosted is not None and self.placements.loaded(number) and epoch <= hosted.core.epoch:
                 hosted.core.note_synced("", op_index)
-                self._active[number] = hosted
+                self._touch(number, hosted)
         if self._overlay:
             self._overlay_trim(commit)
 
@@ -326,7 +353,7 @@ class StorageCore:
         elif kind in (FrameKind.REPLICATE, FrameKind.REPLICATE_ACK):
             hosted = self.placements.take(peer.node, decode_replica_message(payload), self._now)
             if hosted is not None:
-                self._active[hosted.core.number] = hosted
+                self._touch(hosted.core.number, hosted)
         elif kind == FrameKind.CONTROL:
             self._control(peer, decode_control(payload))
         else:
@@ -348,7 +375,7 @@ class StorageCore:
 
     def _publish_to(self, number: int, record: PublishMessage, peer: PeerKey) -> None:
         hosted = self.partitions[number]
-        self._active[number] = hosted
+        self._touch(number, hosted)
         if hosted.serving:
             hosted.publish(record, peer)
         elif not hosted.when_serving(partial(hosted.publish, record, peer)):
@@ -368,7 +395,7 @@ class StorageCore:
             if hosted is None:
                 self._count("not_primary")
                 continue
-            self._active[number] = hosted
+            self._touch(number, hosted)
             hosted.when_serving(partial(hosted.delivery.acknowledged, ack))
 
     def _control(self, peer: PeerKey, message: Control) -> None:
@@ -404,10 +431,10 @@ class StorageCore:
         none = []
         for number, hosted in self.partitions.items():
             settled = hosted.core.commit_index == hosted.core.meta.op_index and not hosted.core.dirty
-            if hosted.serving and settled and not hosted.retained.any_match(request.topic_filter):
+            if hosted.serving and settled and not self._fenced and not hosted.retained.any_match(request.topic_filter):
                 none.append(number)
                 continue
-            self._active[number] = hosted
+            self._touch(number, hosted)
             one = ReadRetained(request.request, number, hosted.core.epoch, request.topic_filter, "", request.limit)
             hosted.when_serving(partial(hosted.retained.read, one, peer.node))
         self._sends.append((peer.node, FrameKind.CONTROL, encode_control(RetainedNone(request.request, none))))
@@ -415,7 +442,7 @@ class StorageCore:
     def _hosted(self, number: int) -> HostedPartition | None:
         hosted = self.partitions.get(number)
         if hosted is not None:
-            self._active[number] = hosted
+            self._touch(number, hosted)
         return hosted
 
     def _request(self, peer: PeerKey, request: PartitionRequest) -> None:
@@ -461,8 +488,9 @@ class StorageCore:
         if not self.lease.active:
             return
         for hosted in self.placements.map_moved(cluster_map, self._now, self._commit + 1):
-            self._active[hosted.core.number] = hosted
+            self._touch(hosted.core.number, hosted)
             self._moved.append(hosted.core.number)
+            self._unsettled = True
         for number in [number for number in self._active if number not in self.partitions]:
             del self._active[number]
         changed = {
@@ -483,7 +511,7 @@ class StorageCore:
                 hosted.subscriptions.placement_changed(changed)
             for edge, life in gone:
                 hosted.claims.edge_dead(edge, life)
-            self._active[number] = hosted
+            self._touch(number, hosted)
 
     def _report(self, partitions: list[HostedPartition], shards: set[int]) -> None:
         """Tell the owners of shards the filters of partitions that serve, one message per shard."""

@@ -1,7 +1,8 @@
 """Key order of the LSM stores: partition | kind | number ..., so that a partition is one contiguous range.
 
 Integers are big endian, so bytewise order is numeric order; client text never stands in a key, a 16-byte BLAKE2 digest
-does. Move, export and drop of a partition are scans of ``partition_range``. Decision: docs/adr/0009-key-order-and-sstables.md.
+does. Move, export and drop of a partition are scans of ``partition_range``.
+Decision: docs/adr/0009-key-order-and-sstables.md.
 """
 
 import struct

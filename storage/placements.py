@@ -6,7 +6,7 @@ stays, with everything that was applied. A primary whose partition_epoch moves b
 primary meanwhile. Rules: docs/adr/0007.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from storage.hosted_partition import HostedPartition
 from storage.partition import Overlay, Reads
@@ -182,11 +182,12 @@ class Placements:
         self._touched.clear()
         return writes
 
-    def stream(self, now: float) -> list[tuple[str, int, bytes]]:
-        """Return the frames that go to backups now."""
+    def stream(self, now: float, numbers: Iterable[int] | None) -> list[tuple[str, int, bytes]]:
+        """Return the frames that go to backups now, of these partitions (None: of all)."""
         frames = []
-        for number, replication in self.replication.items():
-            if number in self._promoting or not replication.backups:
+        for number in self.replication if numbers is None else numbers:
+            replication = self.replication.get(number)
+            if replication is None or number in self._promoting or not replication.backups:
                 continue
             for node, message in replication.stream(now, self._linked):
                 frames.append((node, int(FrameKind.REPLICATE), encode_replica_message(message)))
