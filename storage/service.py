@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import trio
 
@@ -11,8 +12,8 @@ from conf.settings import NodeConfig, StorageConfig
 from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
 from storage.group_committer import GroupCommitter
 from storage.settings import PartitionSettings
-from storage.store import Store
-from storage.store_errors import StoreError, StoreFatal
+from storage.store import Store, quarantine
+from storage.store_errors import StoreDamaged, StoreError, StoreFatal, StoreShort
 from storage.store_settings import GroupCommitSettings, StoreSettings
 from wire.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.process import NodeProcess, boot_time, run_process
@@ -67,19 +68,33 @@ class StorageService:
         self._store = self._open_store()
 
     def _open_store(self) -> Store:
-        node, settings = self._config.node, self._config.storage
+        """Open the store; one that lost what was acknowledged is put aside, and rebuilt from the other replicas.
+
+        ``_whole`` says whether it may hold all that this node ever acknowledged: never when it was created just now.
+        """
+        path = self._process.folder.path / "store"
+        self._whole = path.exists()
         try:
-            return Store.open(
-                self._process.folder.path / "store",
-                node.cluster,
-                node.id,
-                StoreSettings(
-                    free_space_floor_bytes=settings.free_space_floor_bytes,
-                    free_space_floor_percent=settings.free_space_floor_percent,
-                ),
-            )
+            try:
+                return self._open_at(path)
+            except (StoreShort, StoreDamaged) as error:
+                self._whole = False
+                logger.error("%s; put aside as %s, rebuilt from the other replicas", error, quarantine(path))
+                return self._open_at(path)
         except StoreError as error:
             raise UserError(str(error)) from error
+
+    def _open_at(self, path: Path) -> Store:
+        node, settings = self._config.node, self._config.storage
+        return Store.open(
+            path,
+            node.cluster,
+            node.id,
+            StoreSettings(
+                free_space_floor_bytes=settings.free_space_floor_bytes,
+                free_space_floor_percent=settings.free_space_floor_percent,
+            ),
+        )
 
     async def run(self) -> None:
         """Serve until cancelled, or until the map ends this incarnation."""
@@ -95,6 +110,7 @@ class StorageService:
                     self._partition_settings(),
                     self._store,
                     now=boot_time(),
+                    whole=self._whole,
                     ended_incarnation=self._process.folder.ended_incarnation,
                 )
                 self._register_metrics()
