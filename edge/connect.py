@@ -251,7 +251,7 @@ class ConnectDesk:
         return properties
 
     def _fits(self, client: Client, packet: Connect) -> bool:
-        """False if the client takes no packet as large as our CONNACK: what it says cannot be left out [MQTT-3.1.2-24]."""
+        """False if our CONNACK, of which nothing may be left out, is too large for the client [MQTT-3.1.2-24]."""
         limit: int = int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
         if not limit:
             return True

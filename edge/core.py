@@ -193,6 +193,8 @@ class EdgeCore:
         client = conn.owner
         assert isinstance(client, Client)
         kind = first_byte >> 4
+        if client.version == 3 and kind in (8, 10):
+            first_byte &= 0xF7  # MQTT 3.1 sets DUP on a repeated SUBSCRIBE or UNSUBSCRIBE
         try:
             if client.phase == Phase.NEW:
                 self.connecting.connect(client, first_byte, body)

@@ -170,6 +170,13 @@ def decode_properties(
             value, offset = read_text(block, offset, control)
         elif kind == _PAIR:
             start = offset
+            if offset < end and _PLACES[identifier] >> packet_type & 1:
+                offset, user_bytes = _plain_pairs(block, offset - 1, properties, user_bytes)
+                if offset >= start:
+                    if user_bytes > limits.user_properties_bytes_max:
+                        raise RemoteProtocolError("too many bytes of user properties", ReasonCode.QUOTA_EXCEEDED)
+                    continue
+                offset = start
             name, offset = read_text(block, offset, control)  # both strings are checked [MQTT-1.5.7-1]
             text, offset = read_text(block, offset, control)
             value = (name, text)
@@ -201,6 +208,35 @@ def decode_properties(
             _check_value(identifier, kind, value)
         properties[identifier] = value
     return properties, offset
+
+
+def _plain_pairs(block: bytes, offset: int, properties: Properties, user_bytes: int) -> tuple[int, int]:
+    """Read consecutive user properties of printable text, from an identifier on; the others are read one by one.
+
+    A packet may have thousands of them, and nobody else is served meanwhile: one loop without calls.
+
+    Returns:
+        Position behind the last one read (``offset`` if none was), bytes of all user properties so far.
+    """
+    pairs: list[object] = properties.setdefault(_USER_PROPERTY, [])  # type: ignore[assignment]
+    end = len(block)
+    while offset + 5 <= end and block[offset] == _USER_PROPERTY:
+        middle = offset + 3 + (block[offset + 1] << 8 | block[offset + 2])
+        if middle + 2 > end:
+            break
+        stop = middle + 2 + (block[middle] << 8 | block[middle + 1])
+        if stop > end:
+            break
+        try:
+            name, text = block[offset + 3 : middle].decode(), block[middle + 2 : stop].decode()
+        except UnicodeDecodeError:
+            break
+        if not (name.isprintable() and text.isprintable()):
+            break
+        pairs.append((name, text))
+        user_bytes += stop - offset - 1
+        offset = stop
+    return offset, user_bytes
 
 
 _VALUE_CHECKED = _NOT_ZERO | {PropertyId.TOPIC_ALIAS, PropertyId.RESPONSE_TOPIC}

@@ -141,6 +141,8 @@ def acknowledged(
     """
     reason_code: cython.int = 0
     identifier: cython.int
+    if conn.version == 3:
+        first &= 0xF7  # MQTT 3.1 sets DUP on a repeated PUBREL (its section 3.6)
     if first & 0x0F != (2 if first >> 4 == 6 else 0):  # [MQTT-3.6.1-1]
         return 0x81
     if end - at < 2 or (conn.version != 5 and end - at != 2):
