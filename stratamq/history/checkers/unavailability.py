@@ -90,7 +90,7 @@ def gaps(history: History) -> Iterator[Gap]:
         yield Gap(*key, max(first.started_ns, succeeded_ns[key]), time_ns, first, operation)
         succeeded_ns[key] = time_ns
         # What is in flight and will be answered is waited for from now on; the rest was given up before this success.
-        waiting[key] = [o for o in waiting[key] if o.ended_ns > time_ns and o.ok]
+        waiting[key] = [o for o in waiting[key] if o is not operation and o.ended_ns >= time_ns and o.ok]
     for key, operations in waiting.items():
         if operations:
             start_ns = max(operations[0].started_ns, succeeded_ns[key])
