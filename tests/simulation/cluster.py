@@ -1,0 +1,240 @@
+"""A whole cluster in one thread: routers, storage nodes, edges and MQTT clients on one clock and one network.
+
+Everything follows from the seed and the knobs. Faults are methods here; which ones happen and when is decided by
+``simulation.py`` or by a script of ``test_schedules.py``.
+"""
+
+import random
+from dataclasses import dataclass, field, replace
+
+from edge.hot.options import HotLimits
+from edge.settings import EdgeLimits
+from router.core import RouterSettings
+from storage.settings import PartitionSettings
+from stratamq.history.check import judge
+from stratamq.history.history import parse_history
+from stratamq.history.operations import Header, Kind
+from stratamq.history.verdict import Verdict
+from stratamq.history.writer import HistoryWriter
+from tests.simulation.edge_process import EdgeProcess
+from tests.simulation.link_process import CLUSTER
+from tests.simulation.network import Network
+from tests.simulation.process import World
+from tests.simulation.router_process import RaftKnobs, RouterProcess
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.sim_client import ClientOptions, SimClient
+from tests.simulation.storage_process import DiskKnobs, StorageProcess
+
+__all__ = ["Cluster", "Knobs", "NodeProcess"]
+
+NodeProcess = RouterProcess | StorageProcess | EdgeProcess
+READY_MAX_S = 30.0
+RESTART_S = 0.05  # from the end of an incarnation to the start of the next one
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Constants of one seed; the defaults are those of a quiet laboratory."""
+
+    routers: int = 1
+    storages: int = 1
+    edges: int = 2
+    replicas: int = 1
+    min_in_sync: int = 1
+    partitions: int = 2
+    shards: int = 2
+    lease_s: float = 2.0
+    lease_margin_s: float = 0.1
+    delay_s: float = 0.0005
+    jitter_s: float = 0.0002
+    split_chance: float = 0.0
+    turn_s: float = 0.0001
+    cached_topics_max: int = 1_000_000
+    clock_offsets: bool = True
+    raft: RaftKnobs = field(default_factory=RaftKnobs)
+    disk: DiskKnobs = field(default_factory=DiskKnobs)
+    partition: PartitionSettings = field(default_factory=PartitionSettings)
+    edge: EdgeLimits = field(default_factory=lambda: EdgeLimits(sys_interval_s=0))
+    hot: HotLimits = field(default_factory=HotLimits)
+
+
+class _Lines:
+    """The history in memory."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    def write(self, data: bytes, /) -> None:
+        self.lines.append(data)
+
+
+class Cluster:
+    """All processes of one seed."""
+
+    def __init__(self, seed: int | str, knobs: Knobs | None = None, scheduler: Scheduler | None = None) -> None:
+        self.knobs = knobs = knobs or Knobs()
+        self.seed = seed
+        self.scheduler = scheduler or Scheduler()
+        self.network = Network(self.scheduler, self.rng("network"), delay_s=knobs.delay_s, jitter_s=knobs.jitter_s)
+        self.network.split_chance = knobs.split_chance
+        self.world = World(self.scheduler, self.network, knobs.turn_s)
+        self.nodes: dict[str, NodeProcess] = {}
+        self.clients: dict[str, SimClient] = {}
+        self.down: set[str] = set()  # nodes that nobody starts again by itself
+        self._incarnations = 0
+        self._last: dict[str, int] = {}
+        self._lines = _Lines()
+        self.writer = HistoryWriter(
+            self._lines,
+            Header(workload="simulation", seed=0, broker=("sim",), settings={"detection_s": 2 * knobs.lease_s + 20.0}),
+        )
+        self._make_nodes()
+
+    def rng(self, name: str) -> random.Random:
+        """Return the randomness of one part; the same for one seed and name, whatever the others do."""
+        return random.Random(f"{self.seed}/{name}")
+
+    # -- nodes
+
+    def _make_nodes(self) -> None:
+        knobs, offsets = self.knobs, self.rng("clocks")
+        settings = RouterSettings(
+            CLUSTER, knobs.partitions, knobs.shards, knobs.replicas, knobs.min_in_sync, knobs.lease_s,
+            knobs.lease_margin_s, knobs.cached_topics_max,
+        )  # fmt: skip
+        members = {f"r{number}": f"r{number}:1" for number in range(1, knobs.routers + 1)}
+
+        def offset() -> float:
+            return offsets.uniform(-500.0, 100_000.0) if knobs.clock_offsets else 0.0
+
+        for number, name in enumerate(members, start=1):
+            self.nodes[name] = RouterProcess(
+                self.world, name, members, settings, knobs.raft, number * 1000 + 1, offset()
+            )
+        seeds = list(members.values())
+        for number in range(1, knobs.storages + 1):
+            name = f"s{number}"
+            self.nodes[name] = StorageProcess(
+                self.world, name, seeds, knobs.partition, knobs.disk, f"{self.seed}/disk/{name}", offset()
+            )
+        hot = replace(knobs.hot, partitions=knobs.partitions)
+        for number in range(1, knobs.edges + 1):
+            name = f"e{number}"
+            self.nodes[name] = EdgeProcess(self.world, name, seeds, knobs.edge, hot, offset())
+        for name, node in self.nodes.items():
+            node.ended = lambda name=name: self._ended(name)  # type: ignore[method-assign,misc]
+
+    def node(self, name: str) -> NodeProcess:
+        return self.nodes[name]
+
+    def router(self, name: str = "r1") -> RouterProcess:
+        node = self.nodes[name]
+        assert isinstance(node, RouterProcess)
+        return node
+
+    def storage(self, name: str = "s1") -> StorageProcess:
+        node = self.nodes[name]
+        assert isinstance(node, StorageProcess)
+        return node
+
+    def edge(self, name: str = "e1") -> EdgeProcess:
+        node = self.nodes[name]
+        assert isinstance(node, EdgeProcess)
+        return node
+
+    # -- lives
+
+    def start(self, name: str, *, proof: bool = True) -> None:
+        """Start the next incarnation of a node.
+
+        Args:
+            name: The node.
+            proof: Its former process is proved to have ended (the lock on its folder); without that its lease decides.
+        """
+        node = self.nodes[name]
+        if node.up:
+            return
+        self.down.discard(name)
+        self._incarnations += 1
+        incarnation = self._incarnations
+        former = self._last.get(name, 0) if proof else 0
+        self._last[name] = incarnation
+        self.network.refuse_silent(name)
+        self.scheduler.note(f"{name} starts as incarnation {incarnation}")
+        node.start(incarnation, former, f"{self.seed}/{name}/{incarnation}")
+
+    def kill(self, name: str, *, power: bool = False) -> None:
+        """Kill -9, or power loss; nobody starts it again by itself."""
+        self.down.add(name)
+        self.nodes[name].kill(power=power)
+
+    def _ended(self, name: str) -> None:
+        """The map ended an incarnation: the process starts anew."""
+        self.nodes[name].kill()
+        self.scheduler.after(RESTART_S, self._restart, name)
+
+    def _restart(self, name: str) -> None:
+        if name not in self.down:
+            self.start(name)
+
+    def start_all(self) -> None:
+        """Start everything and wait until the edges serve.
+
+        Raises:
+            AssertionError: They do not, within READY_MAX_S.
+        """
+        for name in self.nodes:
+            self.start(name)
+        until = self.scheduler.now + READY_MAX_S
+        while not self.ready():
+            assert self.scheduler.now < until, "the cluster does not become ready"
+            self.run(0.05)
+
+    def ready(self) -> bool:
+        """True if every edge that runs serves clients."""
+        return all(node.core.ready for node in self.nodes.values() if isinstance(node, EdgeProcess) and node.up)
+
+    # -- clients
+
+    def client(
+        self, process: str, options: ClientOptions | None = None, client_id: str = "", kind: type[SimClient] = SimClient
+    ) -> SimClient:
+        """Return a new client program."""
+        client = kind(self.world, self.writer, process, client_id or process, options or ClientOptions())
+        self.clients[process] = client
+        return client
+
+    # -- time
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        self.scheduler.run_until(self.scheduler.now + seconds)
+
+    def until(self, condition: object, within_s: float = 10.0) -> None:
+        """Run until a condition (a callable) holds.
+
+        Raises:
+            AssertionError: It does not hold within the time.
+        """
+        assert callable(condition)
+        end = self.scheduler.now + within_s
+        while not condition():
+            assert self.scheduler.now < end, f"not within {within_s} s"
+            self.run(0.01)
+
+    # -- history
+
+    def mark(self, kind: Kind, target: str = "", reason: str = "") -> None:
+        """Write into the history what was done to the cluster."""
+        self.writer.event(int(self.scheduler.now * 1e9), kind, target=target, reason=reason)
+
+    def judge(self) -> Verdict:
+        """Give up the clients and judge the whole history."""
+        self.mark(Kind.DRAINED)
+        for client in self.clients.values():
+            client.give_up()
+        return judge(parse_history(b"".join(self._lines.lines)))
+
+    def history(self) -> bytes:
+        """Return the history as it would stand in its file."""
+        return b"".join(self._lines.lines)

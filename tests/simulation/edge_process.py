@@ -1,0 +1,231 @@
+"""An edge process of the simulation: EdgeCore with its compiled loop's centre; sockets are simulated streams.
+
+What ``edge/hot/loop.py`` and ``edge/service.py`` do with epoll and trio: rounds, what is read and when, dialling.
+"""
+
+import random
+
+from edge.client import Client
+from edge.core import EdgeCore
+from edge.hot.options import ConnOptions, HotLimits
+from edge.hot.state import CLIENT, LINK, Conn
+from edge.service import BACKOFF_MAX_S, BACKOFF_MIN_S, DIAL_TIMEOUT_S, NS
+from edge.settings import EdgeLimits, ListenerPolicy
+from tests.simulation.link_process import CLUSTER
+from tests.simulation.network import Endpoint
+from tests.simulation.process import Process, World
+from wire.cluster_map import NodeEntry
+from wire.hello import TIER_EDGE, NodeIdentity
+
+__all__ = ["EdgeProcess"]
+
+LINKS, CLIENTS = 1, 2  # ports
+SWEEP_S = 1.0
+
+
+class _Socket:
+    """A stream and its connection in the loop."""
+
+    def __init__(self, conn: Conn, end: Endpoint) -> None:
+        self.conn = conn
+        self.end = end
+
+
+class EdgeProcess(Process):
+    """One edge over its lives."""
+
+    tier = TIER_EDGE
+
+    def __init__(
+        self,
+        world: World,
+        node: str,
+        seeds: list[str],
+        limits: EdgeLimits,
+        hot_limits: HotLimits,
+        clock_offset_s: float,
+    ) -> None:
+        super().__init__(world, node, clock_offset_s)
+        self.node = node
+        self.seeds = seeds
+        self.limits = limits
+        self.hot_limits = hot_limits
+        self.incarnation = 0
+
+    # -- lives
+
+    def start(self, incarnation: int, ended_incarnation: int, seed: str) -> None:
+        """Begin a life; an edge has nothing on disk but its incarnation."""
+        self.incarnation = incarnation
+        self._rng = random.Random(seed)
+        self._names = 0
+        identity = NodeIdentity(CLUSTER, self.node, TIER_EDGE, incarnation, f"{self.node}:{LINKS}")
+        entry = NodeEntry(self.node, TIER_EDGE, incarnation, identity.address, {"plain": f"{self.node}:{CLIENTS}"})
+        self.core = EdgeCore(
+            identity,
+            entry,
+            self.limits,
+            self.hot_limits,
+            ended_incarnation=ended_incarnation,
+            new_client_id=self._new_client_id,
+        )
+        self._sockets: dict[int, _Socket] = {}
+        self._dialling: dict[str, Conn | None] = {}
+        self._failures: dict[str, int] = {}
+        self._swept = 0.0
+        self._ready = False
+        self.begin()
+        self._dial()
+
+    def _new_client_id(self) -> str:
+        self._names += 1
+        return f"auto-{self.node}-{self.incarnation}-{self._names}"
+
+    def kill(self, *, power: bool = False) -> None:
+        """End the life."""
+        if self.up:
+            self.end(power=power)
+
+    def ended(self) -> None:
+        """The map ended this incarnation: the cluster starts another one."""
+
+    # -- sockets
+
+    def listens(self, port: int) -> bool:
+        """Clients are let in once the edge can serve them."""
+        return self.up and (port == LINKS or self._ready)
+
+    def accepted(self, end: Endpoint, port: int) -> None:
+        """A link or a client came in."""
+        hot, core = self.core.hot, self.core
+        now_ns = int(self.clock() * NS)
+        if port == LINKS:
+            conn = hot.attach(-1, LINK, ConnOptions(), now_ns)
+        else:
+            limits = core.limits
+            options = ConnOptions(
+                packet_bytes_max=limits.unauthenticated_bytes_max,
+                connect_timeout_ns=int(limits.connect_timeout_s * NS),
+            )
+            conn = hot.attach(-1, CLIENT, options, now_ns)
+            client = Client(conn, ListenerPolicy("plain", True), (end.other.host, 1), core.now)
+            conn.owner = client
+            core.adopt(client)
+        self._add(conn, end)
+
+    def _add(self, conn: Conn, end: Endpoint) -> None:
+        self._sockets[conn.number] = _Socket(conn, end)
+        end.notify = self.poke
+
+    # -- dialling
+
+    def _dial(self) -> None:
+        for name, address in self._wanted().items():
+            pending = self._dialling.get(name)
+            if name not in self._dialling or (pending is not None and pending.closed):
+                self._dialling[name] = None
+                self._dial_one(name, address)
+        self.later(BACKOFF_MIN_S, self._dial)
+
+    def _wanted(self) -> dict[str, str]:
+        core = self.core
+        wanted = {name: address for name, (_, address) in core.peers.wanted(core.map).items() if address}
+        if not core.map.cluster and not any(key.tier == "router" for key in core.peers.connected()):
+            wanted.update({seed: seed for seed in self.seeds})
+        for name in [name for name in self._dialling if name not in wanted]:
+            if self._dialling[name] is not None:
+                del self._dialling[name]
+                self._failures.pop(name, None)
+        return wanted
+
+    def _dial_one(self, name: str, address: str) -> None:
+        failures = self._failures.get(name, 0)
+        self._failures[name] = failures + 1
+        seconds = 0.0
+        if failures:
+            ceiling = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(failures, 10))
+            seconds = ceiling * (0.5 + 0.5 * self._rng.random())
+        self.later(seconds, self._connect, name, address)
+
+    def _connect(self, name: str, address: str) -> None:
+        life = self.life
+
+        def connected(end: Endpoint | None) -> None:
+            if life != self.life or not self.up:
+                if end is not None:
+                    end.close()
+            elif end is None:
+                self._dialling.pop(name, None)
+            else:
+                self._connected(name, address, end)
+
+        self.world.network.connect(self.host, address, DIAL_TIMEOUT_S, connected)
+
+    def _connected(self, name: str, address: str, end: Endpoint) -> None:
+        dialled, hello = self.core.peers.hello_for("" if name == address else name, address)
+        options = ConnOptions(connect_timeout_ns=int(DIAL_TIMEOUT_S * NS), owner=dialled)
+        conn = self.core.hot.attach(-1, LINK, options, int(self.clock() * NS))
+        conn.owner = dialled
+        self._add(conn, end)
+        self.core.hot.write(conn, hello)
+        self._dialling[name] = conn
+        self.poke()
+
+    # -- rounds
+
+    def turn(self) -> None:
+        """One round of the loop."""
+        hot = self.core.hot
+        hot.begin_round(int(self.clock() * NS))
+        for socket in list(self._sockets.values()):
+            self._read(socket)
+        now_ns = int(self.clock() * NS)
+        hot.end_round(now_ns)
+        self._flush()
+        if self.clock() - self._swept >= SWEEP_S:
+            self._swept = self.clock()
+            hot.sweep(now_ns)
+            self._flush()
+        if self.core.lease.ended:
+            self.world.scheduler.note(f"{self.node} is ended by the map")
+            self.core.close_clients(0x8B)
+            hot.end_round(now_ns)
+            self._flush()
+            self.ended()
+            return
+        self._ready = self._ready or self.core.ready
+        if hot.wants_round():
+            self.poke()
+        self.wake_by(self.core.next_deadline())
+
+    def _read(self, socket: _Socket) -> None:
+        conn, end, hot = socket.conn, socket.end, self.core.hot
+        if end.reset or (end.eof and not end.inbox):
+            if not conn.closed and (end.reset or not conn.parked):  # a parked one is not read, an end neither
+                hot.end_of_file(conn)
+            if conn.closed:
+                self._sockets.pop(conn.number, None)
+                end.close()
+            return
+        if conn.closed:
+            end.inbox.clear()
+        elif end.inbox and not conn.parked:
+            hot.feed(conn, end.read())
+            if end.eof or end.inbox:
+                self.poke()
+
+    def _flush(self) -> None:
+        hot = self.core.hot
+        for conn in hot.dirty_conns():
+            socket = self._sockets.get(conn.number)
+            if socket is None:
+                continue
+            data = hot.take_output(conn)
+            while data:
+                socket.end.send(data)
+                data = hot.take_output(conn)
+            if conn.closed:
+                socket.end.close()
+                self._sockets.pop(conn.number, None)
+            elif not conn.parked and (socket.end.inbox or socket.end.eof):
+                self.poke()

@@ -1,0 +1,242 @@
+"""A router or storage process of the simulation: ``LinkTable`` over simulated streams, dialling, the watch for silence.
+
+What ``wire/service.py`` and ``wire/connection.py`` do with trio is done here with the scheduler; the rules are those of
+the table and of ``LinkCore``.
+"""
+
+import random
+
+from tests.simulation.network import Endpoint
+from tests.simulation.process import Process, World
+from wire.connection import HELLO_TIMEOUT_S, IDLE_TICKS_MAX, WATCH_S
+from wire.hello import DIAL_RANK, TIER_OPERATOR, TIER_ROUTER, Hello, HelloReader, LinkError, NodeIdentity, PeerKey
+from wire.link_table import LinkPeer, LinkTable, Told
+from wire.service import BACKOFF_MAX_S, BACKOFF_MIN_S
+
+__all__ = ["LinkProcess"]
+
+CLUSTER = "sim"
+
+
+class _Target:
+    """Somewhere to dial."""
+
+    def __init__(self, node: str, tier: str, address: str) -> None:
+        self.node, self.tier, self.address = node, tier, address
+        self.seed = not node
+        self.failures = 0
+        self.gone = False
+
+
+class _Connection:
+    """One stream of a link."""
+
+    def __init__(self, process: "LinkProcess", end: Endpoint, target: _Target | None) -> None:
+        self.process = process
+        self.end = end
+        self.target = target
+        self.reader: HelloReader | None = HelloReader()
+        self.told: Told = (0, 0)
+        self.peer: LinkPeer | None = None
+        self.idle_ticks = self.quiet_ticks = 0
+        self.over = False
+        end.notify = process.poke
+
+    def wake(self) -> None:
+        """Everything is flushed at the end of the turn."""
+        self.process.poke()
+
+    def close(self) -> None:
+        """End it."""
+        self.over = True
+        self.end.close()
+
+
+class LinkProcess(Process):
+    """A process whose links are those of ``LinkHub``."""
+
+    tier = ""
+
+    def __init__(self, world: World, node: str, seeds: list[str], clock_offset_s: float) -> None:
+        super().__init__(world, node, clock_offset_s)
+        self.node = node
+        self.address = f"{node}:1"
+        self.seeds = seeds
+        self.incarnation = 0
+        self.rng = random.Random()
+
+    # -- lives
+
+    def begin_links(self, incarnation: int, rng: random.Random) -> None:
+        """Empty tables of a new life; dialling begins."""
+        self.rng = rng
+        self.incarnation = incarnation
+        tiers = frozenset(DIAL_RANK) if self.tier == TIER_ROUTER else frozenset(DIAL_RANK) - {TIER_OPERATOR}
+        self.table = LinkTable(
+            NodeIdentity(CLUSTER, self.node, self.tier, incarnation, self.address),
+            tiers,
+            on_frame=self.on_frame,
+            on_up=self.on_up,
+            on_down=self.on_down,
+            on_reset=self.on_down,
+        )
+        self._connections: list[_Connection] = []
+        self._targets: dict[tuple[str, str], _Target] = {}
+        self.begin()
+        for address in self.seeds:
+            self._add_target(_Target("", TIER_ROUTER, address), ("", address))
+        self.later(WATCH_S, self._watch)
+
+    # -- for the tier
+
+    def on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
+        """A frame came."""
+        raise NotImplementedError
+
+    def on_up(self, peer: PeerKey) -> None:
+        """A link stands."""
+        raise NotImplementedError
+
+    def on_down(self, peer: PeerKey) -> None:
+        """A link is gone."""
+        raise NotImplementedError
+
+    def set_peers(self, peers: dict[str, tuple[str, str, int]]) -> None:
+        """Take who else there is, and dial those that are ours to dial."""
+        wanted = self.table.learn(peers)
+        for key in [key for key in self._targets if key[0] and key not in wanted]:
+            self._targets.pop(key).gone = True
+        for (node, address), tier in wanted.items():
+            self._add_target(_Target(node, tier, address), (node, address))
+
+    # -- dialling
+
+    def _add_target(self, target: _Target, key: tuple[str, str]) -> None:
+        if key not in self._targets:
+            self._targets[key] = target
+            self._dial(target)
+
+    def _dial(self, target: _Target) -> None:
+        if target.gone:
+            return
+        peer = self.table.get(target.node)
+        if peer is not None and peer.connection is not None:
+            self.later(BACKOFF_MIN_S, self._dial, target)
+        elif target.seed and any(node and known == target.address for node, known in self._targets):
+            self._again(target)  # the map names who is there; that target dials
+        else:
+            life = self.life
+            self.world.network.connect(
+                self.host, target.address, HELLO_TIMEOUT_S, lambda end: self._dialled(life, target, end)
+            )
+
+    def _again(self, target: _Target) -> None:
+        target.failures += 1
+        ceiling = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(target.failures, 10))
+        self.later(max(BACKOFF_MIN_S, ceiling * (0.5 + 0.5 * self.rng.random())), self._dial, target)
+
+    def _dialled(self, life: int, target: _Target, end: Endpoint | None) -> None:
+        if life != self.life or not self.up or target.gone:
+            if end is not None:
+                end.close()
+            return
+        if end is None:
+            self._again(target)
+            return
+        connection = _Connection(self, end, target)
+        connection.told, hello = self.table.greeting(target.node)
+        self._connections.append(connection)
+        end.send(hello)
+        self.later(HELLO_TIMEOUT_S, self._no_hello, connection)
+
+    def accepted(self, end: Endpoint, port: int) -> None:
+        """A link came in."""
+        del port
+        connection = _Connection(self, end, None)
+        self._connections.append(connection)
+        self.later(HELLO_TIMEOUT_S, self._no_hello, connection)
+
+    def _no_hello(self, connection: _Connection) -> None:
+        if connection.reader is not None and not connection.over:
+            self._close(connection)
+
+    # -- turns
+
+    def read_links(self) -> None:
+        """Take what arrived on every connection."""
+        for connection in list(self._connections):
+            if connection.over:
+                self._close(connection)
+                continue
+            data = connection.end.read()
+            try:
+                if data:
+                    connection.idle_ticks = 0
+                    self._take(connection, data)
+            except LinkError:
+                self._close(connection)
+                continue
+            if connection.over or connection.end.reset or (connection.end.eof and not connection.end.inbox):
+                self._close(connection)
+
+    def _take(self, connection: _Connection, data: bytes) -> None:
+        if connection.reader is not None:
+            hello = connection.reader.receive(data)
+            if hello is None:
+                return
+            data = connection.reader.rest
+            connection.reader = None
+            self._greeted(connection, hello)
+        peer = connection.peer
+        if data and peer is not None:
+            for frame in peer.core.receive(data):
+                if connection.over:
+                    return
+                self.table.frame(peer, frame.kind, frame.payload)
+
+    def _greeted(self, connection: _Connection, hello: Hello) -> None:
+        target = connection.target
+        if target is not None:
+            key = self.table.dialled(hello, None, target.tier, "" if target.seed else target.node)
+            target.node, target.failures = key.node, 0
+        else:
+            key, connection.told, answer = self.table.accepted(hello, None)
+            connection.end.send(answer)
+        peer = self.table.peer_of(key)
+        self.table.join(peer, connection, hello, connection.told, dialled=target is not None)
+        connection.peer = peer
+
+    def _close(self, connection: _Connection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            if connection.peer is not None:
+                self.table.ended(connection.peer, connection)
+            if not connection.over:
+                connection.close()
+            if connection.target is not None:
+                self._again(connection.target)
+
+    def flush_links(self) -> None:
+        """Let everything leave that is due."""
+        for connection in self._connections:
+            peer = connection.peer
+            if peer is None or connection.over or peer.connection is not connection:
+                continue
+            data = peer.core.take_output()
+            while data:
+                connection.quiet_ticks = 0
+                connection.end.send(data)
+                data = peer.core.take_output()
+
+    def _watch(self) -> None:
+        for connection in self._connections:
+            connection.idle_ticks += 1
+            connection.quiet_ticks += 1
+            if connection.idle_ticks > IDLE_TICKS_MAX:
+                connection.over = True
+                connection.end.abort()
+                self.poke()
+            elif connection.quiet_ticks >= 2 and connection.peer is not None and not connection.over:
+                connection.peer.core.keepalive()
+                self.poke()
+        self.later(WATCH_S, self._watch)

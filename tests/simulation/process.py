@@ -1,0 +1,131 @@
+"""One simulated process: lives, turns of its loop, pauses, and a boot clock of its own.
+
+Decides when a turn runs; what a turn does is the tier's (``router_process``, ``storage_process``, ``edge_process``). A
+turn that is due while the process is stopped (SIGSTOP) runs when it goes on.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.network import Endpoint, Network
+from tests.simulation.scheduler import Scheduler
+
+__all__ = ["Process", "World"]
+
+
+class World:
+    """What all processes of a simulation share."""
+
+    def __init__(self, scheduler: Scheduler, network: Network, turn_s: float) -> None:
+        self.scheduler = scheduler
+        self.network = network
+        self.turn_s = turn_s  # what one turn of a loop costs
+
+
+class Process:
+    """A process on its host, over all its lives."""
+
+    tick_max_s = 0.25
+
+    def __init__(self, world: World, host: str, clock_offset_s: float = 0.0) -> None:
+        self.world = world
+        self.host = host
+        self.up = False
+        self.paused = False
+        self.life = 0
+        self._offset = clock_offset_s
+        self._due = float("inf")  # of the earliest turn asked for, on the scheduler's clock
+        self._missed = False
+        self.turns = 0
+        world.network.processes[host] = self
+
+    # -- for the network
+
+    def listens(self, port: int) -> bool:
+        """Whether a connection to a port is taken."""
+        del port
+        return self.up
+
+    def accepted(self, end: Endpoint, port: int) -> None:
+        """A connection came in."""
+        raise NotImplementedError
+
+    # -- time
+
+    def clock(self) -> float:
+        """Read this host's boot clock, in seconds."""
+        return self.world.scheduler.now + self._offset
+
+    def later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Call later in this life; a stopped process is called when it goes on."""
+        self.world.scheduler.after(seconds, self._call, self.life, call, arguments)
+
+    def _call(self, life: int, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if life != self.life or not self.up:
+            return
+        if self.paused:
+            self.world.scheduler.after(0.01, self._call, life, call, arguments)
+            return
+        call(*arguments)
+
+    def poke(self) -> None:
+        """Ask for a turn soon."""
+        self.wake_at(self.world.scheduler.now + self.world.turn_s)
+
+    def wake_by(self, deadline: float) -> None:
+        """Ask for a turn at a time of this host's clock, or a tick from now, whichever is first."""
+        now = self.world.scheduler.now
+        self.wake_at(min(max(deadline - self._offset, now + self.world.turn_s), now + self.tick_max_s))
+
+    def wake_at(self, when: float) -> None:
+        """Ask for a turn at a time of the scheduler's clock."""
+        if when < self._due:
+            self._due = when
+            self.world.scheduler.at(when, self._turn, self.life, when)
+
+    def _turn(self, life: int, when: float) -> None:
+        if life != self.life or not self.up or when != self._due:
+            return
+        if self.paused:
+            self._missed = True
+            return
+        self._due = float("inf")
+        self.turns += 1
+        self.turn()
+
+    def turn(self) -> None:
+        """One round of the process's loop."""
+        raise NotImplementedError
+
+    # -- lives
+
+    def begin(self) -> None:
+        """A new life; its tier has made the cores."""
+        self.up = True
+        self.paused = False
+        self._due = float("inf")
+        self._missed = False
+        self.poke()
+
+    def end(self, *, power: bool = False) -> None:
+        """The life ends at once: killed, or without power."""
+        if self.up:
+            self.up = False
+            self.life += 1
+            self.world.network.ended(self.host, silent=power)
+            self.world.scheduler.note(f"{self.host} {'loses power' if power else 'is killed'}")
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.paused = True
+        self.world.scheduler.note(f"{self.host} stops")
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.paused:
+            self.paused = False
+            self.world.scheduler.note(f"{self.host} goes on")
+            if self._missed:
+                self._missed = False
+                self._due = float("inf")
+                self.poke()

@@ -1,0 +1,83 @@
+"""The simulation's clock: a heap of (time, sequence, call) in one thread, a trace, and watchdogs.
+
+Decides the order of everything: equal times run in the order in which they were asked for. ``trace`` folds what happens
+into one number that two runs of a seed must share. Leaves who does what to everybody else.
+"""
+
+import heapq
+import time
+from collections.abc import Callable
+from typing import Any
+from zlib import crc32
+
+__all__ = ["Scheduler", "Spinning"]
+
+EVENTS_MAX = 5_000_000  # of one seed
+EVENTS_PER_INSTANT_MAX = 100_000
+REAL_TIME_MAX_S = 60.0
+CHECK_EVERY = 4_096  # events between looks at the real clock
+
+
+class Spinning(AssertionError):
+    """A watchdog ended the seed: too many events, or too much real time."""
+
+
+class Scheduler:
+    """Virtual time of one seed."""
+
+    def __init__(self, *, events_max: int = EVENTS_MAX, real_time_max_s: float = REAL_TIME_MAX_S) -> None:
+        self.now = 1000.0  # not 0: a clock that was never set must not look like one that was
+        self.events = 0
+        self.digest = 0
+        self._events_max = events_max
+        self._real_time_max_s = real_time_max_s
+        self._real_start = time.monotonic()
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+        self._instant = 0.0
+        self._in_instant = 0
+        self.log: list[str] | None = None  # lines of what happens, for whoever replays a seed
+
+    def at(self, when: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Call at a time; a time that has passed is now."""
+        self._sequence += 1
+        heapq.heappush(self._heap, (max(when, self.now), self._sequence, call, arguments))
+
+    def after(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Call later."""
+        self.at(self.now + seconds, call, *arguments)
+
+    def run_until(self, when: float) -> None:
+        """Work off the heap up to a time.
+
+        Raises:
+            Spinning: A watchdog's bound is reached.
+        """
+        heap = self._heap
+        while heap and heap[0][0] <= when:
+            self.now, _, call, arguments = heapq.heappop(heap)
+            self._watch()
+            call(*arguments)
+        self.now = when
+
+    def _watch(self) -> None:
+        self.events += 1
+        if self.now != self._instant:
+            self._instant, self._in_instant = self.now, 0
+        self._in_instant += 1
+        if self._in_instant > EVENTS_PER_INSTANT_MAX:
+            raise Spinning(f"more than {EVENTS_PER_INSTANT_MAX} events at {self.now:.6f}")
+        if self.events > self._events_max:
+            raise Spinning(f"more than {self._events_max} events")
+        if self.events % CHECK_EVERY == 0 and time.monotonic() - self._real_start > self._real_time_max_s:
+            raise Spinning(f"more than {self._real_time_max_s} s of real time")
+
+    def trace(self, what: str, data: bytes = b"") -> None:
+        """Fold an occurrence into the digest."""
+        self.digest = crc32(data, crc32(b"%.9f %s" % (self.now, what.encode()), self.digest))
+
+    def note(self, what: str) -> None:
+        """Write an occurrence down for a reader, and fold it into the digest."""
+        self.trace(what)
+        if self.log is not None:
+            self.log.append(f"{self.now:11.6f} {what}")

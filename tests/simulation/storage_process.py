@@ -1,0 +1,181 @@
+"""A storage process of the simulation: StorageCore and GroupCommit over a model disk, as ``storage/service.py`` joins
+them."""
+
+import random
+from dataclasses import dataclass
+
+from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
+from storage.group_commit import Committed, GroupCommit, GroupCommitReady, Submitted, Waited
+from storage.group_commit import Synced as GroupSynced
+from storage.settings import PartitionSettings
+from storage.store_errors import StoreShort, SyncFailed
+from storage.store_settings import GroupCommitSettings, StoreSettings
+from tests.simulation.link_process import CLUSTER, LinkProcess
+from tests.simulation.model_store import ModelDisk, ModelStore, ModelSync
+from tests.simulation.process import World
+from wire.cluster_map import NodeEntry
+from wire.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
+
+__all__ = ["DiskKnobs", "StorageProcess"]
+
+STORE_SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
+
+
+@dataclass(frozen=True)
+class DiskKnobs:
+    """How a disk and its group commit behave in one seed."""
+
+    sync_s: float = 0.001
+    delay_s: float = 0.002
+    batch_ops: int = 512
+    small_batch_ops: int = 16
+
+
+class StorageProcess(LinkProcess):
+    """One storage node over its lives."""
+
+    tier = TIER_STORAGE
+
+    def __init__(
+        self,
+        world: World,
+        node: str,
+        seeds: list[str],
+        settings: PartitionSettings,
+        knobs: DiskKnobs,
+        seed: str,
+        clock_offset_s: float,
+    ) -> None:
+        super().__init__(world, node, seeds, clock_offset_s)
+        self.settings = settings
+        self.knobs = knobs
+        self.disk = ModelDisk()
+        self.slow_s = 0.0  # added to every sync
+        self.short = 0
+        self.syncs = 0
+        self._disk_rng = random.Random(seed)
+
+    # -- lives
+
+    def start(self, incarnation: int, ended_incarnation: int, seed: str) -> None:
+        """Begin a life on the disk."""
+        self._events: list[Event] = []
+        self._peers: dict[str, tuple[str, str, int]] = {}
+        whole = True
+        try:
+            self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
+        except StoreShort:
+            self.short += 1
+            self.disk.wipe()
+            self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
+            whole = False
+        knobs = self.knobs
+        self._group = GroupCommit(
+            GroupCommitSettings(delay_s=knobs.delay_s, batch_ops=knobs.batch_ops, small_batch_ops=knobs.small_batch_ops)
+        )
+        self._group_deadline = float("inf")
+        self.core = StorageCore(
+            NodeEntry(self.node, TIER_STORAGE, incarnation, self.address),
+            self.settings,
+            self.store,
+            now=self.clock(),
+            whole=whole,
+            ended_incarnation=ended_incarnation,
+        )
+        self.begin_links(incarnation, random.Random(seed))
+
+    def kill(self, *, power: bool = False) -> None:
+        """End the life; without power the page cache goes too."""
+        if self.up:
+            self.end(power=power)
+            if power:
+                self.disk.power_loss(self._disk_rng)
+            else:
+                self.disk.kill()
+
+    # -- links
+
+    def on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
+        self._events.append(FrameArrived(peer, kind, payload))
+
+    def on_up(self, peer: PeerKey) -> None:
+        self._events.append(LinkUp(peer))
+
+    def on_down(self, peer: PeerKey) -> None:
+        self._events.append(LinkDown(peer))
+
+    # -- the loop
+
+    def turn(self) -> None:
+        """One round: links, the core, its batch."""
+        self.read_links()
+        events, self._events = self._events, []
+        ready = self.core.handle(self.clock(), events or [Tick()])
+        self._carry_out(ready)
+        self.flush_links()
+        if ready.ended:
+            self.world.scheduler.note(f"{self.node} is ended by the map")
+            self.ended()
+            return
+        if not self.up:
+            return
+        if self._events:
+            self.poke()
+        self.wake_by(ready.next_deadline)
+
+    def ended(self) -> None:
+        """The map ended this incarnation: the cluster starts another one."""
+
+    def failed(self) -> None:
+        """A sync failed: the process ends."""
+
+    def _carry_out(self, ready: Ready) -> None:
+        if ready.commit:
+            self._commit(Submitted([ready.writes]))
+            assert self._group.submitted == ready.commit
+        self._follow_map()
+        for node, kind, payload in ready.sends:
+            self.table.send(node, kind, payload)
+
+    def _follow_map(self) -> None:
+        peers = {
+            name: (entry.tier, entry.address, entry.incarnation)
+            for name, entry in self.core.map.nodes.items()
+            if entry.alive and entry.tier in (TIER_ROUTER, TIER_STORAGE)
+        }
+        if peers and peers != self._peers:
+            self._peers = peers
+            self.set_peers(peers)
+
+    # -- group commit
+
+    def _commit(self, event: Submitted | Committed | GroupSynced | Waited) -> None:
+        ready: GroupCommitReady = self._group.handle(self.clock(), event)
+        if ready.durable is not None:
+            self.store.acked(ready.durable_commit_no)
+            self._events.append(Synced(ready.durable))
+            self.poke()
+        if ready.commit is not None:
+            number = self.store.write(ready.commit, reclaiming=True)
+            self._commit(Committed(number))
+            return
+        if ready.sync:
+            seconds = self.slow_s + self.knobs.sync_s * (0.5 + self._disk_rng.random())
+            self.later(seconds, self._synced, self.store.begin_sync(marker=ready.marker))
+        self._group_deadline = ready.deadline
+        if ready.deadline < float("inf"):
+            self.later(max(0.0, ready.deadline - self.clock()), self._waited, ready.deadline)
+
+    def _synced(self, ticket: ModelSync) -> None:
+        try:
+            ticket.run()
+        except SyncFailed:
+            self.world.scheduler.note(f"{self.node}: a sync failed")
+            self.failed()
+            return
+        self.syncs += 1
+        self._commit(GroupSynced(ticket.commit_no))
+
+    def _waited(self, deadline: float) -> None:
+        if deadline == self._group_deadline:
+            self._commit(Waited())
