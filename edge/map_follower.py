@@ -28,6 +28,7 @@ class MapFollower:
         """The map is at a new epoch."""
         edge = self._edge
         gone = edge.peers.strike_dead(cluster_map)
+        edge.peers.know(cluster_map)
         self._partitions_moved(cluster_map)
         if edge.lease.active:
             self._shards_moved(cluster_map)
@@ -64,8 +65,8 @@ class MapFollower:
     def storage_linked(self) -> bool:
         """True if the primaries of all partitions are linked."""
         return bool(self._partitions) and all(
-            placement.primary and self._edge.hot.primaries[number] is not None
-            for number, placement in enumerate(self._partitions)
+            (peer := self._edge.peers.get(placement.primary)) is not None and peer.conn is not None
+            for placement in self._partitions
         )
 
     def _shards_moved(self, cluster_map: ClusterMap) -> None:

@@ -129,6 +129,20 @@ class PeerTable:
                 peer.link.keepalive()
                 self._hot.write(peer.conn, b"")
 
+    def know(self, cluster_map: ClusterMap) -> None:
+        """Make a peer of every live node: what is sent before the first connection waits in its link, in order.
+
+        A route that names an edge must not lose messages because the two have not met yet.
+        """
+        for node, entry in cluster_map.nodes.items():
+            known = self._peers.get(node)
+            if (
+                entry.alive
+                and node != self.identity.node
+                and (known is None or known[0].incarnation < entry.incarnation)
+            ):
+                self._peer_of(PeerKey(node, entry.tier, entry.incarnation))
+
     def strike_dead(self, cluster_map: ClusterMap) -> list[str]:
         """End the links to lives that the map declares over; return their nodes."""
         gone = []

@@ -1,0 +1,110 @@
+"""A real cluster for tests: ``stratamq up`` in a process group of its own, on chosen ports, stopped at the end."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+READY_S = 60.0
+
+
+class LocalCluster:
+    """One running ``stratamq up``."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        self.log = data.with_suffix(".log")
+        self._output = self.log.open("wb")
+        command = [sys.executable, "-m", "stratamq", "up", "--data", str(data), "--tls-port", "0", "--plain-port", "0"]
+        self.process = subprocess.Popen(
+            [*command, *options],
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def wait_ready(self) -> None:
+        """Wait until every node said that it is ready."""
+        self.wait_for(lambda: (self.data / "up.json").exists() and b"ready after" in self.log.read_bytes(), "ready")
+
+    def wait_for(self, condition, what: str, timeout_s: float = READY_S) -> None:  # type: ignore[no-untyped-def]
+        """Wait for a condition, at most so long; a cluster that ended fails at once."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert self.process.poll() is None, f"`up` ended: {self.log.read_text()[-2000:]}"
+            assert time.monotonic() < deadline, f"not {what} after {timeout_s} s: {self.log.read_text()[-2000:]}"
+            time.sleep(0.05)
+
+    @property
+    def state(self) -> dict:  # type: ignore[type-arg]
+        """What `up` wrote about its nodes."""
+        return json.loads((self.data / "up.json").read_text())
+
+    def port(self, edge: int, listener: str = "tls") -> int:
+        """Return a listener's port."""
+        return int(self.state["listeners"][f"edge-{edge}"][listener])
+
+    def pid(self, node: str) -> int:
+        """Return a node's process."""
+        return int(self.state["nodes"][node]["pid"])
+
+    @property
+    def authority(self) -> str:
+        """The file that clients verify the edges with."""
+        return str(self.data / "tls" / "ca.pem")
+
+    def kill(self, node: str) -> None:
+        """Kill a node's process with -9."""
+        os.kill(self.pid(node), signal.SIGKILL)
+
+    def admin(self, *arguments: str) -> dict:  # type: ignore[type-arg]
+        """Run a command of the operator and return what it says as JSON."""
+        result = self.command(*arguments, "-o", "json", "--data", str(self.data))
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)
+
+    @staticmethod
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``stratamq`` with arguments."""
+        return subprocess.run(
+            [sys.executable, "-m", "stratamq", *arguments], capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def metrics(self, node: str) -> str:
+        """Return a node's metrics page."""
+        address = self.state["nodes"][node]["addresses"]["metrics"]
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as page:
+            return str(page.read().decode())
+
+    def stop(self) -> int:
+        """Stop everything as Ctrl-C does; return the exit code."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGINT)
+        try:
+            code = self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            code = self.process.wait()
+        self._output.close()
+        return code
+
+
+@contextlib.contextmanager
+def local_cluster(*options: str) -> Iterator[LocalCluster]:
+    """Run a cluster in a temporary folder."""
+    folder = Path(tempfile.mkdtemp(prefix="stratamq-test-"))
+    cluster = LocalCluster(folder / "cluster", *options)
+    try:
+        cluster.wait_ready()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,250 @@
+"""The whole thing as a newcomer meets it: `stratamq up`, real client programs over TLS on different edges, kills."""
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+
+mosquitto = pytest.mark.skipif(
+    shutil.which("mosquitto_pub") is None, reason="mosquitto_pub is missing: apt install mosquitto-clients"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with local_cluster() as running:
+        yield running
+
+
+class Subscriber:
+    """A paho client that collects what it gets."""
+
+    def __init__(
+        self, cluster: LocalCluster, edge: int, client_id: str = "", *, clean: bool = True, version: int = paho.MQTTv311
+    ) -> None:
+        options = {"clean_session": clean} if version == paho.MQTTv311 else {}
+        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=client_id, protocol=version, **options)
+        self.client.tls_set(cluster.authority)
+        self.messages: list[paho.MQTTMessage] = []
+        self.granted = threading.Event()
+        self.connected = threading.Event()
+        self.session_present = False
+        self.client.on_message = lambda _client, _data, message: self.messages.append(message)
+        self.client.on_subscribe = lambda *_: self.granted.set()
+        self.client.on_connect = self._on_connect
+        self.client.connect("localhost", cluster.port(edge))
+        self.client.loop_start()
+        assert self.connected.wait(20)
+
+    def _on_connect(self, _client: object, _data: object, flags: paho.ConnectFlags, *_: object) -> None:
+        self.session_present = flags.session_present
+        self.connected.set()
+
+    def subscribe(self, topic_filter: str, qos: int) -> None:
+        """Subscribe, and wait for SUBACK."""
+        self.granted.clear()
+        self.client.subscribe(topic_filter, qos)
+        assert self.granted.wait(20)
+
+    def wait_for(self, count: int) -> list[str]:
+        """Wait for so many messages; return topic and payload of each."""
+        deadline = time.monotonic() + 30
+        while len(self.messages) < count and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return [f"{message.topic} {message.payload.decode()}" for message in self.messages]
+
+    def close(self) -> None:
+        """Disconnect."""
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+def publish(cluster: LocalCluster, edge: int, topic: str, payload: str, qos: int, *, retain: bool = False) -> None:
+    """Publish one message with a client of its own, and wait for the acknowledgement."""
+    publisher = Subscriber(cluster, edge)
+    publisher.client.publish(topic, payload, qos, retain).wait_for_publish(20)
+    publisher.close()
+
+
+@mosquitto
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
+def test_mosquitto_clients_on_different_edges(cluster: LocalCluster, qos: int, version: str) -> None:
+    """The two printed lines work, for every QoS and both versions, over TLS."""
+    common = ["-h", "localhost", "--cafile", cluster.authority, "-V", version, "-q", str(qos)]
+    topic = f"hello/{version}/{qos}"
+    subscriber = subprocess.Popen(
+        [
+            "stdbuf",
+            "-oL",
+            "mosquitto_sub",
+            *common,
+            "-p",
+            str(cluster.port(0)),
+            "-t",
+            f"hello/{version}/#",
+            "-C",
+            "1",
+            "-v",
+            "-d",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert subscriber.stdout is not None
+    for line in subscriber.stdout:
+        if "SUBACK" in line:
+            break
+    subprocess.run(
+        ["mosquitto_pub", *common, "-p", str(cluster.port(1)), "-t", topic, "-m", "Hello"], check=True, timeout=30
+    )
+    output, _ = subscriber.communicate(timeout=30)
+    assert f"{topic} Hello" in output.splitlines()
+
+
+def test_suback_means_subscribed_at_the_other_edge(cluster: LocalCluster) -> None:
+    """Point 4: an answer that another edge cached without us is gone before SUBACK."""
+    for number in range(20):
+        topic = f"barrier/{number}"
+        publish_first = Subscriber(cluster, 1)
+        publish_first.client.publish(topic, "before", 1).wait_for_publish(20)  # edge 1 caches: nobody
+        subscriber = Subscriber(cluster, 0)
+        subscriber.subscribe(topic, 0)
+        publish_first.client.publish(topic, "after", 0)
+        assert subscriber.wait_for(1) == [f"{topic} after"]
+        subscriber.close()
+        publish_first.close()
+
+
+def test_durable_session_moves_and_survives_kill_9_of_storage(cluster: LocalCluster) -> None:
+    """Point 2: what was queued while the client was away arrives at the other edge, after kill -9 of storage."""
+    subscriber = Subscriber(cluster, 0, "durable-1", clean=False)
+    subscriber.subscribe("durable/#", 2)
+    subscriber.close()
+    expected = []
+    for number in range(10):
+        publish(cluster, 1, f"durable/{number}", f"m{number}", 1 + number % 2)
+        expected.append(f"durable/{number} m{number}")
+    before = cluster.pid("storage-0")
+    cluster.kill("storage-0")
+    again = Subscriber(cluster, 1, "durable-1", clean=False)
+    assert again.session_present
+    assert again.wait_for(10) == expected
+    cluster.wait_for(lambda: cluster.pid("storage-0") != before, "storage started again")
+    publish(cluster, 0, "durable/live", "live", 2)
+    assert again.wait_for(11)[-1] == "durable/live live"
+    again.close()
+
+
+def test_retained_and_wildcards(cluster: LocalCluster) -> None:
+    """Retained messages by exact topic and wildcard, cleared by an empty payload."""
+    publish(cluster, 0, "retained/a", "1", 1, retain=True)
+    publish(cluster, 1, "retained/b", "2", 0, retain=True)
+    one = Subscriber(cluster, 1)
+    one.subscribe("retained/a", 1)
+    assert one.wait_for(1) == ["retained/a 1"]
+    assert one.messages[0].retain
+    every = Subscriber(cluster, 0)
+    every.subscribe("retained/+", 1)
+    assert sorted(every.wait_for(2)) == ["retained/a 1", "retained/b 2"]
+    publish(cluster, 0, "retained/a", "", 1, retain=True)
+    late = Subscriber(cluster, 1)
+    late.subscribe("retained/#", 1)
+    assert late.wait_for(1) == ["retained/b 2"]
+    for client in (one, every, late):
+        client.close()
+
+
+def test_will_fires_when_the_client_dies(cluster: LocalCluster) -> None:
+    """A will is published when the connection breaks without DISCONNECT, at subscribers of another edge."""
+    watcher = Subscriber(cluster, 1)
+    watcher.subscribe("will/#", 1)
+    mortal = paho.Client(CallbackAPIVersion.VERSION2, client_id="mortal")
+    mortal.tls_set(cluster.authority)
+    mortal.will_set("will/mortal", "gone", 1)
+    connected = threading.Event()
+    mortal.on_connect = lambda *_: connected.set()
+    mortal.connect("localhost", cluster.port(0))
+    mortal.loop_start()
+    assert connected.wait(20)
+    mortal.loop_stop()
+    sock = mortal.socket()
+    assert sock is not None
+    sock.close()
+    assert watcher.wait_for(1) == ["will/mortal gone"]
+    watcher.close()
+
+
+def test_ring_show_and_explain(cluster: LocalCluster) -> None:
+    """Point 3: the router says where a client ID and a topic live, and why."""
+    shown = cluster.admin("ring", "show")
+    assert len(shown["partitions"]) == 256
+    assert {placement["primary"] for placement in shown["partitions"]} == {"storage-0"}
+    assert {shard["owner"] for shard in shown["shards"]} == {"router-0"}
+    explained = cluster.admin("ring", "explain", "durable-1")
+    assert explained["primary"] == "storage-0"
+    assert explained["owner"] == "router-0"
+
+
+def test_metrics_and_sys(cluster: LocalCluster) -> None:
+    """Point 8: counters on /metrics of every tier and in $SYS."""
+    assert "stratamq_messages_received_total" in cluster.metrics("edge-0")
+    assert "stratamq_partitions_primary 256.0" in cluster.metrics("storage-0")
+    assert "stratamq_raft_leader 1.0" in cluster.metrics("router-0")
+    reader = Subscriber(cluster, 0)
+    reader.subscribe("$SYS/#", 0)
+    assert any(line.startswith("$SYS/broker/version StrataMQ") for line in reader.wait_for(1))
+    reader.close()
+
+
+def test_killed_edge_is_shown_dead_by_its_lease_and_comes_back() -> None:
+    """Point 6: an edge that dies for good is dead in the status page when its lease has run out."""
+    with local_cluster("--no-restart") as running:
+        running.kill("edge-1")
+
+        def state() -> str:
+            nodes = running.admin("cluster", "status")["nodes"]
+            return str(next(node["state"] for node in nodes if node["node"] == "edge-1"))
+
+        running.wait_for(lambda: state() == "dead", "edge-1 dead", 15)
+        publish(running, 0, "alone", "still here", 1)
+
+
+def test_export_and_compaction(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Point 7: Parquet SSTables with a manifest, and the Spark job over them."""
+    pytest.importorskip("pyspark", reason="pyspark is missing: make setup-jobs")
+    if shutil.which("java") is None:
+        pytest.skip("java is missing: apt install openjdk-17-jre-headless")
+    subscriber = Subscriber(cluster, 0, "exported", clean=False)
+    subscriber.subscribe("export/#", 1)
+    subscriber.close()
+    for number in range(5):
+        publish(cluster, 1, f"export/{number}", "x", 1)
+    exported = cluster.command("store", "export", "--output", str(tmp_path / "run"), "--data", str(cluster.data))
+    assert exported.returncode == 0, exported.stderr
+    manifests = list((tmp_path / "run").glob("manifest-*.json"))
+    assert manifests
+    compacted = cluster.command("jobs", "compact", "--input", str(tmp_path / "run"), "--output", str(tmp_path / "out"))
+    assert compacted.returncode == 0, compacted.stderr
+    total = sum(json.loads(path.read_text())["totals"]["rows"] for path in (tmp_path / "out").glob("manifest-*.json"))
+    assert total > 5
+
+
+def test_mistakes_in_the_configuration_are_one_line_each(tmp_path: Path) -> None:
+    """A broken configuration: every mistake in a line of its own, exit code 2, no traceback."""
+    broken = tmp_path / "edge.toml"
+    broken.write_text("[edge]\nkep_alive_max_s = 3\nreceive_maximum = 0\n")
+    result = LocalCluster.command("edge", "--config", str(broken))
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert "keep_alive_max_s" in result.stderr
+    assert "receive_maximum" in result.stderr
