@@ -1,0 +1,77 @@
+"""Each rule of replication, taken away: some schedule or some seed must notice."""
+
+from collections.abc import Callable
+
+import pytest
+
+from storage.partition import Partition
+from storage.replication import Replication
+from tests.storage import test_replication, test_replication_random, test_schedules_replication
+from tests.storage.storage_cluster import Cluster
+
+
+def acknowledge_without_backups(patch: pytest.MonkeyPatch) -> None:
+    """Committed is what is synced here."""
+
+    def settle(self: Partition) -> None:
+        self.commit_index = max(self.commit_index, self.synced.get("", 0))
+
+    patch.setattr(Partition, "settle_commit_index", settle)
+
+
+def acknowledge_below_the_minimum(patch: pytest.MonkeyPatch) -> None:
+    """One copy is enough."""
+    original = Replication.configure
+
+    def configure(self: Replication, placement: object, min_in_sync: int) -> None:  # noqa: ARG001
+        original(self, placement, 1)  # type: ignore[arg-type]
+
+    patch.setattr(Replication, "configure", configure)
+
+
+def joining_counts_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Caught up with the commit index of a primary that has just begun: that is 0."""
+
+    def count(self: Replication, backup: object) -> None:
+        if not backup.counted:  # type: ignore[attr-defined]
+            backup.counted = True  # type: ignore[attr-defined]
+            self._core.replicas |= {backup.node}  # type: ignore[attr-defined]
+
+    patch.setattr(Replication, "_count_joining", count)
+
+
+def seeds(*numbers: int) -> Callable[[], None]:
+    """Return a run of random faults with these seeds."""
+
+    def run() -> None:
+        for number in numbers:
+            test_replication_random.Chaos(number, lossy=False).run()
+
+    return run
+
+
+def of_three(test: Callable[[Cluster], None]) -> Callable[[], None]:
+    """Return a test with the cluster it wants."""
+    return lambda: test(Cluster(nodes=3, replicas=3, min_in_sync=2))
+
+
+@pytest.mark.parametrize(
+    ("mutant", "witness"),
+    [
+        (acknowledge_without_backups, test_schedules_replication.test_s11_an_open_answer_shows_committed_state_only),
+        (
+            acknowledge_without_backups,
+            of_three(test_replication.test_nothing_is_acknowledged_before_every_backup_synced),
+        ),
+        (acknowledge_below_the_minimum, test_replication.test_too_few_in_sync_acknowledges_nothing),
+        (joining_counts_too_early, seeds(47, 23, 13, 14, 17)),
+    ],
+)
+def test_a_missing_rule_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, mutant: Callable[[pytest.MonkeyPatch], None], witness: Callable[[], None]
+) -> None:
+    """The witness passes without the mutation (it is a test of its own) and fails with it."""
+    monkeypatch.setattr(test_replication_random, "STEPS", 900)
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, KeyError, IndexError)):
+        witness()
