@@ -101,9 +101,9 @@ async def test_frames_survive_a_broken_connection() -> None:
         for number in range(200):
             assert edge.hub.send("router-0", CONTROL, b"%d" % number)
             if number % 20 == 10:
-                peer = router.hub._peers.get("edge-0")
+                peer = router.hub._table.get("edge-0")
                 assert peer is not None
-                router.hub._drop_connection(peer)
+                router.hub._table._drop_connection(peer)
                 await trio.sleep(0)
         await router.until(lambda: len(router.frames) == 200)
         assert router.frames == [b"%d" % number for number in range(200)]
@@ -264,7 +264,7 @@ async def test_port_in_use_is_one_clear_line() -> None:
 async def test_no_room_is_told_and_counted() -> None:
     """A peer that is away cannot make the buffer grow without bound."""
     router, edge = Node("router", "router-0"), Node("edge", "edge-0")
-    edge.hub._resend_bytes_max = 1000
+    edge.hub._table._resend_bytes_max = 1000
     async with trio.open_nursery() as nursery:
         address = await start(nursery, router)
         await start(nursery, edge)
