@@ -22,6 +22,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "edge.hot.pushes",
     "edge.hot.fanout",
     "edge.hot.forwarded",
+    "edge.hot.inbound",
     "edge.hot.parse",
     "edge.hot.centre",
     "edge.hot.pacing",

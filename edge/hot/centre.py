@@ -160,7 +160,9 @@ class Hot(HotState):
         conn: Conn
         self.now_ns = now_ns
         for conn in list(self.conns):
-            if conn.silence_ns and now_ns - conn.heard_ns > conn.silence_ns and not conn.closed:
+            if conn.parked != 0 and conn.version != 0:
+                conn.heard_ns = now_ns  # it is we who do not listen
+            elif conn.silence_ns and now_ns - conn.heard_ns > conn.silence_ns and not conn.closed:
                 conn.silence_ns = 0  # reported once
                 conn.parked |= PARK_HANDLER
                 self.handler.error(conn, 0x8D if conn.version else 0x80)
@@ -249,7 +251,9 @@ class Hot(HotState):
 
     def install_route(self, topic: bytes, route: Route) -> None:
         """Cache where a topic goes; the oldest entry is dropped beyond ``routes_max``."""
-        if topic not in self.routes and len(self.routes) >= self.routes_max:
+        if topic in self.routes:
+            self.routes_version += 1  # connections remember the Route that they used last
+        elif len(self.routes) >= self.routes_max:
             del self.routes[next(iter(self.routes))]
             self.routes_version += 1
         self.routes[topic] = route

@@ -619,7 +619,8 @@ class Loop:
                 return
             if conn.armed != EPOLLIN:
                 self.arm(conn, EPOLLIN)
-        if conn.fd >= 0 and conn not in self.hot.lingering:
+        if conn.fd >= 0 and not conn.lingering:
+            conn.lingering = True
             self.hot.lingering.append(conn)
 
     def discard(self, conn: Conn) -> None:

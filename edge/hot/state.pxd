@@ -28,6 +28,7 @@ cdef class Conn:
     cdef bint dirty
     cdef bint hearing
     cdef readonly bint half_closed
+    cdef bint lingering
     cdef bytes partial
     cdef Py_ssize_t needed
     cdef Py_ssize_t packet_bytes_max

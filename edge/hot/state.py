@@ -61,6 +61,7 @@ class Conn:
         self.dirty = False  # stands in HotState.dirty
         self.hearing = True  # false after end of file
         self.half_closed = False
+        self.lingering = False  # stands in HotState.lingering
         self.partial = b""  # bytes read and not parsed
         self.needed = 0  # length of the packet that partial begins, 0 when unknown
         self.packet_bytes_max = 0

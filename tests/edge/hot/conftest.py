@@ -24,7 +24,7 @@ NAMES: tuple[str, ...] = (
     "pushes",
     "fanout",
 )
-NAMES += ("forwarded", "parse", "centre", "handler", "loop")
+NAMES += ("forwarded", "inbound", "parse", "centre", "handler", "loop")
 _LOADED: dict[str, SimpleNamespace] = {}
 
 

@@ -1,0 +1,32 @@
+# C form of inbound.py.
+from edge.hot.acks cimport answer, destination_done, enter_gate, new_message
+from edge.hot.buffers cimport Buffer, get16, reserve, take_bytes
+from edge.hot.deliver cimport route_is_slow
+from edge.hot.encode cimport copy_plain, valid_topic, walk_properties
+from edge.hot.fanout cimport fan_out
+from edge.hot.output cimport mark_dirty, pending_output
+from edge.hot.peers cimport route_is_full
+from edge.hot.state cimport Conn, HotState, Inbound, Message, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
+
+
+cdef enum:
+    ANSWERED_TWICE = 0x100
+
+
+cdef bint has_no_room(HotState hot, Conn conn, Route route) except -1
+cdef object fail(HotState hot, Conn conn, int reason_code)
+cdef Route find_route(HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t count)
+cdef bint single(
+    HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop
+) except -1
+
+
+# private
+cdef Route _route_of(HotState hot, Conn conn, bytes topic)
+cdef int _permission(HotState hot, Conn conn, bytes topic)
+cdef int _load(Conn conn, Packet packet, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop)
+cdef bint _is_repeated(HotState hot, Conn conn, int packet_identifier)
+cdef bytes _topic_of(HotState hot, Conn conn, Packet packet, bytes topic)
+cdef object _accept(HotState hot, Conn conn, Route route, Packet packet)
+cdef object _hand_over(HotState hot, Conn conn, Packet packet)
+cdef bytes _plain_properties(Packet packet)

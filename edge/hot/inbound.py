@@ -1,0 +1,327 @@
+# mypy: disable-error-code="no-any-return, assignment, union-attr, arg-type"
+"""One PUBLISH of a client that does not travel in a run: checked, routed, accepted or left for later.
+
+Decides what a PUBLISH of QoS 1 or 2, with a topic alias or RETAIN must satisfy before the broker answers for it.
+RETAIN, and QoS 2 of a durable session, go to the core, parsed. Finding and cutting packets is ``edge/hot/parse.py``'s.
+Source: MQTT 5.0 sections 3.3, 4.3, 4.9; PROTOCOL rules 1.6, 3.4.
+"""
+
+import cython
+
+from edge.hot.buffers import Buffer
+from edge.hot.state import Conn, HotState, Inbound, Message, Packet, Route
+
+if not cython.compiled:
+    from edge.hot.acks import answer, destination_done, enter_gate, new_message
+    from edge.hot.buffers import get16, reserve, take_bytes
+    from edge.hot.deliver import route_is_slow
+    from edge.hot.encode import copy_plain, valid_topic, walk_properties
+    from edge.hot.fanout import fan_out
+    from edge.hot.output import mark_dirty, pending_output
+    from edge.hot.peers import route_is_full
+    from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA
+
+    ANSWERED_TWICE = 0x100  # in Conn.received: PUBREC was repeated on this connection; compiled: inbound.pxd
+
+__all__: list[str] = []
+
+
+def has_no_room(hot: HotState, conn: Conn, route: Route) -> cython.bint:
+    """Whether a destination has no room; the publisher is parked on it then."""
+    if hot.high and route_is_slow(hot, conn, route):
+        return True
+    if hot.full_peers > 0 or hot.outbox_bytes > hot.outbox_bytes_max:
+        return route_is_full(hot, conn, route)
+    return False
+
+
+def fail(hot: HotState, conn: Conn, reason_code: cython.int) -> None:
+    """The client broke the protocol: nothing of it is parsed any more."""
+    conn.parked |= PARK_HANDLER
+    hot.handler.error(conn, reason_code)
+    if not conn.closed:
+        conn.parked |= PARK_HANDLER
+    mark_dirty(hot, conn)
+
+
+# -- topics
+
+
+def find_route(
+    hot: HotState, conn: Conn, data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssize_t
+) -> Route | None:
+    """Look up the topic in ``data``; None: parked for the answer, or failed."""
+    return _route_of(hot, conn, data[at : at + count])
+
+
+def _route_of(hot: HotState, conn: Conn, topic: bytes) -> Route | None:
+    route: Route | None
+    if conn.last_version == hot.routes_version and conn.last_topic == topic:
+        return conn.last_route
+    route = hot.routes.get(topic)
+    if route is None:
+        if not valid_topic(topic, 0, len(topic)):
+            fail(hot, conn, 0x81)
+            return None
+        conn.parked |= PARK_HANDLER
+        hot.handler.miss(conn, topic)
+        if conn.parked != 0 or conn.closed:
+            mark_dirty(hot, conn)
+            return None
+        route = hot.routes.get(topic)
+        if route is None:  # resumed without an answer: nothing may pass unrouted
+            fail(hot, conn, 0x83)
+            return None
+    if hot.authorizing and route.reason_code == 0:
+        code: cython.int = _permission(hot, conn, topic)
+        if code != 0:
+            route = Route(topic, reason_code=code)
+    conn.last_topic = topic
+    conn.last_route = route
+    conn.last_version = hot.routes_version
+    return route
+
+
+def _permission(hot: HotState, conn: Conn, topic: bytes) -> cython.int:
+    """Ask once per connection and topic."""
+    if conn.permissions is None:
+        conn.permissions = {}
+    known = conn.permissions.get(topic)
+    if known is None:
+        if len(conn.permissions) >= hot.permissions_max:
+            conn.permissions.clear()
+        known = hot.handler.authorize(conn, topic)
+        conn.permissions[topic] = known
+    return known
+
+
+# -- packets
+
+
+def single(
+    hot: HotState,
+    conn: Conn,
+    data: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    body: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+) -> cython.bint:
+    """Handle a PUBLISH that cannot join a run; False leaves it to be parsed again, after a park."""
+    packet: Packet = hot.packet
+    topic: bytes | None
+    route: Route | None
+    wrong: cython.int = _load(conn, packet, data, at, body, stop)
+    if wrong != 0:
+        fail(hot, conn, wrong)
+        return True
+    if packet.qos > 0 and pending_output(conn) > hot.output_high:
+        conn.parked |= PARK_OUTPUT  # it does not read its acknowledgements
+        mark_dirty(hot, conn)
+        return False
+    if packet.qos > 0 and not hot.leased:
+        conn.parked |= PARK_HANDLER
+        hot.handler.fenced(conn)
+        if not hot.leased:
+            conn.parked |= PARK_HANDLER
+        mark_dirty(hot, conn)
+        return False
+    if packet.qos == 2 and _is_repeated(hot, conn, packet.packet_identifier):
+        return True
+    topic = _topic_of(hot, conn, packet, data[body + 2 : body + 2 + get16(data, body)])
+    if topic is None:
+        return True
+    if packet.qos > 0 and conn.quota >= conn.quota_max:
+        if conn.version == 5:
+            fail(hot, conn, 0x93)  # [MQTT-3.3.4-7]
+            return True
+        conn.parked |= PARK_QUOTA
+        hot.parked_quota += 1
+        mark_dirty(hot, conn)
+        return False
+    if packet.qos == 2 and conn.version != 5 and conn.received is not None and len(conn.received) >= hot.received_max:
+        fail(hot, conn, 0x93)
+        return True
+    route = _route_of(hot, conn, topic)
+    if route is None or has_no_room(hot, conn, route):
+        return False
+    packet.topic = topic
+    packet.data = data  # a Handler call may have used the record
+    hot.packets_in += 1
+    _accept(hot, conn, route, packet)
+    return True
+
+
+def _load(
+    conn: Conn,
+    packet: Packet,
+    data: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    body: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+) -> cython.int:
+    """Check and note everything but the topic; 0 or a reason code."""
+    first: cython.int = data[at]
+    position: cython.Py_ssize_t
+    packet.qos = (first >> 1) & 3
+    packet.dup = first & 8 != 0
+    packet.retain = first & 1 != 0
+    if packet.qos == 3 or (packet.dup and packet.qos == 0):  # [MQTT-3.3.1-4] [MQTT-3.3.1-2]
+        return 0x81
+    if stop - body < 2:
+        return 0x81
+    position = body + 2 + get16(data, body)
+    packet.packet_identifier = 0
+    if packet.qos > 0:
+        if position + 2 > stop:
+            return 0x81
+        packet.packet_identifier = get16(data, position)
+        position += 2
+    if position > stop:
+        return 0x81
+    packet.data = data
+    packet.version = conn.version
+    packet.pending_key = -1
+    packet.origin_kind = 0
+    packet.session = conn.session
+    packet.owner_epoch = conn.owner_epoch
+    if conn.version == 5:
+        wrong: cython.int = walk_properties(packet, data, position, stop)
+        if wrong != 0:
+            return wrong
+    else:
+        packet.alias_at = -1
+        packet.expiry_at = -1
+        packet.expiry_s = 0xFFFFFFFF
+        packet.properties_at = position
+        packet.properties_bytes = 0
+        packet.plain_bytes = 0
+        packet.payload_at = position
+        packet.payload_bytes = stop - position
+    if packet.qos > 0 and packet.packet_identifier == 0:  # [MQTT-2.2.1-3]
+        return 0x82
+    if packet.qos > conn.qos_max:  # [MQTT-3.2.2-11]
+        return 0x9B
+    if packet.retain and not conn.retain_available:  # [MQTT-3.2.2-14]
+        return 0x9A
+    return 0
+
+
+def _is_repeated(hot: HotState, conn: Conn, packet_identifier: cython.int) -> cython.bint:
+    """QoS 2 of an ephemeral session: the same identifier before PUBREL gets PUBREC again [MQTT-4.3.3-10]."""
+    if conn.session != 0 or conn.received is None:
+        return False
+    code = conn.received.get(packet_identifier)
+    if code is None:
+        return False
+    hot.packets_in += 1
+    hot.dropped_repeated += 1
+    if code >= ANSWERED_TWICE:  # it has read PUBREC: only a broken client goes on like that [MQTT-4.4.0-1]
+        fail(hot, conn, 0x82)
+    elif code >= 0:
+        conn.quota += 1 if conn.version != 5 else 0  # answer counts it back
+        answer(hot, conn, 2, packet_identifier, code)
+        conn.received[packet_identifier] = ANSWERED_TWICE
+    return True
+
+
+def _topic_of(hot: HotState, conn: Conn, packet: Packet, topic: bytes) -> bytes | None:
+    """Resolve the topic alias; None after an error [MQTT-3.3.2-7] to [MQTT-3.3.2-12]."""
+    known: bytes | None
+    if packet.alias_at < 0:
+        if not topic:
+            fail(hot, conn, 0x82 if conn.version == 5 else 0x81)
+            return None
+        return topic
+    if packet.alias == 0 or packet.alias > conn.alias_max:
+        fail(hot, conn, 0x94)
+        return None
+    if conn.aliases is None:
+        conn.aliases = [None] * (conn.alias_max + 1)
+    if topic:
+        if not valid_topic(topic, 0, len(topic)):
+            fail(hot, conn, 0x81)
+            return None
+        conn.aliases[packet.alias] = topic
+        return topic
+    known = conn.aliases[packet.alias]
+    if known is None:
+        fail(hot, conn, 0x82)
+    return known
+
+
+def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
+    """The packet is the broker's now: send it everywhere, and acknowledge it when everyone has it."""
+    message: Message | None = None
+    qos: cython.int = packet.qos
+    identifier: cython.int = packet.packet_identifier
+    if qos == 0:
+        hot.publish_in_qos0 += 1
+        if route.reason_code != 0:
+            hot.dropped_denied += 1
+        elif packet.retain:
+            _hand_over(hot, conn, packet)
+        elif not route.empty:
+            fan_out(hot, conn, route, packet, None, -1)
+        return
+    conn.quota += 1
+    if qos == 1:
+        hot.publish_in_qos1 += 1
+    else:
+        hot.publish_in_qos2 += 1
+        if conn.session == 0:
+            if conn.received is None:
+                conn.received = {}
+            conn.received[identifier] = -1
+    if route.reason_code == 0 and (packet.retain or (qos == 2 and conn.session != 0)):
+        _hand_over(hot, conn, packet)
+        return
+    code: cython.int = 0
+    if route.reason_code != 0:
+        hot.dropped_denied += 1
+        code = route.reason_code if conn.version == 5 else 0
+    elif route.empty:
+        code = 0x10
+    if route.remote or conn.gate or hot.ledger is not None:
+        message = new_message(hot, qos, conn, identifier)
+        message.waiting = 1  # for ourselves, so that nothing finishes before everyone was asked
+        enter_gate(conn, message)
+        if code < 0x80:
+            fan_out(hot, conn, route, packet, message, -1)
+        destination_done(hot, message, code)
+        return
+    # The answer is written before the copies: who subscribes to its own topic reads PUBREC before PUBLISH.
+    answer(hot, conn, qos, identifier, code)
+    if code == 0:
+        fan_out(hot, conn, route, packet, None, -1)
+
+
+def _hand_over(hot: HotState, conn: Conn, packet: Packet) -> None:
+    """Give the packet to the core, parsed; its acknowledgement has its place in the order."""
+    inbound = Inbound(
+        packet.topic,
+        packet.data[packet.payload_at : packet.payload_at + packet.payload_bytes],
+        packet.qos,
+        packet.retain,
+        _plain_properties(packet),
+        packet.version,
+        packet.expiry_s,
+        packet.packet_identifier,
+        packet.dup,
+        conn,
+    )
+    if packet.qos > 0:
+        inbound.gated = new_message(hot, packet.qos, conn, packet.packet_identifier)
+        inbound.gated.waiting = 1
+        enter_gate(conn, inbound.gated)
+    conn.parked |= PARK_HANDLER
+    hot.handler.inbound(conn, inbound)
+    mark_dirty(hot, conn)
+
+
+def _plain_properties(packet: Packet) -> bytes:
+    """The publisher's properties without alias and expiry."""
+    plain: Buffer = Buffer(packet.plain_bytes + 1)
+    reserve(plain, packet.plain_bytes)
+    copy_plain(plain, 0, packet)
+    plain.end = packet.plain_bytes
+    return take_bytes(plain, packet.plain_bytes)
