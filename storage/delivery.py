@@ -44,6 +44,7 @@ __all__ = ["Delivery", "edge_sender"]
 _SUBSCRIPTION_IDENTIFIER = b"\x0b"
 HOLD_S = 5.0  # after which a retained read counts as ended
 RETAINED_ORIGINS_MAX = 256  # of retained copies, remembered per session so that their live twins are dropped
+SESSION_ORIGINS_MAX = 100_000  # per partition: nobody tells it that a publishing session elsewhere has ended
 WILL_ORIGINS_MAX = 4_096  # wills reach a partition in any order, so each origin is kept, the newest ones
 
 
@@ -54,6 +55,7 @@ class Delivery:
         self._partition = partition
         self._origins: dict[tuple[int, int], int] = {}
         self._will_origins: deque[int] = deque()
+        self._session_origins: dict[int, None] = {}  # publishing sessions of any partition, the longest silent first
         self._groups: dict[bytes, list[DurableSession]] = {}
         self._lazy: dict[int, DurableSession] = {}  # sessions with consumed entries not yet saved
 
@@ -64,9 +66,12 @@ class Delivery:
         self._origins[kind, sender] = counter
         if kind == OriginKind.WILL:
             self._will_origins.append(sender)
+        elif kind == OriginKind.SESSION:
+            self._session_origins[sender] = None
 
     def forget_sender(self, kind: int, sender: int) -> None:
         """The sender can never speak again: an edge's incarnation is dead, a session is deleted."""
+        self._session_origins.pop(sender, None)
         if self._origins.pop((kind, sender), None) is not None:
             self._partition.delete(keys.origin_key(self._partition.number, kind, sender))
 
@@ -133,6 +138,12 @@ class Delivery:
             self._will_origins.append(sender)
             if len(self._will_origins) > WILL_ORIGINS_MAX:
                 self.forget_sender(kind, self._will_origins.popleft())
+        elif kind == OriginKind.SESSION:
+            self._session_origins.pop(sender, None)
+            self._session_origins[sender] = None
+            if len(self._session_origins) > SESSION_ORIGINS_MAX:
+                partition.count("origins_forgotten")
+                self.forget_sender(kind, next(iter(self._session_origins)))
 
     def acknowledge(self, message: PublishMessage, node: str, reason_code: int) -> None:
         """Tell the edge that this partition has finished a message, behind the operation being built."""

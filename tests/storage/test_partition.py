@@ -1,5 +1,7 @@
 """A partition at its primary, driven through the storage core: sessions, queues, acknowledgements, gating."""
 
+import pytest
+
 from storage.core import StorageCore
 from tests.storage.storage_cluster import Cluster, with_settings
 from wire.batches import PublishMessage
@@ -322,3 +324,17 @@ def test_shared_group_takes_turns_and_keeps_for_the_absent() -> None:
     cluster.settle()
     assert cluster.nodes["s1"].core.queued() == 5
     assert any(entry.members == 2 for added in cluster.added for entry in added.routes)
+
+
+def test_origins_of_publishing_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session that was silent longest is forgotten, in memory and on disk, and that is counted."""
+    monkeypatch.setattr("storage.delivery.SESSION_ORIGINS_MAX", 3)
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    for sender in (1, 2, 3, 1, 4):
+        edge.publish(message(qos=2, origin_kind=1, origin_a=sender, origin_b=next(cluster.numbers)), 0)
+    cluster.settle()
+    core = cluster.nodes["s1"].core
+    assert core.event_counts()["origins_forgotten"] == 1
+    kept = sorted(int.from_bytes(key[4:12], "big") for key in cluster.disks["s1"].records if key[2:4] == b"o\x01")
+    assert kept == [1, 3, 4]
