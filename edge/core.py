@@ -311,7 +311,10 @@ class EdgeCore:
         elif isinstance(message, Invalidate):
             self.cache.invalidate(node, message)
         elif isinstance(message, Moved):
-            self.cache.moved(message, self.now)
+            if message.request:
+                self.cache.moved(message, self.now)
+            else:
+                self.follower.report_again(message.number)
         elif not self.lease.handle(self.now, message):
             self.count("messages_unknown")
 
@@ -444,6 +447,7 @@ class EdgeCore:
         if now < self._next_tick:
             return
         self._next_tick = now + TICK_S
+        self.follower.report()
         self.requests.tick(now)
         self.registrar.tick(now)
         self.cache.tick(now)

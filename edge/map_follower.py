@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MapFollower"]
 
+REPORT_AGAIN_S = 0.1
+
 
 class MapFollower:
     """Carries map changes into one edge's tables."""
@@ -23,6 +25,8 @@ class MapFollower:
         self._shards: list[ShardEntry] = []
         self._delegations: tuple[Delegation, ...] = ()
         self._active = False
+        self._unreported: set[int] = set()  # shards whose owner has not been told this edge's filters
+        self._report_at = float("inf")
 
     def moved(self, cluster_map: ClusterMap) -> None:
         """The map is at a new epoch."""
@@ -80,16 +84,32 @@ class MapFollower:
         }
         moved_jurisdiction = self._active and cluster_map.delegations != self._delegations
         self._delegations = cluster_map.delegations
-        first = not self._active
         self._active = True
-        if not changed or first:  # nothing was registered by this life before its first map
+        if not changed:
             return
         if moved_jurisdiction:
             edge.registrar.jurisdiction_changed(edge.now)
-        reports = edge.registrar.reports()
-        for number in sorted(changed):
-            shard = cluster_map.shards[number]
-            if shard.owner:
-                edge.tell(shard.owner, ReportRoutes(number, shard.epoch, reports[number]))
+        # The first map too: an owner that began with this life in its map waits for it, even with nothing to say.
+        self._unreported |= changed
+        self._report_at = edge.now
+        self.report()
         edge.registrar.placement_changed(changed, edge.now)
         edge.cache.placement_changed(changed, edge.now)
+
+    def report(self) -> None:
+        """Tell owners this edge's filters, as far as they are due."""
+        edge = self._edge
+        if not self._unreported or edge.now < self._report_at:
+            return
+        reports = edge.registrar.reports()
+        for number in sorted(self._unreported):
+            shard = self._shards[number]
+            if shard.owner and edge.tell(shard.owner, ReportRoutes(number, shard.epoch, reports[number])):
+                self._unreported.discard(number)
+        self._report_at = edge.now + REPORT_AGAIN_S if self._unreported else float("inf")
+
+    def report_again(self, shard: int) -> None:
+        """The router that was told does not own the shard at that epoch yet, or any more."""
+        if shard < len(self._shards):
+            self._unreported.add(shard)
+            self._report_at = min(self._report_at, self._edge.now + REPORT_AGAIN_S)

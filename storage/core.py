@@ -48,6 +48,8 @@ __all__ = ["FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Synced
 
 SWEEP_S = 0.02  # between two looks at every partition: what timers may be late by
 WHOLE_MESSAGES = (FrameKind.CONTROL, FrameKind.REPLICATE, FrameKind.REPLICATE_ACK)  # one message per frame
+REPORT_AGAIN_S = 0.1
+
 PartitionRequest = (
     OpenSession
     | CloseSession
@@ -145,6 +147,7 @@ class StorageCore:
         self._active: dict[int, HostedPartition] = {}  # touched in this round
         self._sends: list[Output] = []
         self._shards: list[ShardEntry] = []
+        self._reports_due: dict[int, float] = {}  # shard -> when to tell its owner again
         self._edges: dict[str, int] = {}
         self.counts: dict[str, int] = {}
 
@@ -257,6 +260,11 @@ class StorageCore:
                 self._touch(number, hosted)
             if hosted.serving and hosted.core.clock_due:
                 self._touch(number, hosted)
+        due = {shard for shard, when in self._reports_due.items() if when <= self._now}
+        if due:  # their owners did not own them yet
+            for shard in due:
+                del self._reports_due[shard]
+            self._report([hosted for hosted in self.partitions.values() if hosted.serving], due)
         if began:
             self._report(began, set(range(len(self.map.shards))))
 
@@ -423,6 +431,8 @@ class StorageCore:
                 hosted.subscriptions.routes_added(message)
         elif isinstance(message, Moved):
             self._count("moved")  # asked again when the map or the timer says so
+            if message.what == "shard" and not message.request and message.number < len(self.map.shards):
+                self._reports_due[message.number] = self._now + REPORT_AGAIN_S
         else:
             self._count("messages_unknown")
 
