@@ -37,6 +37,7 @@ __all__ = ["ConnectDesk"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 NS = 1_000_000_000
+PACKET_BYTES_MAX = 268_435_460  # of the protocol (section 2.1.4): no limit of ours
 
 
 class ConnectDesk:
@@ -233,10 +234,12 @@ class ConnectDesk:
             return {}
         limits = self._limits
         properties: dict[int, object] = {
-            PropertyId.RECEIVE_MAXIMUM: limits.receive_maximum,
-            PropertyId.MAXIMUM_PACKET_SIZE: limits.maximum_packet_size,
             PropertyId.TOPIC_ALIAS_MAXIMUM: limits.topic_alias_maximum,
+            PropertyId.RECEIVE_MAXIMUM: limits.receive_maximum,
         }
+        if packet.properties and limits.maximum_packet_size < PACKET_BYTES_MAX:
+            # To a client without any property it would be one that it never reads; beyond the limit it is told 0x95.
+            properties[PropertyId.MAXIMUM_PACKET_SIZE] = limits.maximum_packet_size
         if limits.maximum_qos < 2:
             properties[PropertyId.MAXIMUM_QOS] = limits.maximum_qos
         if not limits.retain_available:
