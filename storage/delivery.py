@@ -381,6 +381,9 @@ class Delivery:
     def _expire(self, session: DurableSession, entry: Entry, size: int) -> None:
         self.release_body(entry.body)
         session.forget(entry.session_seq, size)
+        passed_over = session.identifiers.allocate()  # each message counts up, as at brokers that number when queueing
+        if passed_over is not None:
+            session.identifiers.release(passed_over)
         self._partition.count("dropped_expired")
         self._note_consumed(session)
 
