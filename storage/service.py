@@ -10,12 +10,15 @@ import trio
 from conf.errors import UserError
 from conf.settings import NodeConfig, StorageConfig
 from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
+from storage.export_desk import ExportDesk
 from storage.group_committer import GroupCommitter
 from storage.settings import PartitionSettings
 from storage.store import Store, quarantine
 from storage.store_errors import StoreDamaged, StoreError, StoreFatal, StoreShort
 from storage.store_settings import GroupCommitSettings, StoreSettings
-from wire.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.frames import FrameKind
+from wire.hello import DIAL_RANK, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
+from wire.messages import Admin, decode_control, encode_control
 from wire.process import NodeProcess, boot_time, run_process
 from wire.service import LinkHub
 
@@ -62,6 +65,7 @@ class StorageService:
             on_down=lambda peer: self._push(LinkDown(peer)),
             on_reset=lambda peer: self._push(LinkDown(peer)),
             rng=random.Random(process.folder.incarnation),
+            accept_tiers=frozenset(DIAL_RANK),  # operators too: exports are asked for here
         )
         self._peers: dict[str, tuple[str, str, int]] = {}
         self._said_ready = False
@@ -113,6 +117,7 @@ class StorageService:
                     whole=self._whole,
                     ended_incarnation=self._process.folder.ended_incarnation,
                 )
+                self._desk = ExportDesk(self.core, self._store, nursery.start_soon)
                 self._register_metrics()
                 await self._loop()
                 nursery.cancel_scope.cancel()
@@ -146,6 +151,13 @@ class StorageService:
         self._wake.set()
 
     def _on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
+        if peer.tier == TIER_OPERATOR:
+            question = decode_control(payload)
+            if not isinstance(question, Admin):
+                raise LinkError("an operator asks, and does nothing else")
+            reply = self._desk.ask(question)
+            self._hub.send(peer.node, FrameKind.CONTROL, encode_control(reply))
+            return
         self._push(FrameArrived(peer, kind, payload))
 
     def _on_durable(self, commit: int) -> None:

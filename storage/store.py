@@ -380,6 +380,11 @@ class Store:
             raise StoreMismatch(f"store {self.path} and its marker are not of one store")
         self.store_id = marker.store_id
 
+    def identity(self) -> dict[str, str]:
+        """Return whose store this is: ``cluster_id``, ``node_id``, ``store_id``."""
+        found = self._sentinel() or {}
+        return {name: str(found.get(name, "")) for name in ("cluster_id", "node_id", "store_id")}
+
     def check_identity(self) -> None:
         """Read sentinel, newest commit and marker again, and raise StoreUnproven if they do not agree."""
         self._require_open()

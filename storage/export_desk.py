@@ -1,0 +1,190 @@
+"""Exports of a running storage node: an operator asks over a link, the node writes runs and says how far it is.
+
+One export at a time. The work is done on the loop between its rounds, in slices with pauses between them, so that what
+clients wait for is not behind it; what blocks on the disk goes to a thread. The runs are garbage until the operator's
+command publishes a manifest that lists them. Verbs: ``store export`` begins, ``store export status`` tells,
+``store export cancel`` ends.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from conf.errors import ExitCode, UserError
+from storage.core import StorageCore
+from storage.export import ExportError, ExportTarget, PartitionExport
+from storage.partition import Reads
+from storage.rows import MetaRow
+from storage.store import Store
+from storage.store_errors import StoreError, StoreFatal
+from wire.messages import Admin, AdminReply
+
+__all__ = ["ExportDesk"]
+
+logger = logging.getLogger(__name__)
+
+PAUSE_S = 0.002  # between two slices of about 2 ms: an export takes at most half of what the loop leaves
+WAIT_COMMITTED_S = 30.0  # without progress: too few copies are in sync
+
+
+@dataclass(frozen=True, slots=True)
+class _LiveCopy:
+    """A copy that goes on meanwhile."""
+
+    number: int
+    store: Reads
+    core: StorageCore
+    primary: bool
+
+    @property
+    def committed(self) -> int:
+        hosted = self.core.partitions.get(self.number)
+        if hosted is None:
+            return -1 if self.primary else 1 << 62  # a backup applies what is committed and nothing else
+        return hosted.core.commit_index if self.core.placements.loaded(self.number) else -1
+
+    def served_ms(self, meta: MetaRow) -> int:
+        hosted = self.core.partitions.get(self.number)
+        return meta.served_ms if hosted is None else hosted.core.served_ms
+
+
+@dataclass(slots=True)
+class _Job:
+    """One export under way, or the last one."""
+
+    target: ExportTarget
+    partitions: list[int]
+    since: dict[int, int]
+    generations: dict[int, int]
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    done: bool = False
+    error: str = ""
+    exports: list[PartitionExport] = field(default_factory=list)
+
+
+class ExportDesk:
+    """Answers an operator's ``store`` verbs at a storage node.
+
+    Args:
+        core: The node's partitions.
+        store: Their rows.
+        spawn: Starts a task of the service.
+    """
+
+    def __init__(self, core: StorageCore, store: Store, spawn: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
+        self._core = core
+        self._store = store
+        self._spawn = spawn
+        self._job: _Job | None = None
+        self.rows = 0  # exported since start
+
+    def ask(self, question: Admin) -> AdminReply:
+        """Answer one verb."""
+        verbs: dict[str, Callable[[dict[str, Any]], object]] = {
+            "store export": self._begin,
+            "store export status": lambda _: self._status(),
+            "store export cancel": lambda _: self._cancel(),
+        }
+        verb = verbs.get(question.verb)
+        if verb is None:
+            return AdminReply(
+                question.request, False, None, f"a storage node knows no `{question.verb}`", ExitCode.USAGE
+            )
+        try:
+            return AdminReply(question.request, True, verb(dict(question.arguments)))
+        except (UserError, OSError, KeyError, TypeError, ValueError) as error:
+            return AdminReply(question.request, False, None, str(error) or repr(error), ExitCode.FAILED)
+
+    def _begin(self, arguments: dict[str, Any]) -> dict[str, object]:
+        if self._job is not None and not self._job.done:
+            raise UserError(f"{self._core.node} is exporting already; see `store export status`, or cancel it")
+        root, folder = Path(arguments["root"]), Path(arguments["folder"])
+        if not root.is_absolute() or root not in folder.parents:
+            raise UserError(f"not a folder for runs: {folder}")
+        folder.mkdir(parents=True, exist_ok=True)
+        target = ExportTarget(folder, root, self._core.node, int(arguments["now_ms"]))
+        held = self._held() if arguments.get("replicas") else sorted(self._core.partitions)
+        since = {int(number): int(index) for number, index in dict(arguments.get("since", {})).items()}
+        generations = {int(number): int(value) for number, value in dict(arguments.get("generations", {})).items()}
+        self._job = job = _Job(target, held, since, generations)
+        self._spawn(partial(self._run, job))
+        return self._status()
+
+    def _held(self) -> list[int]:
+        return [
+            number for number, placement in enumerate(self._core.map.partitions) if self._core.node in placement.in_sync
+        ]
+
+    def _status(self) -> dict[str, object]:
+        job = self._job
+        if job is None:
+            raise UserError("no export was asked for since this node started")
+        status: dict[str, object] = {
+            "node": self._core.node,
+            "done": job.done,
+            "error": job.error,
+            "partitions": len(job.partitions),
+            "finished": len(job.exports) - (0 if job.done else 1) if job.exports else 0,
+            "rows": sum(export.rows for export in job.exports),
+        }
+        if job.done and not job.error:
+            status["exports"] = [
+                {
+                    "partition": export.copy.number,
+                    "op_index": export.op_index,
+                    "full": export.full,
+                    "cut": export.cut,
+                    "files": [msgspec.to_builtins(entry) for entry in export.files],
+                }
+                for export in job.exports
+            ]
+        return status
+
+    def _cancel(self) -> dict[str, object]:
+        if self._job is not None:
+            self._job.scope.cancel()
+        return self._status()
+
+    # --- the work
+
+    async def _run(self, job: _Job) -> None:
+        try:
+            with job.scope:
+                for number in job.partitions:
+                    copy = _LiveCopy(number, self._store, self._core, number in self._core.partitions)
+                    export = PartitionExport(copy, job.target, job.generations.get(number, 1), job.since.get(number))
+                    job.exports.append(export)
+                    await self._export(export)
+            job.error = "cancelled" if job.scope.cancelled_caught else ""
+        except (ExportError, StoreError, OSError) as error:
+            if isinstance(error, StoreFatal):
+                raise
+            job.error = str(error)
+            logger.warning("the export ended: %s", error)
+        finally:
+            job.done = True
+
+    async def _export(self, export: PartitionExport) -> None:
+        steps = export.steps()
+        waited_since = trio.current_time()
+        rows = -1
+        try:
+            for step in steps:
+                if step is not None:
+                    await trio.to_thread.run_sync(step)
+                    continue
+                self._store.require_room()  # the runs may lie on the same disk
+                if export.rows != rows:
+                    rows, waited_since = export.rows, trio.current_time()
+                elif trio.current_time() - waited_since > WAIT_COMMITTED_S:
+                    raise ExportError(f"partition {export.copy.number}: its operations are not committed by its copies")
+                await trio.sleep(PAUSE_S)
+        finally:
+            steps.close()
+        self.rows += export.rows
