@@ -82,6 +82,8 @@ class Hot(HotState):
                 conn.ready = False
                 if not conn.closed and conn.parked == 0:
                     self.parse_kept(conn)
+                    if not conn.hearing and not conn.closed and (conn.parked == 0 or not conn.partial):
+                        self.forget(conn, BY_PEER)
                 mark_dirty(self, conn)
 
     def feed(self, conn: Conn, data: bytes) -> None:
@@ -103,9 +105,13 @@ class Hot(HotState):
             self.feed_client(conn, data)
 
     def end_of_file(self, conn: Conn) -> None:
-        """The peer closed or reset its direction: the connection ends like by ``close``."""
+        """The peer closed or reset its direction: the connection ends like by ``close``.
+
+        What it said before still counts: bytes that wait behind a parking (a PUBLISH for its route, then DISCONNECT) are
+        parsed first, and the connection ends after them.
+        """
         conn.hearing = False
-        if not conn.closed:
+        if not conn.closed and (conn.parked == 0 or not conn.partial or conn.is_link):
             self.forget(conn, BY_PEER)
         mark_dirty(self, conn)
 

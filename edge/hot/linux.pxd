@@ -33,6 +33,10 @@ cdef extern from "sys/ioctl.h" nogil:
     int ioctl(int fd, unsigned long request, int* value)
 
 
+cdef extern from "unistd.h" nogil:
+    Py_ssize_t read(int fd, void* data, size_t count)
+
+
 cdef extern from "time.h" nogil:
     ctypedef long time_t
     struct timespec:
@@ -40,6 +44,17 @@ cdef extern from "time.h" nogil:
         long tv_nsec
     int CLOCK_BOOTTIME
     int clock_gettime(int clock, timespec* result)
+    struct itimerspec:
+        timespec it_interval
+        timespec it_value
+
+
+cdef extern from "sys/timerfd.h" nogil:
+    int TFD_NONBLOCK
+    int TFD_CLOEXEC
+    int TFD_TIMER_ABSTIME
+    int timerfd_create(int clock, int flags)
+    int timerfd_settime(int fd, int flags, const itimerspec* new_value, itimerspec* old_value)
 
 
 cdef extern from *:

@@ -3,8 +3,9 @@ from edge.hot.buffers cimport Buffer, append_bytes
 from edge.hot.centre cimport Hot
 from edge.hot.deliver cimport drain_pending
 from edge.hot.linux cimport (
-    CLOCK_BOOTTIME, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, FIONREAD, MSG_DONTWAIT, MSG_NOSIGNAL, clock_gettime,
-    epoll_ctl, epoll_event, epoll_wait, ioctl, recv, send, timespec, wait_ns
+    CLOCK_BOOTTIME, TFD_CLOEXEC, TFD_NONBLOCK, TFD_TIMER_ABSTIME, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, FIONREAD, MSG_DONTWAIT, MSG_NOSIGNAL, clock_gettime,
+    epoll_ctl, epoll_event, epoll_wait, ioctl, itimerspec, read, recv, send, timerfd_create, timerfd_settime,
+    timespec, wait_ns
 )
 from edge.hot.output cimport drained, mark_dirty, output_of
 from edge.hot.pacing cimport Pacing, after_round, gap_ns
@@ -29,6 +30,8 @@ cdef class Loop:
     cdef readonly object epoll
     cdef readonly int epoll_fd
     cdef int trio_fd
+    cdef int timer_fd
+    cdef long long armed_ns
     cdef public bint kicked
     cdef list conns
     cdef dict listeners
@@ -50,8 +53,10 @@ cdef class Loop:
     cdef long long blocked_ns
     cdef bint idle
     cdef Pacing pacing
-    cdef bint wait_for_events(self, long long timeout_ns) except -1
-    cdef bint one_round(self, long long timeout_ns) except -1
+    cdef bint wait_for_events(self, long long until_ns) except -1
+    cdef bint one_round(self, long long until_ns) except -1
+    cdef object set_timer(self, long long at_ns)
+    cdef object timer_rang(self)
     cdef object read(self, Conn conn)
     cdef object read_tls(self, Conn conn)
     cdef object take_input(self, Conn conn, Py_ssize_t kept, Py_ssize_t count)

@@ -104,6 +104,11 @@ class Loop:
         self.idle = False  # the last wait did wait
         self.pacing = Pacing(hot.limits.pacing_ns)
         hot.direct = cython.compiled
+        self.timer_fd = -1
+        self.armed_ns = 0
+        if cython.compiled:  # pragma: no cover
+            self.timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_NONBLOCK | TFD_CLOEXEC)
+            self.epoll.register(self.timer_fd, EPOLLIN)
         if trio_fd >= 0:
             self.epoll.register(trio_fd, EPOLLIN)
 
@@ -149,6 +154,9 @@ class Loop:
             self.drop(conn)
         self.hot.call_closed()
         self.epoll.close()
+        if self.timer_fd >= 0:
+            os.close(self.timer_fd)
+            self.timer_fd = -1
 
     # -- rounds
 
@@ -163,7 +171,7 @@ class Loop:
         now: cython.longlong = boot_ns()
         deadline: cython.longlong = now + cython.cast(cython.longlong, min(timeout_s, 86_400.0) * 1e9)
         while True:
-            if self.one_round(deadline - now if timeout_s > 0 else 0):
+            if self.one_round(deadline if timeout_s > 0 else 0):
                 return False
             if self.kicked:
                 self.kicked = False
@@ -174,8 +182,8 @@ class Loop:
             if now >= deadline:
                 return True
 
-    def one_round(self, timeout_ns: cython.longlong) -> cython.bint:
-        """Wait, read, parse, send; True if trio's epoll became readable."""
+    def one_round(self, until_ns: cython.longlong) -> cython.bint:
+        """Wait (until a moment, 0: not at all), read, parse, send; True if trio's epoll became readable."""
         hot: Hot = self.hot
         start: cython.longlong
         trio_ready: cython.bint = False
@@ -183,7 +191,7 @@ class Loop:
         events: cython.uint
         conn: Conn
         if self.event_at >= self.event_count:
-            self.wait_for_events(timeout_ns)
+            self.wait_for_events(until_ns)
         start = boot_ns()
         hot.begin_round(start)
         self.handshakes = 0
@@ -201,6 +209,8 @@ class Loop:
             self.event_at += 1
             if fd == self.trio_fd:
                 trio_ready = True
+            elif fd == self.timer_fd:
+                self.timer_rang()
             else:
                 self.conn_event(fd, events)
             if hot.round_bytes > hot.round_bytes_max:
@@ -210,18 +220,18 @@ class Loop:
         start = boot_ns()
         hot.end_round(start)
         self.flush()
-        if start - self.swept_ns > SWEEP_NS:
+        if start - self.swept_ns >= SWEEP_NS:
             self.sweep(start)
         after_round(self.pacing, start, hot.packets_in, self.blocked_ns)
         return trio_ready
 
-    def wait_for_events(self, timeout_ns: cython.longlong) -> cython.bint:
-        """Fill the event array; blocks only when nothing is left to do."""
+    def wait_for_events(self, until_ns: cython.longlong) -> cython.bint:
+        """Fill the event array; blocks, until a moment at most, only when nothing is left to do."""
         hot: Hot = self.hot
         before: cython.longlong = 0
-        milliseconds: cython.int = 0
+        blocks: cython.bint
         gap: cython.longlong = gap_ns(self.pacing)
-        if gap > 0 and timeout_ns > 0 and not hot.ready and not hot.gone:
+        if gap > 0 and until_ns > 0 and not hot.ready and not hot.gone:
             gap -= boot_ns() - hot.now_ns
             if gap > 20_000:
                 if cython.compiled:  # pragma: no cover
@@ -229,25 +239,28 @@ class Loop:
                         wait_ns(self.trio_fd, gap)
                 else:
                     time.sleep(gap / 1e9)
-        if timeout_ns > 0 and not (
+        blocks = until_ns > 0 and not (
             hot.ready or hot.gone or hot.dirty or (hot.busy_peers and hot.leased) or self.undecrypted or self.kicked
-        ):
-            if timeout_ns > SWEEP_NS:
-                timeout_ns = SWEEP_NS
-            if hot.high and timeout_ns > LAG_CHECK_NS:
-                timeout_ns = LAG_CHECK_NS
-            milliseconds = cython.cast(cython.int, (timeout_ns + 999_999) // 1_000_000)
+        )
+        if blocks:
+            until_ns = min(until_ns, self.swept_ns + SWEEP_NS + 1)
+            if hot.high:
+                until_ns = min(until_ns, boot_ns() + LAG_CHECK_NS)
         self.event_at = 0
         if cython.compiled:  # pragma: no cover
             self.event_count = 0
-            if milliseconds == 0 or not self.idle:
+            if not blocks or not self.idle:
                 # The interpreter lock is kept: a busy worker thread would give it back milliseconds later.
                 self.event_count = epoll_wait(self.epoll_fd, self.events, 512, 0)
                 self.idle = self.event_count == 0
-            if self.event_count == 0 and milliseconds > 0:
+            if self.event_count == 0 and blocks:
                 before = boot_ns()
+                if before >= until_ns:
+                    return True
+                if self.armed_ns > until_ns or self.armed_ns <= before:
+                    self.set_timer(until_ns)
                 with cython.nogil:
-                    self.event_count = epoll_wait(self.epoll_fd, self.events, 512, milliseconds)
+                    self.event_count = epoll_wait(self.epoll_fd, self.events, 512, -1)
                 before = boot_ns() - before
                 self.blocked_ns += before
                 self.idle = before > IDLE_NS  # mostly idle: save the look without waiting next time
@@ -255,10 +268,28 @@ class Loop:
                 self.event_count = 0
         else:
             before = boot_ns()
-            self.polled = self.epoll.poll(milliseconds / 1000, EVENTS_MAX)
+            self.polled = self.epoll.poll(max(0, until_ns - before) / 1e9 if blocks else 0, EVENTS_MAX)
             self.event_count = len(self.polled)
             self.blocked_ns += boot_ns() - before
         return True
+
+    def set_timer(self, at_ns: cython.longlong) -> None:
+        """Have ``timer_fd`` ring: a timer that stays costs less than a timeout that is set up at every wait."""
+        self.armed_ns = at_ns
+        if cython.compiled:  # pragma: no cover
+            timer: itimerspec
+            timer.it_interval.tv_sec = 0
+            timer.it_interval.tv_nsec = 0
+            timer.it_value.tv_sec = at_ns // 1_000_000_000
+            timer.it_value.tv_nsec = at_ns % 1_000_000_000
+            timerfd_settime(self.timer_fd, TFD_TIMER_ABSTIME, cython.address(timer), cython.NULL)
+
+    def timer_rang(self) -> None:
+        """The next wait arms it again."""
+        self.armed_ns = 0
+        if cython.compiled:  # pragma: no cover
+            count: cython.ulonglong = 0
+            read(self.timer_fd, cython.address(count), 8)
 
     def conn_event(self, fd: cython.int, events: cython.uint) -> None:
         """Act on what epoll said of one descriptor."""
@@ -280,6 +311,9 @@ class Loop:
             self.read(conn)
         elif events & (EPOLLERR | EPOLLHUP):
             self.hot.end_of_file(conn)
+            if not conn.closed:  # it ends when its last packets were answered; epoll would say so without end
+                self.epoll.unregister(conn.fd)
+                conn.armed = UNREGISTERED
 
     # -- reading
 
@@ -592,6 +626,11 @@ class Loop:
 
     def fail(self, conn: Conn) -> None:
         """The socket is unusable."""
+        if conn.parked != 0 and conn.partial and not conn.closed and not conn.is_link:
+            conn.out = None
+            conn.unsent = None
+            self.hot.end_of_file(conn)
+            return
         if not conn.closed:
             self.hot.forget(conn, FAILED)
         self.drop(conn)
