@@ -50,6 +50,7 @@ class ClientOptions:
     session_expiry_interval_s: int = NEVER_EXPIRES_S
     keep_alive_s: int = 10
     silence_s: float = 3.0
+    resend: bool = True
     window: int = 16
     receive_maximum: int = 0
     will_topic: str = ""
@@ -206,6 +207,34 @@ class SimClient(Process):
         """Whether an answer is awaited."""
         return bool(self._publishes or self._requests or (self._attempt is not None and self._attempt.open))
 
+    @property
+    def trying(self) -> bool:
+        """Whether there is a connection, or an attempt at one."""
+        return self._attempt is not None
+
+    @property
+    def asking(self) -> bool:
+        """Whether a SUBACK or UNSUBACK is awaited."""
+        return bool(self._requests)
+
+    @property
+    def publishing(self) -> bool:
+        """Whether a PUBACK or PUBREC is awaited."""
+        return bool(self._publishes)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether ``publish`` would take a QoS 1 message."""
+        return self.connected and len(self.session.outbound) < self._quota
+
+    def begin_read(self, topic: str) -> int:
+        """Write down that the retained value of a topic is being read."""
+        return self.writer.invoke(self.now_ns(), Kind.READ, topic=topic, **self._who())
+
+    def end_read(self, operation: int, phase: Phase, payload: str) -> None:
+        """Write down what was read."""
+        self.writer.complete(self.now_ns(), phase, Kind.READ, operation, payload=payload, **self._who())
+
     # -- the connection
 
     def _opened(self, epoch: int, end: Endpoint | None) -> None:
@@ -333,6 +362,8 @@ class SimClient(Process):
         requests, self._requests = self._requests, {}
         for pending in requests.values():
             self._complete(pending, Phase.UNKNOWN)
+        if not self.options.resend:
+            self._unknown(self.session.forget())
         self._epoch += 1
         self.on_ended()
 

@@ -1,0 +1,150 @@
+"""``python -m tests.simulation --seeds N [--seed n] [--mode safety|liveness]``: whole-cluster seeds, one after another.
+
+Prints a progress bar and, at the end, seeds per second, simulated hours, events, faults and what was checked. A failing
+seed prints what is needed to replay it, and its list of faults is shortened as far as it still fails.
+"""
+
+import argparse
+import platform
+import subprocess
+import sys
+import time
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.simulation.faults import Fault
+from tests.simulation.simulation import Mode, Options, Result, run_seed, shorter
+
+SHRINK_REAL_S = 60.0  # spent on shortening one seed's faults
+BAR_WIDTH = 30
+
+
+def main() -> int:
+    """Run the seeds; the exit code is 1 if one failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many")
+    parser.add_argument("--seed", type=int, default=None, help="the first one; alone: only this one, with its log")
+    parser.add_argument("--mode", choices=("safety", "liveness", "both"), default="both")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of work with faults, simulated")
+    parser.add_argument("--log", type=Path, default=None, help="write the log of the (last failing) seed here")
+    parser.add_argument("--history", type=Path, default=None, help="write its history here")
+    parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--only-faults", default=None, help="replay: positions of the drawn faults to keep, 0,3,7")
+    arguments = parser.parse_args()
+    if arguments.seed is not None and "--seeds" not in sys.argv:
+        arguments.seeds = 1
+    first = arguments.seed if arguments.seed is not None else 0
+    totals: Counter[str] = Counter()
+    failed: list[int] = []
+    started = time.monotonic()
+    for number in range(arguments.seeds):
+        seed = first + number
+        options = Options(mode=_mode(arguments.mode, seed), seconds=arguments.seconds, log=arguments.log is not None)
+        if arguments.only_faults is not None:
+            options = _only(seed, options, arguments.only_faults)
+        result = run_seed(seed, options)
+        _count(totals, result)
+        if result.failures:
+            failed.append(seed)
+            _report(result, options, shrink=not arguments.no_shrink and arguments.only_faults is None)
+        if result.failures or arguments.seeds == 1:
+            _write(arguments.log, "\n".join(result.log).encode())
+            _write(arguments.history, result.history)
+        _progress(number + 1, arguments.seeds, len(failed), started)
+    _summary(totals, arguments.seeds, failed, time.monotonic() - started)
+    return 1 if failed else 0
+
+
+def _mode(wanted: str, seed: int) -> Mode:
+    modes: tuple[Mode, ...] = ("safety", "safety", "liveness") if wanted == "both" else (wanted,)  # type: ignore[assignment]
+    return modes[seed % len(modes)]
+
+
+def _only(seed: int, options: Options, positions: str) -> Options:
+    drawn = run_seed(seed, options).faults
+    return shorter(options, [drawn[int(position)] for position in positions.split(",") if position])
+
+
+def _count(totals: Counter[str], result: Result) -> None:
+    totals["simulated_ms"] += int(result.seconds * 1000)
+    totals["events"] += result.events
+    totals["faults"] += len(result.faults)
+    totals["checked"] += sum(result.checked.values())
+    totals["acknowledged"] += result.acknowledged
+    for fault in result.faults:
+        totals[f"fault {fault.kind}"] += 1
+
+
+def _progress(done: int, total: int, failed: int, started: float) -> None:
+    if not sys.stderr.isatty() and done % 50 and done != total:
+        return
+    filled = BAR_WIDTH * done // total
+    rate = done / max(0.001, time.monotonic() - started)
+    line = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done}/{total} seeds, {rate:.2f}/s, {failed} failed"
+    print(line, end="\r" if sys.stderr.isatty() and done < total else "\n", file=sys.stderr, flush=True)
+
+
+def _report(result: Result, options: Options, *, shrink: bool) -> None:
+    print(f"\nseed {result.seed} FAILED in {options.mode} mode after {result.seconds:.1f} simulated s:")
+    for failure in result.failures[:10]:
+        print(f"  {failure}")
+    print(f"  works: {', '.join(result.works)}; {result.knobs}")
+    print(f"  commit {_commit()}, Python {platform.python_version()}, trio {version('trio')}")
+    faults = result.faults
+    kept = list(range(len(faults)))
+    if shrink:
+        kept = _shrink(result, options)
+        print(f"  {len(kept)} of {len(faults)} faults are needed:")
+    for position in kept:
+        print(f"    {position:3d}: {faults[position]}")
+    replay = f"--seed {result.seed} --mode {options.mode} --seconds {options.seconds}"
+    if shrink:
+        replay += f" --only-faults {','.join(map(str, kept)) or ','}"
+    print(f"  replay: python -m tests.simulation {replay} --log sim.log --history sim.jsonl", flush=True)
+
+
+def _shrink(result: Result, options: Options) -> list[int]:
+    """Return the positions of faults that are enough to make the seed fail."""
+    deadline = time.monotonic() + SHRINK_REAL_S
+    faults: list[Fault] = result.faults
+    kept = list(range(len(faults)))
+    step = max(1, len(kept) // 2)
+    while kept:
+        at = 0
+        while at < len(kept) and time.monotonic() < deadline:
+            tried = kept[:at] + kept[at + step :]
+            if run_seed(result.seed, shorter(options, [faults[position] for position in tried])).failures:
+                kept = tried
+            else:
+                at += step
+        if step == 1 or time.monotonic() >= deadline:
+            break
+        step = max(1, step // 2)
+    return kept
+
+
+def _summary(totals: Counter[str], seeds: int, failed: list[int], real_s: float) -> None:
+    simulated_s = totals["simulated_ms"] / 1000
+    print(
+        f"{seeds} seeds in {real_s:.1f} s ({seeds / real_s:.2f}/s), {simulated_s / 3600:.2f} simulated hours "
+        f"({simulated_s / real_s:.0f} times real time), {totals['events']} events, {totals['faults']} faults, "
+        f"{totals['acknowledged']} acknowledged deliveries checked ({totals['checked']} checks in all)"
+    )
+    kinds = sorted((name.removeprefix("fault "), count) for name, count in totals.items() if name.startswith("fault "))
+    print("faults: " + ", ".join(f"{name} {count}" for name, count in kinds))
+    print(f"{len(failed)} failed" + (f": {', '.join(map(str, failed))}" if failed else ""))
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def _write(path: Path | None, data: bytes) -> None:
+    if path is not None:
+        path.write_bytes(data)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""What breaks in one seed: drawn before it begins, as a list that can be shortened and replayed.
+
+A fault begins at a time and ends at another; targets are names, so that a list stays valid when parts of it are left
+out. *Swarm*: each seed uses a random subset of the kinds.
+"""
+
+import random
+from dataclasses import dataclass
+
+from stratamq.history.operations import Kind
+from tests.simulation.cluster import Cluster
+from tests.simulation.storage_process import StorageProcess
+
+__all__ = ["KINDS", "Fault", "draw_faults", "inflict"]
+
+KINDS = (
+    "kill",
+    "power",
+    "replace",
+    "pause",
+    "cut",
+    "one_way",
+    "isolate",
+    "reset",
+    "slow_link",
+    "slow_disk",
+    "sync_error",
+    "client_cut",
+    "client_reset",
+    "tier_down",
+    "stop_stream",
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that breaks and, at ``until``, stops being broken."""
+
+    at: float  # seconds from the beginning of the work
+    until: float
+    kind: str
+    target: str
+    other: str = ""
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        other = f"-{self.other}" if self.other else ""
+        return f"{self.at:.3f}..{self.until:.3f} {self.kind} {self.target}{other} {self.amount:.3f}"
+
+
+def draw_faults(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fault]:
+    """Draw the faults of one seed."""
+    kinds = [kind for kind in KINDS if rng.random() < 0.45] or [rng.choice(KINDS)]
+    every_s = rng.choice((1.0, 2.0, 4.0, 8.0))
+    nodes = list(cluster.nodes)
+    clients = list(cluster.clients)
+    faults = []
+    at = rng.expovariate(1 / every_s)
+    while at < seconds:
+        faults.append(_draw(rng, rng.choice(kinds), at, nodes, clients))
+        if rng.random() < 0.2:  # a second one right behind it
+            faults.append(_draw(rng, rng.choice(kinds), at + rng.uniform(0.0, 0.3), nodes, clients))
+        at += rng.expovariate(1 / every_s)
+    return sorted(faults, key=lambda fault: (fault.at, fault.kind, fault.target, fault.other))
+
+
+def _draw(rng: random.Random, kind: str, at: float, nodes: list[str], clients: list[str]) -> Fault:
+    target = rng.choice(nodes)
+    others = [node for node in nodes if node != target]
+    other = rng.choice(others)
+    lasts = rng.choice((rng.uniform(0.01, 0.2), rng.uniform(0.2, 2.0), rng.uniform(2.0, 8.0)))
+    amount = 0.0
+    if kind in ("kill", "power", "replace"):
+        other = ""
+    elif kind == "tier_down":
+        target, other = rng.choice(("r", "s", "e")), rng.choice(("kill", "power"))
+    elif kind in ("pause", "isolate", "stop_stream"):
+        other = ""
+    elif kind in ("slow_disk", "sync_error"):
+        target, other = rng.choice([node for node in nodes if node.startswith("s")]), ""
+        amount = rng.choice((0.005, 0.05, 0.5))
+    elif kind == "slow_link":
+        amount = rng.choice((0.005, 0.05, 0.3))
+    elif kind in ("client_cut", "client_reset"):
+        target, other = rng.choice(clients), rng.choice([node for node in nodes if node.startswith("e")])
+    return Fault(at, at + lasts, kind, target, other, amount)
+
+
+def inflict(cluster: Cluster, faults: list[Fault], start: float) -> None:
+    """Put a list of faults on the clock."""
+    for fault in faults:
+        cluster.scheduler.at(start + fault.at, _begin, cluster, fault)
+        cluster.scheduler.at(start + fault.until, _finish, cluster, fault)
+
+
+def heal(cluster: Cluster) -> None:
+    """End everything that may still be broken."""
+    for name, node in cluster.nodes.items():
+        node.resume()
+        if isinstance(node, StorageProcess):
+            node.slow_s = 0.0
+        cluster.start(name)
+    cluster.network.heal()
+
+
+def _begin(cluster: Cluster, fault: Fault) -> None:
+    cluster.scheduler.note(f"fault: {fault}")
+    lethal = fault.kind in ("kill", "power", "replace", "tier_down", "sync_error")
+    cluster.mark(Kind.KILL if lethal else Kind.FAULT, fault.target, fault.kind)
+    kind, target, other = fault.kind, fault.target, fault.other
+    network = cluster.network
+    if kind in ("kill", "power", "replace"):
+        cluster.kill(target, power=kind == "power")
+    elif kind == "tier_down":
+        for name in cluster.nodes:
+            if name.startswith(target):
+                cluster.kill(name, power=other == "power")
+    elif kind == "pause":
+        cluster.nodes[target].pause()
+    elif kind in ("cut", "client_cut"):
+        network.jam(target, other)
+        network.jam(other, target)
+    elif kind == "one_way":
+        network.jam(target, other)
+    elif kind == "isolate":
+        for name in cluster.nodes:
+            if name != target:
+                network.jam(target, name)
+                network.jam(name, target)
+    elif kind in ("reset", "client_reset"):
+        network.break_between(target, other)
+    elif kind == "slow_link":
+        network.slow[target, other] = fault.amount
+    elif kind == "stop_stream":
+        for name in cluster.nodes:
+            if name != target:
+                network.jam(name, target)
+    elif kind == "slow_disk":
+        cluster.storage(target).slow_s = fault.amount
+    elif kind == "sync_error":
+        cluster.storage(target).disk.fail_sync = True
+
+
+def _finish(cluster: Cluster, fault: Fault) -> None:
+    kind, target, other = fault.kind, fault.target, fault.other
+    network = cluster.network
+    if kind in ("kill", "power", "replace"):
+        cluster.start(target, proof=kind != "replace")
+    elif kind == "tier_down":
+        for name in cluster.nodes:
+            if name.startswith(target):
+                cluster.start(name)
+    elif kind == "pause":
+        cluster.nodes[target].resume()
+    elif kind in ("cut", "client_cut"):
+        network.release(target, other)
+        network.release(other, target)
+    elif kind == "one_way":
+        network.release(target, other)
+    elif kind == "isolate":
+        for name in cluster.nodes:
+            if name != target:
+                network.release(target, name)
+                network.release(name, target)
+    elif kind == "slow_link":
+        network.slow.pop((target, other), None)
+    elif kind == "stop_stream":
+        for name in cluster.nodes:
+            if name != target:
+                network.release(name, target)
+    elif kind == "slow_disk":
+        cluster.storage(target).slow_s = 0.0
+    cluster.mark(Kind.RESTART if kind in ("kill", "power", "replace", "tier_down") else Kind.HEAL, target, kind)

@@ -1,0 +1,82 @@
+"""Client programs as coroutines on the simulation's clock: sleep, and wait for something to change.
+
+A tiny scheduler of its own, so that nothing decides an order but the heap.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any
+
+from tests.simulation.scheduler import Scheduler
+
+__all__ = ["Change", "Program", "sleep"]
+
+
+class _Wait:
+    """What a program yields: call me on a change, or at a time, whichever is first."""
+
+    def __init__(self, seconds: float, change: "Change | None" = None) -> None:
+        self.seconds = seconds
+        self.change = change
+
+    def __await__(self) -> Generator["_Wait", None, None]:
+        yield self
+
+
+def sleep(seconds: float) -> Awaitable[None]:
+    """Wait."""
+    return _Wait(seconds)
+
+
+class Change:
+    """Something that programs wait for."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.waiting: list[Callable[[], None]] = []
+
+    def notify(self) -> None:
+        """Let everybody who waits look again, after what is going on now."""
+        waiting, self.waiting = self.waiting, []
+        for call in waiting:
+            self._scheduler.after(0.0, call)
+
+    async def until(self, condition: Callable[[], object], within_s: float = float("inf")) -> bool:
+        """Wait for a condition; False when the time is over."""
+        deadline = self._scheduler.now + within_s
+        while not condition():
+            if self._scheduler.now >= deadline:
+                return False
+            await _Wait(deadline - self._scheduler.now, self)
+        return True
+
+
+class Program:
+    """One coroutine while it runs."""
+
+    def __init__(self, scheduler: Scheduler, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._scheduler = scheduler
+        self._coroutine = coroutine
+        self._turn = 0
+        self.done = False
+        scheduler.after(0.0, self._step, 0)
+
+    def stop(self) -> None:
+        """End it where it waits."""
+        if not self.done:
+            self.done = True
+            self._coroutine.close()
+
+    def _step(self, turn: int) -> None:
+        if self.done or turn != self._turn:
+            return  # the other of change and time came first
+        self._turn += 1
+        try:
+            wait: _Wait = self._coroutine.send(None)
+        except StopIteration:
+            self.done = True
+            return
+        if wait.change is not None:
+            now = self._turn
+            wait.change.waiting.append(lambda: self._step(now))
+        if wait.seconds != float("inf"):
+            self._scheduler.after(wait.seconds, self._step, self._turn)

@@ -1,0 +1,227 @@
+"""One seed of the whole cluster: constants, work, faults, the quiet phase, and what is demanded.
+
+*Safety* mode keeps faults coming and judges the histories of the clients at the end. *Liveness* mode lets faults rage
+for a while, then leaves one permanent fault that the cluster must live with, and demands that everybody is served.
+"""
+
+import random
+import time
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from edge.hot.options import HotLimits
+from edge.settings import EdgeLimits
+from storage.settings import PartitionSettings
+from stratamq.history.operations import Kind
+from tests.simulation.cluster import Cluster, Knobs
+from tests.simulation.edge_process import EdgeProcess
+from tests.simulation.faults import Fault, draw_faults, heal, inflict
+from tests.simulation.router_process import RaftKnobs, RouterProcess
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.storage_process import DiskKnobs, StorageProcess
+from tests.simulation.workload import WORKS, Workload
+
+__all__ = ["Mode", "Options", "Result", "draw_knobs", "run_seed"]
+
+Mode = Literal["safety", "liveness"]
+QUIET_MAX_S = 60.0  # until everybody must be served again, after the last fault
+IDLE_S = 3.0  # of rest, once everybody is, before the end is judged
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be said on the command line; a failing seed is replayed by these."""
+
+    mode: Mode = "safety"
+    seconds: float = 20.0
+    faults: tuple[Fault, ...] | None = None  # None: drawn
+    works: tuple[str, ...] | None = None
+    log: bool = False
+    real_time_max_s: float = 60.0
+
+
+@dataclass
+class Result:
+    """What came out of one seed."""
+
+    seed: int
+    failures: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    knobs: Knobs = field(default_factory=Knobs)
+    works: tuple[str, ...] = ()
+    seconds: float = 0.0  # simulated
+    real_s: float = 0.0
+    events: int = 0
+    acknowledged: int = 0
+    checked: dict[str, int] = field(default_factory=dict)
+    digest: int = 0
+    log: list[str] = field(default_factory=list)
+    history: bytes = b""
+
+
+def draw_knobs(seed: int) -> Knobs:
+    """Draw the constants of one seed."""
+    rng = random.Random(f"knobs/{seed}")
+    storages = rng.choice((1, 2, 3, 3, 3))
+    replicas = rng.choice([count for count in (1, 2, 3) if count <= storages])
+    delay_s = rng.choice((0.0002, 0.001, 0.005, 0.02))
+    lease_s = rng.choice((1.0, 2.0, 2.0))
+    return Knobs(
+        routers=rng.choice((1, 3, 3)),
+        storages=storages,
+        edges=rng.choice((2, 2, 3)),
+        replicas=replicas,
+        min_in_sync=min(replicas, rng.choice((1, 2))),
+        partitions=rng.choice((1, 2, 4, 8)),
+        shards=rng.choice((1, 2, 5)),
+        lease_s=lease_s,
+        delay_s=delay_s,
+        jitter_s=delay_s * rng.choice((0.1, 1.0)),
+        split_chance=rng.choice((0.0, 0.0, 0.05, 0.5)),
+        turn_s=rng.choice((0.00005, 0.0005, 0.003)),
+        cached_topics_max=rng.choice((3, 1_000_000)),
+        raft=RaftKnobs(
+            election_timeout_s=max(0.3, delay_s * 20),
+            heartbeat_s=max(0.06, delay_s * 4),
+            entries_per_append=rng.choice((1, 2, 512)),
+            snapshot_every=rng.choice((5, 50, 10_000)),
+            sync_s=rng.choice((0.0005, 0.005)),
+        ),
+        disk=DiskKnobs(
+            sync_s=rng.choice((0.0005, 0.002, 0.01)),
+            delay_s=rng.choice((0.0005, 0.002, 0.01)),
+            batch_ops=rng.choice((1, 8, 512)),
+            small_batch_ops=rng.choice((1, 16)),
+        ),
+        partition=PartitionSettings(
+            outbound_window_max=rng.choice((1, 4, 64)),
+            inbound_unreleased_max=rng.choice((64, 1_024)),
+            acks_per_row=rng.choice((1, 4, 64)),
+            log_operations_max=rng.choice((20, 200, 10_000)),
+            inline_bytes_max=rng.choice((8, 256)),
+            session_expiry_max_s=0,
+        ),
+        edge=EdgeLimits(sys_interval_s=0, receive_maximum=rng.choice((1, 5, 20))),
+        hot=HotLimits(routes_max=rng.choice((2, 16, 65_536)), outbound_window_max=rng.choice((1, 4, 64))),
+    )
+
+
+def run_seed(seed: int, options: Options | None = None) -> Result:
+    """Run a seed to its end; what went wrong is in the result."""
+    options = options or Options()
+    result = Result(seed, knobs=draw_knobs(seed))
+    started = time.monotonic()
+    scheduler = Scheduler(real_time_max_s=options.real_time_max_s)
+    if options.log:
+        scheduler.log = result.log
+    cluster = Cluster(seed, result.knobs, scheduler)
+    try:
+        _run(cluster, options, result)
+    except Exception as error:
+        where = _where(error)
+        result.failures.append(f"{type(error).__name__}: {error} ({where})")
+    result.seconds = scheduler.now - 1000.0
+    result.real_s = time.monotonic() - started
+    result.events = scheduler.events
+    result.digest = scheduler.digest
+    result.history = cluster.history()
+    return result
+
+
+def _where(error: BaseException) -> str:
+    traceback = error.__traceback__
+    frames = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        frames.append(f"{'/'.join(code.co_filename.rsplit('/', 2)[-2:])}:{traceback.tb_lineno} {code.co_name}")
+        traceback = traceback.tb_next
+    return " < ".join(frames[:-4:-1])
+
+
+def _run(cluster: Cluster, options: Options, result: Result) -> None:
+    rng = cluster.rng("plan")
+    cluster.start_all()
+    works = options.works or tuple(work for work in WORKS if rng.random() < 0.5) or ("queue",)
+    result.works = works
+    workload = Workload(cluster, works, clients=rng.choice((4, 8, 12)), pace_s=rng.choice((0.02, 0.1, 0.3)))
+    cluster.run(1.0)
+    drawn = draw_faults(rng, cluster, options.seconds - 1.0)
+    result.faults = drawn if options.faults is None else list(options.faults)
+    inflict(cluster, result.faults, cluster.scheduler.now)
+    cluster.run(options.seconds)
+    permanent = _calm(cluster, options.mode, rng)
+    cluster.mark(Kind.QUIET)
+    workload.finish()
+    until = cluster.scheduler.now + QUIET_MAX_S
+    while not workload.settled() and cluster.scheduler.now < until:
+        cluster.run(0.1)
+    if not workload.settled():
+        result.failures.append(f"not served {QUIET_MAX_S} s after the last fault {permanent}: {workload.unsettled()}")
+    cluster.run(IDLE_S + 2 * cluster.knobs.lease_s + (25.0 if "wills" in works else 0.0))
+    programs = workload.read_final_state()
+    until = cluster.scheduler.now + 15.0
+    while any(not program.done for program in programs) and cluster.scheduler.now < until:
+        cluster.run(0.1)
+    cluster.run(1.0)
+    _judge(cluster, result)
+
+
+def _calm(cluster: Cluster, mode: Mode, rng: random.Random) -> str:
+    """End the faults; in liveness mode leave one that the cluster must live with."""
+    heal(cluster)
+    if mode == "safety":
+        return ""
+    knobs = cluster.knobs
+    cluster.run(5.0)  # replicas come back in sync first: what is lost with one of two is no question of liveness
+    choices = []
+    if knobs.routers >= 3:
+        choices += [f"r{number}" for number in range(1, knobs.routers + 1)]
+    if knobs.replicas >= 2 and knobs.replicas > knobs.min_in_sync and _all_in_sync(cluster):
+        choices += [f"s{number}" for number in range(1, knobs.storages + 1)]
+    if not choices:
+        return ""
+    name = rng.choice(choices)
+    cluster.mark(Kind.KILL, name, "for ever")
+    cluster.kill(name, power=rng.random() < 0.5)
+    return f"({name} is dead for ever)"
+
+
+def _all_in_sync(cluster: Cluster) -> bool:
+    maps = [node.core.machine.map for node in cluster.nodes.values() if isinstance(node, RouterProcess) and node.up]
+    newest = max(maps, key=lambda cluster_map: cluster_map.epoch)
+    return all(len(placement.in_sync) == newest.replicas for placement in newest.partitions)
+
+
+def _judge(cluster: Cluster, result: Result) -> None:
+    verdict = cluster.judge()
+    result.checked = {name: report.checked for name, report in verdict.reports.items()}
+    result.acknowledged = result.checked.get("lost", 0)
+    for finding in verdict.findings[:20]:
+        result.failures.append(f"{finding.checker} ({finding.promise}): {finding.message}")
+    result.failures.extend(_broken_invariants(cluster))
+
+
+def _broken_invariants(cluster: Cluster) -> list[str]:
+    """What must hold at rest, whatever the clients saw."""
+    broken = []
+    maps = {
+        name: node.core.machine.map
+        for name, node in cluster.nodes.items()
+        if isinstance(node, RouterProcess) and node.up
+    }
+    epochs = {cluster_map.epoch for cluster_map in maps.values()}
+    if len(epochs) > 1:
+        broken.append(f"routers at rest have maps of epochs {sorted(epochs)}")
+    for name, node in cluster.nodes.items():
+        if isinstance(node, EdgeProcess) and node.up:
+            left = node.core.hot.counters()["outbox_bytes"]
+            if left:
+                broken.append(f"{name} still keeps {left} bytes that storage has not acknowledged")
+        elif isinstance(node, StorageProcess) and node.up and not node.core.serving:
+            broken.append(f"{name} does not serve at rest")
+    return broken
+
+
+def shorter(options: Options, faults: list[Fault]) -> Options:
+    """Return the options that replay a seed with these faults."""
+    return replace(options, faults=tuple(faults))
