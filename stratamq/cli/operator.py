@@ -4,8 +4,6 @@ Finds a router (``--router``, STRATAMQ_ROUTER, or the `up` that runs over ``--da
 is the router's business; here are only its name and its arguments.
 """
 
-import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +12,7 @@ import typer
 from stratamq.cli.output import OutputFormat, OutputOption, render
 
 if TYPE_CHECKING:
-    from wire.tls import LinkContexts
+    from wire.operator_access import Access
 
 __all__ = ["DATA", "DataOption", "RouterOption", "ask", "register", "show"]
 
@@ -23,15 +21,6 @@ RouterOption = Annotated[
 ]
 DataOption = Annotated[Path, typer.Option("--data", help="Folder of a running `stratamq up`; also its certificates.")]
 DATA = Path("data")
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How to reach the routers of a cluster."""
-
-    cluster: str
-    routers: list[str]
-    contexts: "LinkContexts | None"
 
 
 def register(app: typer.Typer) -> None:
@@ -134,6 +123,7 @@ def ask(verb: str, arguments: dict[str, object], router: str, data: Path, *, fol
 
     from conf.errors import ExitCode, UserError
     from wire.messages import Admin
+    from wire.operator_access import find_access
     from wire.request import request
 
     access = find_access(router, data)
@@ -171,30 +161,5 @@ def _ask_leader(leader: str, answer: Any, arguments: dict[str, object], verb: st
         return answer  # it may have died; what the other router knows is better than nothing
 
 
-async def _request(request: Any, address: str, access: Access, message: object) -> Any:
+async def _request(request: Any, address: str, access: "Access", message: object) -> Any:
     return await request(address, access.contexts, message, cluster=access.cluster)
-
-
-def find_access(router: str, data: Path) -> Access:
-    """Find out whom to ask and as whom.
-
-    Raises:
-        UserError: Nothing says where a router is, or the operator's certificate cannot be used.
-    """
-    import json
-
-    from conf.errors import ExitCode, UserError
-    from wire.tls import CertificateFiles, link_contexts
-
-    named = router or os.environ.get("STRATAMQ_ROUTER", "")
-    try:
-        running = json.loads((data / "up.json").read_text())
-    except (OSError, ValueError):
-        folder = data / "tls"
-        if not named:
-            why = "give --router, set STRATAMQ_ROUTER, or point --data at the folder of a running `stratamq up`"
-            raise UserError(f"no router is known: {why} ({data / 'up.json'} is not there)", ExitCode.USAGE) from None
-        running = {"cluster": os.environ.get("STRATAMQ_CLUSTER", "stratamq"), "routers": [], "tls": str(folder)}
-    tls = Path(running["tls"])
-    files = CertificateFiles(tls / "operator.pem", tls / "operator.key", tls / "ca.pem")
-    return Access(running["cluster"], [named] if named else running["routers"], link_contexts(files))
