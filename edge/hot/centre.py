@@ -113,7 +113,8 @@ class Hot(HotState):
         conn.hearing = False
         if not conn.closed and (conn.parked == 0 or not conn.partial or conn.is_link):
             self.forget(conn, BY_PEER)
-        mark_dirty(self, conn)
+        if conn.closed:
+            mark_dirty(self, conn)
 
     def end_round(self, now_ns: cython.longlong) -> None:
         """Batches become frames, ``Handler.round_end`` is called; afterwards ``take_output`` of ``dirty_conns``."""
@@ -139,7 +140,10 @@ class Hot(HotState):
         return dirty
 
     def take_output(self, conn: Conn, bytes_max: int = 1 << 30) -> bytes:
-        """Return and remove what is to be sent; b"" while acknowledgements in it are held for want of a lease."""
+        """Return and remove what is to be sent; b"" while acknowledgements in it are held for want of a lease.
+
+        A link gives its own bytes first, then whole frames: call it until it is empty.
+        """
         data: bytes = b""
         if conn.has_acks and not self.leased and not conn.closed:
             return b""  # set_lease lists it again

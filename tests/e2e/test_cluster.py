@@ -138,7 +138,10 @@ def test_durable_session_moves_and_survives_kill_9_of_storage(cluster: LocalClus
     cluster.kill("storage-0")
     again = Subscriber(cluster, 1, "durable-1", clean=False)
     assert again.session_present
-    assert again.wait_for(10) == expected
+    got = again.wait_for(10)  # a QoS 2 message reaches the application at PUBREL, so the two QoS interleave
+    assert sorted(got) == expected
+    assert [line for line in got if int(line[-1]) % 2] == expected[1::2]
+    assert [line for line in got if int(line[-1]) % 2 == 0] == expected[::2]
     cluster.wait_for(lambda: cluster.pid("storage-0") != before, "storage started again")
     publish(cluster, 0, "durable/live", "live", 2)
     assert again.wait_for(11)[-1] == "durable/live live"
