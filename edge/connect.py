@@ -237,8 +237,8 @@ class ConnectDesk:
             PropertyId.TOPIC_ALIAS_MAXIMUM: limits.topic_alias_maximum,
             PropertyId.RECEIVE_MAXIMUM: limits.receive_maximum,
         }
-        if packet.properties and limits.maximum_packet_size < PACKET_BYTES_MAX:
-            # To a client without any property it would be one that it never reads; beyond the limit it is told 0x95.
+        if PropertyId.MAXIMUM_PACKET_SIZE in packet.properties and limits.maximum_packet_size < PACKET_BYTES_MAX:
+            # Told to those who speak of it: clients exist that take no CONNACK with it. Beyond it DISCONNECT says 0x95.
             properties[PropertyId.MAXIMUM_PACKET_SIZE] = limits.maximum_packet_size
         if limits.maximum_qos < 2:
             properties[PropertyId.MAXIMUM_QOS] = limits.maximum_qos

@@ -149,8 +149,8 @@ class PublishDesk:
 
         def released(answer: Control) -> None:
             if isinstance(answer, InboundReleased) and not conn.closed:
-                code = 0 if answer.known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
-                self._edge.hot.released(conn, packet_identifier, code)
+                # Unknown is no error: a client that missed our PUBCOMP repeats its PUBREL (section 3.7.2.1).
+                self._edge.hot.released(conn, packet_identifier, 0)
 
         self._release(client, packet_identifier, released)
 
