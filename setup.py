@@ -2,10 +2,11 @@
 
 import os
 import runpy
+from pathlib import Path
 
 from setuptools import Extension, setup
 
-MODULES = runpy.run_path(os.path.join(os.path.dirname(__file__) or ".", "conf", "compiled.py"))["COMPILED_MODULES"]
+MODULES = runpy.run_path(str(Path(__file__).parent / "conf" / "compiled.py"))["COMPILED_MODULES"]
 
 # C below a library that offers no other place for it; needed in a pure build too.
 C_MODULES = [Extension("storage._lsm_vfs", ["storage/_lsm_vfs.c"], extra_compile_args=["-O2", "-g1"])]

@@ -107,8 +107,8 @@ class Hot(HotState):
     def end_of_file(self, conn: Conn) -> None:
         """The peer closed or reset its direction: the connection ends like by ``close``.
 
-        What it said before still counts: bytes that wait behind a parking (a PUBLISH for its route, then DISCONNECT) are
-        parsed first, and the connection ends after them.
+        What it said before still counts: bytes that wait behind a parking (a PUBLISH for its route, then DISCONNECT)
+        are parsed first, and the connection ends after them.
         """
         conn.hearing = False
         if not conn.closed and (conn.parked == 0 or not conn.partial or conn.is_link):

@@ -28,11 +28,8 @@ def cluster() -> Iterator[LocalCluster]:
 class Subscriber:
     """A paho client that collects what it gets."""
 
-    def __init__(
-        self, cluster: LocalCluster, edge: int, client_id: str = "", *, clean: bool = True, version: int = paho.MQTTv311
-    ) -> None:
-        options = {"clean_session": clean} if version == paho.MQTTv311 else {}
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=client_id, protocol=version, **options)
+    def __init__(self, cluster: LocalCluster, edge: int, client_id: str = "", *, clean: bool = True) -> None:
+        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=clean)
         self.client.tls_set(cluster.authority)
         self.messages: list[paho.MQTTMessage] = []
         self.granted = threading.Event()
