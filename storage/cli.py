@@ -53,6 +53,84 @@ def export(
     _print(result | {"seconds": round(seconds, 2)}, as_json)
 
 
+@app.command("import")
+def import_(
+    source: Annotated[Path, typer.Option("--input", help="Folder of exported or compacted runs, or a manifest in it.")],
+    store: Annotated[Path | None, typer.Option("--store", help="One node's store: DATA/<node>/store.")] = None,
+    data: Annotated[Path, typer.Option("--data", help="Folder of a stopped `stratamq up`: every storage node.")] = DATA,
+    node: Annotated[str, typer.Option("--node", help="Whose store --store becomes, where there is none yet.")] = "",
+    cluster: Annotated[str, typer.Option("--cluster", help="Likewise.")] = "stratamq",
+    any_cluster: Annotated[bool, typer.Option("--any-cluster", help="Take runs of another cluster.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Put exported runs in the place of a stopped node's store; the former one is kept, quarantined."""
+    from conf.errors import ExitCode, UserError
+    from storage.importing import import_runs
+    from storage.store_settings import StoreSettings
+
+    stores = [store_path(store)] if store is not None else sorted(folder / "store" for folder in data.glob("storage-*"))
+    if not stores:
+        raise UserError(f"no storage node in {data}: name a --store", ExitCode.USAGE)
+    for path in stores:
+        began = time.monotonic()
+        identity = _identity(path, node if store is not None else "", cluster)
+        result = import_runs(source, path, identity, StoreSettings(), _progress, any_cluster=any_cluster)
+        _print(
+            {
+                "store": str(path),
+                "rows": result.rows,
+                "sessions": result.sessions,
+                "partitions": result.partitions,
+                "finished_entries_left_out": result.finished,
+                "former_store": str(result.former or ""),
+                "seconds": round(time.monotonic() - began, 2),
+            },
+            as_json,
+        )
+
+
+def _identity(path: Path, node: str, cluster: str) -> tuple[str, str]:
+    """Return cluster and node that a store belongs to, or will belong to."""
+    import tomllib
+
+    from conf.errors import ExitCode, UserError
+    from storage.store import Store
+    from storage.store_errors import StoreError
+    from storage.store_settings import StoreSettings
+
+    if node:
+        return cluster, node
+    config = path.parent / "storage.toml"
+    if config.exists():
+        settings = tomllib.loads(config.read_text())["node"]
+        return str(settings["cluster"]), str(settings["id"])
+    try:
+        opened = Store.open_existing(path, StoreSettings())
+    except StoreError as error:
+        raise UserError(f"{error}; say --node and --cluster", ExitCode.USAGE) from None
+    try:
+        found = opened.identity()
+    finally:
+        opened.close()
+    return found["cluster_id"], found["node_id"]
+
+
+@app.command()
+def stats(
+    store: Annotated[Path, typer.Argument(help="A stopped node's store: DATA/<node>/store, or that node's folder.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Count what a stopped node's store holds: rows and bytes by kind, partitions, sessions."""
+    from conf.errors import UserError
+    from storage.store_errors import StoreError
+    from storage.store_stats import store_stats
+
+    try:
+        _print(store_stats(store_path(store)), as_json)
+    except StoreError as error:
+        raise UserError(str(error)) from None
+
+
 @app.command()
 def verify(
     store: Annotated[Path, typer.Argument(help="A stopped node's store: DATA/<node>/store, or that node's folder.")],

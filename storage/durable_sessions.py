@@ -102,6 +102,18 @@ class DurableSession:
         """The oldest entry that is not consumed."""
         return next(iter(self.inflight)) if self.inflight else self.push_seq
 
+    def _gaps(self) -> list[int]:
+        """Return [start, stop) pairs, flat, of consumed entries above the head: drops and early PUBACKs leave them."""
+        gaps: list[int] = []
+        at = self.head
+        for session_seq in self.inflight:
+            if session_seq > at:
+                gaps += (at, session_seq)
+            at = session_seq + 1
+        if at < self.push_seq:
+            gaps += (at, self.push_seq)
+        return gaps
+
     @property
     def queued(self) -> int:
         """Unconsumed entries: waiting and in flight."""
@@ -120,7 +132,7 @@ class DurableSession:
             self.expiry_s,
             self.deadline,
             self.head,
-            [],
+            self._gaps(),
             self.next_seq,
             self.identifiers.last,
             self.next_inbound,

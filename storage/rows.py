@@ -72,7 +72,7 @@ class SessionRow(msgspec.Struct, array_like=True):
     expiry_s: int
     deadline: int = NEVER  # served clock; NEVER while connected or for expiry 0xFFFFFFFF
     head: int = 1  # every entry below is consumed
-    gaps: list[int] = []  # consumed entries above head; empty: their rows go with the row that says so
+    gaps: list[int] = []  # consumed entries above head, [start, stop) pairs, flat: for the audit, nothing restores it
     next_seq: int = 1
     last_identifier: int = 0
     next_inbound: int = 1

@@ -149,7 +149,9 @@ class RowReader:
         number, row = int.from_bytes(key[3:11], "big"), unpack(SessionRow, value)
         self._sessions[number] = (row.client_id, row.owner_epoch)
         expiry_ms = 0 if row.edge else self._wall(row.deadline)
-        done, gaps = row.head - 1, row.gaps or None
+        starts, stops = row.gaps[::2], row.gaps[1::2]
+        gaps = [seq for start, stop in zip(starts, stops, strict=True) for seq in range(start, stop)] or None
+        done = row.head - 1
         return (row.client_id, expiry_ms, number, None, None, None, None, row.owner_epoch, done, gaps, None)
 
     def _subscription(self, key: bytes, _value: bytes) -> tuple[object, ...]:
