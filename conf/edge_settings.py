@@ -110,6 +110,11 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
         default=5.0, gt=0, le=60, description="s that live messages of a new subscription wait for its retained ones"
     )
 
+    scram_users_file: Path | None = Field(
+        default=None,
+        description="users of MQTT 5's method SCRAM-SHA-256, mode 0600, one a line; none: the method is not offered",
+    )
+
     # --- slow clients
     outbound_window_max: int = Field(
         default=64,

@@ -4,6 +4,7 @@ A method is a ``Method``; the desk runs its exchange before CONNACK and again wh
 Source: MQTT 5.0 section 4.12.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from edge.client import Client, Phase
@@ -16,15 +17,23 @@ from mqtt.reasons import ReasonCode
 if TYPE_CHECKING:
     from edge.core import EdgeCore
 
-__all__ = ["AuthenticationDesk", "Exchange", "Method", "Step"]
+__all__ = ["Authentication", "AuthenticationDesk", "Exchange", "Method", "Step"]
 
 
 class Step(Protocol):
     """What a method answers: go on with data, accept with data and an identity, or refuse."""
 
-    data: bytes
-    identity: str  # "" while the exchange goes on
-    refused: bool
+    @property
+    def data(self) -> bytes:
+        """For the client."""
+
+    @property
+    def identity(self) -> str:
+        """Who the client proved to be; "" while the exchange goes on."""
+
+    @property
+    def refused(self) -> bool:
+        """The exchange is over, without success."""
 
 
 class Exchange(Protocol):
@@ -37,25 +46,29 @@ class Exchange(Protocol):
 class Method(Protocol):
     """An authentication method by its name."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As CONNECT and AUTH say it."""
 
     def begin(self) -> Exchange:
         """Start an exchange."""
 
 
-class _Running:
+class Authentication:
+    """``Client.authentication``: the method that CONNECT chose, and the exchange under way."""
+
     __slots__ = ("exchange", "final", "method")
 
     def __init__(self, method: str, exchange: Exchange) -> None:
         self.method = method
-        self.exchange = exchange
-        self.final = b""
+        self.exchange: Exchange | None = exchange  # None between exchanges
+        self.final = b""  # data of the step that accepted, for CONNACK
 
 
 class AuthenticationDesk:
     """Runs the exchanges of one edge."""
 
-    def __init__(self, edge: "EdgeCore", methods: tuple[Method, ...] = ()) -> None:
+    def __init__(self, edge: "EdgeCore", methods: Sequence[Method] = ()) -> None:
         self._edge = edge
         self._methods = {method.name: method for method in methods}
         self._limits = Limits(user_properties_bytes_max=edge.limits.user_property_bytes_max, from_client=True)
@@ -64,57 +77,57 @@ class AuthenticationDesk:
         """CONNECT named a method: the exchange comes before CONNACK."""
         name = str(packet.properties[PropertyId.AUTHENTICATION_METHOD])
         method = self._methods.get(name)
-        if method is None:
+        if method is None:  # [MQTT-4.12.0-1]
             self._edge.connecting.refuse(client, ReasonCode.BAD_AUTHENTICATION_METHOD)
             return
         client.phase = Phase.AUTHENTICATING
-        client.authentication = _Running(name, method.begin())
-        data = packet.properties.get(PropertyId.AUTHENTICATION_DATA, b"")
-        self._go_on(client, bytes(data))  # type: ignore[call-overload]
+        client.authentication = Authentication(name, method.begin())
+        self._go_on(client, client.authentication, packet.properties)
 
     def auth(self, client: Client, first_byte: int, body: bytes) -> None:
         """An AUTH packet: the next step, or the start of a re-authentication."""
         packet = decode_packet(first_byte, body, 5, self._limits)
         assert isinstance(packet, Auth)
         running = client.authentication
-        if client.version != 5 or not isinstance(running, _Running):
-            raise RemoteProtocolError("AUTH without an Authentication Method in CONNECT")
-        method = packet.properties.get(PropertyId.AUTHENTICATION_METHOD)
-        if method != running.method:  # [MQTT-4.12.0-5]
-            raise RemoteProtocolError("AUTH names another Authentication Method")
+        if running is None:  # [MQTT-4.12.1-1]
+            raise RemoteProtocolError("AUTH without an Authentication Method in CONNECT [MQTT-4.12.0-6]")
+        if packet.properties.get(PropertyId.AUTHENTICATION_METHOD) != running.method:
+            raise RemoteProtocolError("AUTH names another Authentication Method [MQTT-4.12.0-5]")
         if packet.reason_code == ReasonCode.RE_AUTHENTICATE and client.phase == Phase.OPEN:
             running.exchange = self._methods[running.method].begin()
-        elif packet.reason_code != ReasonCode.CONTINUE_AUTHENTICATION:
-            raise RemoteProtocolError("AUTH out of turn")
-        data = packet.properties.get(PropertyId.AUTHENTICATION_DATA, b"")
-        self._go_on(client, bytes(data))  # type: ignore[call-overload]
+        elif packet.reason_code != ReasonCode.CONTINUE_AUTHENTICATION or running.exchange is None:
+            raise RemoteProtocolError("AUTH out of turn [MQTT-4.12.0-3]")
+        self._go_on(client, running, packet.properties)
 
-    def _go_on(self, client: Client, data: bytes) -> None:
-        running = client.authentication
-        assert isinstance(running, _Running)
-        step = running.exchange.receive(data)
-        if step.refused:
-            if client.phase == Phase.OPEN:
+    def _go_on(self, client: Client, running: Authentication, properties: Mapping[int, object]) -> None:
+        assert running.exchange is not None
+        data = properties.get(PropertyId.AUTHENTICATION_DATA, b"")
+        step = running.exchange.receive(bytes(data))  # type: ignore[call-overload]
+        opened = client.phase == Phase.OPEN
+        if step.refused or (opened and step.identity not in ("", client.identity)):
+            if opened:  # [MQTT-4.12.1-2]
                 self._edge.disconnect(client, ReasonCode.NOT_AUTHORIZED)
             else:
                 self._edge.connecting.refuse(client, ReasonCode.NOT_AUTHORIZED)
             return
-        if step.identity and client.phase != Phase.OPEN:
+        if step.identity:
+            running.exchange = None
+        if step.identity and not opened:
             client.identity = step.identity
             running.final = step.data
             self._edge.connecting.open(client)
             return
         code = ReasonCode.SUCCESS if step.identity else ReasonCode.CONTINUE_AUTHENTICATION
-        properties: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: running.method}
+        answer: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: running.method}
         if step.data:
-            properties[PropertyId.AUTHENTICATION_DATA] = step.data
-        self._edge.hot.write(client.conn, encode_packet(Auth(code, properties), 5))
+            answer[PropertyId.AUTHENTICATION_DATA] = step.data
+        self._edge.hot.write(client.conn, encode_packet(Auth(code, answer), 5))
         self._edge.hot.resume(client.conn)
 
     def connack_properties(self, client: Client) -> dict[int, object]:
         """Return what CONNACK says about the exchange [MQTT-4.12.0-4]."""
         running = client.authentication
-        if not isinstance(running, _Running):
+        if running is None:
             return {}
         properties: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: running.method}
         if running.final:

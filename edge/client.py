@@ -4,10 +4,16 @@ The hot loop has its own record (``Conn``); this one is ``Conn.owner`` and holds
 per SUBSCRIBE, never per message.
 """
 
+from typing import TYPE_CHECKING
+
+from edge.hot.options import StreamFilter
 from edge.hot.state import Conn
 from edge.settings import ListenerPolicy
 from mqtt.packets import Connect
 from wire.messages import Subscription
+
+if TYPE_CHECKING:
+    from edge.authentication import Authentication
 
 __all__ = ["Client", "Phase"]
 
@@ -41,20 +47,29 @@ class Client:
         "phase",
         "policy",
         "session",
+        "stream_filter",
         "subscriptions",
         "version",
     )
 
-    def __init__(self, conn: Conn, policy: ListenerPolicy, address: tuple[str, int], now: float) -> None:
+    def __init__(
+        self,
+        conn: Conn,
+        policy: ListenerPolicy,
+        address: tuple[str, int],
+        now: float,
+        stream_filter: StreamFilter | None = None,
+    ) -> None:
         self.conn = conn
         self.number = conn.number
         self.policy = policy
-        self.address = address
+        self.address = address  # of the socket, or what a PROXY header said
+        self.stream_filter = stream_filter
         self.opened_at = now
         self.phase = Phase.NEW
         self.connect: Connect | None = None
-        self.authentication: object = None  # the exchange under way, or the method of the connection
-        self.identity = ""  # certificate's common name or user name; "" for anonymous
+        self.authentication: Authentication | None = None  # the method that CONNECT named
+        self.identity = ""  # whom the certificate or the exchange proved, else the user name given; "" for anonymous
         self.client_id = ""
         self.version = 4
         self.partition = -1

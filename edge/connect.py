@@ -53,6 +53,8 @@ class ConnectDesk:
         )
         self._new_client_id = new_client_id or (lambda: "auto-" + secrets.token_hex(10))
         self._waiting: list[Client] = []  # for a lease
+        self._tokens = max(1.0, edge.limits.connect_rate_max)  # CONNECTs that may still be taken
+        self._filled_at = 0.0
 
     # --- CONNECT
 
@@ -72,7 +74,8 @@ class ConnectDesk:
         client.connect = packet
         client.version = packet.protocol_version
         client.client_id = packet.client_id
-        reason_code = self._judge(client, packet)
+        client.address = getattr(client.stream_filter, "source", None) or client.address
+        reason_code = self._admit() or self._judge(client, packet)
         if reason_code:
             self.refuse(client, reason_code)
             return
@@ -90,6 +93,20 @@ class ConnectDesk:
         client.version = version
         self.refuse(client, error.reason_code)
 
+    def _admit(self) -> int:
+        """Return 0x89 while too many are connected or connect at once: an edge in a storm serves those that it has."""
+        edge, limits = self._edge, self._limits
+        if edge.client_count > limits.connections_max:
+            return ReasonCode.SERVER_BUSY
+        if limits.connect_rate_max:
+            burst = max(1.0, limits.connect_rate_max)
+            self._tokens = min(burst, self._tokens + (edge.now - self._filled_at) * limits.connect_rate_max)
+            self._filled_at = edge.now
+            if self._tokens < 1.0:
+                return ReasonCode.SERVER_BUSY
+            self._tokens -= 1.0
+        return 0
+
     def _judge(self, client: Client, packet: Connect) -> int:
         """Return 0, or the reason code that refuses the CONNECT."""
         if not packet.client_id:
@@ -99,12 +116,9 @@ class ConnectDesk:
             client.client_id = self._new_client_id()
         if len(client.client_id.encode()) > self._limits.client_id_bytes_max:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-        if packet.username is not None:
-            client.identity = client.identity or packet.username
-        if not client.policy.allow_anonymous and not client.identity:
-            return ReasonCode.NOT_AUTHORIZED
-        if not client.policy.allow_anonymous and not self._edge.is_verified(client):
-            return ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        reason_code = self._identify(client, packet)
+        if reason_code:
+            return reason_code
         if packet.will is not None:
             will = packet.will
             try:
@@ -119,6 +133,16 @@ class ConnectDesk:
                 return ReasonCode.QOS_NOT_SUPPORTED
             if will.retain and not self._limits.retain_available:  # [MQTT-3.2.2-13]
                 return ReasonCode.RETAIN_NOT_SUPPORTED
+        return 0
+
+    def _identify(self, client: Client, packet: Connect) -> int:
+        """Say who the client is: its verified certificate, else its exchange decides, else the listener's policy."""
+        client.identity = self._edge.identify(client.conn)
+        if client.identity or PropertyId.AUTHENTICATION_METHOD in packet.properties:
+            return 0
+        if not client.policy.allow_anonymous:  # nothing here knows passwords: that takes a method
+            return ReasonCode.NOT_AUTHORIZED if packet.username is None else ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        client.identity = packet.username or ""
         return 0
 
     def open(self, client: Client) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from edge.authentication import AuthenticationDesk
+from edge.authentication import AuthenticationDesk, Method
 from edge.client import Client, Phase
 from edge.connect import ConnectDesk
 from edge.ephemeral_sessions import EphemeralSubscriptions, identifier_properties
@@ -76,6 +76,8 @@ class EdgeCore:
         version: str = "",
         ended_incarnation: int = 0,
         certify: Callable[[Conn], tuple[str, str, str] | None] = lambda _: None,
+        identify: Callable[[Conn], str] = lambda _: "",
+        methods: Sequence[Method] = (),
         new_client_id: Callable[[], str] | None = None,
     ) -> None:
         self.limits = limits
@@ -101,7 +103,8 @@ class EdgeCore:
         )
         self.ephemeral = EphemeralSubscriptions(self._local_changed)
         self.connecting = ConnectDesk(self, new_client_id)
-        self.authentication = AuthenticationDesk(self)
+        self.authentication = AuthenticationDesk(self, methods)
+        self.identify = identify
         self.publishing = PublishDesk(self)
         self.retained = RetainedReads(self)
         self.sys = SysTopics(version, identity.node)
@@ -167,9 +170,10 @@ class EdgeCore:
         """Count the end of a connection by its reason."""
         self.count(f"disconnects_{reason}")
 
-    def is_verified(self, client: Client) -> bool:
-        """True if the client proved who it is: a verified certificate or an accepted exchange."""
-        return client.authentication is not None or client.policy.allow_anonymous or bool(client.conn.tls)
+    @property
+    def client_count(self) -> int:
+        """Connections of clients, with those that have not sent CONNECT."""
+        return len(self._clients)
 
     def opened(self, client: Client) -> None:
         """A session is open on a connection."""

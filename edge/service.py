@@ -1,16 +1,20 @@
 """The edge's process: sockets, certificates and dialling around the core and its loop. Decides nothing about MQTT."""
 
 import logging
+import os
 import random
+import secrets
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from typing import Any
 
 import trio
 
 from conf.errors import UserError
 from conf.settings import EdgeConfig, EdgeSettings, ListenerSettings, NodeConfig
+from edge.authentication import Method
 from edge.client import Client
 from edge.core import EdgeCore
 from edge.hot.host import host, trio_epoll_fd
@@ -18,6 +22,7 @@ from edge.hot.loop import Loop, connections_allowed
 from edge.hot.options import ConnOptions, HotLimits, StreamFilter
 from edge.hot.state import CLIENT, LINK, Conn
 from edge.listener_filters import listener_filter
+from edge.scram import Scram, load_users
 from edge.settings import EdgeLimits, ListenerPolicy
 from wire.connection import split_address
 from wire.hello import TIER_EDGE
@@ -33,6 +38,7 @@ BEAT_MAX_S = 0.25
 DIAL_TIMEOUT_S = 3.0
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
+REFUSED_MAX = 1_000  # connections beyond connections_max that may wait for their CONNACK 0x89
 
 
 def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
@@ -121,6 +127,8 @@ class EdgeService:
                 version=_version(),
                 ended_incarnation=self._process.folder.ended_incarnation,
                 certify=self._certify,
+                identify=_identify,
+                methods=_methods(settings),
             )
             self.core.accept = self._accept
             self._register_metrics()
@@ -165,14 +173,19 @@ class EdgeService:
             return
         assert isinstance(listener, _Listening)
         limits = core.limits
+        if core.client_count >= limits.connections_max + REFUSED_MAX:
+            os.close(fd)  # not even room to say 0x89
+            core.count("connections_refused")
+            return
+        stream_filter = listener.filter()
         options = ConnOptions(
             packet_bytes_max=limits.unauthenticated_bytes_max,
             connect_timeout_ns=int(limits.connect_timeout_s * NS),
             tls=listener.context,
-            filter=listener.filter(),
+            filter=stream_filter,
         )
         conn = core.hot.attach(fd, CLIENT, options, now_ns)
-        client = Client(conn, listener.policy, address, core.now)
+        client = Client(conn, listener.policy, address, core.now, stream_filter)
         conn.owner = client
         core.adopt(client)
 
@@ -285,6 +298,29 @@ class EdgeService:
         )
         metrics.check("lease", core.has_lease)
         metrics.check("storage", core.follower.storage_linked)
+
+
+def _identify(conn: Conn) -> str:
+    """Return whom the client's verified certificate names, "" without one."""
+    return "" if conn.tls is None else certificate_name(conn.tls.getpeercert())
+
+
+def certificate_name(certificate: Mapping[str, object] | None) -> str:
+    """Return the common name of a verified certificate, without one its first DNS, mail or URI name."""
+    if not certificate:
+        return ""
+    subject: Any = certificate.get("subject", ())
+    names: Any = certificate.get("subjectAltName", ())
+    common = [value for part in subject for kind, value in part if kind == "commonName"]
+    others = [value for kind, value in names if kind in ("DNS", "email", "URI")]
+    return str(next((value for value in common + others if value), ""))
+
+
+def _methods(settings: EdgeSettings) -> list[Method]:
+    if settings.scram_users_file is None:
+        return []
+    users = load_users(settings.scram_users_file)
+    return [Scram(users, lambda: secrets.token_urlsafe(24), secrets.token_bytes(32))]
 
 
 def _detach(stream: trio.SocketStream) -> int:
