@@ -103,6 +103,8 @@ class AdminDesk:
             "partitions_under_replicated": sum(1 for p in placed if len(p.in_sync) < cluster_map.replicas),
             "partitions_unplaced": len(cluster_map.partitions) - len(placed),
             "shards_collecting": sum(1 for shard in router.shards.values() if shard.collecting),
+            "shards_wait_for": sorted({name for shard in router.shards.values() for name in shard.missing()})[:20],
+            "counts": dict(sorted(router.counts.items())),
             "nodes": self._node_list({})["nodes"],
         }
 

@@ -7,6 +7,7 @@ per-subscription data never comes here. Rules: docs/adr/0003-cluster-map-leases-
 
 import msgspec
 
+from router.rebalance import NEXT_STATES, UNFINISHED, Plan, RebalanceJob
 from router.ring import RingNode, propose_owners, propose_replicas
 from wire.cluster_map import ClusterMap, Delegation, MapDelta, NodeEntry, NodeState, PartitionEntry, ShardEntry
 from wire.hello import TIER_ROUTER, TIER_STORAGE
@@ -23,6 +24,8 @@ __all__ = [
     "PlaceShards",
     "RegisterNode",
     "SetAdminState",
+    "SetRebalance",
+    "StartRebalance",
     "decode_command",
     "encode_command",
 ]
@@ -65,9 +68,10 @@ class PlacePartitions(_Command):
 
 
 class PlaceShards(_Command):
-    """New owners of shards, each at the next epoch of its shard."""
+    """New owners of shards, each at the next epoch of its shard; all or none."""
 
     owners: dict[int, str]
+    epochs: dict[int, int] = {}  # where named, the shard must be at this shard_epoch
 
 
 class Delegate(_Command):
@@ -91,10 +95,45 @@ class ForgetNode(_Command):
     node: str
 
 
-Command = Bootstrap | RegisterNode | DeclareDead | PlacePartitions | PlaceShards | Delegate | SetAdminState | ForgetNode
+class StartRebalance(_Command):
+    """Begin to carry out a plan; it must be of this very map."""
+
+    plan: Plan
+    throttle_bytes_s: int = 0  # 0: as fast as it goes
+
+
+class SetRebalance(_Command):
+    """Pause, resume, abort or end the job of this number."""
+
+    job: int
+    state: str
+    detail: str = ""
+
+
+Command = (
+    Bootstrap
+    | RegisterNode
+    | DeclareDead
+    | PlacePartitions
+    | PlaceShards
+    | Delegate
+    | SetAdminState
+    | ForgetNode
+    | StartRebalance
+    | SetRebalance
+)
 
 _decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
-_map_decoder = msgspec.msgpack.Decoder(ClusterMap)
+
+
+class _Stored(msgspec.Struct):
+    """A snapshot."""
+
+    map: ClusterMap
+    job: RebalanceJob | None = None
+
+
+_stored_decoder = msgspec.msgpack.Decoder(_Stored)
 
 
 def encode_command(command: Command) -> bytes:
@@ -123,14 +162,16 @@ class MapMachine:
 
     def __init__(self) -> None:
         self.map = ClusterMap(cluster="")
+        self.job: RebalanceJob | None = None
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
-        return msgspec.msgpack.encode(self.map)
+        return msgspec.msgpack.encode(_Stored(self.map, self.job))
 
     def restore(self, data: bytes) -> None:
         """Replace the whole state."""
-        self.map = _map_decoder.decode(data)
+        stored = _stored_decoder.decode(data)
+        self.map, self.job = stored.map, stored.job
 
     def apply(self, command: Command) -> Outcome:
         """Carry out one committed command."""
@@ -138,6 +179,10 @@ class MapMachine:
             return self._bootstrap(command)
         if not self.map.cluster:
             return Outcome(refusal="the cluster is not bootstrapped")
+        if isinstance(command, StartRebalance):
+            return Outcome(refusal=self._start_rebalance(command))
+        if isinstance(command, SetRebalance):
+            return Outcome(refusal=self._set_rebalance(command))
         step = _Step(self.map)
         if isinstance(command, RegisterNode):
             refusal = step.register(command)
@@ -172,6 +217,24 @@ class MapMachine:
             base_shards=command.shards,
         )
         return Outcome()
+
+    def _start_rebalance(self, command: StartRebalance) -> str:
+        if self.job is not None and self.job.state in UNFINISHED:
+            return f"rebalance {self.job.number} is {self.job.state}: wait for it, or abort it"
+        if command.plan.map_epoch != self.map.epoch:
+            return f"the plan is of map epoch {command.plan.map_epoch}, the map is at {self.map.epoch}: plan again"
+        number = self.job.number + 1 if self.job is not None else 1
+        self.job = RebalanceJob(number, command.plan, command.throttle_bytes_s)
+        return ""
+
+    def _set_rebalance(self, command: SetRebalance) -> str:
+        job = self.job
+        if job is None or job.number != command.job:
+            return f"no rebalance {command.job}"
+        if command.state not in NEXT_STATES.get(job.state, ()):
+            return f"rebalance {job.number} is {job.state}: it cannot become {command.state}"
+        self.job = msgspec.structs.replace(job, state=command.state, detail=command.detail)
+        return ""
 
 
 class _Step:
@@ -353,8 +416,12 @@ class _Step:
         for number, owner in command.owners.items():
             if not 0 <= number < len(self.before.shards):
                 return f"no shard {number}"
-            if not self._alive(owner):
+            entry = self.before.nodes.get(owner)
+            if entry is None or not entry.alive or entry.tier != TIER_ROUTER:
                 return f"{owner} is not a live router"
+            at = self.before.shards[number].epoch
+            if command.epochs.get(number, at) != at:
+                return f"shard {number} is at epoch {at}, not {command.epochs[number]}"
             self.shards[number] = ShardEntry(self.before.shards[number].epoch + 1, owner)
         return ""
 

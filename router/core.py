@@ -15,11 +15,15 @@ from router.cluster_map import (
     MapMachine,
     Outcome,
     PlacePartitions,
+    PlaceShards,
     RegisterNode,
     decode_command,
+    encode_command,
 )
 from router.leases import LeaseTable, lives
 from router.placement_changes import placement_change
+from router.reachability import Reachability
+from router.rebalance_run import RebalanceRunner
 from router.route_shard import RouteShard
 from wire.cluster_map import MapDelta, NodeEntry, NodeState
 from wire.frames import FrameKind
@@ -60,9 +64,11 @@ __all__ = [
     "RoundEnded",
     "RouterCore",
     "RouterSettings",
+    "Suspected",
     "Tick",
 ]
 
+LOOK_S = 0.25  # between two looks at what was waited for too long
 REGISTRATIONS_MAX = 10_000  # waiting for a former incarnation's lease to run out
 ShardMessage = Resolve | AddRoutes | RemoveRoutes | ReportRoutes
 
@@ -140,7 +146,14 @@ class Tick:
     """Time has passed."""
 
 
-Event = FrameArrived | LinkUp | LinkDown | Applied | ProposalFailed | RoleChanged | RoundEnded | Tick
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """Gossip holds a node dead: a reason to look at its lease now, and nothing else."""
+
+    node: str
+
+
+Event = Suspected | FrameArrived | LinkUp | LinkDown | Applied | ProposalFailed | RoleChanged | RoundEnded | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +202,17 @@ class RouterCore:
         self._registrations: dict[str, _Registration] = {}
         self._own: list[Control] = []  # messages of this node to itself
         self._proposals: list[Proposal] = []
-        self._proposed: dict[int, tuple[str, int, Command]] = {}  # number -> peer, request, command
+        self._proposed: dict[int, tuple[str, int, Command, bytes]] = {}  # number -> peer, request, command, its data
+        self._by_data: dict[bytes, list[int]] = {}  # proposals of the same command are answered in their order
         self._number = 0
         self._rounds: list[int] = []
         self._sends: list[tuple[str, int, bytes]] = []
         self._bootstrapping = False
         self._owned: dict[int, int] = {}  # shard -> epoch of self.shards
+        self._touched: set[int] = set()  # shards that may have something to send
+        self._next_look = float("-inf")
+        self.reach = Reachability(entry.node)
+        self.rebalancer = RebalanceRunner(self.machine, self.leases, self.propose)
 
     # --- the one entry
 
@@ -205,7 +223,7 @@ class RouterCore:
             if isinstance(event, FrameArrived):
                 self._control(event.peer.node, event.peer, decode_control(event.payload))
             elif isinstance(event, Applied):
-                self._applied(decode_command(event.data))
+                self._applied(event.data)
             elif isinstance(event, RoundEnded):
                 self._round_ended(event)
             elif isinstance(event, RoleChanged):
@@ -213,36 +231,69 @@ class RouterCore:
             elif isinstance(event, ProposalFailed):
                 self._proposal_failed(event)
             elif isinstance(event, LinkUp):
+                self.reach.link_up(event.peer)
                 if event.peer.tier == TIER_ROUTER:
                     self.holder.router_up(event.peer.node, now)
             elif isinstance(event, LinkDown):
                 self._link_down(event.peer)
-        self._time(now)
+        self._time(now)  # also what a Suspected asks for: leases and links are looked at, by their own rules
         return self._ready()
 
     def _ready(self) -> Ready:
-        for number in sorted(self.shards):
-            for node, message in self.shards[number].take_sends():
+        for number in sorted(self._touched):
+            shard = self.shards.get(number)
+            for node, message in shard.take_sends() if shard is not None else ():
                 self.tell(node, message)
+        self._touched.clear()
+        while self._own:
+            self._control(self.node, None, self._own.pop(0))
         ready = Ready(self._proposals, self._rounds, self._sends, ended=self.holder.ended)
         self._proposals, self._rounds, self._sends = [], [], []
         ready.next_deadline = self.holder.next_deadline()
         if self.leads:
-            ready.next_deadline = min(ready.next_deadline, self.leases.next_deadline())
+            ready.next_deadline = min(ready.next_deadline, self.leases.next_deadline(), self._next_look)
         return ready
 
     def _time(self, now: float) -> None:
         self.holder.beat(now)
         while self._own:
             self._control(self.node, None, self._own.pop(0))
+        if now >= self._next_look:
+            self._next_look = now + LOOK_S
+            self._look(now)
         if not self.leads:
             return
+        self.rebalancer.tick(now)
         for node, incarnation in self.leases.expired(now, self.machine.map):
             self.propose(DeclareDead(node, incarnation))
         self._admit_waiting()
         context = self.leases.next_round()
         if context is not None:
             self._rounds.append(context)
+
+    def _look(self, now: float) -> None:
+        """Repeat what was not acknowledged, and see who does not answer: peers of ours, shards of silent routers."""
+        cluster_map = self.machine.map
+        patience = 2 * cluster_map.lease_s
+        waited: set[str] = set()
+        for number in sorted(self.shards):
+            shard = self.shards[number]
+            shard.tick(now)
+            self._touched.add(number)
+            edges, partitions = shard.waited_for(now, patience)
+            waited |= edges | {cluster_map.partitions[partition].primary for partition in partitions}
+        self.holder.unreachable = self.reach.unreachable(now, cluster_map, waited)
+        self.holder.sizes = {number: (self.shards[number].routes, 0) for number in sorted(self.shards)}
+        if not self.leads:
+            return
+        owners = self.reach.rescue(now, cluster_map, self.leases.silent_s)
+        if owners:
+            self.count("shards_rescued", len(owners))
+            self.propose(PlaceShards(owners, {number: cluster_map.shards[number].epoch for number in owners}))
+        node = self.reach.worst_connected(cluster_map, self.leases.complaints(cluster_map))
+        if node:
+            self.count("leases_stopped")
+            self.leases.stop((node, cluster_map.nodes[node].incarnation))
 
     @property
     def now(self) -> float:
@@ -265,17 +316,28 @@ class RouterCore:
     def propose(self, command: Command, peer: str = "", request: int = 0) -> None:
         """Give a command to Raft; the peer hears what became of its request."""
         self._number += 1
-        self._proposed[self._number] = (peer, request, command)
+        data = encode_command(command)
+        self._proposed[self._number] = (peer, request, command, data)
+        self._by_data.setdefault(data, []).append(self._number)
         self._proposals.append(Proposal(self._number, command))
 
     def _proposal_failed(self, event: ProposalFailed) -> None:
-        peer, request, command = self._proposed.pop(event.number, ("", 0, None))
+        if event.number not in self._proposed:
+            return
+        peer, request, command, data = self._proposed.pop(event.number)
+        self._forget_proposal(data, event.number)
         if isinstance(command, DeclareDead):
             self.leases.proposal_failed((command.node, command.incarnation))
         if isinstance(command, Bootstrap):
             self._bootstrapping = False
         if peer:
             self._refuse(peer, request, "not_leader" if event.leader_hint else "unavailable", "not committed")
+
+    def _forget_proposal(self, data: bytes, number: int) -> None:
+        numbers = self._by_data[data]
+        numbers.remove(number)
+        if not numbers:
+            del self._by_data[data]
 
     def _refuse(self, peer: str, request: int, code: str, detail: str) -> None:
         leader = self.machine.map.nodes.get(self.leader)
@@ -313,32 +375,30 @@ class RouterCore:
             self.holder.router_down(self.node)
             self._registrations.clear()
 
-    def _applied(self, command: Command) -> None:
+    def _applied(self, data: bytes) -> None:
+        command = decode_command(data)
         before = {life[0]: life[1] for life in lives(self.machine.map)}
         outcome = self.machine.apply(command)
         if isinstance(command, Bootstrap):
             self._map_replaced()
         if outcome.delta is not None:
             self._stepped(outcome.delta, before)
-        self._answer(command, outcome)
+        if data in self._by_data:
+            self._answer(data, outcome)
 
-    def _answer(self, command: Command, outcome: Outcome) -> None:
+    def _answer(self, data: bytes, outcome: Outcome) -> None:
         """Tell whoever asked for a command what became of it."""
-        for number, (peer, request, proposed) in list(self._proposed.items()):
-            if proposed != command:
-                continue
-            del self._proposed[number]
-            if not peer:
-                return
-            if self._admin.answered(peer, request, outcome):
-                return
-            if outcome.refusal:
-                self._refuse(peer, request, "invalid", outcome.refusal)
-            elif isinstance(command, RegisterNode):
-                self.tell(peer, Registered(request, self.machine.map.epoch))
-            else:
-                self.tell(peer, Changed(request, self.machine.map.epoch))
+        number = self._by_data[data][0]
+        peer, request, command, _ = self._proposed.pop(number)
+        self._forget_proposal(data, number)
+        if not peer or self._admin.answered(peer, request, outcome):
             return
+        if outcome.refusal:
+            self._refuse(peer, request, "invalid", outcome.refusal)
+        elif isinstance(command, RegisterNode):
+            self.tell(peer, Registered(request, self.machine.map.epoch))
+        else:
+            self.tell(peer, Changed(request, self.machine.map.epoch))
 
     def _stepped(self, delta: MapDelta, before: dict[str, int]) -> None:
         cluster_map = self.machine.map
@@ -354,7 +414,9 @@ class RouterCore:
             former = before.get(entry.node)
             if entry.tier == TIER_EDGE and former is not None and (entry.incarnation != former or not entry.alive):
                 for number in sorted(self.shards):
+                    self.shards[number].now = self._now
                     self.shards[number].edge_dead(entry.node)
+                    self._touched.add(number)
         self._own_shards()
 
     def _map_replaced(self) -> None:
@@ -380,7 +442,7 @@ class RouterCore:
                 edges = [entry.node for entry in cluster_map.live(TIER_EDGE)]
                 partitions = [at for at, partition in enumerate(cluster_map.partitions) if partition.epoch]
                 self.shards[number] = RouteShard(
-                    number, placement.epoch, edges, partitions, self.settings.cached_topics_max
+                    number, placement.epoch, edges, partitions, self.settings.cached_topics_max, self._now
                 )
                 self._owned[number] = placement.epoch
 
@@ -401,7 +463,9 @@ class RouterCore:
         elif isinstance(message, Invalidated):
             shard = self.shards.get(message.shard)
             if shard is not None:
+                shard.now = self._now
                 shard.invalidated(node, message)
+                self._touched.add(message.shard)
         elif isinstance(message, RequestChange):
             self._request_change(node, message)
         elif isinstance(message, Admin):
@@ -411,7 +475,7 @@ class RouterCore:
 
     def _heartbeat(self, node: str, message: Heartbeat) -> None:
         if self.leads:
-            self.leases.arrived(node, message)
+            self.leases.arrived(node, message, self._now)
             return
         leader = self.machine.map.nodes.get(self.leader)
         self.tell(
@@ -464,6 +528,7 @@ class RouterCore:
         self.tell(node, MapSnapshot(self.machine.map))
 
     def _link_down(self, peer: PeerKey) -> None:
+        self.reach.link_down(peer, self._now)
         if self._followers.get(peer.node) == peer.incarnation:
             del self._followers[peer.node]
         if peer.tier == TIER_ROUTER:
@@ -479,7 +544,10 @@ class RouterCore:
             return
         if peer is not None and self._is_over(peer):
             self.count("frames_of_dead")
-        elif isinstance(message, Resolve):
+            return
+        shard.now = self._now
+        self._touched.add(message.shard)
+        if isinstance(message, Resolve):
             shard.resolve(node, message)
         elif isinstance(message, AddRoutes):
             shard.add(node, message)
@@ -504,6 +572,6 @@ class RouterCore:
         else:
             self.propose(PlacePartitions({message.partition: entry}), node, message.request)
 
-    def count(self, what: str) -> None:
+    def count(self, what: str, amount: int = 1) -> None:
         """Count an event of this router."""
-        self.counts[what] = self.counts.get(what, 0) + 1
+        self.counts[what] = self.counts.get(what, 0) + amount

@@ -23,6 +23,9 @@ class LeaseTable:
         self._acknowledged: dict[Life, int] = {}  # map epochs
         self._unreachable: dict[Life, tuple[str, ...]] = {}
         self._dying: set[Life] = set()
+        self._stopped: set[Life] = set()  # not renewed any more: too many wait for it in vain
+        self._beat_at: dict[Life, float] = {}
+        self._sizes: dict[Life, dict[int, tuple[int, int]]] = {}  # partition or shard -> keys, bytes
         self._waiting: list[tuple[str, Heartbeat]] = []  # link peer, heartbeat: for the next round
         self._asked: dict[int, list[tuple[str, Heartbeat]]] = {}
         self._context = 0
@@ -30,13 +33,19 @@ class LeaseTable:
     def begin(self, now: float, cluster_map: ClusterMap) -> None:
         """This router became the leader: every lease counts from here."""
         self._until = dict.fromkeys(lives(cluster_map), now + self.lease_s + self._margin_s)
+        self._beat_at = dict.fromkeys(self._until, now)
+        self._unreachable.clear()
         self._dying.clear()
+        self._stopped.clear()
         self._waiting.clear()
         self._asked.clear()
 
-    def arrived(self, peer: str, beat: Heartbeat) -> None:
+    def arrived(self, peer: str, beat: Heartbeat, now: float = 0.0) -> None:
         """A heartbeat came; it is answered after a quorum round that starts from now on."""
         life = (beat.node, beat.incarnation)
+        self._beat_at[life] = now
+        if beat.sizes:
+            self._sizes[life] = beat.sizes
         self._acknowledged[life] = max(self._acknowledged.get(life, 0), beat.map_epoch)
         self._unreachable[life] = tuple(beat.unreachable)
         self._waiting.append((peer, beat))
@@ -55,7 +64,7 @@ class LeaseTable:
         answers = []
         for peer, beat in self._asked.pop(context, []):
             life = (beat.node, beat.incarnation)
-            granted = cluster_map.is_alive(*life) and life not in self._dying
+            granted = cluster_map.is_alive(*life) and life not in self._dying and life not in self._stopped
             if granted:
                 self._until[life] = max(self._until.get(life, 0.0), now + self.lease_s + self._margin_s)
             answers.append((peer, beat, granted))
@@ -68,6 +77,31 @@ class LeaseTable:
     def admitted(self, now: float, life: Life) -> None:
         """An incarnation was committed as active: it has one lease's time to send its first heartbeat."""
         self._until[life] = now + self.lease_s + self._margin_s
+        self._beat_at[life] = now
+
+    def stop(self, life: Life) -> None:
+        """Renew this lease no more: it runs out, and the node is declared dead."""
+        self._stopped.add(life)
+
+    @property
+    def ending(self) -> bool:
+        """True while some lease is left to run out, or a death is proposed: one node at a time."""
+        return bool(self._stopped or self._dying)
+
+    def silent_s(self, now: float, life: Life) -> float:
+        """Return for how long this leader has had no heartbeat of a life."""
+        return now - self._beat_at.get(life, now)
+
+    def complaints(self, cluster_map: ClusterMap) -> dict[str, tuple[str, ...]]:
+        """Return node -> live nodes that it does not reach, as it said last; nothing while a lease is ending."""
+        if self.ending:
+            return {}
+        told = {node: self._unreachable.get((node, incarnation), ()) for node, incarnation in lives(cluster_map)}
+        return {node: names for node, names in told.items() if names}
+
+    def sizes(self, life: Life) -> dict[int, tuple[int, int]]:
+        """Return partition or shard -> (keys, bytes) as the node said last."""
+        return self._sizes.get(life, {})
 
     def expired(self, now: float, cluster_map: ClusterMap) -> list[Life]:
         """Return incarnations whose lease has surely run out, once each; the caller proposes their death."""
@@ -105,10 +139,11 @@ class LeaseTable:
     def forget_others(self, cluster_map: ClusterMap) -> None:
         """Drop what belongs to incarnations that are not alive any more."""
         live = set(lives(cluster_map))
-        for table in (self._until, self._acknowledged, self._unreachable):
+        for table in (self._until, self._acknowledged, self._unreachable, self._beat_at, self._sizes):
             for life in [life for life in table if life not in live]:
                 del table[life]
         self._dying &= live
+        self._stopped &= live
 
 
 def lives(cluster_map: ClusterMap) -> list[Life]:

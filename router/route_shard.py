@@ -6,11 +6,10 @@ a report of every live edge and every partition, and every live edge's cached to
 ("a registration is a resolution"). Sans-IO. Rules: docs/adr/0003-cluster-map-leases-completion.md.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
 
-from mqtt.topic_index import TopicIndex
 from mqtt.topic_trie import TopicTrie
+from router.cached_topics import CachedTopics, Invalidation
 from wire.messages import (
     AddRoutes,
     Control,
@@ -30,27 +29,37 @@ from wire.messages import (
 __all__ = ["RouteShard"]
 
 INVALIDATE_FILTERS_MAX = 1_000  # in one message
+HELD_MAX = 10_000  # messages that wait for the reports; the oldest is dropped, its sender repeats it
+REPEAT_S = 1.0  # an invalidation that was not acknowledged is sent again: a full link may have refused it
+# A topic touches at most all nodes of the trie: no bound is needed against anything but time, and an answer that is
+# refused would stop the topic for ever.
+VISITS_MAX = (1 << 31) - 1
 
 Sender = tuple[str, int]  # (edge name, -1) or ("", partition)
-RouteKey = tuple[str, int, str]  # sender, share name
 
 
-class _Waiting:
+class _Waiter:
     """An AddRoutes that waits for invalidations."""
 
-    __slots__ = ("numbers", "peer", "reply")
+    __slots__ = ("left", "peer", "reply")
 
-    def __init__(self, peer: str, reply: RoutesAdded, numbers: set[int]) -> None:
+    def __init__(self, peer: str, reply: RoutesAdded, left: int) -> None:
         self.peer = peer
         self.reply = reply
-        self.numbers = numbers
+        self.left = left
 
 
 class RouteShard:
     """The routes of one shard, at one shard_epoch."""
 
     def __init__(
-        self, number: int, epoch: int, edges: Iterable[str], partitions: Iterable[int], cached_topics_max: int
+        self,
+        number: int,
+        epoch: int,
+        edges: Iterable[str],
+        partitions: Iterable[int],
+        cached_topics_max: int,
+        now: float = 0.0,
     ) -> None:
         """Begin to own a shard.
 
@@ -60,23 +69,25 @@ class RouteShard:
             edges: Live edges when the epoch began: each must report its filters and its cached topics.
             partitions: Partitions that were ever placed: each must be reported.
             cached_topics_max: Bound of the table of cached topics.
+            now: Seconds.
         """
         self.number = number
         self.epoch = epoch
         self.routes = 0
-        self._trie = TopicTrie()
-        self._versions: dict[Sender, int] = {}  # sender_epoch of what is here
-        self._filters: dict[Sender, dict[tuple[str, str], int]] = {}  # (filter, share) -> route_version
-        self._cached: TopicIndex[set[str]] = TopicIndex()
-        self._oldest: OrderedDict[str, None] = OrderedDict()
+        self.held_dropped = 0
+        self.now = now  # set by the owner before it hands a message in
+        self._began = now
+        self._trie = TopicTrie(VISITS_MAX)
+        self._epochs: dict[Sender, int] = {}  # sender_epoch of what is here
+        self._filters: dict[Sender, dict[str, int]] = {}  # filter, $share included -> route_version
+        self._reporting: dict[Sender, int] = {}  # route_version of a report that has begun
+        self._cached = CachedTopics()
         self._cached_max = cached_topics_max
         self._unreported: set[Sender] = {(edge, -1) for edge in edges} | {("", partition) for partition in partitions}
         self._unregistered: set[str] = set(edges)
         self._held: list[tuple[str, Resolve]] = []
         self._held_adds: list[tuple[str, AddRoutes]] = []
-        self._invalidations: dict[int, set[str]] = {}  # number -> edges that have not acknowledged
-        self._unsettled: dict[tuple[Sender, str, str], set[int]] = {}  # route -> its invalidations under way
-        self._waiting: list[_Waiting] = []
+        self._invalidations: dict[int, Invalidation[_Waiter]] = {}
         self._next_invalidation = 0
         self._sends: list[tuple[str, Control]] = []
 
@@ -90,7 +101,17 @@ class RouteShard:
     def missing(self) -> list[str]:
         """Return who has not reported or registered, for the status page."""
         reported = [edge if edge else f"partition {partition}" for edge, partition in sorted(self._unreported)]
-        return reported + [f"topics of {edge}" for edge in sorted(self._unregistered)]
+        dropping = {edge for item in self._invalidations.values() for edge in item.edges}
+        reported += [f"topics of {edge}" for edge in sorted(self._unregistered)]
+        return reported + [f"invalidations at {edge}" for edge in sorted(dropping)]
+
+    def waited_for(self, now: float, patience_s: float) -> tuple[set[str], set[int]]:
+        """Return the edges and the partitions that were waited for longer than ``patience_s``."""
+        edges = {edge for item in self._invalidations.values() if now - item.since > patience_s for edge in item.edges}
+        if now - self._began <= patience_s:
+            return edges, set()
+        edges |= {edge for edge, partition in self._unreported if partition < 0} | self._unregistered
+        return edges, {partition for _, partition in self._unreported if partition >= 0}
 
     @property
     def cached_topics(self) -> int:
@@ -107,36 +128,39 @@ class RouteShard:
     def resolve(self, edge: str, request: Resolve) -> None:
         """Answer topics, and note that the edge now caches them."""
         if self.collecting:
+            if request.kept:  # a repeated registration replaces the former: only the last answer will be taken
+                self._held = [(peer, item) for peer, item in self._held if peer != edge or not item.kept]
             self._held.append((edge, request))
+            if len(self._held) > HELD_MAX:
+                del self._held[0]
+                self.held_dropped += 1
             return
         answers = [self.destinations(topic) for topic in request.topics]
-        for topic in request.topics:
-            holders = self._cached.get(topic)
-            if holders is None:
-                self._cached.add(topic, {edge})
-                self._oldest[topic] = None
-            else:
-                holders.add(edge)
+        self._cached.hold(edge, request.topics)
         self._sends.append((edge, Resolved(request.request, self.number, self.epoch, answers)))
-        if request.kept:
-            self._unregistered.discard(edge)
-            self._retry_adds()
-        self._trim()
+        if request.kept and edge in self._unregistered:
+            # Registered is who has *taken* the answer: what comes back for this order was read behind it.
+            self._order([edge], [], []).registers = edge
+        excess = self._cached.oldest(len(self._cached) - self._cached_max)
+        if excess:
+            self._invalidate(excess)
 
     def destinations(self, topic: str) -> Destinations:
         """Return where a topic's messages must go."""
         edges: set[str] = set()
         partitions: set[int] = set()
         groups: dict[str, GroupDestinations] = {}
-        for sender, share, topic_filter, members in self._trie.match(topic):
-            edge, partition = sender
-            if not share:
-                if edge:
-                    edges.add(edge)
+        for value in self._trie.match(topic):
+            if len(value) == 2:
+                if value[0]:
+                    edges.add(value[0])
                 else:
-                    partitions.add(partition)
+                    partitions.add(value[1])
                 continue
-            group = groups.setdefault(f"{share}/{topic_filter}", GroupDestinations(f"{share}/{topic_filter}"))
+            edge, partition, name, members = value
+            group = groups.get(name)
+            if group is None:
+                group = groups[name] = GroupDestinations(name, [], [])
             if edge:
                 group.edges.append((edge, members))
             else:
@@ -146,46 +170,30 @@ class RouteShard:
             group.partitions.sort()
         return Destinations(sorted(edges), sorted(partitions), [groups[name] for name in sorted(groups)])
 
-    def _trim(self) -> None:
-        """Keep the table of cached topics within its bound: drop the oldest at its edges, then here."""
-        excess = len(self._oldest) - self._cached_max
-        if excess <= 0:
-            return
-        names = [next(iter(self._oldest))]
-        for name in self._oldest:
-            if len(names) > excess:
-                break
-            names.append(name)
-        self._invalidate(names, set())
-
     # --- registrations
 
     def add(self, peer: str, request: AddRoutes) -> None:
         """Add routes; the answer leaves when every matching cached answer is gone."""
         if self.collecting or self._unregistered:
             self._held_adds.append((peer, request))
+            if len(self._held_adds) > HELD_MAX:
+                del self._held_adds[0]
+                self.held_dropped += 1
             return
         sender = _sender(peer, request.partition)
         if not self._accept(sender, request.sender_epoch):
             return
-        changed = []
-        for route in request.routes:
-            if self._put(sender, route, request.route_version):
-                changed.append(route)
-        if changed:
-            numbers: set[int] = set()
-            self._invalidate([route.topic_filter for route in changed], numbers)
-            for route in changed:
-                if numbers:
-                    self._unsettled[sender, route.topic_filter, route.share_name] = set(numbers)
-        waits: set[int] = set()
-        for route in request.routes:  # a route that was here already may still have its invalidation under way
-            waits |= self._unsettled.get((sender, route.topic_filter, route.share_name), set())
+        fresh = [route.topic_filter for route in request.routes if self._put(sender, route, request.route_version)]
+        # An answer without one of these routes may still be on its way out, whoever asked for that.
+        waits: list[Invalidation[_Waiter]] = self._cached.leaving([route.topic_filter for route in request.routes])
+        waits += [item for item in self._invalidate(fresh) if item not in waits]
         reply = RoutesAdded(request.request, self.number, self.epoch)
-        if waits:
-            self._waiting.append(_Waiting(peer, reply, waits))
-        else:
+        if not waits:
             self._sends.append((peer, reply))
+            return
+        waiter = _Waiter(peer, reply, len(waits))
+        for item in waits:
+            item.waiters.append(waiter)
 
     def remove(self, peer: str, request: RemoveRoutes) -> None:
         """Remove routes, unless a newer add of the same sender came first; lazily, nobody waits."""
@@ -195,12 +203,11 @@ class RouteShard:
         filters = self._filters.get(sender, {})
         gone = []
         for route in request.routes:
-            version = filters.get((route.topic_filter, route.share_name))
+            version = filters.get(_name(route))
             if version is not None and version < request.route_version:
-                self._drop(sender, route.topic_filter, route.share_name)
+                self._drop(sender, _name(route))
                 gone.append(route.topic_filter)
-        if gone:
-            self._invalidate(gone, set())
+        self._invalidate(gone)
 
     def report(self, peer: str, request: ReportRoutes) -> None:
         """Take whole reports: each replaces everything older of its sender."""
@@ -212,88 +219,106 @@ class RouteShard:
         if not self._accept(sender, report.sender_epoch):
             return
         if report.first:
-            for (topic_filter, share), version in list(self._filters.get(sender, {}).items()):
-                if version <= report.route_version:
-                    self._drop(sender, topic_filter, share)
-        for route in report.routes:
-            self._put(sender, route, report.route_version)
-        if report.last:
+            self._reporting[sender] = report.route_version
+        changed = [route.topic_filter for route in report.routes if self._put(sender, route, report.route_version)]
+        if report.last and self._reporting.pop(sender, None) == report.route_version:
+            filters = self._filters.get(sender, {})
+            # Only now, when all that stays is in place: nobody may be answered without it.
+            for name in [name for name, version in filters.items() if version < report.route_version]:
+                changed.append(_parts(name)[1])
+                self._drop(sender, name)
             self._unreported.discard(sender)
+        if len(self._cached):
+            self._invalidate(changed)
 
     def _accept(self, sender: Sender, sender_epoch: int) -> bool:
         """Refuse a former incarnation or partition_epoch; a newer one voids what the former said only by its report."""
-        known = self._versions.get(sender, 0)
+        known = self._epochs.get(sender, 0)
         if sender_epoch < known:
             return False
         if sender_epoch > known:  # its versions count from the beginning again
             filters = self._filters.get(sender, {})
             for name in filters:
                 filters[name] = 0
-            self._versions[sender] = sender_epoch
+            self._epochs[sender] = sender_epoch
+            self._reporting.pop(sender, None)
         return True
 
     def _put(self, sender: Sender, route: RouteEntry, version: int) -> bool:
         """Insert a route; True if it is a destination that answers so far lacked."""
-        filters = self._filters.setdefault(sender, {})
-        name = (route.topic_filter, route.share_name)
-        known = name in filters
-        filters[name] = max(version, filters.get(name, 0))
-        key = (*sender, route.share_name)
-        self._trie.add(route.topic_filter, key, (sender, route.share_name, route.topic_filter, route.members))
-        if not known:
+        filters = self._filters.get(sender)
+        if filters is None:
+            filters = self._filters[sender] = {}
+        topic_filter, share = route.topic_filter, route.share_name
+        name = _name(route)
+        known = filters.get(name)
+        if known is None or known < version:
+            filters[name] = version
+        if share:
+            value = (*sender, f"{share}/{topic_filter}", route.members)
+            self._trie.add(topic_filter, (*sender, share), value)
+        elif known is None:
+            self._trie.add(topic_filter, sender, sender)  # one object for all routes of a sender
+        if known is None:
             self.routes += 1
-        return not known
+        return known is None
 
-    def _drop(self, sender: Sender, topic_filter: str, share: str) -> None:
-        del self._filters[sender][topic_filter, share]
-        self._trie.remove(topic_filter, (*sender, share))
-        self._unsettled.pop((sender, topic_filter, share), None)
+    def _drop(self, sender: Sender, name: str) -> None:
+        del self._filters[sender][name]
+        share, topic_filter = _parts(name)
+        self._trie.remove(topic_filter, (*sender, share) if share else sender)
         self.routes -= 1
 
     # --- invalidation
 
-    def _invalidate(self, topic_filters: list[str], numbers: set[int]) -> None:
-        """Ask every edge that caches a matching topic to drop it; add the numbers of what must be acknowledged."""
+    def _invalidate(self, topic_filters: list[str]) -> list[Invalidation[_Waiter]]:
+        """Ask every edge that caches a matching topic to drop it; return what must be acknowledged."""
+        orders = []
         for start in range(0, len(topic_filters), INVALIDATE_FILTERS_MAX):
             piece = topic_filters[start : start + INVALIDATE_FILTERS_MAX]
-            holders: set[str] = set()
-            for topic_filter in piece:
-                for topic, edges in list(self._cached.match(topic_filter)):
-                    holders |= edges
-                    self._cached.remove(topic)
-                    self._oldest.pop(topic, None)
-            if not holders:
-                continue
-            self._next_invalidation += 1
-            number = self._next_invalidation
-            self._invalidations[number] = set(holders)
-            numbers.add(number)
-            for edge in sorted(holders):
-                self._sends.append((edge, Invalidate(number, self.number, piece)))
+            holders, topics = self._cached.take(piece)
+            if holders:
+                orders.append(self._order(holders, piece, topics))
+        return orders
+
+    def _order(self, edges: list[str], topic_filters: list[str], topics: list[str]) -> Invalidation[_Waiter]:
+        self._next_invalidation += 1
+        item: Invalidation[_Waiter] = Invalidation(set(edges), topic_filters, topics, self.now)
+        self._invalidations[self._next_invalidation] = item
+        self._cached.leave(item)
+        for edge in edges:
+            self._sends.append((edge, Invalidate(self._next_invalidation, self.number, topic_filters)))
+        return item
 
     def invalidated(self, edge: str, answer: Invalidated) -> None:
         """An edge has dropped what an invalidation named."""
-        edges = self._invalidations.get(answer.number)
-        if edges is None:
+        item = self._invalidations.get(answer.number)
+        if item is None:
             return
-        edges.discard(edge)
-        if not edges:
+        item.edges.discard(edge)
+        if not item.edges:
             self._settle(answer.number)
 
     def _settle(self, number: int) -> None:
-        del self._invalidations[number]
-        for name in [name for name, numbers in self._unsettled.items() if number in numbers]:
-            self._unsettled[name].discard(number)
-            if not self._unsettled[name]:
-                del self._unsettled[name]
-        waiting = []
-        for item in self._waiting:
-            item.numbers.discard(number)
-            if item.numbers:
-                waiting.append(item)
-            else:
-                self._sends.append((item.peer, item.reply))
-        self._waiting = waiting
+        item = self._invalidations.pop(number)
+        self._cached.left(item)
+        for waiter in item.waiters:
+            waiter.left -= 1
+            if not waiter.left:
+                self._sends.append((waiter.peer, waiter.reply))
+        if item.registers:
+            self._unregistered.discard(item.registers)
+            self._retry_adds()
+
+    def tick(self, now: float) -> None:
+        """Send again what was not acknowledged."""
+        self.now = now
+        for number, item in self._invalidations.items():
+            if now - item.sent < REPEAT_S:
+                continue
+            item.sent = now
+            for edge in sorted(item.edges):
+                self._sends.append((edge, Invalidate(number, self.number, item.topic_filters)))
 
     # --- the map
 
@@ -301,19 +326,20 @@ class RouteShard:
         """The map declares an edge dead: its routes and cached answers are gone, nobody waits for it."""
         sender: Sender = (edge, -1)
         gone = []
-        for topic_filter, share in list(self._filters.get(sender, {})):
-            self._drop(sender, topic_filter, share)
-            gone.append(topic_filter)
+        for name in list(self._filters.get(sender, {})):
+            self._drop(sender, name)
+            gone.append(_parts(name)[1])
         self._filters.pop(sender, None)
-        self._versions.pop(sender, None)
+        self._epochs.pop(sender, None)
+        self._reporting.pop(sender, None)
         self._unreported.discard(sender)
         self._unregistered.discard(edge)
+        self._cached.forget_edge(edge)
         self._held = [(peer, request) for peer, request in self._held if peer != edge]
         self._held_adds = [(peer, request) for peer, request in self._held_adds if peer != edge]
-        for number in [number for number, edges in self._invalidations.items() if edge in edges]:
+        for number in [number for number, item in self._invalidations.items() if edge in item.edges]:
             self.invalidated(edge, Invalidated(number, self.number))
-        if gone:
-            self._invalidate(gone, set())
+        self._invalidate(gone)
         self._retry()
 
     def _retry(self) -> None:
@@ -335,3 +361,16 @@ class RouteShard:
 
 def _sender(peer: str, partition: int) -> Sender:
     return (peer, -1) if partition < 0 else ("", partition)
+
+
+def _name(route: RouteEntry) -> str:
+    """Return a filter as its subscriber wrote it."""
+    return f"$share/{route.share_name}/{route.topic_filter}" if route.share_name else route.topic_filter
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Return (share name, topic filter); no ordinary filter begins with $share/ (MQTT 5.0 section 4.8.2)."""
+    if not name.startswith("$share/"):
+        return "", name
+    share, _, topic_filter = name[7:].partition("/")
+    return share, topic_filter

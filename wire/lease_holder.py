@@ -57,6 +57,7 @@ class LeaseHolder:
         self.ended = False  # the map says that this incarnation is dead: a new one must be started
         self.refusal = ""  # why the last registration was refused, for the log
         self.unreachable: list[str] = []
+        self.sizes: dict[int, tuple[int, int]] = {}  # of own partitions or shards: (keys, bytes), told when changed
         self._send = send
         self._on_map = on_map
         self._whole = whole
@@ -66,6 +67,7 @@ class LeaseHolder:
         self._follows = follows
         self._following = ""
         self._request = 0
+        self._told_sizes: tuple[str, dict[int, tuple[int, int]]] = ("", {})
         self._next_beat = float("-inf")
         self._next_try = float("-inf")
         self._last_reply = float("-inf")
@@ -129,7 +131,11 @@ class LeaseHolder:
         if now - self._last_reply > self.map.lease_s:
             self.leader = ""  # silent: let another router point to the leader
         beat = Heartbeat(self.entry.node, self.entry.incarnation, now, self.map.epoch, self.unreachable)
-        self._send(self._router(), beat)
+        router = self._router()
+        if self._told_sizes != (router, self.sizes):
+            self._told_sizes = (router, dict(self.sizes))
+            beat.sizes = self._told_sizes[1]
+        self._send(router, beat)
         settled = self.settled_epoch >= self.map.epoch
         self._next_beat = now + (self.map.lease_s / HEARTBEATS_PER_LEASE if settled else SETTLING_S)
 

@@ -56,6 +56,7 @@ class Heartbeat(Message):
     sent_at: float
     map_epoch: int  # acknowledged: every effect of this epoch is in force at the sender
     unreachable: list[str] = []  # peers whose link is down or whose oldest frame was not taken for L
+    sizes: dict[int, tuple[int, int]] = {}  # of own partitions or shards: (keys, bytes); only when it changed
 
 
 class HeartbeatReply(Message):

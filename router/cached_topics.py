@@ -1,0 +1,147 @@
+"""Which edges hold an answer for which topics, at a shard's owner; and which answers are just being dropped.
+
+A topic leaves the table when its invalidation is sent, but stays known as *leaving* until that is acknowledged: until
+then an edge may still use the old answer, so whoever adds a route that matches it waits for the same acknowledgement.
+Edges are bits of an integer, one per life, so that a topic costs one small number. Source: docs/adr/0003.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
+
+from mqtt.topic_index import TopicIndex
+
+__all__ = ["CachedTopics", "Invalidation"]
+
+BITS_MAX = 60  # lives of edges before the bits of ended ones are taken back
+
+Waiter = TypeVar("Waiter")
+Value = TypeVar("Value")
+
+
+class Invalidation(Generic[Waiter]):
+    """One order to drop answers, until every edge has acknowledged it."""
+
+    __slots__ = ("edges", "registers", "sent", "since", "topic_filters", "topics", "waiters")
+
+    def __init__(self, edges: set[str], topic_filters: list[str], topics: list[str], now: float) -> None:
+        self.edges = edges
+        self.topic_filters = topic_filters
+        self.topics = topics
+        self.since = now
+        self.sent = now
+        self.waiters: list[Waiter] = []
+        self.registers = ""  # the edge whose registration is complete with this acknowledgement
+
+
+class CachedTopics:
+    """Topics with their holders, oldest first."""
+
+    def __init__(self) -> None:
+        self._holders: TopicIndex[int] = TopicIndex()
+        self._order: OrderedDict[str, None] = OrderedDict()
+        self._leaving: TopicIndex[list[Invalidation]] = TopicIndex()  # type: ignore[type-arg]
+        self._bits: dict[str, int] = {}  # edge -> its bit
+        self._live = 0  # bits of edges that live
+        self._next_bit = 0
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def hold(self, edge: str, topics: Sequence[str]) -> None:
+        """An edge was answered these topics."""
+        bit = self._bits.get(edge)
+        if bit is None:
+            bit = self._new_bit(edge)
+        for topic in topics:
+            holders = self._holders.get(topic)
+            if holders is None:
+                self._holders.add(topic, bit)
+                self._order[topic] = None
+            elif not holders & bit:
+                self._holders.add(topic, holders | bit)
+
+    def oldest(self, count: int) -> list[str]:
+        """Return the topics that were held first."""
+        names: list[str] = []
+        for name in self._order if count > 0 else ():
+            if len(names) == count:
+                break
+            names.append(name)
+        return names
+
+    def take(self, topic_filters: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Remove what the filters match; return the live edges that hold it, and the topics."""
+        holders = 0
+        topics = []
+        for topic_filter in topic_filters:
+            for topic, bits in list(_matching(self._holders, topic_filter)):
+                holders |= bits
+                topics.append(topic)
+                self._holders.remove(topic)
+                del self._order[topic]
+        holders &= self._live
+        return sorted(edge for edge, bit in self._bits.items() if bit & holders), topics
+
+    def leave(self, item: "Invalidation[Waiter]") -> None:
+        """These topics are being dropped."""
+        for topic in item.topics:
+            known = self._leaving.get(topic)
+            if known is None:
+                self._leaving.add(topic, [item])
+            else:
+                known.append(item)
+
+    def left(self, item: "Invalidation[Waiter]") -> None:
+        """They are dropped everywhere."""
+        for topic in item.topics:
+            known = self._leaving.get(topic)
+            if known is not None:
+                known.remove(item)
+                if not known:
+                    self._leaving.remove(topic)
+
+    def leaving(self, topic_filters: Sequence[str]) -> list["Invalidation[Waiter]"]:
+        """Return the orders under way that drop a topic which one of the filters matches."""
+        found: dict[int, Invalidation[Waiter]] = {}
+        for topic_filter in topic_filters if len(self._leaving) else ():
+            for _, items in _matching(self._leaving, topic_filter):
+                found.update((id(item), item) for item in items)
+        return list(found.values())
+
+    def forget_edge(self, edge: str) -> None:
+        """A life of an edge ended: what it held is nobody's concern."""
+        self._live &= ~self._bits.pop(edge, 0)
+
+    def _new_bit(self, edge: str) -> int:
+        if self._next_bit == BITS_MAX:
+            self._renumber()
+        bit = 1 << self._next_bit
+        self._next_bit += 1
+        self._bits[edge] = bit
+        self._live |= bit
+        return bit
+
+    def _renumber(self) -> None:
+        """Give the live edges the first bits, and forget topics that none of them holds."""
+        bits = {edge: 1 << at for at, edge in enumerate(self._bits)}
+        for topic in list(self._order):
+            holders = self._holders.get(topic) or 0
+            kept = sum(bits[edge] for edge, bit in self._bits.items() if bit & holders)
+            if kept:
+                self._holders.add(topic, kept)
+            else:
+                self._holders.remove(topic)
+                del self._order[topic]
+        self._bits = bits
+        self._live = (1 << len(bits)) - 1
+        self._next_bit = len(bits)
+
+
+def _matching(index: TopicIndex[Value], topic_filter: str) -> Iterator[tuple[str, Value]]:
+    if "+" in topic_filter or "#" in topic_filter:
+        yield from index.match(topic_filter)
+        return
+    value = index.get(topic_filter)
+    if value is not None:
+        yield topic_filter, value
