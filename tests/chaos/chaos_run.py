@@ -17,6 +17,10 @@ from tests.chaos.schedule import Fault, Schedule, Verb
 RECOVERY_S = 30.0  # longest wait for a recovery between two faults; then the schedule goes on and says so
 UNDO_S = 20.0  # longest time for putting one thing right
 
+LEAVES_RUNNING = frozenset(
+    (Verb.STOP, Verb.ISOLATE, Verb.MUTE, Verb.DEAFEN, Verb.PART, Verb.FLAP, Verb.SLOW, Verb.SLOW_SYNC, Verb.SHIFT_CLOCK)
+)
+
 __all__ = ["Cluster", "Marks", "run_schedule"]
 
 
@@ -119,8 +123,9 @@ async def _undo(fault: Fault, cluster: Cluster) -> None:
             await cluster.heal_disk(node)
     elif verb not in (Verb.KILL, Verb.KILL_TWICE):
         cluster.heal_links()
-    # A node with a failed sync has ended itself, and one with a full disk may have: start what is down.
-    if verb in (Verb.KILL, Verb.KILL_TWICE, Verb.FAIL_SYNC, Verb.FILL_DISK, Verb.FLIP_BITS, Verb.WIPE_DISK):
+    # A node with a failed sync has ended itself, and one with a full disk may have: start what is down. A half-open
+    # connection is one whose other end was killed unheard.
+    if verb not in LEAVES_RUNNING:
         await _each(cluster.restart, nodes)
 
 

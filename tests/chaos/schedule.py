@@ -157,6 +157,9 @@ ROWS: Final[dict[str, Draw]] = {
     "F20": lambda r, n: Fault(Verb.FLIP_BITS, _one(r, n, "storage"), _calm(r), r.uniform(0, 3), r.choice((1, 8))),
     "F21": lambda r, n: Fault(Verb.FLIP_BITS, _one(r, n, "router"), _calm(r), r.uniform(0, 3), r.choice((1, 8))),
     "F22": lambda r, n: Fault(Verb.WIPE_DISK, _one(r, n, *KEEPERS), _calm(r), r.uniform(0, 3)),
+    # Rows of one fault and a workload of their own: what is new in them is what the clients do meanwhile.
+    "F34": lambda r, n: Fault(Verb.STOP, _one(r, n, "edge"), _calm(r), r.uniform(0.5, 12)),
+    "F35": lambda r, n: Fault(Verb.KILL, _one(r, n, "edge"), _calm(r), r.uniform(0, 3)),
     "F24": lambda r, n: Fault(
         Verb.SHIFT_CLOCK, _one(r, n, *ALL), _calm(r), r.uniform(3, 10), r.choice((-3600, 3600, -31_536_000, 31_536_000))
     ),

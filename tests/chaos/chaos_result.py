@@ -1,0 +1,131 @@
+"""What one schedule came to, as a line of JSON that is kept, and the tables made of many such lines."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from stratamq.history.checkers.unavailability import gaps_after_faults
+from stratamq.history.history import History
+from stratamq.history.operations import Kind
+from stratamq.history.verdict import Verdict
+from tests.chaos.schedule import Schedule, tier_of
+
+RESULTS = Path(__file__).parents[2] / "bench" / "results" / "chaos.jsonl"
+MEASURED = (Kind.CONNECT, Kind.PUBLISH, Kind.SUBSCRIBE)
+
+__all__ = ["RESULTS", "Result", "Wait", "fault_table", "read_results", "result_of", "wait_table"]
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """The longest wait of any client for one kind of answer after one fault."""
+
+    tier: str
+    fault: str
+    kind: str
+    seconds: float
+
+
+class Result(msgspec.Struct, frozen=True):
+    """One schedule.
+
+    Attributes:
+        shape: Routers/storages/edges.
+        slow: Faults after which not everything served again in time.
+        ended: Processes that ended by themselves without a reason of ours.
+        accepted: QoS 1 and 2 publishes with a success answer.
+    """
+
+    date: str
+    row: str
+    seed: int
+    workload: str
+    shape: str
+    faults: tuple[str, ...]
+    accepted: int
+    checked: dict[str, int]
+    found: dict[str, int]
+    waits: tuple[Wait, ...]
+    slow: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
+    complete: bool = True
+
+    @property
+    def clean(self) -> bool:
+        """Whether no promise was seen broken and no process ended by itself."""
+        return self.complete and not any(self.found.values()) and not self.ended
+
+
+def result_of(
+    schedule: Schedule, shape: str, workload: str, history: History, verdict: Verdict, slow: list[str], ended: list[str]
+) -> Result:
+    """Put together what is kept of one run."""
+    verbs = [str(fault.verb) for fault in schedule.faults]
+    tiers = ["+".join(sorted({tier_of(node) for node in fault.nodes})) for fault in schedule.faults]
+    marks = [mark for mark in history.marks if mark.kind in (Kind.KILL, Kind.FAULT)]
+    places = {mark.time_ns: number for number, mark in enumerate(marks)}
+    waits = [
+        Wait(tiers[number], verbs[number], str(gap.kind), round(gap.length_s, 3))
+        for gap in gaps_after_faults(history)
+        if gap.kind in MEASURED and (number := places[gap.fault.time_ns]) < len(verbs)
+    ]
+    return Result(
+        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
+        row=schedule.row,
+        seed=schedule.seed,
+        workload=workload,
+        shape=shape,
+        faults=tuple(str(fault) for fault in schedule.faults),
+        accepted=sum(op.ok and op.invoke.qos > 0 for op in history.of_kind(Kind.PUBLISH)),
+        checked={name: report.checked for name, report in verdict.reports.items()},
+        found={name: report.found for name, report in verdict.reports.items() if report.found},
+        waits=tuple(waits),
+        slow=tuple(slow),
+        ended=tuple(ended),
+        complete=verdict.complete,
+    )
+
+
+def read_results(path: Path = RESULTS) -> list[Result]:
+    """Return all kept results."""
+    if not path.exists():
+        return []
+    return [msgspec.json.decode(line, type=Result) for line in path.read_bytes().splitlines()]
+
+
+def fault_table(results: Iterable[Result]) -> str:
+    """Return the Markdown table: per row and shape what ran, how often, and what was found."""
+    grouped: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    for result in results:
+        grouped[result.row, result.shape].append(result)
+    lines = [
+        "| row | cluster | schedules | faults | accepted QoS 1, 2 | clean | findings |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (row, shape), runs in sorted(grouped.items()):
+        found: Counter[str] = Counter()
+        for run in runs:
+            found.update(run.found)
+            found.update({"process ended": len(run.ended), "not recovered in time": len(run.slow)})
+        said = ", ".join(f"{name} {count}" for name, count in sorted(found.items()) if count) or "none"
+        faults, accepted = sum(len(run.faults) for run in runs), sum(run.accepted for run in runs)
+        clean = sum(run.clean for run in runs)
+        lines.append(f"| {row} | {shape} | {len(runs)} | {faults} | {accepted} | {clean} of {len(runs)} | {said} |")
+    return "\n".join(lines)
+
+
+def wait_table(results: Iterable[Result]) -> str:
+    """Return the Markdown table: how long clients waited, per tier and fault."""
+    grouped: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for result in results:
+        for wait in result.waits:
+            grouped[wait.tier, wait.fault, wait.kind].append(wait.seconds)
+    lines = ["| tier | fault | waited for | faults | median | worst |", "|---|---|---|---|---|---|"]
+    for (tier, fault, kind), seconds in sorted(grouped.items()):
+        lines.append(f"| {tier} | {fault} | {kind} | {len(seconds)} | {median(seconds):.2f} s | {max(seconds):.2f} s |")
+    return "\n".join(lines)
