@@ -34,7 +34,7 @@ async def record(settings: RecordSettings, sink: ByteSink, faults: Faults | None
 
     Args:
         faults: Runs beside the work, marks in the history what it does, and heals everything before it returns; the
-            quiet phase waits for it.
+            work goes on until then, if that is later than its time.
     """
     writer = HistoryWriter(sink, _header(settings))
     async with trio.open_nursery() as nursery:
@@ -42,10 +42,12 @@ async def record(settings: RecordSettings, sink: ByteSink, faults: Faults | None
         workload = WORKLOADS[settings.workload](run)
         await workload.prepare()
         async with trio.open_nursery() as busy:
-            if faults is not None:
-                busy.start_soon(faults, run)
-            with trio.move_on_after(settings.seconds):
-                await workload.work()
+            busy.start_soon(workload.work)
+            async with trio.open_nursery() as until:
+                until.start_soon(trio.sleep, settings.seconds)
+                if faults is not None:
+                    until.start_soon(faults, run)
+            busy.cancel_scope.cancel()
         run.mark(Kind.QUIET)
         await workload.finish()
         await run.drain(workload.least_quiet_s)
