@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from storage import keys
 from storage.partition import Reads
 from storage.rows import LocalRow, LogRow, MetaRow, SessionRow, unpack
@@ -136,6 +138,16 @@ class PartitionExport:
             yield from self._write_base(meta)
         if self._changes:
             yield from self._write_changes()
+
+    def described(self) -> dict[str, object]:
+        """Return the result as it is told to whoever publishes the manifest."""
+        return {
+            "partition": self.copy.number,
+            "op_index": self.op_index,
+            "full": self.full,
+            "cut": self.cut,
+            "files": [msgspec.to_builtins(entry) for entry in self.files],
+        }
 
     # --- the state
 

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import trio
 
 from conf.errors import ExitCode, UserError
@@ -134,16 +133,7 @@ class ExportDesk:
             "rows": sum(export.rows for export in job.exports),
         }
         if job.done and not job.error:
-            status["exports"] = [
-                {
-                    "partition": export.copy.number,
-                    "op_index": export.op_index,
-                    "full": export.full,
-                    "cut": export.cut,
-                    "files": [msgspec.to_builtins(entry) for entry in export.files],
-                }
-                for export in job.exports
-            ]
+            status["exports"] = [export.described() for export in job.exports]
         return status
 
     def _cancel(self) -> dict[str, object]:

@@ -8,6 +8,7 @@ holds is decided in ``export``. A manifest lists all partitions of the cluster o
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ __all__ = ["export_cluster", "export_store"]
 Progress = Callable[[str], None]
 POLL_S = 0.1
 POLL_MAX_S = 1.0
+SYNCS_MAX = 4  # runs that are synced while the next is written
 
 
 @dataclass(slots=True)
@@ -274,24 +276,15 @@ def export_store(store: Path, output: Path, since: Path | None, now_ms: int, pro
             target = ExportTarget(draft.folder, draft.root, node, now_ms)
             since_index, generations = draft.since(node, False), draft.generations()
             numbers = _partitions(opened)
-            for number in numbers:
-                key = str(number)
-                export = PartitionExport(
-                    StoredCopy(number, opened), target, generations.get(key, 1), since_index.get(key)
+            exports = [
+                PartitionExport(
+                    StoredCopy(number, opened), target, generations.get(str(number), 1), since_index.get(str(number))
                 )
-                for step in export.steps():
-                    if step is not None:
-                        step()
-                draft.take(
-                    node,
-                    {
-                        "partition": number,
-                        "op_index": export.op_index,
-                        "full": export.full,
-                        "cut": export.cut,
-                        "files": [msgspec.to_builtins(entry) for entry in export.files],
-                    },
-                )
+                for number in numbers
+            ]
+            _carry_out(exports)
+            for export in exports:
+                draft.take(node, export.described())
             progress(f"{node}: {sum(entry.rows for entry in draft.files)} rows of {len(numbers)} partitions")
             return draft.publish(identity["cluster_id"], RingEntry(partitions=max(256, *(n + 1 for n in numbers), 0)))
         finally:
@@ -302,6 +295,23 @@ def export_store(store: Path, output: Path, since: Path | None, now_ms: int, pro
         if draft is not None:
             shutil.rmtree(draft.folder, ignore_errors=True)
         raise
+
+
+def _carry_out(exports: list[Any]) -> None:
+    """Go through the steps of all exports; while some runs are synced by threads, others are written."""
+    waiting = list(reversed(exports))
+    active: list[tuple[Any, Future[object]]] = []
+    with ThreadPoolExecutor(SYNCS_MAX, thread_name_prefix="export") as pool:
+        while waiting or active:
+            if waiting and len(active) < SYNCS_MAX:
+                steps = waiting.pop().steps()
+            else:
+                steps, work = active.pop(0)
+                work.result()
+            for step in steps:
+                if step is not None:
+                    active.append((steps, pool.submit(step)))
+                    break
 
 
 def _partitions(store: Any) -> list[int]:
