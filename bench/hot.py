@@ -43,7 +43,7 @@ ROWS = (
     Row("1 -> 1 QoS 0, batches", "-d 2", 40),
     Row("1 -> 1 QoS 0, batches, MQTT 5", "-d 2 -V 5", 25),
     Row("100 pairs QoS 0, one write each", "-P 100 --small-writes -d 2", 1.8),
-    Row("fan-out 1 -> 1000", "-m fanout -S 1000 -d 2 --e2e-window 20", 12),
+    Row("fan-out 1 -> 1000", "-m fanout -S 1000 -n 500", 12),
     Row("fan-in 100 -> 1 through +", "-m fanin -P 100 -d 2 --wildcard plus --e2e-window 20", 4),
     Row("QoS 1, 100 pairs, window 20", "-q 1 -P 100 -w 20 -d 2", 8),
     Row("QoS 2, 100 pairs", "-q 2 -P 100 -w 20 -d 2", 10),

@@ -9,7 +9,7 @@ from edge.hot.parse cimport parse
 from edge.hot.peers cimport flush_batches, flush_peer, pump_outboxes, release_peer, send_frame
 from edge.hot.pushes cimport flush_push_acks
 from edge.hot.state cimport (
-    Conn, HotState, Inbound, Message, Outbound, Outbox, Packet, PARK_HANDLER, PARK_OUTPUT, Peer, Route
+    Conn, HotState, Inbound, Message, Outbound, Outbox, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_RATE, Peer, Route
 )
 
 

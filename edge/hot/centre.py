@@ -47,6 +47,8 @@ NEVER = 1 << 62
 BY_PEER, BY_US, FAILED, SHUTDOWN = 0, 1, 2, 3  # edge.hot.handler.Closed
 LINGER_NS = 2_000_000_000  # how long a closed socket waits for its client to close
 NO_LIMIT = 1 << 40
+PACED_EVERY_NS = 10_000_000
+PACED_BURST_NS = 500_000_000  # half a second's worth is free again: not woken for every message
 
 
 class Hot(HotState):
@@ -72,6 +74,8 @@ class Hot(HotState):
         self.rounds += 1
         if self.high:
             end_lag(self)
+        if self.paced and now_ns - self.paced_at_ns >= PACED_EVERY_NS:
+            self.read_paced()
         if self.ready:
             ready = self.ready
             self.ready = []
@@ -86,11 +90,24 @@ class Hot(HotState):
                         self.forget(conn, BY_PEER)
                 mark_dirty(self, conn)
 
+    def read_paced(self) -> None:
+        """Go on with the clients whose publish rate has recovered."""
+        conn: Conn
+        still: list[Conn] = []
+        self.paced_at_ns = self.now_ns
+        for conn in self.paced:
+            if conn.closed or conn.paid_ns <= self.now_ns + PACED_BURST_NS:
+                unpark(self, conn, PARK_RATE)
+            else:
+                still.append(conn)
+        self.paced = still
+
     def feed(self, conn: Conn, data: bytes) -> None:
         """Take bytes that arrived; while ``conn.parked`` or after a close nothing must be fed."""
         if conn.closed:
             return
-        conn.heard_ns = self.now_ns
+        if conn.version != 0 or conn.is_link:  # before CONNECT the time runs from accept, whatever trickles in
+            conn.heard_ns = self.now_ns
         self.bytes_in += len(data)
         if conn.filter is not None:
             data = self.unwrap(conn, data)

@@ -46,6 +46,8 @@ def fan_out(
         extra_partition: The topic's retained register, -1 for none.
     """
     record: bytes
+    if hot.ledger is not None and message is not None:
+        message.noted = (route, extra_partition, packet.origin_kind, packet.origin_a, packet.origin_b)
     if route.subs:
         deliver_local(hot, publisher, route, packet)
     if not route.remote and extra_partition < 0:

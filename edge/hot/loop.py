@@ -372,7 +372,8 @@ class Loop:
         if conn.is_link or conn.filter is not None:
             hot.feed(conn, bytes(self.view[:count]))
             return
-        conn.heard_ns = hot.now_ns
+        if conn.version != 0:  # before CONNECT the time runs from accept, whatever trickles in
+            conn.heard_ns = hot.now_ns
         hot.bytes_in += count
         if cython.compiled:  # pragma: no cover
             if kept > 0:

@@ -39,12 +39,13 @@ class HotLimits:
     pending_bytes_max: int = 1024 * 1024
     outbound_window_max: int = 64  # min(client's Receive Maximum, this)
     received_max: int = 1_024  # QoS 2 identifiers of one v3 client before PUBREL (v5: its quota bounds them)
-    partitions: int = 256  # P of the cluster
+    partitions: int = 256  # P of the cluster; a Route that names another is a bug and raises
     outbox_bytes_max: int = 64 * 1024 * 1024  # unacknowledged messages towards all partitions; full: publishers wait
     peer_low_bytes: int = 2 * 1024 * 1024  # room of a link below which publishers to it wait
     will_origins_max: int = 4_096  # remembered origins of forwarded wills
     accepts_per_round: int = 64
     handshakes_per_round: int = 4
+    publish_rate_max: float = 0.0  # messages per second of one client; beyond it is not read; 0: no limit
     pacing_ns: int = 250_000  # ceiling of the gap between rounds; 0: off
 
 

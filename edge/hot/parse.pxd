@@ -5,7 +5,7 @@ from edge.hot.encode cimport walk_properties
 from edge.hot.fanout cimport fan_out_run
 from edge.hot.inbound cimport fail, find_route, has_no_room, single
 from edge.hot.output cimport mark_dirty, output_of, pending_output
-from edge.hot.state cimport Conn, HotState, Packet, PARK_HANDLER, PARK_OUTPUT, Route
+from edge.hot.state cimport Conn, HotState, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_RATE, Route
 
 
 cdef Py_ssize_t parse(HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
@@ -14,6 +14,7 @@ cdef bint may_read(HotState hot, Conn conn) except -1
 
 # private
 cdef object _cut(HotState hot, Conn conn)
+cdef object _count_rate(HotState hot, Conn conn, long long count)
 cdef bint _wrong_flags(int first)
 cdef Py_ssize_t _long_length(unsigned char* data, Py_ssize_t at, Py_ssize_t end, bint five)
 cdef Py_ssize_t _end_run(

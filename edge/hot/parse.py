@@ -19,7 +19,7 @@ if not cython.compiled:
     from edge.hot.fanout import fan_out_run
     from edge.hot.inbound import fail, find_route, has_no_room, single
     from edge.hot.output import mark_dirty, output_of, pending_output
-    from edge.hot.state import PARK_HANDLER, PARK_OUTPUT
+    from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_RATE
 
 __all__: list[str] = []
 
@@ -54,6 +54,7 @@ def parse(
     route: Route | None = None
     run_route: Route | None = None
     packet: Packet = hot.packet
+    published: cython.longlong = hot.publish_in_qos0 + hot.publish_in_qos1 + hot.publish_in_qos2
     conn.parsing = True
     conn.needed = 0
     while at < end and conn.parked == 0 and not conn.closed:
@@ -164,7 +165,18 @@ def parse(
             break
     _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
     conn.parsing = False
+    if hot.publish_gap_ns > 0:
+        _count_rate(hot, conn, hot.publish_in_qos0 + hot.publish_in_qos1 + hot.publish_in_qos2 - published)
     return at
+
+
+def _count_rate(hot: HotState, conn: Conn, count: cython.longlong) -> None:
+    """Let the client's messages use up its rate; a second's worth may come at once, the rest waits unread."""
+    conn.paid_ns = max(conn.paid_ns, hot.now_ns) + count * hot.publish_gap_ns
+    if conn.paid_ns > hot.now_ns + 1_000_000_000 and not conn.parked & PARK_RATE and not conn.closed:
+        conn.parked |= PARK_RATE
+        hot.paced.append(conn)
+        mark_dirty(hot, conn)
 
 
 def _cut(hot: HotState, conn: Conn) -> None:

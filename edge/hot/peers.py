@@ -167,7 +167,7 @@ def find_targets(hot: HotState, route: Route) -> None:
     by_peer: dict[Peer, list[int]] = {}
     partition: cython.int
     for partition in route.partitions:
-        peer = hot.primaries[partition]
+        peer = _primary_of(hot, partition)
         if peer is not None:
             by_peer.setdefault(peer, []).append(partition)
     route.targets = [(peer, tuple(partitions)) for peer, partitions in by_peer.items()]
@@ -288,7 +288,7 @@ def send_to_partition(
     hot: HotState, partition: cython.int, record: bytes, message: Message | None, share: bytes
 ) -> None:
     """Send to one partition: its register, a shared pick, or one whose outbox is held."""
-    peer: Peer | None = hot.primaries[partition]
+    peer: Peer | None = _primary_of(hot, partition)
     if message is None:
         if peer is None:
             hot.dropped_no_primary += 1
@@ -305,6 +305,12 @@ def send_to_partition(
         return
     message.sent = True
     append_record(hot, peer, record, 0, (partition,), share)
+
+
+def _primary_of(hot: HotState, partition: cython.int) -> Peer | None:
+    if partition < 0 or partition >= len(hot.primaries):  # compiled, list indices are not checked
+        raise ValueError(f"partition {partition} of {len(hot.primaries)}")
+    return hot.primaries[partition]
 
 
 def _outbox(hot: HotState, partition: cython.int) -> Outbox:

@@ -8,6 +8,7 @@ cdef enum:
     PARK_PEER = 4
     PARK_QUOTA = 8
     PARK_OUTPUT = 16
+    PARK_RATE = 32
     UNREGISTERED = 0x40000000
 
 
@@ -61,6 +62,7 @@ cdef class Conn:
     # life
     cdef long long heard_ns
     cdef long long silence_ns
+    cdef long long paid_ns
     cdef long long close_at_ns
     cdef int why
     cdef readonly Peer peer
@@ -148,6 +150,7 @@ cdef class Message:
     cdef readonly Remote pick
     cdef Message parent
     cdef readonly Group group
+    cdef readonly object noted
 
 
 cdef class Outbox:
@@ -261,6 +264,9 @@ cdef class HotState:
     cdef int window_max
     cdef int permissions_max
     cdef int received_max
+    cdef long long publish_gap_ns
+    cdef list paced
+    cdef long long paced_at_ns
     # counters
     cdef unsigned long long bytes_in
     cdef unsigned long long bytes_out

@@ -29,6 +29,7 @@ if not cython.compiled:  # compiled, these are C constants: state.pxd
     PARK_SLOW = 2  # subscribers are above the output bound
     PARK_PEER = 4  # a link or the outboxes have no room
     PARK_QUOTA = 8  # a v3 client has too many messages unanswered
+    PARK_RATE = 32  # it published more than publish_rate_max allows
     PARK_OUTPUT = 16  # it does not read what it asked for
     UNREGISTERED = 0x40000000  # Conn.armed before the loop has seen it
 
@@ -91,6 +92,7 @@ class Conn:
         self.aliases_told_max = 0
         self.heard_ns = 0
         self.silence_ns = 0  # how long it may be silent, 0 for ever
+        self.paid_ns = 0  # until when its messages have used up its publish rate
         self.close_at_ns = 0
         self.why = 0
         self.peer: Peer | None = None  # of a link; of a durable session its home
@@ -265,6 +267,7 @@ class Message:
         self.pick: Remote | None = None  # of a shared group's copy: where it went
         self.parent: Message | None = None  # the message that it is a copy of
         self.group: Group | None = None
+        self.noted: object = None  # for the ledger: route, partition of the register, origin
 
 
 class Outbox:
@@ -390,6 +393,9 @@ class HotState:
         self.window_max = limits.outbound_window_max
         self.permissions_max = limits.permissions_max
         self.received_max = limits.received_max
+        self.publish_gap_ns = int(1e9 / limits.publish_rate_max) if limits.publish_rate_max else 0
+        self.paced: list[Conn] = []  # parked with PARK_RATE
+        self.paced_at_ns = 0  # when they were last looked at
         self.bytes_in = 0
         self.bytes_out = 0
         self.packets_in = 0

@@ -24,7 +24,7 @@ NAMES: tuple[str, ...] = (
     "pushes",
     "fanout",
 )
-NAMES += ("forwarded", "inbound", "parse", "centre", "handler", "loop")
+NAMES += ("forwarded", "inbound", "parse", "centre", "handler", "pacing", "loop")
 _LOADED: dict[str, SimpleNamespace] = {}
 
 

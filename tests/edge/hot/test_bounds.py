@@ -206,3 +206,25 @@ def test_closing_while_fenced_says_nothing_that_was_held(hot: Any) -> None:
     assert broker.raw(pub) == b""
     broker.hot.close(pub, b"\xe0\x01\x88")
     assert broker.raw(pub) == b"\xe0\x01\x88"
+
+
+def test_silence_is_not_counted_while_we_do_not_listen(hot: Any) -> None:
+    broker = Broker(hot, **LIMITS)
+    broker.subscriber(b"t")
+    pub = broker.attach()
+    broker.send(pub, b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x0a\x00\x01c" + PACKET * 40)
+    assert pub.parked
+    for _ in range(20):
+        broker.now_ns += 2_000_000_000
+        broker.hot.sweep(broker.now_ns)
+    assert broker.handler.errors == []
+
+
+def test_another_route_for_a_topic_holds_from_the_next_packet_on(hot: Any) -> None:
+    broker = Broker(hot)
+    first, second, pub = broker.subscriber(b"t"), broker.client(), broker.client()
+    broker.send(pub, publish(b"t", b"1"))
+    broker.hot.install_route(b"t", hot.state.Route(b"t", (hot.state.Sub(second, 0),)))
+    broker.send(pub, publish(b"t", b"2"))
+    assert broker.take(first) == [publish(b"t", b"1")]
+    assert broker.take(second) == [publish(b"t", b"2")]

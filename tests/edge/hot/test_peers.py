@@ -329,3 +329,12 @@ def test_publish_of_the_core_reports_when_done(hot: Any) -> None:
     assert done == []
     store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(1, 5, 0))
     assert done == [0]
+
+
+@pytest.mark.parametrize("partition", [-1, 256, 1 << 20])
+def test_partition_outside_the_cluster_is_an_error_not_a_wild_pointer(hot: Any, partition: int) -> None:
+    broker = Broker(hot)
+    pub = broker.client()
+    broker.route_to(partitions=(partition,))
+    with pytest.raises(ValueError, match="partition"):
+        broker.send(pub, publish(b"t", b"", 1, 1))
