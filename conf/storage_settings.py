@@ -91,5 +91,6 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
         default=5.0, ge=0.0, le=90.0, description="the same in per cent of the file system"
     )
     ledger: str = Field(
-        default="", description="file for the acknowledgement ledger that the audit job reads; empty: off"
+        default="",
+        description="folder of acknowledgement ledgers for the audit job, one folder per node in it; empty: off",
     )

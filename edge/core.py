@@ -16,6 +16,7 @@ from edge.ephemeral_sessions import EphemeralSubscriptions, identifier_propertie
 from edge.hot.centre import Hot
 from edge.hot.options import HotLimits
 from edge.hot.state import Conn, Group, Inbound, Message, Peer, Remote, Route, Sub
+from edge.ledger import EdgeLedger
 from edge.map_follower import MapFollower
 from edge.partition_requests import PartitionRequests
 from edge.peer_table import PeerTable
@@ -108,6 +109,7 @@ class EdgeCore:
         self.publishing = PublishDesk(self)
         self.retained = RetainedReads(self)
         self.sys = SysTopics(version, identity.node)
+        self.ledger: EdgeLedger | None = None
         self._clients: dict[int, Client] = {}
         self._polled: dict[int, int] = {}  # partition -> highest partition_epoch of a claims poll
         self._fenced: list[Conn] = []
@@ -125,6 +127,10 @@ class EdgeCore:
     def map(self) -> ClusterMap:
         """The map as this node has it."""
         return self.lease.map
+
+    def keep_ledger(self, ledger: EdgeLedger) -> None:
+        """Record from here on what is acknowledged."""
+        self.ledger = self.hot.ledger = ledger
 
     def has_lease(self) -> bool:
         """True while this edge may decide."""
@@ -448,8 +454,12 @@ class EdgeCore:
         self.lease.beat(now)
         self._lease_state(now)
         self.cache.flush(now)
+        if self.ledger is not None:
+            self.ledger.flush()  # before the acknowledgements that it records
         if now < self._next_tick:
             return
+        if self.ledger is not None:
+            self.ledger.set_clock()
         self._next_tick = now + TICK_S
         self.follower.report()
         self.requests.tick(now)

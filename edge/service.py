@@ -6,8 +6,10 @@ import random
 import secrets
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -21,11 +23,13 @@ from edge.hot.host import host, trio_epoll_fd
 from edge.hot.loop import Loop, connections_allowed
 from edge.hot.options import ConnOptions, HotLimits, StreamFilter
 from edge.hot.state import CLIENT, LINK, Conn
+from edge.ledger import EdgeLedger
 from edge.listener_filters import listener_filter
 from edge.scram import Scram, load_users
 from edge.settings import EdgeLimits, ListenerPolicy
 from wire.connection import split_address
 from wire.hello import TIER_EDGE
+from wire.ledger import FileLedger
 from wire.process import NodeProcess, boot_time, run_process
 from wire.tls import client_listener_context, peer_identity
 
@@ -131,6 +135,8 @@ class EdgeService:
                 methods=_methods(settings),
             )
             self.core.accept = self._accept
+            if settings.ledger is not None:
+                self._open_ledger(settings.ledger)
             self._register_metrics()
             trio_fd = trio_epoll_fd()
             loop = Loop(self.core.hot, trio_fd)
@@ -143,6 +149,18 @@ class EdgeService:
                     nursery.cancel_scope.cancel()
             finally:
                 loop.close()
+                if self.core.ledger is not None:
+                    self.core.ledger.close(time.time_ns() // 1_000_000)
+
+    def _open_ledger(self, folder: Path) -> None:
+        node, now_ns = self._config.node.id, time.time_ns()
+        try:
+            sink = FileLedger(
+                folder / node, node, self._process.folder.incarnation, TIER_EDGE, now_ns // 1_000_000, loud=logger.error
+            )
+        except OSError as error:
+            raise UserError(f"edge.ledger {folder}: {error.strerror or error}") from None
+        self.core.keep_ledger(EdgeLedger(sink, node, lambda: time.time_ns() - int(boot_time() * NS)))
 
     async def _beat(self, loop: Loop, addresses: dict[str, str]) -> None:
         """Let trio turn at the core's deadlines: every turn of trio is a round of the loop."""
@@ -346,5 +364,6 @@ def hot_limits(settings: EdgeSettings) -> HotLimits:
         pending_bytes_max=settings.pending_bytes_max,
         outbound_window_max=settings.outbound_window_max,
         outbox_bytes_max=settings.outbox_bytes_max,
+        publish_rate_max=settings.publish_rate_max,
         pacing_ns=settings.pacing_us_max * 1000,
     )

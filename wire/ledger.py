@@ -25,7 +25,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["LEDGER_SUFFIXES", "FileLedger", "LedgerFull", "LedgerRecord", "LedgerSink", "topic_hash"]
+__all__ = ["LEDGER_SUFFIXES", "FileLedger", "LedgerFull", "LedgerRecord", "LedgerSink", "origin_text", "topic_hash"]
 
 LEDGER_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.open")
 _BUFFER_BYTES = 64 * 1024  # handed to the file system at the latest when this much has gathered
@@ -51,7 +51,13 @@ class LedgerRecord(msgspec.Struct, omit_defaults=True):
     s: int = 0  # session_id
     n: int = 0  # session_seq
     op: int = 0  # op_index
+    pe: int = 0  # partition_epoch: what stands behind the op_index at which a later one began was never committed
     r: str = ""  # reason; of started: the tier
+
+
+def origin_text(kind: int, origin_a: int, origin_b: int, edge: str) -> str:
+    """Return a message's origin; numbers that an edge gave (kind 0) are unique only with its name."""
+    return f"{kind}:{origin_a:x}:{origin_b:x}" if kind else f"0:{origin_a:x}:{origin_b:x}@{edge}"
 
 
 @lru_cache(maxsize=65_536)
@@ -80,6 +86,16 @@ class LedgerSink:
         if self.enabled:
             self.record(LedgerRecord("acked", now_ms, origin, qos, topic_hash(topic), ps=partitions))
 
+    def acked_hash(self, now_ms: int, origin: str, qos: int, hashed: int, partitions: Sequence[int]) -> None:
+        """``acked``, for who knows the topic's hash."""
+        if self.enabled:
+            self.record(LedgerRecord("acked", now_ms, origin, qos, hashed, ps=partitions))
+
+    def began(self, now_ms: int, partition: int, partition_epoch: int, op_index: int) -> None:
+        """A primary begins an epoch: operations of lower epochs behind this op_index were never committed."""
+        if self.enabled:
+            self.record(LedgerRecord("began", now_ms, p=partition, op=op_index, pe=partition_epoch))
+
     def queued(
         self,
         now_ms: int,
@@ -88,10 +104,13 @@ class LedgerSink:
         partition: int,
         op_index: int,
         sessions: Sequence[tuple[int, int]],
+        partition_epoch: int = 0,
     ) -> None:
-        """A replica applied a message: these durable sessions matched, under these session_seq; possibly none."""
+        """A message is in an operation: these durable sessions matched, under these session_seq; possibly none."""
         if self.enabled:
-            self.record(LedgerRecord("queued", now_ms, origin, qos, p=partition, d=sessions, op=op_index))
+            record = LedgerRecord("queued", now_ms, origin, qos, p=partition, d=sessions, op=op_index)
+            record.pe = partition_epoch
+            self.record(record)
 
     def finished(
         self,
