@@ -220,7 +220,13 @@ def _plain_pairs(block: bytes, offset: int, properties: Properties, user_bytes: 
     """
     pairs: list[object] = properties.setdefault(_USER_PROPERTY, [])  # type: ignore[assignment]
     end = len(block)
+    last, pair = b"\0", ("", "")  # whoever sends thousands repeats itself; \0 is no identifier
     while offset + 5 <= end and block[offset] == _USER_PROPERTY:
+        if block.startswith(last, offset):
+            pairs.append(pair)
+            user_bytes += len(last) - 1
+            offset += len(last)
+            continue
         middle = offset + 3 + (block[offset + 1] << 8 | block[offset + 2])
         if middle + 2 > end:
             break
@@ -233,7 +239,8 @@ def _plain_pairs(block: bytes, offset: int, properties: Properties, user_bytes: 
             break
         if not (name.isprintable() and text.isprintable()):
             break
-        pairs.append((name, text))
+        last, pair = block[offset:stop], (name, text)
+        pairs.append(pair)
         user_bytes += stop - offset - 1
         offset = stop
     return offset, user_bytes

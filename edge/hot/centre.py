@@ -36,7 +36,7 @@ if not cython.compiled:
     from edge.hot.parse import parse
     from edge.hot.peers import flush_batches, flush_peer, pump_outboxes, release_peer
     from edge.hot.pushes import flush_push_acks
-    from edge.hot.state import PARK_HANDLER
+    from edge.hot.state import PARK_HANDLER, PARK_RATE
 
 if TYPE_CHECKING:
     from edge.hot.handler import Handler
