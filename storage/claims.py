@@ -79,6 +79,7 @@ class ClaimTable:
         self._holders: dict[str, Holder] = {}
         self._openings: dict[str, deque[Opening]] = {}
         self._kicks: dict[tuple[str, int], Holder] = {}  # (client ID, owner_epoch) not yet confirmed gone
+        self._reported: set[tuple[str, int]] = set()  # client ID, owner_epoch: CloseSession waits
         self._wills: dict[str, WillRow] = {}  # not firing
         self._firing: dict[int, tuple[bytes, WillRow, str]] = {}  # by op_index: key, row, edge it was handed to
 
@@ -112,6 +113,8 @@ class ClaimTable:
             holder = self._holders[client_id]
             if holder.edge != edge or holder.incarnation != incarnation:
                 continue
+            if (client_id, holder.owner_epoch) in self._reported:
+                continue  # how it ended is said by the report that waits
             claim = held.get(client_id)
             if claim is None or claim.owner_epoch < holder.owner_epoch:
                 self._end(client_id, holder, clean=False)
@@ -264,6 +267,13 @@ class ClaimTable:
 
     # --- close
 
+    def will_close(self, request: CloseSession) -> None:
+        """The report of a connection's end waits for this partition to serve: an edge's claims must not decide first.
+
+        An edge that let its client go with DISCONNECT 0x00 claims nothing any more; its will must stay silent.
+        """
+        self._reported.add((request.client_id, request.owner_epoch))
+
     def close(self, request: CloseSession, edge: str) -> None:
         """A connection ended; a lower owner_epoch than the current one changes nothing."""
         holder = self._holders.get(request.client_id)
@@ -297,8 +307,10 @@ class ClaimTable:
         """End what the rows say is open on edges that are gone (after the claims poll)."""
         for client_id in sorted(self._holders):
             holder = self._holders[client_id]
-            if not is_alive(holder.edge, holder.incarnation):
+            waits = (client_id, holder.owner_epoch) in self._reported
+            if not waits and not is_alive(holder.edge, holder.incarnation):
                 self._end(client_id, holder, clean=False)
+        self._reported.clear()
 
     def _end(self, client_id: str, holder: Holder, *, clean: bool) -> None:
         partition = self._partition
@@ -340,6 +352,8 @@ class ClaimTable:
         if will is not None and will.deadline != NEVER:
             self._fire(will)
         self._delivery.save_acks(session)
+        if partition.ledger is not None:
+            partition.ledger.ended(session.number)
         self._delivery.drop_queue(session)
         self._subscriptions.drop_session(session)
         self._delivery.forget_session(session)

@@ -5,13 +5,14 @@ Sans-IO. ``handle(now, events)`` takes all events of one round of the shell's lo
 in the modules that ``HostedPartition`` joins; this one routes, follows the map and gates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from mqtt.reasons import ReasonCode
 from storage.early_requests import EarlyRequests
 from storage.hosted_partition import HostedPartition
+from storage.ledger import PartitionLedger
 from storage.partition import Output, Overlay, Reads
 from storage.placements import Placements
 from storage.settings import PartitionSettings
@@ -123,6 +124,7 @@ class StorageCore:
         now: float,
         whole: bool = True,
         ended_incarnation: int = 0,
+        ledger: Callable[[int], PartitionLedger | None] = lambda _: None,
     ) -> None:
         self.node = entry.node
         self.settings = settings
@@ -143,7 +145,7 @@ class StorageCore:
         self._timer_deadline = float("inf")
         self._moved: list[int] = []  # partitions that came here, or to another epoch, in this round
         self._answers: list[tuple[int, str, bytes]] = []  # commit, node, REPLICATE_ACK
-        self.placements = Placements(entry.node, settings, store, self._overlay, lambda: self.map)
+        self.placements = Placements(entry.node, settings, store, self._overlay, lambda: self.map, ledger)
         self._active: dict[int, HostedPartition] = {}  # touched in this round
         self._sends: list[Output] = []
         self._shards: list[ShardEntry] = []
@@ -467,7 +469,9 @@ class StorageCore:
             moved = Moved(request.request, "partition", request.partition, epoch, self.map.epoch)
             self._sends.append((peer.node, FrameKind.CONTROL, encode_control(moved)))
             return
-        hosted.when_serving(partial(self._carry_out, hosted, request, peer))
+        waits = not hosted.serving and isinstance(request, CloseSession)
+        if hosted.when_serving(partial(self._carry_out, hosted, request, peer)) and waits:
+            hosted.claims.will_close(request)  # type: ignore[arg-type]
 
     def _carry_out(self, hosted: HostedPartition, request: PartitionRequest, peer: PeerKey) -> None:
         edge = peer.node
