@@ -213,14 +213,14 @@ class RouteCache:
 
     def tick(self, now: float) -> None:
         """Ask again what was not answered."""
-        for number in [number for number, question in self._questions.items() if question.retry_at <= now]:
-            question = self._questions.pop(number)
+        for number, question in self._questions.items():
+            if question.retry_at > now:
+                continue
             placement = self._map().shards[question.shard]
-            if placement.owner:
-                self._send(question.shard, question.topics, kept=question.kept, now=now)
-            else:
-                self._questions[number] = question
-                question.retry_at = now + RETRY_S
+            # Under its number, so that either answer will do: a registration is complete when *an* answer was taken.
+            request = Resolve(number, question.shard, placement.epoch, question.topics, question.kept)
+            sent = bool(placement.owner) and self._tell(placement.owner, request)
+            question.retry_at = now + (RETRY_S * 4 if sent else RETRY_S)
 
     def waiters(self) -> int:
         """Return how many publishers wait for an answer."""

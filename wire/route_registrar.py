@@ -13,7 +13,7 @@ from wire.messages import AddRoutes, Control, RemoveRoutes, RouteEntry, RoutesAd
 
 __all__ = ["RouteRegistrar"]
 
-REPEAT_S = 2.0  # an unanswered AddRoutes is sent again this often
+REPEAT_S = 0.5  # an unanswered AddRoutes is sent again this often, under its number: either answer will do
 REPORT_ROUTES_MAX = 5_000  # filters in one piece of a report
 
 
@@ -75,6 +75,8 @@ class RouteRegistrar:
                 self._standing.discard(name)
                 self._pending.pop(name, None)
                 gone.append(name)
+        for _, asked, _ in self._asked.values() if gone else ():
+            asked[:] = [name for name in asked if name in self._holders]  # the answer says nothing of a later holder
         for shard, left in sorted(self._by_shard(gone).items()):
             placement = self._map().shards[shard]
             self._version += 1
@@ -106,16 +108,18 @@ class RouteRegistrar:
             self._ask(shard, some, now)
 
     def _ask(self, shard: int, names: list[str], now: float) -> None:
-        placement = self._map().shards[shard]
-        self._version += 1
         self._request += 1
         self._asked[self._request] = (shard, names, now + REPEAT_S)
+        self._send(self._request)
+
+    def _send(self, request: int) -> None:
+        shard, names, _ = self._asked[request]
+        placement = self._map().shards[shard]
+        self._version += 1
         entries = [self._entry(name) for name in names]
         self._tell(
             placement.owner,
-            AddRoutes(
-                self._request, shard, placement.epoch, self._partition, self._sender_epoch, self._version, entries
-            ),
+            AddRoutes(request, shard, placement.epoch, self._partition, self._sender_epoch, self._version, entries),
         )
 
     def _ask_again(self, request: int, now: float) -> None:
@@ -126,8 +130,10 @@ class RouteRegistrar:
 
     def tick(self, now: float) -> None:
         """Ask again what was not answered."""
-        for request in [request for request, (_, _, when) in self._asked.items() if when <= now]:
-            self._ask_again(request, now)
+        for request, (shard, names, when) in self._asked.items():
+            if when <= now:
+                self._asked[request] = (shard, names, now + REPEAT_S)
+                self._send(request)
 
     def placement_changed(self, shards: set[int], now: float) -> None:
         """These shards have another owner or epoch: ask it for what is pending."""
