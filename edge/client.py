@@ -39,6 +39,7 @@ class Client:
         "conn",
         "connect",
         "expiry_s",
+        "holds",
         "identity",
         "number",
         "opened_at",
@@ -77,4 +78,5 @@ class Client:
         self.session = 0  # 0: ephemeral
         self.expiry_s = 0
         self.clean = False  # DISCONNECT 0x00 was read
+        self.holds: dict[str, Conn] = {}  # filter: where its live copies wait for the retained ones
         self.subscriptions: dict[str, Subscription] = {}  # ephemeral sessions only; durable ones' stand in storage

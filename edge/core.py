@@ -13,6 +13,7 @@ from edge.authentication import AuthenticationDesk, Method
 from edge.client import Client, Phase
 from edge.connect import ConnectDesk
 from edge.ephemeral_sessions import EphemeralSubscriptions, identifier_properties
+from edge.held_live import HeldLive
 from edge.hot.centre import Hot
 from edge.hot.options import HotLimits
 from edge.hot.state import Conn, Group, Inbound, Message, Peer, Remote, Route, Sub
@@ -102,11 +103,12 @@ class EdgeCore:
         self.registrar = RouteRegistrar(
             -1, identity.incarnation, self._tell_owner, lambda: self.lease.map, self.subscribing.standing
         )
-        self.ephemeral = EphemeralSubscriptions(self._local_changed)
+        self.ephemeral = EphemeralSubscriptions(self.local_changed)
         self.connecting = ConnectDesk(self, new_client_id)
         self.authentication = AuthenticationDesk(self, methods)
         self.identify = identify
         self.publishing = PublishDesk(self)
+        self.held = HeldLive(self)
         self.retained = RetainedReads(self)
         self.sys = SysTopics(version, identity.node)
         self.ledger: EdgeLedger | None = None
@@ -381,7 +383,8 @@ class EdgeCore:
         self.hot.install_route(name, route)
         return route
 
-    def _local_changed(self, topic_filter: str) -> None:
+    def local_changed(self, topic_filter: str) -> None:
+        """Subscribers of a filter at this edge changed."""
         self.cache.rebuild(topic_filter)
         self.hot.drop_local_routes()
 
@@ -466,6 +469,7 @@ class EdgeCore:
         self.registrar.tick(now)
         self.cache.tick(now)
         self.retained.tick(now)
+        self.held.tick(now)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
             self.peers.keep_alive()

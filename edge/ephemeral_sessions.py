@@ -83,11 +83,18 @@ class EphemeralSubscriptions:
 
 def merged_subscriber(client: Client, subscriptions: list[Subscription]) -> Sub:
     """Return one subscriber for all matching subscriptions of a connection."""
+    conn = client.conn
+    if client.holds:
+        # Held only while no other subscription wants it now; one copy per message, all identifiers.
+        held = {
+            subscription.topic_filter: client.holds.get(subscription.topic_filter) for subscription in subscriptions
+        }
+        conn = client.conn if None in held.values() else (held[subscriptions[0].topic_filter] or client.conn)
     if len(subscriptions) == 1:
         one = subscriptions[0]
-        return Sub(client.conn, one.qos, one.no_local, one.retain_as_published, identifier_properties(subscriptions))
+        return Sub(conn, one.qos, one.no_local, one.retain_as_published, identifier_properties(subscriptions))
     return Sub(
-        client.conn,
+        conn,
         max(subscription.qos for subscription in subscriptions),
         all(subscription.no_local for subscription in subscriptions),
         any(subscription.retain_as_published for subscription in subscriptions),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from edge.client import Client
 from edge.ephemeral_sessions import identifier_properties
+from edge.held_live import Hold
 from edge.hot.state import Inbound
 from edge.partition_requests import RequestsFull
 from mqtt.topics import has_wildcard
@@ -48,11 +49,12 @@ class _Read:
 class _Subscribe:
     """One SUBSCRIBE's reads."""
 
-    __slots__ = ("client", "durable", "open")
+    __slots__ = ("client", "durable", "hold", "open")
 
-    def __init__(self, client: Client, durable: bool) -> None:
+    def __init__(self, client: Client, durable: bool, hold: Hold | None) -> None:
         self.client = client
         self.durable = durable
+        self.hold = hold
         self.open = 0
 
 
@@ -63,16 +65,26 @@ class RetainedReads:
         self._edge = edge
         self._reads: dict[int, _Read] = {}  # by request of ReadRetainedAll
 
-    def read_for_connection(self, client: Client, granted: list[Subscription], existed: list[bool]) -> None:
-        """An ephemeral session subscribed."""
-        self._start(client, granted, existed, durable=False)
+    def read_for_connection(
+        self, client: Client, granted: list[Subscription], existed: list[bool], hold: Hold | None
+    ) -> None:
+        """An ephemeral session subscribed; what is held for it is delivered after the last copy."""
+        self._start(client, granted, existed, durable=False, hold=hold)
 
     def read_for_session(self, client: Client, granted: list[Subscription], existed: list[bool]) -> None:
         """A durable session subscribed; its partition holds live messages until the last copy is delivered."""
         self._start(client, granted, existed, durable=True)
 
-    def _start(self, client: Client, granted: list[Subscription], existed: list[bool], *, durable: bool) -> None:
-        whole = _Subscribe(client, durable)
+    def _start(
+        self,
+        client: Client,
+        granted: list[Subscription],
+        existed: list[bool],
+        *,
+        durable: bool,
+        hold: Hold | None = None,
+    ) -> None:
+        whole = _Subscribe(client, durable, hold)
         wanted = []
         for subscription, before in zip(granted, existed, strict=True):
             if subscription.topic_filter.startswith("$share/"):
@@ -81,6 +93,8 @@ class RetainedReads:
                 continue  # [MQTT-3.3.1-10] [MQTT-3.3.1-11]
             wanted.append(subscription)
         whole.open = len(wanted)
+        if hold is not None and not wanted:
+            self._edge.held.end(hold)
         for subscription in wanted:
             if subscription.topic_filter.startswith("$SYS"):
                 self._edge.deliver_sys(client, subscription)
@@ -174,6 +188,8 @@ class RetainedReads:
 
     def _ended(self, whole: _Subscribe) -> None:
         whole.open -= 1
+        if whole.open == 0 and whole.hold is not None:
+            self._edge.held.end(whole.hold)
         if whole.open == 0 and whole.durable:
             self._send(whole.client, [], done=True)
 
@@ -190,7 +206,10 @@ class RetainedReads:
         client, subscription = read.whole.client, read.subscription
         identifiers = identifier_properties([subscription])
         if not read.whole.durable:
+            hold = read.whole.hold
             for message in messages:
+                if hold is not None and self._edge.held.is_held(hold, message):
+                    continue  # the live one follows
                 publish = Inbound(
                     message.topic.encode(),
                     message.payload,

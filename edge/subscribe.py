@@ -7,6 +7,7 @@ are committed at its partition, which adds their routes. Source: MQTT 5.0 sectio
 from typing import TYPE_CHECKING
 
 from edge.client import Client
+from edge.held_live import Hold
 from edge.partition_requests import RequestsFull
 from mqtt.codec import Limits, decode_packet, encode_packet
 from mqtt.errors import RemoteProtocolError
@@ -41,7 +42,7 @@ class SubscribeDesk:
             user_properties_bytes_max=edge.limits.user_property_bytes_max,
             from_client=True,
         )
-        self._waiting: list[tuple[Client, Subscribe, list[int], list[bool], set[str]]] = []
+        self._waiting: list[tuple[Client, Subscribe, list[int], list[bool], Hold | None, set[str]]] = []
 
     # --- SUBSCRIBE
 
@@ -125,6 +126,7 @@ class SubscribeDesk:
         edge = self._edge
         existed = [subscription.topic_filter in client.subscriptions for subscription in granted]
         fresh = []
+        hold = edge.held.begin(client, granted, existed)
         for subscription, before in zip(granted, existed, strict=True):
             client.subscriptions[subscription.topic_filter] = subscription
             edge.ephemeral.add(client, subscription)
@@ -135,26 +137,28 @@ class SubscribeDesk:
             subscription.topic_filter for subscription in granted if not subscription.topic_filter.startswith("$SYS")
         }
         missing |= {name for name in names if not edge.registrar.stands(name)}
-        waiting = (client, packet, codes, existed, missing)
+        waiting = (client, packet, codes, existed, hold, missing)
         if missing:
             self._waiting.append(waiting)
         else:
-            self._finish(client, packet, codes, existed)
+            self._finish(client, packet, codes, existed, hold)
 
     def standing(self, names: list[str]) -> None:
         """These filters' routes stand everywhere now."""
         waiting, self._waiting = self._waiting, []
         for item in waiting:
-            client, packet, codes, existed, missing = item
+            client, packet, codes, existed, hold, missing = item
             if client.conn.closed:
                 continue
             missing.difference_update(names)
             if missing:
                 self._waiting.append(item)
             else:
-                self._finish(client, packet, codes, existed)
+                self._finish(client, packet, codes, existed, hold)
 
-    def _finish(self, client: Client, packet: Subscribe, codes: list[int], existed: list[bool]) -> None:
+    def _finish(
+        self, client: Client, packet: Subscribe, codes: list[int], existed: list[bool], hold: Hold | None
+    ) -> None:
         self._suback(client, packet, codes)
         granted = [
             subscription
@@ -162,8 +166,11 @@ class SubscribeDesk:
             if code < 0x80 and (subscription := client.subscriptions.get(wanted.topic_filter)) is not None
         ]
         self._edge.hot.resume(client.conn)
-        if len(granted) == len(existed):
-            self._edge.retained.read_for_connection(client, granted, existed)
+        if len(granted) != len(existed):
+            if hold is not None:
+                self._edge.held.end(hold)
+        else:
+            self._edge.retained.read_for_connection(client, granted, existed, hold)
 
     # --- UNSUBSCRIBE
 
