@@ -187,7 +187,7 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
     )
     ledger: Path | None = Field(
         default=None,
-        description="folder of acknowledgement ledgers, one folder per node, for the audit job; none: off, costs throughput",
+        description="folder of acknowledgement ledgers, one folder per node, for audits; none: off, costs throughput",
     )
 
     @field_validator("listeners", mode="before")

@@ -41,6 +41,7 @@ LEDGER_SCHEMA = T.StructType(
         T.StructField("s", _LONG),
         T.StructField("n", _LONG),
         T.StructField("op", _LONG),
+        T.StructField("pe", _INT),
         T.StructField("r", _TEXT),
         T.StructField("broken", _TEXT),  # a line that is no record
     ]
@@ -74,7 +75,25 @@ def read_ledgers(spark: SparkSession, uris: Sequence[str]) -> DataFrame:
     """Return the records of ledger files, with the folder (one per node) they came from."""
     records = spark.read.schema(LEDGER_SCHEMA).option("columnNameOfCorruptRecord", "broken").json(list(uris))
     folder = F.regexp_extract(F.col("_metadata.file_path"), "^(.*)/[^/]*$", 1)
-    return records.withColumn("folder", folder).withColumn("p", F.coalesce("p", F.lit(-1)))
+    return _committed(records.withColumn("folder", folder).withColumn("p", F.coalesce("p", F.lit(-1))))
+
+
+def _committed(records: DataFrame) -> DataFrame:
+    """Leave out operations that were recorded and never committed: behind where a later partition_epoch began."""
+    began = _event(records, "began").select(
+        F.col("p").alias("of"), F.col("pe").alias("later"), F.col("op").alias("end")
+    )
+    known = records.where("pe IS NOT NULL").select(F.col("p").alias("of"), F.col("pe").alias("epoch")).distinct()
+    ends = (
+        known.join(began, on="of", how="inner")
+        .where("later > epoch")
+        .groupBy("of", "epoch")
+        .agg(F.min("end").alias("end"))
+    )
+    bounded = records.join(
+        F.broadcast(ends), on=(F.col("p") == F.col("of")) & (F.col("pe") == F.col("epoch")), how="left"
+    )
+    return bounded.where("end IS NULL OR op IS NULL OR op <= end").drop("of", "epoch", "end")
 
 
 def _event(records: DataFrame, *names: str) -> DataFrame:

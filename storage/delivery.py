@@ -119,7 +119,9 @@ class Delivery:
         deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
         body = self._shared_body(message, targets)
         for session, subscription, identifiers in targets:
-            self._enqueue(session, message, subscription, identifiers, deadline, body)
+            self._enqueue(session, message, subscription, identifiers, deadline, body, node)
+        if partition.ledger is not None:
+            partition.ledger.taken(message, node)
         self.acknowledge(message, node, ReasonCode.SUCCESS)
 
     def is_repeat(self, message: PublishMessage, node: str, incarnation: int) -> bool:
@@ -224,7 +226,9 @@ class Delivery:
         identifiers: bytes,
         deadline: int,
         body: int,
+        node: str,
     ) -> None:
+        ledger = self._partition.ledger
         qos = min(message.qos, subscription.qos)
         retain = message.retain and subscription.retain_as_published  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
         properties = message.properties + identifiers
@@ -236,6 +240,8 @@ class Delivery:
                 session.held_topics.add(message.topic)
             elif (message.origin_kind, message.origin_a, message.origin_b or message.tag) in session.retained_origins:
                 self._partition.count("retained_twins")  # its retained copy went first
+                if ledger is not None:
+                    ledger.not_queued(message, node, session.number, "retained copy went first")
                 return
         entry = Entry(
             session.next_seq,
@@ -252,6 +258,8 @@ class Delivery:
             message.origin_b,
             body,
         )
+        if ledger is not None:
+            ledger.matched(session.number, entry.session_seq)
         self.enqueue(session, entry)
 
     def enqueue(self, session: DurableSession, entry: Entry) -> None:
@@ -276,6 +284,8 @@ class Delivery:
 
     def _drop_oldest(self, session: DurableSession) -> None:
         self._forget_body(session, session.push_seq)
+        if self._partition.ledger is not None:
+            self._partition.ledger.dropped("dropped", session.number, session.push_seq, "queue full")
         session.drop_oldest_waiting()
         session.dropped += 1
         self._partition.count("dropped_queue_full")
@@ -380,6 +390,8 @@ class Delivery:
 
     def _expire(self, session: DurableSession, entry: Entry, size: int) -> None:
         self.release_body(entry.body)
+        if self._partition.ledger is not None:
+            self._partition.ledger.dropped("expired", session.number, entry.session_seq, "message expiry")
         session.forget(entry.session_seq, size)
         passed_over = session.identifiers.allocate()  # each message counts up, as at brokers that number when queueing
         if passed_over is not None:
@@ -508,6 +520,8 @@ class Delivery:
             partition.delete(keys.queue_key(partition.number, session.number, session_seq))
             if session_seq in session.stored_rows:
                 partition.delete(keys.inflight_key(partition.number, session.number, session_seq))
+        if partition.ledger is not None:
+            partition.ledger.finished(session.number, session.acked_rows)
         session.acked_rows.clear()
         session.stored_rows.clear()
         partition.touch(session)

@@ -16,6 +16,7 @@ from typing import Protocol
 from mqtt.topic_trie import TopicTrie
 from storage import keys
 from storage.durable_sessions import DurableSession
+from storage.ledger import PartitionLedger
 from storage.rows import LocalRow, LogRow, MetaRow, pack
 from storage.settings import PartitionSettings
 from wire.frames import FrameKind
@@ -66,6 +67,7 @@ class Partition:
         self.commit_index = 0
         self.acknowledges = True  # False while fewer than the minimum are in sync
         self.counts: dict[str, int] = {}
+        self.ledger: PartitionLedger | None = None
         self._outputs: list[Output] = []
         self._gated: deque[tuple[int, list[Output]]] = deque()
         self._timers: list[tuple[int, int, str, str]] = []
@@ -160,6 +162,8 @@ class Partition:
                 self.writes[keys.session_key(self.number, number)] = pack(session.row())
         self.touched.clear()
         if not self.writes and not self._clock_is_old():
+            if self.ledger is not None:
+                self.ledger.close(self.epoch, self.meta.op_index)
             self._gate(self.meta.op_index)
             return []
         meta = self.meta
@@ -181,6 +185,8 @@ class Partition:
             else:
                 self.local.log_start = op_index + 1
         self.writes = {}
+        if self.ledger is not None:
+            self.ledger.close(self.epoch, meta.op_index)
         rows.extend(self._trim_log())
         self._gate(meta.op_index)
         return rows

@@ -9,6 +9,7 @@ primary meanwhile. Rules: docs/adr/0007.
 from collections.abc import Callable, Iterable
 
 from storage.hosted_partition import HostedPartition
+from storage.ledger import PartitionLedger
 from storage.partition import Overlay, Reads
 from storage.replica import Replica, Writes
 from storage.replication import Replication
@@ -34,7 +35,9 @@ class Placements:
         store: Reads,
         overlay: Overlay,
         cluster_map: Callable[[], ClusterMap],
+        ledger: Callable[[int], PartitionLedger | None] = lambda _: None,
     ) -> None:
+        self._ledger = ledger
         self.hosted: dict[int, HostedPartition] = {}
         self.replication: dict[int, Replication] = {}
         self.replicas: dict[int, Replica] = {}
@@ -115,6 +118,7 @@ class Placements:
         self._touched.add(number)
         hosted = HostedPartition(number, self._settings, self._store, self._overlay, self._map, now)
         hosted.placed_at = cluster_map.epoch
+        hosted.core.ledger = self._ledger(number)
         self.hosted[number] = hosted
         replication = self.replication[number] = Replication(hosted.core, self._node)
         replication.configure(placement, cluster_map.min_in_sync)
@@ -141,6 +145,8 @@ class Placements:
             self.replicas.pop(number, None)
             hosted = self.hosted[number]
             hosted.load()
+            if hosted.core.ledger is not None:
+                hosted.core.ledger.began(hosted.core.epoch, hosted.core.meta.op_index)
             self.replication[number].begin(now)
         return [self.hosted[number] for number in ready]
 

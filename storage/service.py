@@ -2,6 +2,7 @@
 
 import logging
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from conf.settings import NodeConfig, StorageConfig
 from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
 from storage.export_desk import ExportDesk
 from storage.group_committer import GroupCommitter
+from storage.ledger import PartitionLedger
 from storage.settings import PartitionSettings
 from storage.store import Store, quarantine
 from storage.store_errors import StoreDamaged, StoreError, StoreFatal, StoreShort
 from storage.store_settings import GroupCommitSettings, StoreSettings
 from wire.frames import FrameKind
 from wire.hello import DIAL_RANK, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
+from wire.ledger import FileLedger, LedgerSink
 from wire.messages import Admin, decode_control, encode_control
 from wire.process import NodeProcess, boot_time, run_process
 from wire.service import LinkHub
@@ -49,6 +52,10 @@ def _version() -> str:
         return "0+unknown"
 
 
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class StorageService:
     """One storage process."""
 
@@ -70,6 +77,7 @@ class StorageService:
         self._peers: dict[str, tuple[str, str, int]] = {}
         self._said_ready = False
         self._store = self._open_store()
+        self._ledger = self._open_ledger()
 
     def _open_store(self) -> Store:
         """Open the store; one that lost what was acknowledged is put aside, and rebuilt from the other replicas.
@@ -100,6 +108,19 @@ class StorageService:
             ),
         )
 
+    def _open_ledger(self) -> LedgerSink:
+        node, folder = self._config.node.id, self._config.storage.ledger
+        if not folder:
+            return LedgerSink()
+        incarnation = self._process.folder.incarnation
+        try:
+            return FileLedger(Path(folder) / node, node, incarnation, TIER_STORAGE, _wall_ms(), loud=logger.error)
+        except OSError as error:
+            raise UserError(f"storage.ledger {folder}: {error.strerror or error}") from None
+
+    def _partition_ledger(self, number: int) -> PartitionLedger | None:
+        return PartitionLedger(number, self._ledger, _wall_ms) if self._ledger.enabled else None
+
     async def run(self) -> None:
         """Serve until cancelled, or until the map ends this incarnation."""
         try:
@@ -116,6 +137,7 @@ class StorageService:
                     now=boot_time(),
                     whole=self._whole,
                     ended_incarnation=self._process.folder.ended_incarnation,
+                    ledger=self._partition_ledger,
                 )
                 self._desk = ExportDesk(self.core, self._store, nursery.start_soon)
                 self._register_metrics()
@@ -126,6 +148,7 @@ class StorageService:
                 self._store.close()
             except StoreFatal as error:
                 logger.error("closing the store: %s", error)
+            self._ledger.close(_wall_ms())
 
     def _commit_settings(self) -> GroupCommitSettings:
         return GroupCommitSettings(delay_s=self._config.storage.group_commit_ms / 1000)
@@ -187,6 +210,7 @@ class StorageService:
                 return
 
     def _carry_out(self, ready: Ready) -> None:
+        self._ledger.flush()  # no operation is committed before its records can be found
         if ready.commit:
             number = self._committer.submit(ready.writes)
             assert number == ready.commit  # one submission per Ready with writes

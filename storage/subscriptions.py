@@ -38,10 +38,11 @@ STALE_SESSION = 0x80
 class Waiter:
     """A SUBSCRIBE whose filters' routes do not all stand yet."""
 
-    __slots__ = ("answer", "edge", "missing")
+    __slots__ = ("answer", "edge", "missing", "request")
 
-    def __init__(self, edge: str, answer: SessionSubscribed, missing: set[str]) -> None:
+    def __init__(self, edge: str, request: SubscribeSession, answer: SessionSubscribed, missing: set[str]) -> None:
         self.edge = edge
+        self.request = request
         self.answer = answer
         self.missing = missing
 
@@ -92,6 +93,8 @@ class Subscriptions:
         existed = [subscription.topic_filter in session.subscriptions for subscription in request.subscriptions]
         holds = False
         for subscription, before in zip(request.subscriptions, existed, strict=True):
+            if before and partition.ledger is not None:
+                partition.ledger.unsubscribed(session.number, subscription.topic_filter)
             self._attach(session, subscription)
             partition.put(
                 keys.subscription_key(partition.number, session.number, subscription.topic_filter),
@@ -109,10 +112,16 @@ class Subscriptions:
         routes = {subscription.topic_filter for subscription in request.subscriptions}
         missing = {route for route in routes if route not in self._standing}
         if not missing:
-            partition.tell(edge, answer)
+            self._subscribed(edge, request, answer)
             return
-        self._waiters.append(Waiter(edge, answer, missing))
+        self._waiters.append(Waiter(edge, request, answer, missing))
         self._request_routes(sorted(missing - self._pending.keys()))
+
+    def _subscribed(self, edge: str, request: SubscribeSession, answer: SessionSubscribed) -> None:
+        partition = self._partition
+        partition.tell(edge, answer)
+        if partition.ledger is not None and request.session in partition.sessions:
+            partition.ledger.subscribed(request.session, request.subscriptions)
 
     def _attach(self, session: DurableSession, subscription: Subscription) -> None:
         name = subscription.topic_filter
@@ -153,6 +162,8 @@ class Subscriptions:
     def _detach(self, session: DurableSession, name: str) -> list[str]:
         """Remove one subscription; return [name] if no session of the partition holds it any more."""
         partition = self._partition
+        if partition.ledger is not None:
+            partition.ledger.unsubscribed(session.number, name)
         del session.subscriptions[name]
         partition.delete(keys.subscription_key(partition.number, session.number, name))
         shared = parse_shared(name)
@@ -294,7 +305,7 @@ class Subscriptions:
             if waiter.missing:
                 waiting.append(waiter)
             else:
-                self._partition.tell(waiter.edge, waiter.answer)
+                self._subscribed(waiter.edge, waiter.request, waiter.answer)
         self._waiters = waiting
 
     def _remove_routes(self, routes: list[str]) -> None:
