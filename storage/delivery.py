@@ -596,8 +596,11 @@ def _origin(message: PublishMessage, node: str, incarnation: int) -> tuple[int, 
     """Return (sender, counter) of a message."""
     if message.origin_kind == OriginKind.EDGE:
         return _sender(node, incarnation), message.tag
+    # A shared group's pick may meet the ordinary copy of the same message here: each has its own memory.
     if message.origin_kind == OriginKind.WILL:
-        return _sender(str(message.origin_a), message.origin_b), 1
+        return _sender(f"{message.origin_a} {message.share.decode()}", message.origin_b), 1
+    if message.share:
+        return _sender(message.share.decode(), message.origin_a), message.origin_b
     return message.origin_a, message.origin_b
 
 
