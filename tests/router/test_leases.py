@@ -1,0 +1,95 @@
+"""Leases at the leader: who is answered, when, and who has surely lost the right."""
+
+from router.leases import LeaseTable
+from wire.cluster_map import ClusterMap, NodeEntry, NodeState
+from wire.messages import Heartbeat
+
+
+def one_edge(state: str = NodeState.ACTIVE, incarnation: int = 1) -> ClusterMap:
+    entry = NodeEntry("e1", "edge", incarnation, "host:1", state=state)
+    return ClusterMap(cluster="c", epoch=5, nodes={"e1": entry})
+
+
+def table(now: float = 0.0) -> LeaseTable:
+    leases = LeaseTable(2.0, 0.1)
+    leases.begin(now, one_edge())
+    return leases
+
+
+def beat(epoch: int = 5, incarnation: int = 1) -> Heartbeat:
+    return Heartbeat("e1", incarnation, 0.0, epoch)
+
+
+def test_a_heartbeat_is_answered_by_a_round_that_began_after_it() -> None:
+    """Rounds are shared by all that wait, but never with one that came later."""
+    leases = table()
+    leases.arrived("e1", beat())
+    first = leases.next_round()
+    assert first is not None
+    leases.arrived("e1", beat())
+    assert [granted for _, _, granted in leases.round_done(1.0, first, one_edge())] == [True]
+    second = leases.next_round()
+    assert second is not None and second != first
+    assert len(leases.round_done(1.1, second, one_edge())) == 1
+    assert leases.next_round() is None
+
+
+def test_the_leader_counts_from_its_answer_and_adds_a_margin() -> None:
+    """Two seconds and a tenth after the round, not after the heartbeat."""
+    leases = table()
+    leases.arrived("e1", beat())
+    context = leases.next_round()
+    assert context is not None
+    leases.round_done(1.5, context, one_edge())
+    assert leases.expired(3.59, one_edge()) == []
+    assert leases.expired(3.6, one_edge()) == [("e1", 1)]
+    assert leases.expired(9.0, one_edge()) == []  # once
+
+
+def test_a_failed_round_answers_nobody() -> None:
+    """Without a quorum there is no lease."""
+    leases = table()
+    leases.arrived("e1", beat())
+    context = leases.next_round()
+    assert context is not None
+    leases.round_failed(context)
+    assert leases.round_done(1.0, context, one_edge()) == []
+
+
+def test_a_new_leader_counts_every_lease_from_its_election() -> None:
+    """It does not know what its predecessor granted."""
+    leases = table(now=10.0)
+    assert not leases.surely_over(12.0, ("e1", 1))
+    assert leases.surely_over(12.1, ("e1", 1))
+
+
+def test_a_stopped_lease_is_renewed_no_more() -> None:
+    """The worse-connected end: its heartbeats are answered without a grant, one node at a time."""
+    leases = table()
+    leases.stop(("e1", 1))
+    assert leases.ending
+    leases.arrived("e1", beat())
+    context = leases.next_round()
+    assert context is not None
+    assert [granted for _, _, granted in leases.round_done(1.0, context, one_edge())] == [False]
+    assert leases.expired(2.1, one_edge()) == [("e1", 1)]
+    leases.forget_others(one_edge(incarnation=2))
+    assert not leases.ending
+
+
+def test_an_epoch_is_settled_when_every_live_node_acknowledged_it() -> None:
+    """The dead do not count."""
+    leases = table()
+    assert leases.settled_epoch(one_edge()) == 0
+    leases.arrived("e1", beat(epoch=4))
+    assert leases.settled_epoch(one_edge()) == 4
+    assert leases.settled_epoch(one_edge(NodeState.DEAD)) == 5
+
+
+def test_complaints_are_of_live_nodes_as_told_last() -> None:
+    """An empty list takes a complaint back."""
+    leases = table()
+    leases.arrived("e1", Heartbeat("e1", 1, 0.0, 5, ["r1"]))
+    assert leases.complaints(one_edge()) == {"e1": ("r1",)}
+    leases.arrived("e1", beat())
+    assert leases.complaints(one_edge()) == {}
