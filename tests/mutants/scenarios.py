@@ -1,0 +1,199 @@
+"""Short scripts of cores that the table of seeded bugs needs and no other test has; each must pass without a bug."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from edge.route_cache import RouteCache
+from router.leases import LeaseTable
+from router.route_shard import RouteShard
+from wire.cluster_map import ClusterMap, NodeEntry, NodeState, ShardEntry
+from wire.lease_holder import LeaseHolder
+from wire.messages import (
+    AddRoutes,
+    Control,
+    Destinations,
+    Heartbeat,
+    HeartbeatReply,
+    Invalidate,
+    Invalidated,
+    RemoveRoutes,
+    Resolve,
+    Resolved,
+    RouteEntry,
+    RoutesAdded,
+)
+
+__all__ = ["SCENARIOS"]
+
+TOPIC = "sensors/1"
+LEASE_S = 2.0
+
+
+class _Barrier:
+    """One shard, the cache of one edge that publishes, and a session elsewhere that subscribes."""
+
+    def __init__(self) -> None:
+        self.shard = RouteShard(0, 1, [], [], 100)
+        self.sent: list[Control] = []
+        self.routes: list[Destinations] = []
+        cluster_map = ClusterMap(cluster="test", shards=[ShardEntry(1, "r1")], base_shards=1)
+
+        def tell(_: str, message: Control) -> bool:
+            self.sent.append(message)
+            return True
+
+        def install(_: str, destinations: Destinations) -> Any:
+            self.routes.append(destinations)
+            return destinations
+
+        self.cache = RouteCache(lambda: cluster_map, tell, cast(Any, install), lambda _: None, 100)
+
+    def ask(self) -> Resolve:
+        """Let the edge need the topic; return what it asks."""
+        self.cache.need(TOPIC, lambda _: None)
+        self.cache.flush(1.0)
+        asked = self.sent.pop()
+        assert isinstance(asked, Resolve)
+        return asked
+
+    def answer(self, asked: Resolve) -> Resolved:
+        self.shard.resolve("e1", asked)
+        answer = self.shard.take_sends()[-1][1]
+        assert isinstance(answer, Resolved)
+        return answer
+
+    def subscribe(self, version: int = 1) -> list[Control]:
+        """Register the filter of a partition; return what the shard sends."""
+        self.shard.add("s1", AddRoutes(1, 0, 1, 7, 1, version, [RouteEntry("sensors/#")]))
+        return [message for _, message in self.shard.take_sends()]
+
+
+def cached_answer_goes_before_suback() -> None:
+    """The edge caches "nobody"; SUBACK may leave only when that answer is gone, and the next question finds it."""
+    barrier = _Barrier()
+    barrier.cache.resolved(barrier.answer(barrier.ask()), 1.0)
+    assert len(barrier.cache) == 1
+    (order,) = barrier.subscribe()
+    assert isinstance(order, Invalidate), "the subscriber was answered before the cached answer was gone"
+    barrier.cache.invalidate("r1", order)
+    assert len(barrier.cache) == 0
+    told = barrier.sent.pop()
+    assert isinstance(told, Invalidated)
+    barrier.shard.invalidated("e1", told)
+    assert [type(message) for _, message in barrier.shard.take_sends()] == [RoutesAdded]
+    barrier.cache.resolved(barrier.answer(barrier.ask()), 2.0)
+    assert barrier.routes[-1].partitions == [7]
+
+
+def answer_overtaken_by_its_invalidation_is_void() -> None:
+    """The answer is still on its way when it is invalidated: it may not be kept when it arrives."""
+    barrier = _Barrier()
+    answer = barrier.answer(barrier.ask())
+    (order,) = barrier.subscribe()
+    assert isinstance(order, Invalidate)
+    barrier.cache.invalidate("r1", order)
+    barrier.cache.resolved(answer, 1.0)
+    assert len(barrier.cache) == 0
+
+
+def invalidation_waits_for_retained_write() -> None:
+    """A retained write left with the old answer: the subscriber may read the register only behind it."""
+    barrier = _Barrier()
+    barrier.cache.resolved(barrier.answer(barrier.ask()), 1.0)
+    barrier.cache.retained_started(TOPIC)
+    (order,) = barrier.subscribe()
+    assert isinstance(order, Invalidate)
+    barrier.cache.invalidate("r1", order)
+    assert not barrier.sent
+    barrier.cache.retained_finished(TOPIC)
+    assert isinstance(barrier.sent.pop(), Invalidated)
+
+
+def second_subscriber_waits_for_the_same_invalidation() -> None:
+    """The answer is being dropped for a first subscriber: a second one of the same filter waits for that too."""
+    barrier = _Barrier()
+    barrier.answer(barrier.ask())
+    barrier.subscribe()
+    barrier.shard.add("s2", AddRoutes(1, 0, 1, 7, 1, 2, [RouteEntry("sensors/#")]))
+    assert not barrier.shard.take_sends()
+
+
+def late_remove_leaves_a_newer_route() -> None:
+    """A removal that was overtaken by a later subscription of the same sender removes nothing."""
+    barrier = _Barrier()
+    barrier.subscribe(version=5)
+    barrier.shard.remove("s1", RemoveRoutes(0, 1, 7, 1, 4, [RouteEntry("sensors/#")]))
+    assert barrier.shard.destinations(TOPIC).partitions == [7]
+
+
+def former_primary_registers_nothing() -> None:
+    """Routes of a lower partition_epoch than one that was seen are refused."""
+    barrier = _Barrier()
+    barrier.shard.add("s2", AddRoutes(1, 0, 1, 7, 2, 1, [RouteEntry("other")]))
+    barrier.shard.take_sends()
+    assert not barrier.subscribe()
+    assert not barrier.shard.destinations(TOPIC).partitions
+
+
+def _edge(name: str) -> NodeEntry:
+    return NodeEntry(name, "edge", 1, "127.0.0.1:1", state=NodeState.ACTIVE)
+
+
+def lease_counts_from_the_question() -> None:
+    """An answer that was long on its way grants what was asked for, from when it was asked."""
+    holder = LeaseHolder(_edge("e1"), lambda *_: True, lambda _: None)
+    holder.handle(11.5, HeartbeatReply(10.0, LEASE_S, 0, "r1"))
+    assert holder.lease_until <= 10.0 + LEASE_S
+
+
+def _leases() -> tuple[LeaseTable, ClusterMap]:
+    cluster_map = ClusterMap(cluster="test")
+    cluster_map.nodes["e1"] = _edge("e1")
+    leases = LeaseTable(LEASE_S, 0.1)
+    leases.begin(100.0, cluster_map)
+    return leases, cluster_map
+
+
+def _beat(leases: LeaseTable, now: float) -> int:
+    leases.arrived("e1", Heartbeat("e1", 1, now, 0), now)
+    context = leases.next_round()
+    assert context is not None
+    return context
+
+
+def no_grant_after_a_death_is_proposed() -> None:
+    """The death is on its way through the log: a heartbeat that comes now must not be granted a lease."""
+    leases, cluster_map = _leases()
+    assert leases.expired(103.0, cluster_map)
+    answers = leases.round_done(103.1, _beat(leases, 103.0), cluster_map)
+    assert [granted for _, _, granted in answers] == [False]
+
+
+def new_leader_waits_out_old_leases() -> None:
+    """What the former leader granted is not known: nobody is dead before a whole lease of the new one."""
+    leases, cluster_map = _leases()
+    assert not leases.expired(100.0 + LEASE_S, cluster_map)
+    assert leases.expired(100.0 + LEASE_S + 0.2, cluster_map)
+
+
+def map_is_settled_when_everybody_says_so() -> None:
+    """An epoch counts as settled only when the slowest live node has acknowledged it."""
+    leases, cluster_map = _leases()
+    cluster_map.nodes["e2"] = _edge("e2")
+    cluster_map.epoch = 9
+    leases.arrived("e1", Heartbeat("e1", 1, 100.0, 9), 100.0)
+    assert leases.settled_epoch(cluster_map) == 0
+
+
+SCENARIOS = SimpleNamespace(
+    cached_answer_goes_before_suback=cached_answer_goes_before_suback,
+    answer_overtaken_by_its_invalidation_is_void=answer_overtaken_by_its_invalidation_is_void,
+    invalidation_waits_for_retained_write=invalidation_waits_for_retained_write,
+    second_subscriber_waits_for_the_same_invalidation=second_subscriber_waits_for_the_same_invalidation,
+    late_remove_leaves_a_newer_route=late_remove_leaves_a_newer_route,
+    former_primary_registers_nothing=former_primary_registers_nothing,
+    lease_counts_from_the_question=lease_counts_from_the_question,
+    no_grant_after_a_death_is_proposed=no_grant_after_a_death_is_proposed,
+    new_leader_waits_out_old_leases=new_leader_waits_out_old_leases,
+    map_is_settled_when_everybody_says_so=map_is_settled_when_everybody_says_so,
+)

@@ -1,0 +1,401 @@
+"""Seeded bugs in storage, router, edge and jobs: one rule taken away each, and the test that must notice.
+
+A patch replaces a method for the length of one test. What it leaves out is what its name says; the rest of the method
+goes on as before where that is possible. Bugs of Raft, of gossip and of replication stand in tables of their own
+(``raft.py``, ``tests/membership/test_mutants.py``, ``tests/storage/test_replication_mutants.py``).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from edge.route_cache import RouteCache
+from router.leases import LeaseTable
+from router.route_shard import RouteShard
+from storage.claims import ClaimTable
+from storage.delivery import Delivery
+from storage.durable_sessions import DurableSession, InFlight
+from storage.inbound import Inbound
+from storage.partition import Partition
+from storage.replica import Replica
+from storage.retained import RetainedRegisters
+from storage.subscriptions import Subscriptions
+from tests.mutants.scenarios import SCENARIOS
+from tests.storage import test_partition, test_replication, test_schedules_replication, test_wills_and_retained
+from tests.storage.storage_cluster import Cluster
+from wire.lease_holder import LeaseHolder
+
+__all__ = ["BUGS", "SeededBug", "caught_by"]
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class SeededBug:
+    """One rule less.
+
+    Attributes:
+        witness: The test that must fail; it passes without the bug.
+        budget_s: Processor time within which it does.
+    """
+
+    name: str
+    where: str
+    patch: Patch
+    witness: Callable[[], None]
+    said: str
+    budget_s: float = 5.0
+
+
+def caught_by(bug: SeededBug) -> str | None:
+    """Return the first line of what the witness said with the bug in place, None if it noticed nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        bug.patch(patch)
+        try:
+            bug.witness()
+        except Exception as error:  # a bug may also run into an assertion of the code itself
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
+
+
+def _wrapped(owner: type, name: str, wrap: Callable[..., Any]) -> Patch:
+    """Replace a method by one that gets the original first."""
+    original = getattr(owner, name)
+
+    def method(self: Any, *arguments: Any, **options: Any) -> Any:
+        return wrap(original, self, *arguments, **options)
+
+    return lambda patch: patch.setattr(owner, name, method)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Do nothing, instead of something."""
+
+
+def _without(owner: type, name: str) -> Patch:
+    return lambda patch: patch.setattr(owner, name, _nothing)
+
+
+# --- storage
+
+
+def _commit_before_sync(original: Any, partition: Partition) -> Any:
+    partition.commit_index = max(partition.commit_index, partition.meta.op_index)
+    return original(partition)
+
+
+def _take_any_epoch(original: Any, replica: Replica, message: Any) -> Any:
+    return original(
+        replica, msgspec.structs.replace(message, partition_epoch=max(replica.epoch, message.partition_epoch))
+    )
+
+
+def _believe_any_ack(original: Any, delivery: Delivery, ack: Any) -> None:
+    session = delivery._partition.sessions.get(ack.session)
+    original(delivery, msgspec.structs.replace(ack, owner_epoch=session.owner_epoch) if session else ack)
+
+
+def _close_whoever_holds(original: Any, table: ClaimTable, request: Any, edge: str) -> None:
+    holder = table._holders.get(request.client_id)
+    owner_epoch = holder.owner_epoch if holder else request.owner_epoch
+    original(table, msgspec.structs.replace(request, owner_epoch=owner_epoch), edge)
+
+
+def _pubrel_at_once(
+    original: Any, delivery: Delivery, session: DurableSession, session_seq: int, flight: InFlight
+) -> None:
+    partition = delivery._partition
+    held, partition._outputs = partition._outputs, []
+    original(delivery, session, session_seq, flight)
+    partition._gated.appendleft((0, partition._outputs))
+    partition._outputs = held
+
+
+def _answer_subscribe_at_once(original: Any, subscriptions: Subscriptions, request: Any, edge: str) -> None:
+    original(subscriptions, request, edge)
+    subscriptions._answer_waiters({subscription.topic_filter for subscription in request.subscriptions})
+
+
+def _new_counter_for_a_repeat(original: Any, inbound: Inbound, request: Any, edge: str) -> None:
+    session = inbound._partition.sessions.get(request.session)
+    if session is not None:
+        session.inbound.pop(request.packet_identifier, None)
+    original(inbound, request, edge)
+
+
+def _counter_dies_with_its_row(original: Any, inbound: Inbound, request: Any, edge: str) -> None:
+    partition = inbound._partition
+    touched = dict(partition.touched)
+    original(inbound, request, edge)
+    partition.touched.clear()
+    partition.touched.update(touched)
+
+
+def _will_of_a_clean_end(_: Any, table: ClaimTable, client_id: str) -> None:
+    table._fire(table._wills[client_id])
+
+
+def _do_not_wait_for_the_kick(_: Any, table: ClaimTable, opening: Any) -> None:
+    table._finish(opening, clean=False)
+
+
+def _empty_is_a_value(original: Any, registers: RetainedRegisters, message: Any, incarnation: int) -> None:
+    original(registers, message if message.payload else msgspec.structs.replace(message, payload=b" "), incarnation)
+
+
+def _identifiers_begin_again(original: Any, session: DurableSession, session_seq: int, qos: int, size: int) -> InFlight:
+    flight: InFlight = original(session, session_seq, qos, size)
+    flight.packet_identifier = 1
+    return flight
+
+
+# --- router and edge
+
+
+def _suback_before_invalidation(original: Any, shard: RouteShard, peer: str, request: Any) -> None:
+    before = len(shard._sends)
+    original(shard, peer, request)
+    for item in shard._invalidations.values():
+        for waiter in item.waiters:
+            shard._sends[before:] = [(waiter.peer, waiter.reply)]
+        item.waiters.clear()
+
+
+def _remove_whatever_the_version(original: Any, shard: RouteShard, peer: str, request: Any) -> None:
+    original(shard, peer, msgspec.structs.replace(request, route_version=1 << 60))
+
+
+def _lease_from_the_reply(original: Any, holder: LeaseHolder, now: float, message: Any) -> bool:
+    late = hasattr(message, "sent_at") and hasattr(message, "lease_s")
+    return bool(original(holder, now, msgspec.structs.replace(message, sent_at=now) if late else message))
+
+
+def _grant_the_dying(original: Any, leases: LeaseTable, now: float, context: int, cluster_map: Any) -> Any:
+    leases._dying.clear()
+    return original(leases, now, context, cluster_map)
+
+
+def _leases_of_before_are_over(original: Any, leases: LeaseTable, now: float, cluster_map: Any) -> None:
+    original(leases, now - leases.lease_s - 1.0, cluster_map)
+
+
+def _fastest_settles(_: Any, leases: LeaseTable, cluster_map: Any) -> int:
+    return max([0, *leases._acknowledged.values()]) or int(cluster_map.epoch)
+
+
+def _answer_survives(_: Any, cache: RouteCache, router: str, order: Any) -> None:
+    from wire.messages import Invalidated
+
+    cache._tell(router, Invalidated(order.number, order.shard))
+
+
+def _void_answers_are_kept(original: Any, cache: RouteCache, answer: Any, now: float) -> None:
+    for question in cache._questions.values():
+        question.voided.clear()
+    original(cache, answer, now)
+
+
+def _of_three(test: Callable[[Cluster], None]) -> Callable[[], None]:
+    return lambda: test(Cluster(nodes=3, replicas=3, min_in_sync=2))
+
+
+def _will(clean: bool) -> Callable[[], None]:
+    will = test_wills_and_retained.WILL
+    return lambda: test_wills_and_retained.test_when_a_will_fires(60, will, clean, 0.5, 0 if clean else 1, False)
+
+
+def _bug(name: str, owner: type, method: str, wrap: Any, witness: Callable[[], None], said: str = "") -> SeededBug:
+    """Return one line of the table; without ``wrap`` the method does nothing."""
+    where = f"{owner.__module__.replace('.', '/')}.py {owner.__name__}.{method}"
+    patch = _without(owner, method) if wrap is None else _wrapped(owner, method, wrap)
+    return SeededBug(name, where, patch, witness, said or witness.__name__)
+
+
+_P, _R, _S, _W = test_partition, test_replication, test_schedules_replication, test_wills_and_retained
+
+BUGS: tuple[SeededBug, ...] = (
+    _bug(
+        "acknowledge before sync",
+        Partition,
+        "committed_outputs",
+        _commit_before_sync,
+        _P.test_nothing_leaves_before_it_is_synced,
+    ),
+    _bug(
+        "stale primary is believed",
+        Replica,
+        "append",
+        _take_any_epoch,
+        _R.test_a_replica_takes_nothing_of_a_lower_epoch_and_nothing_twice,
+    ),
+    _bug(
+        "origin not remembered across failover",
+        Delivery,
+        "restore_origin",
+        None,
+        _S.test_s9_what_is_below_a_senders_counter_is_a_repeat,
+    ),
+    _bug(
+        "old connection's acknowledgement counts",
+        Delivery,
+        "acknowledged",
+        _believe_any_ack,
+        _P.test_the_old_connection_changes_nothing_after_a_takeover,
+    ),
+    _bug(
+        "old connection's close ends the new one",
+        ClaimTable,
+        "close",
+        _close_whoever_holds,
+        _P.test_the_old_connection_changes_nothing_after_a_takeover,
+    ),
+    _bug(
+        "packet identifier in use is given again",
+        DurableSession,
+        "begin",
+        _identifiers_begin_again,
+        _S.test_s22_identifiers_of_a_queue_longer_than_65535,
+    ),
+    _bug(
+        "PUBREL before PUBREC is committed",
+        Delivery,
+        "_push_pubrel",
+        _pubrel_at_once,
+        _S.test_s10_pubrel_leaves_when_pubrec_is_committed,
+    ),
+    _bug(
+        "repeated QoS 2 identifier gets a new origin",
+        Inbound,
+        "record",
+        _new_counter_for_a_repeat,
+        _P.test_a_released_identifier_keeps_its_counter_across_a_crash,
+    ),
+    _bug(
+        "released counter is given again",
+        Inbound,
+        "release",
+        _counter_dies_with_its_row,
+        _P.test_a_released_identifier_keeps_its_counter_across_a_crash,
+    ),
+    _bug(
+        "SUBACK before the route stands",
+        Subscriptions,
+        "subscribe",
+        _answer_subscribe_at_once,
+        _P.test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_nothing,
+    ),
+    _bug("expired session stays", ClaimTable, "expire", None, _P.test_sessions_expire_by_the_served_clock_only),
+    _bug(
+        "CONNACK does not wait for the kick",
+        ClaimTable,
+        "_start",
+        _do_not_wait_for_the_kick,
+        _P.test_takeover_waits_for_the_kick_200_ms_at_most,
+    ),
+    _bug("kick is never repeated", ClaimTable, "kick_again", None, _P.test_takeover_waits_for_the_kick_200_ms_at_most),
+    _bug(
+        "will fires after DISCONNECT",
+        ClaimTable,
+        "_discard_will",
+        _will_of_a_clean_end,
+        _will(True),
+        "test_when_a_will_fires",
+    ),
+    _bug(
+        "wills of a dead edge are forgotten",
+        ClaimTable,
+        "edge_dead",
+        None,
+        _W.test_the_death_of_an_edge_fires_the_wills_of_its_connections,
+    ),
+    _bug(
+        "wills are not read from disk",
+        ClaimTable,
+        "restore_will",
+        None,
+        _S.test_s19_wills_survive_the_primary_and_fire_once,
+    ),
+    _bug(
+        "an empty retained payload is kept",
+        RetainedRegisters,
+        "store",
+        _empty_is_a_value,
+        _W.test_registers_keep_the_newest_and_an_empty_payload_clears,
+    ),
+    _bug(
+        "live messages overtake retained copies", Delivery, "hold", None, _W.test_s14_a_retained_copy_and_its_live_twin
+    ),
+    _bug(
+        "SUBACK before invalidation",
+        RouteShard,
+        "add",
+        _suback_before_invalidation,
+        SCENARIOS.cached_answer_goes_before_suback,
+    ),
+    _bug(
+        "cached answer survives its invalidation",
+        RouteCache,
+        "invalidate",
+        _answer_survives,
+        SCENARIOS.cached_answer_goes_before_suback,
+    ),
+    _bug(
+        "void answer is kept",
+        RouteCache,
+        "resolved",
+        _void_answers_are_kept,
+        SCENARIOS.answer_overtaken_by_its_invalidation_is_void,
+    ),
+    _bug(
+        "late removal takes a newer route",
+        RouteShard,
+        "remove",
+        _remove_whatever_the_version,
+        SCENARIOS.late_remove_leaves_a_newer_route,
+    ),
+    _bug(
+        "former primary registers routes",
+        RouteShard,
+        "_accept",
+        lambda *_: True,
+        SCENARIOS.former_primary_registers_nothing,
+    ),
+    _bug(
+        "invalidation passes a retained write",
+        RouteCache,
+        "retained_started",
+        None,
+        SCENARIOS.invalidation_waits_for_retained_write,
+    ),
+    _bug(
+        "lease counts from the reply",
+        LeaseHolder,
+        "handle",
+        _lease_from_the_reply,
+        SCENARIOS.lease_counts_from_the_question,
+    ),
+    _bug(
+        "heartbeat granted after death was proposed",
+        LeaseTable,
+        "round_done",
+        _grant_the_dying,
+        SCENARIOS.no_grant_after_a_death_is_proposed,
+    ),
+    _bug(
+        "new leader ignores old leases",
+        LeaseTable,
+        "begin",
+        _leases_of_before_are_over,
+        SCENARIOS.new_leader_waits_out_old_leases,
+    ),
+    _bug(
+        "the fastest node settles an epoch",
+        LeaseTable,
+        "settled_epoch",
+        _fastest_settles,
+        SCENARIOS.map_is_settled_when_everybody_says_so,
+    ),
+)
