@@ -53,7 +53,8 @@ async def run_one(
     slow: list[str] = []
 
     async def break_things(run: Run) -> None:
-        slow.extend(await run_schedule(schedule, cluster, run))
+        late = await run_schedule(schedule, cluster, run)
+        slow.extend(f"{line}; still missing at the end: {cluster.missing or 'nothing'}" for line in late)
 
     clients = CLIENTS_OF.get(schedule.row, 0)
     settings = RecordSettings(

@@ -78,7 +78,8 @@ class Namespaces:
         self._cuts.clear()
 
     def close(self) -> None:
-        for name in self._names.values():
+        for number, name in enumerate(self._names.values()):
+            subprocess.run(["ip", "link", "del", f"v{number}"], check=False)  # the kernel ends a namespace later
             subprocess.run(["ip", "netns", "del", name], check=False)
         subprocess.run(["ip", "link", "del", BRIDGE], check=False)
 

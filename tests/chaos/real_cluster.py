@@ -86,6 +86,7 @@ class RealCluster:
 
     Attributes:
         ended: How processes ended that nobody killed or damaged: a line each.
+        missing: What the last look at the cluster's status found wanting.
         deaths: How often each node was declared dead by the routers and began anew.
     """
 
@@ -93,6 +94,7 @@ class RealCluster:
         self.folder, self.shape = folder, shape
         self.ended: list[str] = []
         self.deaths: Counter[str] = Counter()
+        self.missing: dict[str, int] = {}
         self._rng = random.Random(f"{seed}/damage")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         options = UpOptions(
@@ -187,7 +189,8 @@ class RealCluster:
     # -- what runs need to know
 
     async def all_ready(self) -> None:
-        while not all(entry.ready for entry in self._nodes.values()):
+        while down := [name for name, entry in self._nodes.items() if not entry.ready]:
+            self.missing = dict.fromkeys(down, 1)
             await trio.sleep(POLL_S)
 
     def brokers(self) -> tuple[Address, ...]:
@@ -298,8 +301,11 @@ class RealCluster:
             try:
                 status = json.loads(result.stdout)
             except ValueError:
+                self.missing = {result.stderr.decode(errors="replace")[-200:]: 0}
                 return False  # no router answers yet
-            return not any(status[name] for name in WHAT_IS_MISSING)
+            self.missing = {name: status[name] for name in WHAT_IS_MISSING if status[name]}
+            return not self.missing
+        self.missing = {"routers that answer": 0}
         return False
 
     def _address(self, node: str) -> str:
