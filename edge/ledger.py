@@ -38,12 +38,12 @@ class EdgeLedger:
         noted = message.noted
         if not isinstance(noted, tuple):
             return  # refused before it was sent anywhere, and acknowledged all the same: nobody was promised anything
-        route, register, kind, origin_a, origin_b = noted
+        route, register, (kind, origin_a, origin_b), at_ns = noted
         if route is not self._route:
             self._route, self._hash, self._partitions = route, topic_hash(route.topic.decode()), route.partitions
         partitions = self._partitions if register < 0 else (*self._partitions, register)
         origin = origin_text(kind, origin_a, origin_b or message.tag, self._node)
-        at_ms = (message.at_ns + self._offset_ns) // NS_PER_MS
+        at_ms = (at_ns + self._offset_ns) // NS_PER_MS
         self._sink.acked_hash(at_ms, origin, message.qos, self._hash, partitions)
 
     def client_acknowledged(self, conn: Conn, session_seq: int, packet_type: int) -> None:

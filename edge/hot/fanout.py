@@ -47,7 +47,8 @@ def fan_out(
     """
     record: bytes
     if hot.ledger is not None and message is not None:
-        message.noted = (route, extra_partition, packet.origin_kind, packet.origin_a, packet.origin_b)
+        origin = (packet.origin_kind, packet.origin_a, packet.origin_b)
+        message.noted = (route, extra_partition, origin, message.at_ns)
     if route.subs:
         deliver_local(hot, publisher, route, packet)
     if not route.remote and extra_partition < 0:
