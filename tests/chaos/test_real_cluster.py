@@ -1,0 +1,22 @@
+"""One short schedule on real processes in every run: an edge and the storage node are killed; nothing is lost."""
+
+from pathlib import Path
+
+from tests.chaos.__main__ import run_one
+from tests.chaos.real_cluster import Shape, real_cluster
+from tests.chaos.schedule import Fault, Schedule, Verb
+
+
+async def test_kills_of_edge_and_storage_lose_nothing(tmp_path: Path) -> None:
+    faults = (
+        Fault(Verb.KILL, ("edge-1",), 1.0, 0.5),
+        Fault(Verb.KILL, ("storage-0",), 1.0, 0.5),
+    )
+    async with real_cluster(tmp_path / "cluster", Shape(), 1) as cluster:
+        result = await run_one(cluster, Schedule("F01", 1, faults), "queue", 4.0, tmp_path / "kept")
+    assert result.found == {}
+    assert result.ended == ()
+    assert result.complete
+    assert result.accepted > 20
+    assert result.checked["lost"] > 20
+    assert {(wait.tier, wait.kind) for wait in result.waits} >= {("edge", "publish"), ("storage", "publish")}
