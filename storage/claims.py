@@ -39,7 +39,7 @@ SERVER_BUSY = 0x89
 class Holder:
     """The connection that owns a client ID."""
 
-    __slots__ = ("connection", "edge", "incarnation", "owner_epoch", "session")
+    __slots__ = ("connection", "edge", "incarnation", "opened_here", "owner_epoch", "session", "session_present")
 
     def __init__(self, edge: str, incarnation: int, connection: int, owner_epoch: int, session: int) -> None:
         self.edge = edge
@@ -47,6 +47,13 @@ class Holder:
         self.connection = connection
         self.owner_epoch = owner_epoch
         self.session = session
+        self.opened_here = False  # by this life of the primary, which knows what it answered
+        self.session_present = False
+
+    def is_for(self, opening: "Opening") -> bool:
+        """Whether this very connection asks again."""
+        mine = (self.edge, self.incarnation, self.connection)
+        return mine == (opening.edge, opening.incarnation, opening.request.connection)
 
 
 class Opening:
@@ -132,10 +139,17 @@ class ClaimTable:
     # --- open
 
     def open(self, request: OpenSession, edge: str, incarnation: int) -> None:
-        """A connection claims a client ID."""
+        """A connection claims a client ID; one that asks again, under a newer partition_epoch, takes over nothing."""
         opening = Opening(request, edge, incarnation)
         waiting = self._openings.get(request.client_id)
+        holder = self._holders.get(request.client_id)
+        if waiting is None and holder is not None and holder.opened_here and holder.is_for(opening):
+            self._answer(opening, holder)
+            return
         if waiting is not None:
+            for other in waiting:
+                if other.edge == edge and other.incarnation == incarnation and other.request.request == request.request:
+                    return  # it is answered when its turn comes
             if len(waiting) >= self._partition.settings.waiting_opens_max:
                 self._refuse(opening)
             else:
@@ -158,6 +172,9 @@ class ClaimTable:
         holder = self._holders.get(client_id)
         if holder is None or not self._is_alive(holder.edge, holder.incarnation):
             self._finish(opening, clean=False)
+            return
+        if holder.is_for(opening):  # committed by a former primary, whose answer did not arrive
+            self._finish(opening, clean=True)
             return
         self._openings[client_id] = deque((opening,))
         self._kicks[client_id, holder.owner_epoch] = holder
@@ -236,15 +253,21 @@ class ClaimTable:
             self._wills[client_id] = row
             partition.put(keys.will_key(partition.number, client_id), pack(row))
         partition.count("opened")
-        opened = SessionOpened(request.request, partition.number, partition.epoch, 0, owner_epoch)
+        holder.opened_here, holder.session_present = True, resumed
+        self._answer(opening, holder)
+        if session is not None:
+            self._delivery.resume(session)
+
+    def _answer(self, opening: Opening, holder: Holder) -> None:
+        partition = self._partition
+        opened = SessionOpened(opening.request.request, partition.number, partition.epoch, 0, holder.owner_epoch)
+        session = partition.sessions.get(holder.session)
         if session is not None:
             opened.session = session.number
-            opened.session_present = resumed
+            opened.session_present = holder.session_present
             opened.subscriptions = [session.subscriptions[name] for name in sorted(session.subscriptions)]
             opened.inbound = sorted(session.inbound)
         partition.tell(opening.edge, opened)
-        if session is not None:
-            self._delivery.resume(session)
 
     def _create(self, client_id: str) -> DurableSession:
         partition = self._partition
