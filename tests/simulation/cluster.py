@@ -123,6 +123,8 @@ class Cluster:
             self.nodes[name] = EdgeProcess(self.world, name, seeds, knobs.edge, hot, offset())
         for name, node in self.nodes.items():
             node.ended = lambda name=name: self._ended(name)  # type: ignore[method-assign,misc]
+            if isinstance(node, StorageProcess):
+                node.failed = node.ended  # type: ignore[method-assign]
 
     def node(self, name: str) -> NodeProcess:
         return self.nodes[name]
@@ -169,7 +171,7 @@ class Cluster:
         self.nodes[name].kill(power=power)
 
     def _ended(self, name: str) -> None:
-        """The map ended an incarnation: the process starts anew."""
+        """The map ended an incarnation, or its disk failed: the process starts anew."""
         self.nodes[name].kill()
         self.scheduler.after(RESTART_S, self._restart, name)
 

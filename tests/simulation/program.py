@@ -14,8 +14,9 @@ __all__ = ["Change", "Program", "sleep"]
 class _Wait:
     """What a program yields: call me on a change, or at a time, whichever is first."""
 
-    def __init__(self, seconds: float, change: "Change | None" = None) -> None:
-        self.seconds = seconds
+    def __init__(self, deadline: float, change: "Change | None" = None, seconds: float = 0.0) -> None:
+        self.deadline = deadline
+        self.seconds = seconds  # from now, where there is no deadline
         self.change = change
 
     def __await__(self) -> Generator["_Wait", None, None]:
@@ -24,7 +25,7 @@ class _Wait:
 
 def sleep(seconds: float) -> Awaitable[None]:
     """Wait."""
-    return _Wait(seconds)
+    return _Wait(float("inf"), None, seconds)
 
 
 class Change:
@@ -46,7 +47,7 @@ class Change:
         while not condition():
             if self._scheduler.now >= deadline:
                 return False
-            await _Wait(deadline - self._scheduler.now, self)
+            await _Wait(deadline, self)
         return True
 
 
@@ -78,5 +79,7 @@ class Program:
         if wait.change is not None:
             now = self._turn
             wait.change.waiting.append(lambda: self._step(now))
-        if wait.seconds != float("inf"):
+            if wait.deadline != float("inf"):
+                self._scheduler.at(wait.deadline, self._step, self._turn)
+        else:
             self._scheduler.after(wait.seconds, self._step, self._turn)
