@@ -183,7 +183,7 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
         default=10.0,
         gt=0,
         le=600,
-        description="s without a lease after which clients are closed (0x88) to find another edge",
+        description="s without a lease after which clients are closed (0x89) to find another edge",
     )
     ledger: Path | None = Field(
         default=None,

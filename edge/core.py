@@ -492,7 +492,7 @@ class EdgeCore:
         self._had_lease = leased
         if now - self._fenced_since > self.limits.fence_close_s:
             self._fenced_since = float("inf")
-            self.close_clients(ReasonCode.SERVER_UNAVAILABLE)
+            self.close_clients(ReasonCode.SERVER_BUSY)  # DISCONNECT has no 0x88
 
     def close_clients(self, reason_code: int) -> None:
         """Close every client: the node is fenced for too long, drained, or begins a new incarnation."""

@@ -215,12 +215,13 @@ def _is_repeated(hot: HotState, conn: Conn, packet_identifier: cython.int) -> cy
         return False
     hot.packets_in += 1
     hot.dropped_repeated += 1
-    if code >= ANSWERED_TWICE:  # it has read PUBREC: only a broken client goes on like that [MQTT-4.4.0-1]
+    if code >= ANSWERED_TWICE and code >> 16 == hot.packet.payload_bytes:
+        # The same message a third time, after two PUBRECs: only a broken client goes on like that [MQTT-4.4.0-1].
         fail(hot, conn, 0x82)
     elif code >= 0:
         conn.quota += 1 if conn.version != 5 else 0  # answer counts it back
-        answer(hot, conn, 2, packet_identifier, code)
-        conn.received[packet_identifier] = ANSWERED_TWICE
+        answer(hot, conn, 2, packet_identifier, 0 if code >= ANSWERED_TWICE else code)
+        conn.received[packet_identifier] = ANSWERED_TWICE | hot.packet.payload_bytes << 16
     return True
 
 

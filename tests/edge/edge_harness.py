@@ -1,0 +1,293 @@
+"""An edge core without sockets: its loop is driven by hand, routers and storage are answers that a test writes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from edge.authentication import Method
+from edge.client import Client
+from edge.core import EdgeCore
+from edge.hot.options import ConnOptions, HotLimits
+from edge.hot.state import CLIENT, Conn
+from edge.settings import EdgeLimits, ListenerPolicy
+from mqtt.codec import decode_packet, encode_packet
+from mqtt.packets import Connect, Packet, Publish, Subscribe, SubscriptionRequest, Unsubscribe
+from wire.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
+from wire.hello import NodeIdentity
+from wire.messages import (
+    AddRoutes,
+    CloseSession,
+    Control,
+    DeliverRetained,
+    Destinations,
+    HeartbeatReply,
+    InboundRecorded,
+    InboundReleased,
+    MapSnapshot,
+    OpenSession,
+    ReadRetained,
+    ReadRetainedAll,
+    RecordInbound,
+    ReleaseInbound,
+    Resolve,
+    Resolved,
+    RetainedDelivered,
+    RetainedMessage,
+    RetainedNone,
+    RetainedPage,
+    RoutesAdded,
+    SessionClosed,
+    SessionOpened,
+    SessionSubscribed,
+    SessionUnsubscribed,
+    SubscribeSession,
+    UnsubscribeSession,
+)
+
+PARTITIONS = 4
+SHARDS = 2
+START = 1000.0
+
+
+def cluster_map(epoch: int = 1, primary: str = "s0", partition_epoch: int = 1, shard_epoch: int = 1) -> ClusterMap:
+    nodes = {
+        name: NodeEntry(name, tier, 1, f"{name}:1", state=NodeState.ACTIVE)
+        for name, tier in (("e0", "edge"), ("e1", "edge"), ("r0", "router"), ("s0", "storage"), ("s1", "storage"))
+    }
+    return ClusterMap(
+        "c",
+        epoch,
+        nodes,
+        [PartitionEntry(partition_epoch, primary, (primary,)) for _ in range(PARTITIONS)],
+        [ShardEntry(shard_epoch, "r0") for _ in range(SHARDS)],
+        base_shards=SHARDS,
+    )
+
+
+class RecordingEdge(EdgeCore):
+    """Notes what it says to other nodes instead of sending it."""
+
+    def tell(self, node: str, message: Control) -> bool:
+        if not hasattr(self, "told"):
+            self.told: list[tuple[str, Control]] = []
+            self.reachable = True
+        if self.reachable:
+            self.told.append((node, message))
+        return self.reachable
+
+
+class Edge:
+    """One edge with a router r0 and storage s0 that answer at once, unless ``held`` names the message."""
+
+    def __init__(
+        self,
+        limits: EdgeLimits | None = None,
+        methods: Sequence[Method] = (),
+        identify: Callable[[Conn], str] = lambda _: "",
+        **hot_limits: Any,
+    ) -> None:
+        self.now = START
+        self.assigned = 0
+        self.core = RecordingEdge(
+            NodeIdentity("c", "e0", "edge", 1, "e0:1"),
+            NodeEntry("e0", "edge", 1, "e0:1"),
+            limits or EdgeLimits(sys_interval_s=0),
+            HotLimits(partitions=PARTITIONS, **hot_limits),
+            methods=methods,
+            identify=identify,
+            new_client_id=self._new_client_id,
+        )
+        self.core.told = []
+        self.core.reachable = True
+        self.held: set[type] = set()
+        self.seen: list[Control] = []  # all that was said, by anybody's answering
+        self.routes: dict[str, Destinations] = {}  # topic -> what the router answers
+        self.retained: list[RetainedMessage] = []
+        self.sessions: dict[str, int] = {}
+        self.epochs = 0
+        self.core.lease.router_up("r0", self.now)
+        self.router(MapSnapshot(cluster_map()))
+        self.renew()
+
+    def _new_client_id(self) -> str:
+        self.assigned += 1
+        return f"auto-{self.assigned}"
+
+    # --- time
+
+    def renew(self, lease_s: float = 1000.0) -> None:
+        self.router(HeartbeatReply(self.now, lease_s, 1, "r0"))
+        self.round()
+
+    def round(self, seconds: float = 0.0) -> None:
+        """Let time pass and answer what is asked until nothing more is."""
+        self.now += seconds
+        for _ in range(20):
+            self.core.hot.begin_round(self.ns)
+            self.core.hot.end_round(self.ns)
+            if not self.answer():
+                return
+
+    @property
+    def ns(self) -> int:
+        return int(self.now * 1e9)
+
+    # --- other nodes
+
+    def router(self, message: Control) -> None:
+        self.core._router_message("r0", message)
+
+    def storage(self, message: Control, node: str = "s0") -> None:
+        self.core._storage_message(node, message)
+
+    def take(self, kind: type) -> list[Any]:
+        """Return and forget what was said of one kind."""
+        taken = [message for _, message in self.core.told if isinstance(message, kind)]
+        self.core.told = [item for item in self.core.told if not isinstance(item[1], kind)]
+        return taken
+
+    def answer(self) -> bool:
+        told = [item for item in self.core.told if type(item[1]) not in self.held]
+        self.core.told = [item for item in self.core.told if type(item[1]) in self.held]
+        answered = False
+        for _, message in told:
+            self.seen.append(message)
+            reply = self._reply(message)
+            if reply is not None:
+                answered = True
+                (self.router if isinstance(message, Resolve | AddRoutes) else self.storage)(reply)
+        return answered
+
+    def _reply(self, message: Any) -> Control | None:
+        if isinstance(message, Resolve):
+            answers = [self.routes.get(topic, Destinations()) for topic in message.topics]
+            return Resolved(message.request, message.shard, message.shard_epoch, answers)
+        if isinstance(message, AddRoutes):
+            return RoutesAdded(message.request, message.shard, message.shard_epoch)
+        if isinstance(message, OpenSession):
+            return self._open(message)
+        if isinstance(message, SubscribeSession):
+            codes = [subscription.qos for subscription in message.subscriptions]
+            return SessionSubscribed(message.request, codes, [False] * len(codes))
+        if isinstance(message, UnsubscribeSession):
+            return SessionUnsubscribed(message.request, [0] * len(message.topic_filters))
+        if isinstance(message, ReadRetained):
+            return RetainedPage(message.request, list(self.retained), partition=message.partition)
+        if isinstance(message, ReadRetainedAll):
+            return self._read_all(message)
+        simple: dict[type, Callable[[Any], Control]] = {
+            CloseSession: lambda m: SessionClosed(m.request),
+            RecordInbound: lambda m: InboundRecorded(m.request, m.packet_identifier),
+            ReleaseInbound: lambda m: InboundReleased(m.request, True),
+            DeliverRetained: lambda m: RetainedDelivered(m.request),
+        }
+        make = simple.get(type(message))
+        return None if make is None else make(message)
+
+    def _open(self, message: OpenSession) -> SessionOpened:
+        self.epochs += 1
+        present = message.client_id in self.sessions and not message.clean_start
+        session = 0
+        if message.expiry_s or present:
+            session = self.sessions.setdefault(message.client_id, len(self.sessions) + 1)
+        return SessionOpened(
+            message.request, message.partition, message.partition_epoch, 0, self.epochs, session, present
+        )
+
+    def _read_all(self, message: ReadRetainedAll) -> Control:
+        if not self.retained:
+            return RetainedNone(message.request, list(range(PARTITIONS)))
+        self.storage(RetainedNone(message.request, list(range(1, PARTITIONS))))
+        return RetainedPage(message.request, list(self.retained), partition=0)
+
+    # --- clients
+
+    def accept(self, policy: ListenerPolicy | None = None, stream_filter: Any = None) -> "Session":
+        limits = self.core.limits
+        options = ConnOptions(
+            packet_bytes_max=limits.unauthenticated_bytes_max,
+            connect_timeout_ns=int(limits.connect_timeout_s * 1e9),
+            filter=stream_filter,
+        )
+        conn = self.core.hot.attach(-1, CLIENT, options, self.ns)
+        client = Client(conn, policy or ListenerPolicy("plain", True), ("192.0.2.1", 1), self.core.now, stream_filter)
+        conn.owner = client
+        self.core.adopt(client)
+        return Session(self, client)
+
+    def client(
+        self, client_id: str = "c", version: int = 5, properties: dict[int, object] | None = None, **options: Any
+    ) -> "Session":
+        session = self.accept()
+        session.connect(client_id, version, properties, **options)
+        (connack,) = session.read()
+        assert connack.reason_code == 0, connack
+        session.connack = connack
+        return session
+
+
+class Session:
+    """A client's end of a connection."""
+
+    def __init__(self, edge: Edge, client: Client) -> None:
+        self.edge = edge
+        self.client = client
+        self.version = 5
+        self.connack: Any = None
+
+    def send(self, packet: Packet | bytes) -> None:
+        data = packet if isinstance(packet, bytes) else encode_packet(packet, self.version)
+        self.edge.core.hot.begin_round(self.edge.ns)
+        self.edge.core.hot.feed(self.client.conn, data)
+        self.edge.core.hot.end_round(self.edge.ns)
+        if self.edge.answer():
+            self.edge.round()
+
+    def connect(
+        self,
+        client_id: str = "c",
+        version: int = 5,
+        properties: dict[int, object] | None = None,
+        clean_start: bool = True,
+        keep_alive_s: int = 60,
+        **more: Any,
+    ) -> None:
+        self.version = version
+        self.send(Connect(client_id, clean_start, keep_alive_s, version, properties=properties or {}, **more))
+
+    def subscribe(self, *filters: str, qos: int = 2, identifier: int = 1, **options: Any) -> None:
+        properties = options.pop("properties", {})
+        self.send(Subscribe(identifier, [SubscriptionRequest(name, qos, **options) for name in filters], properties))
+
+    def unsubscribe(self, *filters: str, identifier: int = 2) -> None:
+        self.send(Unsubscribe(identifier, list(filters), {}))
+
+    def publish(self, topic: str, payload: bytes = b"m", qos: int = 0, identifier: int = 0, **options: Any) -> None:
+        properties = options.pop("properties", {})
+        self.send(
+            Publish(topic, payload, qos=qos, packet_identifier=identifier or None, properties=properties, **options)
+        )
+
+    def drop(self) -> None:
+        """Close without DISCONNECT."""
+        self.edge.core.hot.end_of_file(self.client.conn)
+        self.edge.round()
+
+    def read(self) -> list[Any]:
+        """Return the packets that were written."""
+        data = self.edge.core.hot.take_output(self.client.conn)
+        packets, at = [], 0
+        while at < len(data):
+            length, shift, body = 0, 0, at + 1
+            while True:
+                length |= (data[body] & 0x7F) << shift
+                shift += 7
+                body += 1
+                if data[body - 1] < 0x80:
+                    break
+            packets.append(decode_packet(data[at], data[body : body + length], self.version))
+            at = body + length
+        return packets
+
+    @property
+    def closed(self) -> bool:
+        return self.client.conn.closed
