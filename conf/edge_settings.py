@@ -77,7 +77,7 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
     )
     topic_alias_maximum: int = Field(default=10, ge=0, le=65535, description="topic aliases per client and direction")
     maximum_packet_size: int = Field(
-        default=MIB,
+        default=MIB + 64 * KIB,  # a payload of 1 MiB with its topic and properties
         ge=KIB,
         le=268_435_460,
         description="bytes of a packet from a client; larger ones end the connection (0x95)",

@@ -21,6 +21,7 @@ __all__ = ["WebSocketServer"]
 
 HANDSHAKE_BYTES_MAX = 16 * 1024
 CONTROL_FRAMES_MAX = 100  # pings since the last data: a flood ends the connection
+TINY_FRAMES_MAX = 256  # data frames of a byte or none, beyond those of other sizes: no packet is so short
 SUBPROTOCOLS = ("mqtt", "mqttv3.1")
 
 
@@ -34,6 +35,7 @@ class WebSocketServer:
         self._ended = False
         self._handshake_bytes = 0
         self._pings = 0
+        self._tiny = 0
 
     def receive(self, data: bytes) -> bytes | None:
         """Return the MQTT bytes of the frames in ``data``; None when the connection must close."""
@@ -60,6 +62,11 @@ class WebSocketServer:
         if isinstance(event, BytesMessage):
             self._pings = 0
             received += event.data
+            if event.frame_finished:
+                self._tiny = self._tiny + 1 if len(event.data) < 2 else max(0, self._tiny - 1)
+                if self._tiny > TINY_FRAMES_MAX:
+                    self._output += self._connection.send(CloseConnection(CloseReason.POLICY_VIOLATION))
+                    return False
         elif isinstance(event, Request):
             chosen = next((name for name in SUBPROTOCOLS if name in event.subprotocols), None)
             if chosen is None:

@@ -1,0 +1,193 @@
+"""WebSocket and PROXY headers in front of MQTT: sans-IO, byte by byte."""
+
+import struct
+
+import pytest
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import (
+    AcceptConnection,
+    BytesMessage,
+    CloseConnection,
+    Ping,
+    Pong,
+    RejectConnection,
+    Request,
+    TextMessage,
+)
+
+from edge.listener_filters import listener_filter
+from edge.proxy_protocol import ProxyHeader
+from edge.websocket import WebSocketServer
+
+
+class Browser:
+    """The client's side of a WebSocket, by wsproto."""
+
+    def __init__(self, *subprotocols: str) -> None:
+        self.connection = WSConnection(ConnectionType.CLIENT)
+        self.hello = self.connection.send(Request(host="h", target="/mqtt", subprotocols=list(subprotocols)))
+
+    def events(self, data: bytes) -> list[object]:
+        self.connection.receive_data(data)
+        return list(self.connection.events())
+
+    def message(self, data: bytes, finished: bool = True) -> bytes:
+        return self.connection.send(BytesMessage(data=data, message_finished=finished))
+
+
+def opened() -> tuple[WebSocketServer, Browser]:
+    server, browser = WebSocketServer(), Browser("mqtt")
+    assert server.receive(browser.hello) == b""
+    (accepted,) = browser.events(server.take_output())
+    assert isinstance(accepted, AcceptConnection) and accepted.subprotocol == "mqtt"
+    return server, browser
+
+
+def test_packets_need_not_align_with_frames() -> None:
+    """[MQTT-6.0.0-2]: whatever the framing, the bytes come out in order; both ways."""
+    server, browser = opened()
+    data = browser.message(b"ab") + browser.message(b"cde", finished=False) + browser.message(b"f")
+    received = b"".join(server.receive(data[i : i + 1]) or b"" for i in range(len(data)))
+    assert received == b"abcdef"
+    (event,) = browser.events(server.wrap(b"answer"))
+    assert isinstance(event, BytesMessage) and event.data == b"answer"
+
+
+def test_handshake_in_pieces_and_data_behind_it() -> None:
+    """The handshake may come byte by byte; nothing is said before it."""
+    server, browser = WebSocketServer(), Browser("x", "mqtt")
+    assert server.wrap(b"too early") == b""
+    assert all(server.receive(browser.hello[i : i + 1]) == b"" for i in range(len(browser.hello)))
+    assert isinstance(browser.events(server.take_output())[0], AcceptConnection)
+
+
+def test_wrong_subprotocol_is_rejected() -> None:
+    """[MQTT-6.0.0-3]: "mqtt" must be among those offered."""
+    server, browser = WebSocketServer(), Browser("chat")
+    assert server.receive(browser.hello) is None
+    assert isinstance(browser.events(server.take_output())[0], RejectConnection)
+
+
+def test_text_frame_ends_the_connection() -> None:
+    """[MQTT-6.0.0-1]: the close frame says 1003."""
+    server, browser = opened()
+    assert server.receive(browser.connection.send(TextMessage(data="x"))) is None
+    (event,) = browser.events(server.take_output())
+    assert isinstance(event, CloseConnection) and event.code == 1003
+    assert server.receive(b"more") is None
+
+
+def test_ping_is_answered_and_a_flood_ends_the_connection() -> None:
+    """Control frames are bounded between data frames: 1008."""
+    server, browser = opened()
+    assert server.receive(browser.connection.send(Ping(payload=b"p"))) == b""
+    (event,) = browser.events(server.take_output())
+    assert isinstance(event, Pong) and event.payload == b"p"
+    results = [server.receive(browser.connection.send(Ping())) for _ in range(150)]
+    assert results[-1] is None
+    assert isinstance(browser.events(server.take_output())[-1], CloseConnection)
+
+
+def test_close_is_answered() -> None:
+    """What came before the close still counts."""
+    server, browser = opened()
+    data = browser.message(b"last") + browser.connection.send(CloseConnection(code=1000))
+    assert server.receive(data) == b"last"
+    assert isinstance(browser.events(server.take_output())[0], CloseConnection)
+
+
+def test_flood_of_tiny_fragments_ends_the_connection() -> None:
+    """A frame of one byte is no packet: some are taken, a stream of them costs more than it brings."""
+    server, browser = opened()
+    results = [server.receive(browser.message(b"x", finished=False)) for _ in range(600)]
+    assert results[0] == b"x" and results[-1] is None
+    assert isinstance(browser.events(server.take_output())[-1], CloseConnection)
+    honest, other = opened()
+    for _ in range(600):  # two bytes are PINGREQ
+        assert honest.receive(other.message(b"\xc0\x00")) == b"\xc0\x00"
+
+
+def test_endless_handshake_ends_the_connection() -> None:
+    """At most 16 KiB of it."""
+    server = WebSocketServer()
+    assert server.receive(b"GET / HTTP/1.1\r\nHost: h\r\n") == b""
+    results = [server.receive(b"X-A: " + b"a" * 1000 + b"\r\n") for _ in range(20)]
+    assert results[-1] is None
+
+
+@pytest.mark.parametrize("garbage", [b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00", b"GET /\r\n\r\n", b"\xff" * 100])
+def test_garbage_instead_of_a_handshake(garbage: bytes) -> None:
+    """Plain MQTT at a WebSocket listener, for example."""
+    server = WebSocketServer()
+    received = server.receive(garbage)
+    assert received is None or (received == b"" and server.wrap(b"x") == b"")
+
+
+# --- PROXY headers
+
+V1 = b"PROXY TCP4 192.0.2.7 192.0.2.9 5555 1883\r\n"
+SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
+
+
+def v2(family: int, addresses: bytes, command: int = 1) -> bytes:
+    return SIGNATURE + bytes([0x20 | command, family]) + struct.pack(">H", len(addresses)) + addresses
+
+
+V2_IPV4 = v2(0x11, bytes([192, 0, 2, 7, 192, 0, 2, 9]) + struct.pack(">HH", 5555, 1883))
+V2_IPV6 = v2(0x21, bytes(15) + b"\x01" + bytes(16) + struct.pack(">HH", 5555, 1883) + b"\x03\x00\x04TLVS")
+
+
+@pytest.mark.parametrize(
+    ("versions", "header", "source"),
+    [
+        ("v1", V1, ("192.0.2.7", 5555)),
+        ("any", b"PROXY TCP6 ::1 ::2 5555 1883\r\n", ("::1", 5555)),
+        ("any", b"PROXY UNKNOWN whatever\r\n", None),
+        ("v2", V2_IPV4, ("192.0.2.7", 5555)),
+        ("any", V2_IPV6, ("::1", 5555)),
+        ("any", v2(0x11, bytes(12), command=0), None),  # LOCAL: a health check
+        ("any", v2(0x31, bytes(216)), None),  # a Unix socket has no address
+    ],
+)
+def test_header_is_cut_off(versions: str, header: bytes, source: tuple[str, int] | None) -> None:
+    """However the bytes are split, what follows the header comes out, and the source is known."""
+    for step in (1, 7, 1000):
+        proxy = ProxyHeader(versions)
+        data = header + b"CONNECT"
+        received = b"".join(proxy.receive(data[i : i + step]) or b"" for i in range(0, len(data), step))
+        assert (received, proxy.source) == (b"CONNECT", source)
+        assert proxy.wrap(b"x") == b"x" and proxy.take_output() == b""
+
+
+@pytest.mark.parametrize(
+    ("versions", "data"),
+    [
+        ("any", b"\x10\x0c\x00\x04MQTT"),
+        ("v2", V1),
+        ("v1", V2_IPV4),
+        ("any", b"PROXY TCP4 a.b.c.d 192.0.2.9 5555 1883\r\n"),
+        ("any", b"PROXY TCP4 192.0.2.7 192.0.2.9 70000 1883\r\n"),
+        ("any", b"PROXY TCP4 192.0.2.7\r\n"),
+        ("any", b"PROXY UDP4 192.0.2.7 192.0.2.9 5555 1883\r\n"),
+        ("any", b"PROXY TCP4 " + b"1" * 200),
+        ("any", SIGNATURE + b"\x31\x11\x00\x0c" + bytes(12)),
+        ("any", SIGNATURE + b"\x21\x11\xff\xff"),
+        ("any", b"PROXY \xff\r\n"),
+    ],
+)
+def test_wrong_header_ends_the_connection(versions: str, data: bytes) -> None:
+    """Where headers are expected nobody comes in without a good one."""
+    assert ProxyHeader(versions).receive(data) is None
+
+
+def test_header_in_front_of_a_websocket() -> None:
+    """Both filters of a listener, one behind the other."""
+    both = listener_filter("ws", "any")
+    assert isinstance(both, ProxyHeader)
+    browser = Browser("mqtt")
+    assert both.receive(V1 + browser.hello) == b""
+    assert isinstance(browser.events(both.take_output())[0], AcceptConnection)
+    assert both.receive(browser.message(b"mqtt")) == b"mqtt"
+    (event,) = browser.events(both.wrap(b"answer"))
+    assert isinstance(event, BytesMessage) and event.data == b"answer"
+    assert listener_filter("mqtt", "none") is None and isinstance(listener_filter("ws", "none"), WebSocketServer)
