@@ -27,6 +27,7 @@ from edge.ledger import EdgeLedger
 from edge.listener_filters import listener_filter
 from edge.scram import Scram, load_users
 from edge.settings import EdgeLimits, ListenerPolicy
+from membership.node_gossip import NodeGossip
 from wire.connection import split_address
 from wire.hello import TIER_EDGE
 from wire.ledger import FileLedger
@@ -138,6 +139,7 @@ class EdgeService:
             if settings.ledger is not None:
                 self._open_ledger(settings.ledger)
             self._register_metrics()
+            gossip = NodeGossip(self._process, self._config.membership)
             trio_fd = trio_epoll_fd()
             loop = Loop(self.core.hot, trio_fd)
             try:
@@ -145,6 +147,7 @@ class EdgeService:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(host, loop, trio_fd)
                     nursery.start_soon(self._dial)
+                    nursery.start_soon(gossip.run, bound)
                     await self._beat(loop, {"link": bound, **clients})
                     nursery.cancel_scope.cancel()
             finally:

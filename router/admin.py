@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from router.cluster_map import Delegate, ForgetNode, Outcome, SetAdminState
+from router.cluster_map import Command, Delegate, ForgetNode, Outcome
+from router.ring_desk import RingDesk
 from wire.messages import Admin, AdminReply
 
 if TYPE_CHECKING:
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AdminDesk"]
 
+FAILED = 1
 NOT_READY = 4
 USAGE = 2
+CHANGING = ("add", "drain", "undrain", "remove", "rebalance", "pause", "resume", "abort")
+# What the process around the core answers: the Raft group's members, and gossip's keys.
+SHELL_VERBS = ("cluster join", "cluster leave", "cluster transfer")
+KEY_VERBS = tuple(f"membership keys {step}" for step in ("list", "install", "use", "remove"))
 Answer = dict[str, Any]
 
 
@@ -27,17 +33,24 @@ class AdminDesk:
     def __init__(self, router: "RouterCore") -> None:
         self._router = router
         self._waiting: dict[tuple[str, int], Admin] = {}
+        self._ring = RingDesk(router)
         self._verbs: dict[str, Callable[[dict[str, Any]], Answer]] = {
             "cluster status": self._cluster_status,
             "node list": self._node_list,
             "ring show": self._ring_show,
             "ring explain": self._ring_explain,
             "ring export": self._ring_export,
+            "ring plan": self._ring.plan,
+            "ring status": self._ring.status,
+            "ring verify": self._ring.verify,
         }
 
     def ask(self, peer: str, question: Admin) -> None:
         """Answer a verb, or propose what it asks for."""
         router = self._router
+        if question.verb in KEY_VERBS:
+            router.questions.append((peer, question))
+            return
         verb = self._verbs.get(question.verb)
         if verb is not None:
             if not router.machine.map.cluster:
@@ -57,28 +70,51 @@ class AdminDesk:
             text = f"router {router.node} does not lead; ask {router.leader or 'again when one is elected'}"
             router.tell(peer, AdminReply(question.request, False, {"leader": router.leader}, text, NOT_READY))
             return
-        if question.verb == "ring delegate":
-            command: Delegate | SetAdminState | ForgetNode = Delegate(
-                str(arguments["prefix"]), int(arguments["depth"]), str(arguments.get("pin", ""))
-            )
-        elif question.verb == "ring undelegate":
-            command = Delegate(str(arguments["prefix"]), 0)
-        elif question.verb in ("node drain", "node undrain"):
-            command = SetAdminState(str(arguments["node"]), "draining" if question.verb == "node drain" else "")
-        elif question.verb == "cluster forget":
-            command = ForgetNode(str(arguments["node"]))
-        else:
-            text = f"unknown verb {question.verb!r}"
-            router.tell(peer, AdminReply(question.request, False, None, text, USAGE))
+        if question.verb in SHELL_VERBS:
+            router.questions.append((peer, question))
+            return
+        try:
+            command = self._command(question.verb, arguments)
+        except (KeyError, ValueError) as error:
+            router.tell(peer, AdminReply(question.request, False, None, str(error.args[0]), FAILED))
+            return
+        if isinstance(command, dict):
+            router.tell(peer, AdminReply(question.request, True, command))
             return
         self._waiting[peer, question.request] = question
         router.propose(command, peer, question.request)
+
+    def _command(self, verb: str, arguments: Answer) -> Command | Answer:
+        if verb == "ring delegate":
+            return Delegate(str(arguments["prefix"]), int(arguments["depth"]), str(arguments.get("pin", "")))
+        if verb == "ring undelegate":
+            return Delegate(str(arguments["prefix"]), 0)
+        if verb == "cluster forget":
+            return ForgetNode(str(arguments["node"]))
+        group, _, word = verb.partition(" ")
+        if group in ("ring", "node") and word in CHANGING:
+            return self._ring.command(verb, arguments)
+        raise ValueError(f"unknown verb {verb!r}")
+
+    def failed(self, peer: str, request: int, leader: str) -> bool:
+        """A proposed command was not committed, or its fate is unknown; True if an operator had asked for it."""
+        if self._waiting.pop((peer, request), None) is None:
+            return False
+        text = (
+            f"not committed: router {leader} leads now" if leader else "not committed: no majority of routers answers"
+        )
+        self._router.tell(
+            peer, AdminReply(request, False, {"leader": leader}, f"{text}; look, and ask again", NOT_READY)
+        )
+        return True
 
     def answered(self, peer: str, request: int, outcome: Outcome) -> bool:
         """A proposed command was committed; True if an operator had asked for it."""
         if self._waiting.pop((peer, request), None) is None:
             return False
-        reply = AdminReply(request, not outcome.refusal, {"map_epoch": self._router.machine.map.epoch})
+        job = self._router.machine.job
+        result = {"map_epoch": self._router.machine.map.epoch, "rebalance": job.number if job is not None else None}
+        reply = AdminReply(request, not outcome.refusal, result)
         if outcome.refusal:
             reply.error, reply.exit_code = outcome.refusal, 1
         self._router.tell(peer, reply)
@@ -111,7 +147,8 @@ class AdminDesk:
     def _node_list(self, _: dict[str, Any]) -> Answer:
         router = self._router
         cluster_map = router.machine.map
-        nodes = []
+        believed = router.believes()
+        nodes: list[Answer] = []
         for name in sorted(cluster_map.nodes):
             entry = cluster_map.nodes[name]
             life = (name, entry.incarnation)
@@ -120,6 +157,7 @@ class AdminDesk:
                     "node": name,
                     "tier": entry.tier,
                     "state": entry.admin_state if entry.alive and entry.admin_state else entry.state,
+                    "gossip": believed.pop(name, None),
                     "incarnation": entry.incarnation,
                     "address": entry.address,
                     "clients": entry.clients,
@@ -134,6 +172,7 @@ class AdminDesk:
                     "shards": sum(1 for shard in cluster_map.shards if shard.owner == name),
                 }
             )
+        nodes += [{"node": name, "state": "unknown", "gossip": believed[name]} for name in sorted(believed)]
         return {"nodes": nodes}
 
     def _ring_show(self, _: dict[str, Any]) -> Answer:

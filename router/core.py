@@ -4,7 +4,7 @@ Sans-IO. Raft is next to it, not inside: the shell gives committed commands as `
 ``proposals`` and ``rounds`` of every Ready. A message to this very node goes through the same queue as one from a link.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from router.admin import AdminDesk
@@ -172,6 +172,7 @@ class Ready:
     rounds: list[int] = field(default_factory=list)
     sends: list[tuple[str, int, bytes]] = field(default_factory=list)
     next_deadline: float = float("inf")
+    questions: list[tuple[str, Admin]] = field(default_factory=list)  # (who asked, what): the shell answers
     ended: bool = False  # this router's incarnation is dead in the map: start anew
 
 
@@ -196,6 +197,8 @@ class RouterCore:
             entry, self._to_router, lambda _: None, follows=False, ended_incarnation=ended_incarnation
         )
         self.counts: dict[str, int] = {}
+        self.questions: list[tuple[str, Admin]] = []
+        self.believes: Callable[[], dict[str, str]] = dict  # node -> its state as gossip sees it
         self._admin = AdminDesk(self)
         self._now = 0.0
         self._followers: dict[str, int] = {}  # node -> incarnation that follows our map
@@ -247,8 +250,8 @@ class RouterCore:
         self._touched.clear()
         while self._own:
             self._control(self.node, None, self._own.pop(0))
-        ready = Ready(self._proposals, self._rounds, self._sends, ended=self.holder.ended)
-        self._proposals, self._rounds, self._sends = [], [], []
+        ready = Ready(self._proposals, self._rounds, self._sends, questions=self.questions, ended=self.holder.ended)
+        self._proposals, self._rounds, self._sends, self.questions = [], [], [], []
         ready.next_deadline = self.holder.next_deadline()
         if self.leads:
             ready.next_deadline = min(ready.next_deadline, self.leases.next_deadline(), self._next_look)
@@ -290,7 +293,7 @@ class RouterCore:
         if owners:
             self.count("shards_rescued", len(owners))
             self.propose(PlaceShards(owners, {number: cluster_map.shards[number].epoch for number in owners}))
-        node = self.reach.worst_connected(cluster_map, self.leases.complaints(cluster_map))
+        node = self.reach.worst_connected(now, cluster_map, self.leases.complaints(cluster_map))
         if node:
             self.count("leases_stopped")
             self.leases.stop((node, cluster_map.nodes[node].incarnation))
@@ -330,7 +333,7 @@ class RouterCore:
             self.leases.proposal_failed((command.node, command.incarnation))
         if isinstance(command, Bootstrap):
             self._bootstrapping = False
-        if peer:
+        if peer and not self._admin.failed(peer, request, event.leader_hint):
             self._refuse(peer, request, "not_leader" if event.leader_hint else "unavailable", "not committed")
 
     def _forget_proposal(self, data: bytes, number: int) -> None:

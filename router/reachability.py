@@ -15,6 +15,7 @@ __all__ = ["Reachability"]
 
 LINK_DOWN_S = 0.25  # a router whose link is down for this long loses its shards; a reconnect takes less
 SILENT_LEASES = 0.75  # as does one without a heartbeat for this part of a lease, whatever its link seems
+PATIENCE_LEASES = 2  # before a complaint ends a lease
 
 Life = tuple[str, int]
 
@@ -26,6 +27,7 @@ class Reachability:
         self._node = node
         self._up: dict[str, int] = {}  # node -> incarnation
         self._down_since: dict[str, float] = {}
+        self._complained: dict[tuple[Life, Life], float] = {}  # who of whom -> since when
 
     def link_up(self, peer: PeerKey) -> None:
         """A link stands."""
@@ -65,18 +67,28 @@ class Reachability:
         proposal = propose_owners(left, cluster_map.base_shards)
         return {number: proposal[number % len(proposal)] for number in owned}
 
-    def worst_connected(self, cluster_map: ClusterMap, complaints: Mapping[str, tuple[str, ...]]) -> str:
+    def worst_connected(self, now: float, cluster_map: ClusterMap, complaints: Mapping[str, tuple[str, ...]]) -> str:
         """Return the live node whose lease should end, or "": of two that do not reach each other, the lonelier.
 
+        A complaint counts when the leader has heard it for two leases about the same two lives: a node that has just
+        started may be known to the leader before all its links stand.
+
         Args:
+            now: Seconds.
             cluster_map: As of now.
             complaints: Node -> live nodes that it does not reach.
         """
-        pairs = {
-            tuple(sorted((node, other)))
+        told = {
+            (life, other_life)
             for node, others in complaints.items()
             for other in others
-            if node != other and (entry := cluster_map.nodes.get(other)) is not None and entry.alive
+            if node != other and (life := _life(cluster_map, node)) and (other_life := _life(cluster_map, other))
+        }
+        self._complained = {pair: self._complained.get(pair, now) for pair in sorted(told)}
+        pairs = {
+            tuple(sorted((life[0], other[0])))
+            for (life, other), since in self._complained.items()
+            if now - since >= PATIENCE_LEASES * cluster_map.lease_s
         }
         missing: dict[str, int] = {}
         for pair in pairs:
@@ -88,6 +100,11 @@ class Reachability:
             if node != self._node and not _last_replica(cluster_map, node):
                 return node
         return ""
+
+
+def _life(cluster_map: ClusterMap, node: str) -> Life | None:
+    entry = cluster_map.nodes.get(node)
+    return (node, entry.incarnation) if entry is not None and entry.alive else None
 
 
 def _last_replica(cluster_map: ClusterMap, node: str) -> bool:

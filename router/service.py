@@ -10,6 +10,7 @@ import trio
 
 from conf.errors import UserError
 from conf.settings import NodeConfig, RouterConfig
+from membership.node_gossip import NodeGossip
 from router.cluster_map import encode_command
 from router.core import (
     Applied,
@@ -24,14 +25,17 @@ from router.core import (
     RoundEnded,
     RouterCore,
     RouterSettings,
+    Suspected,
     Tick,
 )
+from router.membership_desk import MembershipDesk
 from router.raft.events import RaftConfig, Role
 from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry, Message, decode_message, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from wire.frames import FrameKind
 from wire.hello import TIER_ROUTER, PeerKey
+from wire.messages import Admin, encode_control
 from wire.process import NodeProcess, boot_time, run_process
 from wire.service import LinkHub
 
@@ -42,6 +46,8 @@ logger = logging.getLogger(__name__)
 TICK_MAX_S = (
     0.25  # the loop turns at least this often: deadlines that another event moved are seen late by at most this
 )
+
+EVENTS_PER_TURN_MAX = 256  # then Raft has its turn: heartbeats must not wait behind a flood of questions
 
 
 def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
@@ -95,6 +101,7 @@ class RouterService:
             rng=self._rng,
         )
         self._said_ready = False
+        self._gossip = NodeGossip(process, config.membership, on_dead=lambda node: self._push(Suspected(node)))
         self._peers: dict[str, tuple[str, str, int]] = {}
 
     async def run(self) -> None:
@@ -103,6 +110,8 @@ class RouterService:
             self._nursery = nursery
             bound = await nursery.start(self._hub.run, self._process.link_address)
             self._hub.set_peers({name: (TIER_ROUTER, address, 0) for name, address in self._members.items()})
+            if self._config.router.join:
+                self._hub.set_seeds(self._config.node.seeds)  # the running group; it learns of us by our link
             settings = self._config.router
             self.core = RouterCore(
                 self._process.entry(bound),
@@ -118,10 +127,13 @@ class RouterService:
                 ),
                 ended_incarnation=self._process.folder.ended_incarnation,
             )
+            self.core.believes = self._gossip.believes
             self._raft = self._make_raft()
+            self._desk = MembershipDesk(self._config.node.id, self._raft, self._gossip)
             self._bound = bound
             self._register_metrics()
             await nursery.start(self._raft.run)
+            nursery.start_soon(self._gossip.run, bound)
             await self._loop()
             nursery.cancel_scope.cancel()
 
@@ -192,7 +204,10 @@ class RouterService:
                     await self._wake.wait()
             self._wake = trio.Event()
             await trio.lowlevel.checkpoint()
-            events, self._events = self._events, []
+            events = self._events[:EVENTS_PER_TURN_MAX]
+            del self._events[:EVENTS_PER_TURN_MAX]
+            if self._events:
+                self._wake.set()
             ready = self.core.handle(boot_time(), events or [Tick()])
             self._carry_out(ready)
             deadline = ready.next_deadline
@@ -207,8 +222,13 @@ class RouterService:
             self._nursery.start_soon(self._propose, proposal)
         for context in ready.rounds:
             self._nursery.start_soon(self._round, context)
+        for peer, question in ready.questions:
+            self._nursery.start_soon(self._answer, peer, question)
         for node, kind, payload in ready.sends:
             self._hub.send(node, kind, payload)
+
+    async def _answer(self, peer: str, question: Admin) -> None:
+        self._hub.send(peer, FrameKind.CONTROL, encode_control(await self._desk.answer(question)))
 
     async def _propose(self, proposal: Proposal) -> None:
         try:

@@ -10,13 +10,14 @@ import trio
 
 from conf.errors import UserError
 from conf.settings import NodeConfig, StorageConfig
+from membership.node_gossip import NodeGossip
 from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
 from storage.export_desk import ExportDesk
 from storage.group_committer import GroupCommitter
 from storage.ledger import PartitionLedger
 from storage.settings import PartitionSettings
 from storage.store import Store, quarantine
-from storage.store_errors import StoreDamaged, StoreError, StoreFatal, StoreShort
+from storage.store_errors import StoreDamaged, StoreError, StoreFatal, StoreFull, StoreShort
 from storage.store_settings import GroupCommitSettings, StoreSettings
 from wire.frames import FrameKind
 from wire.hello import DIAL_RANK, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
@@ -30,6 +31,7 @@ __all__ = ["StorageService", "main"]
 logger = logging.getLogger(__name__)
 
 TICK_MAX_S = 0.25
+ROOM_LOOK_S = 0.1  # between two looks at the free space of the disk
 EVENTS_PER_ROUND_MAX = 2_000  # frames handled before the next commit is handed out
 
 
@@ -76,6 +78,7 @@ class StorageService:
         )
         self._peers: dict[str, tuple[str, str, int]] = {}
         self._said_ready = False
+        self._look_at = 0.0
         self._store = self._open_store()
         self._ledger = self._open_ledger()
 
@@ -141,6 +144,7 @@ class StorageService:
                 )
                 self._desk = ExportDesk(self.core, self._store, nursery.start_soon)
                 self._register_metrics()
+                nursery.start_soon(NodeGossip(self._process, self._config.membership).run, bound)
                 await self._loop()
                 nursery.cancel_scope.cancel()
         finally:
@@ -201,6 +205,7 @@ class StorageService:
             del self._events[:EVENTS_PER_ROUND_MAX]
             if self._events:
                 self._wake.set()
+            self._look_for_room()
             ready = self.core.handle(boot_time(), events or [Tick()])
             self._carry_out(ready)
             deadline = ready.next_deadline
@@ -208,6 +213,22 @@ class StorageService:
                 logger.warning("the map ended this incarnation; starting anew")
                 self._process.restart = True
                 return
+
+    def _look_for_room(self) -> None:
+        """Refuse messages before they are ordered: what was ordered must be written, whatever the floor."""
+        if boot_time() < self._look_at:
+            return
+        self._look_at = boot_time() + ROOM_LOOK_S
+        full = False
+        try:
+            self._store.require_room()
+        except StoreFull as error:
+            full = True
+            if not self.core.full:
+                logger.error("%s; messages are refused (0x97) until there is room", error)
+        if self.core.full and not full:
+            logger.warning("there is room again; messages are taken")
+        self.core.full = full
 
     def _carry_out(self, ready: Ready) -> None:
         self._ledger.flush()  # no operation is committed before its records can be found
@@ -251,5 +272,6 @@ class StorageService:
         )
         metrics.counter("store_syncs_total", "Syncs of the store's log.", lambda: float(self._committer.syncs))
         metrics.counter("store_rows_total", "Rows written.", lambda: float(self._committer.rows))
+        metrics.gauge("store_full", "1 while messages are refused for want of disk.", lambda: float(core.full))
         metrics.check("lease", lambda: core.lease.has_lease(boot_time()))
         metrics.check("serving", lambda: core.serving)

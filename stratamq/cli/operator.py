@@ -14,7 +14,7 @@ from stratamq.cli.output import OutputFormat, OutputOption, render
 if TYPE_CHECKING:
     from wire.operator_access import Access
 
-__all__ = ["DATA", "DataOption", "RouterOption", "ask", "register", "show"]
+__all__ = ["DATA", "DataOption", "RouterOption", "ask", "group", "register", "show", "verb", "verb_about"]
 
 RouterOption = Annotated[
     str, typer.Option("--router", help="host:port of a router; default: STRATAMQ_ROUTER, or --data.")
@@ -25,63 +25,49 @@ DATA = Path("data")
 
 def register(app: typer.Typer) -> None:
     """Add the groups, each also under its plural."""
-    groups = {"cluster": _cluster(), "node": _node(), "ring": _ring()}
+    from stratamq.cli.ring import ring
+
+    groups = {"cluster": _cluster(), "node": _node(), "ring": ring()}
     texts = {"cluster": "The cluster as a whole.", "node": "Its nodes.", "ring": "Where everything lives, and why."}
-    for name, group in groups.items():
-        app.add_typer(group, name=name, help=texts[name], no_args_is_help=True)
-        app.add_typer(group, name=f"{name}s", hidden=True, no_args_is_help=True)
+    for name, made in groups.items():
+        app.add_typer(made, name=name, help=texts[name], no_args_is_help=True)
+        app.add_typer(made, name=f"{name}s", hidden=True, no_args_is_help=True)
 
 
 def _cluster() -> typer.Typer:
-    group = _group()
-    _verb(group, "cluster status", "Leader, epochs, and every node with its lease.")
-    _verb_about(group, "cluster forget", "node", "Remove a dead node from the map.", confirm=True)
-    return group
+    made = group()
+    verb(made, "cluster status", "Leader, epochs, and every node with its lease.")
+    verb_about(made, "cluster join", "node", "Make a waiting router (router.join = true) a voter of the group.")
+    verb_about(
+        made, "cluster leave", "node", "Take a router out of the group; a leader hands over first.", confirm=True
+    )
+    verb_about(made, "cluster transfer", "node", "Hand the leadership over to another router.")
+    verb_about(made, "cluster forget", "node", "Remove a dead node from the map.", confirm=True)
+    return made
 
 
 def _node() -> typer.Typer:
-    group = _group()
-    _verb(group, "node list", "Every node: tier, state, address, incarnation.")
-    _verb_about(group, "node drain", "node", "Move everything away from a node.")
-    _verb_about(group, "node undrain", "node", "Let a drained node take its share again.")
-    return group
+    made = group()
+    verb(made, "node list", "Every node: tier, state, address, incarnation.")
+    verb_about(made, "node drain", "node", "Move everything away from a node.")
+    verb_about(made, "node undrain", "node", "Let a drained node take its share again.")
+    return made
 
 
-def _ring() -> typer.Typer:
-    group = _group()
-    _verb(group, "ring show", "Partitions and shards: primary, copies, epochs.")
-    _verb(group, "ring export", "The whole map, for programs (-o json).")
-    _verb_about(group, "ring explain", "name", "Where a client identifier or a topic lives, and why.")
-    _verb_about(group, "ring undelegate", "prefix", "Take a delegation back.", confirm=True)
-
-    @group.command("delegate", help="Give a subtree of the topic hierarchy a jurisdiction of its own.")
-    def delegate(
-        prefix: Annotated[str, typer.Argument(help="Whole levels without wildcard, as in plant-7/line-1.")],
-        depth: Annotated[int, typer.Option(min=1, max=32, help="Levels of the route key below this prefix.")],
-        pin: Annotated[str, typer.Option(help="Router that owns the subtree; default: the ring decides.")] = "",
-        router: RouterOption = "",
-        data: DataOption = DATA,
-        output: OutputOption = OutputFormat.TABLE,
-    ) -> None:
-        show("ring delegate", {"prefix": prefix, "depth": depth, "pin": pin}, router, data, output)
-
-    return group
-
-
-def _group() -> typer.Typer:
+def group() -> typer.Typer:
     return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def _verb(group: typer.Typer, verb: str, text: str) -> None:
+def verb(to: typer.Typer, name: str, text: str) -> None:
     """Add a verb without arguments."""
 
     def command(router: RouterOption = "", data: DataOption = DATA, output: OutputOption = OutputFormat.TABLE) -> None:
-        show(verb, {}, router, data, output)
+        show(name, {}, router, data, output)
 
-    group.command(verb.partition(" ")[2], help=text)(command)
+    to.command(name.partition(" ")[2], help=text)(command)
 
 
-def _verb_about(group: typer.Typer, verb: str, argument: str, text: str, *, confirm: bool = False) -> None:
+def verb_about(to: typer.Typer, name: str, argument: str, text: str, *, confirm: bool = False) -> None:
     """Add a verb about one thing; one that cannot be undone wants --yes."""
 
     def command(
@@ -94,10 +80,10 @@ def _verb_about(group: typer.Typer, verb: str, argument: str, text: str, *, conf
         from conf.errors import ExitCode, UserError
 
         if confirm and not yes:
-            raise UserError(f"`{verb} {value}` changes the cluster for good: say --yes", ExitCode.USAGE)
-        show(verb, {argument: value}, router, data, output)
+            raise UserError(f"`{name} {value}` changes the cluster for good: say --yes", ExitCode.USAGE)
+        show(name, {argument: value}, router, data, output)
 
-    group.command(verb.partition(" ")[2], help=text)(command)
+    to.command(name.partition(" ")[2], help=text)(command)
 
 
 def show(verb: str, arguments: dict[str, object], router: str, data: Path, output: OutputFormat) -> None:

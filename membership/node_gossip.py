@@ -1,0 +1,109 @@
+"""Gossip beside a node's service: started when there is a key, never in its way, and never believed too much.
+
+Decides nothing. The service hears of members that gossip holds dead, as a hint; the status page sees every member's
+state. What fails here (no key, a port in use) is logged and ends gossip alone: no promise of the broker needs it.
+The protocol is imported when it starts, in a thread: a node's start does not pay for it.
+"""
+
+import importlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from wire.process import NodeProcess
+
+if TYPE_CHECKING:
+    from membership.gossip import Gossip
+    from membership.settings import MembershipSettings
+
+__all__ = ["NodeGossip"]
+
+logger = logging.getLogger("stratamq.membership")
+
+INCARNATION_MAX = 2**46 - 1
+START_AFTER_S = 0.5  # the node comes up first: on a small machine the imports would compete with it
+
+
+class NodeGossip:
+    """One node's membership.
+
+    Args:
+        process: Of the node.
+        settings: Room ``membership``; None, or without a key, and nothing is started.
+        on_dead: Told the name of a member that gossip holds dead.
+    """
+
+    def __init__(
+        self,
+        process: NodeProcess,
+        settings: "MembershipSettings | None",
+        *,
+        on_dead: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._process = process
+        self._settings = settings
+        self._on_dead = on_dead
+        self.gossip: Gossip | None = None
+        process.metrics.gauge("members", "Members by state, as gossip sees them.", self._states, ("state",))
+        process.metrics.counter("gossip_events_total", "Events of gossip by name.", self._counters, ("event",))
+
+    @property
+    def enabled(self) -> bool:
+        """True if the configuration names a key."""
+        settings = self._settings
+        return settings is not None and (settings.key_file is not None or settings.key_fd is not None)
+
+    def believes(self) -> dict[str, str]:
+        """Return each member's state."""
+        return {} if self.gossip is None else {member.name: member.state for member in self.gossip.members()}
+
+    def _states(self) -> dict[tuple[str, ...], float]:
+        states = dict.fromkeys(("alive", "suspect", "dead", "left"), 0.0)
+        for state in self.believes().values():
+            states[state] = states.get(state, 0.0) + 1
+        return {(state,): count for state, count in states.items()}
+
+    def _counters(self) -> dict[tuple[str, ...], float]:
+        counters = {} if self.gossip is None else self.gossip.counters()
+        return {(name,): float(count) for name, count in counters.items() if name != "local_health"}
+
+    async def run(self, link_address: str) -> None:
+        """Gossip until cancelled; returns at once when there is no key, and when gossip cannot go on."""
+        if not self.enabled:
+            return
+        try:
+            await self._run(link_address)
+        except Exception as error:  # whatever it is: the node goes on without gossip
+            self.gossip = None
+            logger.error("gossip ended, the node goes on without it: %s", error)
+
+    async def _run(self, link_address: str) -> None:
+        node, identity = self._process.config.node, self._process.identity
+        modules: dict[str, Any] = {}
+
+        def load() -> None:
+            for name in ("gossip", "metadata", "events"):
+                modules[name] = importlib.import_module(f"membership.{name}")
+
+        await trio.sleep(START_AFTER_S)
+        await trio.to_thread.run_sync(load)
+        metadata = modules["metadata"].NodeMetadata(
+            node.id,
+            identity.tier,
+            min(identity.incarnation, INCARNATION_MAX),
+            {"links": node.advertise or link_address},
+            node.zone[:32],
+            float(node.weight),
+        )
+        gossip: Gossip = modules["gossip"].Gossip(self._settings, metadata)
+        events = modules["events"]
+        async with trio.open_nursery() as nursery:
+            await nursery.start(gossip.run)
+            self.gossip = gossip
+            async for event in gossip.events:
+                if isinstance(event, events.NodeLeave):
+                    self._on_dead(event.member.name)
+                elif isinstance(event, events.Superseded):
+                    logger.warning("gossip: another process is called %s", node.id)

@@ -1,0 +1,179 @@
+"""``ring plan | rebalance | pause | resume | abort | status | verify | add | drain | remove``: words into commands.
+
+Judges what an operator asks against the map before anything is proposed, and says in one line why not and what to do.
+What moves, and how, is ``router/rebalance.py``; the machine judges every command again when it is committed.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from router.cluster_map import Command, ForgetNode, SetAdminState, SetRebalance, StartRebalance
+from router.rebalance import Move, Plan, make_plan, ring_nodes
+from router.rebalance_run import reached
+from wire.cluster_map import ClusterMap
+from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE
+
+if TYPE_CHECKING:
+    from router.core import RouterCore
+
+__all__ = ["RingDesk"]
+
+Answer = dict[str, Any]
+DRAINING = "draining"
+
+
+class RingDesk:
+    """The verbs of one router about moving things."""
+
+    def __init__(self, router: "RouterCore") -> None:
+        self._router = router
+
+    def plan(self, arguments: Answer) -> Answer:
+        """Return what a rebalance would do now, or would do if nodes were added or drained."""
+        cluster_map = self._router.machine.map
+        supposed = msgspec.structs.replace(cluster_map, nodes=dict(cluster_map.nodes))
+        for key, state in (("drain", DRAINING), ("add", "")):
+            for name in arguments.get(key, ()):
+                entry = self._node(cluster_map, str(name))
+                supposed.nodes[entry.node] = msgspec.structs.replace(entry, admin_state=state)
+        return describe(self._plan(supposed), cluster_map)
+
+    def status(self, _: Answer) -> Answer:
+        """Return how the present rebalance, or the last one, stands."""
+        return self._router.rebalancer.status(self._router.now)
+
+    def verify(self, _: Answer) -> Answer:
+        """Compare the last plan with the map, and the map with what every map must keep."""
+        machine = self._router.machine
+        found = [
+            {"what": f"{move.kind} {move.number}", "problem": f"planned at {_names(move)}, is not"}
+            for move in (machine.job.plan.moves if machine.job is not None else ())
+            if not reached(machine.map, move)
+        ]
+        found += [{"what": f"partition {number}", "problem": text} for number, text in problems(machine.map)]
+        return {
+            "id": machine.job.number if machine.job is not None else None,
+            "phase": machine.job.state if machine.job is not None else "none",
+            "checked": len(machine.job.plan.moves) if machine.job is not None else 0,
+            "problems": found,
+            "ok": not found,
+        }
+
+    def command(self, verb: str, arguments: Answer) -> Command | Answer:
+        """Return the command that a verb stands for, or an answer when there is nothing to do.
+
+        Raises:
+            ValueError: Why it is refused.
+        """
+        cluster_map = self._router.machine.map
+        if verb == "ring rebalance":
+            return self._rebalance(cluster_map, arguments)
+        if verb in ("ring pause", "ring resume", "ring abort"):
+            job = self._router.machine.job
+            if job is None:
+                raise ValueError("no rebalance was ever started")
+            states = {"ring pause": "paused", "ring resume": "running", "ring abort": "aborting"}
+            return SetRebalance(job.number, states[verb])
+        entry = self._node(cluster_map, str(arguments["node"]))
+        if verb in ("ring drain", "node drain"):
+            self._check_drain(cluster_map, entry.node)
+            return SetAdminState(entry.node, DRAINING)
+        if verb in ("ring add", "node undrain"):
+            if not entry.alive:
+                raise ValueError(f"{entry.node} is {entry.state}: start it first")
+            return SetAdminState(entry.node, "")
+        holds = self._holds(cluster_map, entry.node)
+        if holds:
+            raise ValueError(f"{entry.node} still holds {holds}: `ring drain {entry.node}` first, then stop it")
+        return ForgetNode(entry.node)
+
+    def _rebalance(self, cluster_map: ClusterMap, arguments: Answer) -> Command | Answer:
+        wanted = arguments.get("map_epoch")
+        if wanted is not None and int(wanted) != cluster_map.epoch:
+            raise ValueError(f"the plan is of map epoch {wanted}, the map is at {cluster_map.epoch}: plan again")
+        plan = self._plan(cluster_map)
+        if not plan.moves:
+            return {"id": None, "phase": "nothing to move", "moves": 0, "map_epoch": cluster_map.epoch}
+        return StartRebalance(plan, max(0, int(arguments.get("throttle_bytes_s", 0))))
+
+    def _plan(self, cluster_map: ClusterMap) -> Plan:
+        partitions: dict[int, tuple[int, int]] = {}
+        shards: dict[int, tuple[int, int]] = {}
+        for name in sorted(cluster_map.nodes):
+            entry = cluster_map.nodes[name]
+            sizes = self._router.leases.sizes((name, entry.incarnation))
+            (partitions if entry.tier == TIER_STORAGE else shards).update(sizes)
+        return make_plan(cluster_map, partitions, shards)
+
+    def _node(self, cluster_map: ClusterMap, name: str) -> Any:
+        entry = cluster_map.nodes.get(name)
+        if entry is None:
+            raise ValueError(f"unknown node {name}: the map knows {', '.join(sorted(cluster_map.nodes))}")
+        return entry
+
+    def _check_drain(self, cluster_map: ClusterMap, node: str) -> None:
+        entry = cluster_map.nodes[node]
+        if entry.tier == TIER_EDGE:
+            return
+        left = [other.name for other in ring_nodes(cluster_map, entry.tier) if other.name != node]
+        if not left:
+            thing = "the last replica of its partitions" if entry.tier == TIER_STORAGE else "its route shards"
+            raise ValueError(f"{node} is the only {entry.tier} node that may hold {thing}: add another one first")
+        if entry.tier == TIER_STORAGE and len(left) < cluster_map.min_in_sync:
+            raise ValueError(
+                f"without {node} there are {len(left)} storage nodes for min_in_sync {cluster_map.min_in_sync}: "
+                "add another one first"
+            )
+
+    def _holds(self, cluster_map: ClusterMap, node: str) -> str:
+        copies = sum(1 for placement in cluster_map.partitions if node in (*placement.in_sync, *placement.joining))
+        shards = sum(1 for shard in cluster_map.shards if shard.owner == node)
+        said = [f"{copies} partitions"] * bool(copies) + [f"{shards} route shards"] * bool(shards)
+        return " and ".join(said)
+
+
+def describe(plan: Plan, cluster_map: ClusterMap) -> Answer:
+    """Return a plan as tables and programs want it."""
+    return {
+        "map_epoch": plan.map_epoch,
+        "slots": plan.slots,
+        "slots_moved": plan.slots_moved,
+        "slots_moved_share": round(plan.slots_moved / plan.slots, 4) if plan.slots else 0.0,
+        "partitions_moved": sum(1 for move in plan.moves if move.kind == "partition"),
+        "primaries_changed": sum(1 for move in plan.moves if move.kind == "primary"),
+        "shards_moved": sum(1 for move in plan.moves if move.kind == "shard"),
+        "bytes": sum(move.bytes for move in plan.moves),
+        "nodes": len(cluster_map.live(TIER_STORAGE)) + len(cluster_map.live(TIER_ROUTER)),
+        "moves": [
+            {
+                "kind": move.kind,
+                "number": move.number,
+                "from": list(move.source),
+                "to": list(move.target),
+                "keys": move.keys,
+                "bytes": move.bytes,
+            }
+            for move in plan.moves
+        ],
+    }
+
+
+def problems(cluster_map: ClusterMap) -> list[tuple[int, str]]:
+    """Return what is wrong with partitions of a map."""
+    live = {entry.node for entry in cluster_map.live(TIER_STORAGE)}
+    found = []
+    for number, placement in enumerate(cluster_map.partitions):
+        if not placement.epoch:
+            found.append((number, "was never placed"))
+        elif not placement.primary:
+            found.append((number, "has no primary: none of its replicas in sync lives"))
+        elif placement.primary not in placement.in_sync or placement.primary not in live:
+            found.append((number, f"primary {placement.primary} is not a live replica in sync"))
+        elif len(placement.in_sync) < cluster_map.min_in_sync:
+            found.append((number, f"{len(placement.in_sync)} in sync, {cluster_map.min_in_sync} wanted at least"))
+    return found
+
+
+def _names(move: Move) -> str:
+    return ",".join(move.replicas or move.target)

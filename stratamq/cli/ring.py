@@ -1,0 +1,203 @@
+"""``stratamq ring ...``: where everything lives, and moving it.
+
+A rebalance is a job in the routers' log: this command starts it and watches. Ending the command, by Ctrl-C or kill -9,
+ends the watching and nothing else; ``ring status`` goes on with it, ``ring abort`` stops it. Refusals are one line.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stratamq.cli.operator import DATA, DataOption, RouterOption, ask, group, show, verb, verb_about
+from stratamq.cli.output import OutputFormat, OutputOption, render
+
+__all__ = ["ring"]
+
+POLL_S = 0.3
+BAR_WIDTH = 30
+LOST_S = 30.0  # without an answer of any router before watching is given up
+PARTIAL = 3
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would move.")]
+DetachOption = Annotated[bool, typer.Option("--detach", help="Start, and do not watch.")]
+ThrottleOption = Annotated[int, typer.Option("--throttle", min=0, help="MiB/s of copied data; 0: as fast as it goes.")]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE")]
+
+
+def ring() -> typer.Typer:
+    """Return the group."""
+    made = group()
+    verb(made, "ring show", "Partitions and shards: primary, copies, epochs.")
+    verb(made, "ring export", "The whole map, for programs (-o json).")
+    verb(made, "ring status", "The rebalance that runs, or the last one.")
+    verb(made, "ring pause", "Begin no further move.")
+    verb(made, "ring resume", "Go on after a pause.")
+    verb(made, "ring abort", "Stop: what is half-way goes back, or on if that is nearer.")
+    verb_about(made, "ring explain", "name", "Where a client identifier or a topic lives, and why.")
+    verb_about(made, "ring remove", "node", "Forget a node that was drained and stopped.", confirm=True)
+    verb_about(made, "ring undelegate", "prefix", "Take a delegation back.", confirm=True)
+    for command in (plan, rebalance, verify, add, drain, delegate):
+        made.command(command.__name__)(command)
+    return made
+
+
+def plan(
+    add: Annotated[list[str] | None, typer.Option("--add", help="As if this node took its share again.")] = None,
+    drain: Annotated[list[str] | None, typer.Option("--drain", help="As if this node were emptied.")] = None,
+    router: RouterOption = "",
+    data: DataOption = DATA,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show what a rebalance would move, without doing anything."""
+    show("ring plan", {"add": add or [], "drain": drain or []}, router, data, output)
+
+
+def rebalance(
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="Output of `ring plan -o json`: only if still true.")
+    ] = None,
+    throttle: ThrottleOption = 0,
+    dry_run: DryRunOption = False,
+    detach: DetachOption = False,
+    router: RouterOption = "",
+    data: DataOption = DATA,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Move partitions and shards to where the ring wants them, and watch it."""
+    arguments: dict[str, object] = {"throttle_bytes_s": throttle << 20}
+    if plan is not None:
+        arguments["map_epoch"] = _epoch_of(plan)
+    _rebalance(arguments, dry_run=dry_run, detach=detach, router=router, data=data, output=output)
+
+
+def verify(router: RouterOption = "", data: DataOption = DATA, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Compare the last plan with what was done; exit code 1 if something is missing."""
+    reply = _asked("ring verify", {}, router, data)
+    typer.echo(render(reply, output))
+    if not reply["ok"]:
+        raise typer.Exit(1)
+
+
+def add(
+    node: NodeArgument,
+    throttle: ThrottleOption = 0,
+    dry_run: DryRunOption = False,
+    detach: DetachOption = False,
+    router: RouterOption = "",
+    data: DataOption = DATA,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Give a node that has joined its share."""
+    _for_node("add", node, throttle, dry_run, detach, router, data, output)
+
+
+def drain(
+    node: NodeArgument,
+    throttle: ThrottleOption = 0,
+    dry_run: DryRunOption = False,
+    detach: DetachOption = False,
+    router: RouterOption = "",
+    data: DataOption = DATA,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Move everything away from a node."""
+    _for_node("drain", node, throttle, dry_run, detach, router, data, output)
+
+
+def delegate(
+    prefix: Annotated[str, typer.Argument(help="Whole levels without wildcard, as in plant-7/line-1.")],
+    depth: Annotated[int, typer.Option(min=1, max=32, help="Levels of the route key below this prefix.")],
+    pin: Annotated[str, typer.Option(help="Router that owns the subtree; default: the ring decides.")] = "",
+    router: RouterOption = "",
+    data: DataOption = DATA,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Give a subtree of the topic hierarchy a jurisdiction of its own."""
+    show("ring delegate", {"prefix": prefix, "depth": depth, "pin": pin}, router, data, output)
+
+
+def _for_node(
+    word: str, node: str, throttle: int, dry_run: bool, detach: bool, router: str, data: Path, output: OutputFormat
+) -> None:
+    if dry_run:
+        show("ring plan", {word: [node]}, router, data, output)
+        return
+    _asked(f"ring {word}", {"node": node}, router, data)
+    arguments: dict[str, object] = {"throttle_bytes_s": throttle << 20}
+    _rebalance(arguments, dry_run=False, detach=detach, router=router, data=data, output=output)
+
+
+def _rebalance(
+    arguments: dict[str, object], *, dry_run: bool, detach: bool, router: str, data: Path, output: OutputFormat
+) -> None:
+    if dry_run:
+        show("ring plan", {}, router, data, output)
+        return
+    started = _asked("ring rebalance", arguments, router, data)
+    if started.get("rebalance") is None or detach:
+        typer.echo(render(started, output))
+        return
+    final = _watch(router, data)
+    typer.echo(render(final, output))
+    if final["phase"] != "done":
+        raise typer.Exit(PARTIAL if final["phase"] in ("aborted", "paused") else 1)
+
+
+def _asked(verb_: str, arguments: dict[str, object], router: str, data: Path) -> dict[str, Any]:
+    from conf.errors import ExitCode, UserError
+
+    reply = ask(verb_, arguments, router, data)
+    if not reply.ok:
+        raise UserError(reply.error or f"{verb_} failed", reply.exit_code or ExitCode.FAILED)
+    return dict(reply.result)
+
+
+def _watch(router: str, data: Path) -> dict[str, Any]:
+    """Follow a rebalance to its end; a change of the leader is only waited for."""
+    from conf.errors import UserError
+
+    began = answered = time.monotonic()
+    first: int | None = None
+    while True:
+        try:
+            status = _asked("ring status", {}, router, data)
+        except UserError:
+            if time.monotonic() - answered > LOST_S:
+                raise
+            time.sleep(POLL_S)
+            continue
+        answered = time.monotonic()
+        first = status["done"] if first is None else first
+        rate = (status["done"] - first) / max(answered - began, 0.001)
+        _draw(status, rate)
+        if status["phase"] not in ("running", "aborting"):
+            return status
+        time.sleep(POLL_S)
+
+
+def _draw(status: dict[str, Any], rate: float) -> None:
+    if not sys.stderr.isatty():
+        return
+    done, total = status["done"], max(status["total"], 1)
+    filled = BAR_WIDTH * done // total
+    eta = f"{(total - done) / rate:.0f} s left" if rate > 0 else "..."
+    line = f"[{'#' * filled}{' ' * (BAR_WIDTH - filled)}] {done}/{total} moves  {rate:.1f}/s  {eta}"
+    end = "\n" if status["phase"] not in ("running", "aborting") else ""
+    sys.stderr.write(f"\r{line:<78}{end}")
+    sys.stderr.flush()
+
+
+def _epoch_of(file: Path) -> int:
+    import json
+
+    from conf.errors import ExitCode, UserError
+
+    try:
+        return int(json.loads(file.read_text())["map_epoch"])
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror or error}", ExitCode.USAGE) from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{file} is not the output of `stratamq ring plan -o json`", ExitCode.USAGE) from None
