@@ -152,6 +152,7 @@ class StorageCore:
         self._reports_due: dict[int, float] = {}  # shard -> when to tell its owner again
         self._edges: dict[str, int] = {}
         self.counts: dict[str, int] = {}
+        self.full = False  # said by the shell: the disk is below its floor, new messages are refused
 
     @property
     def map(self) -> ClusterMap:
@@ -387,13 +388,20 @@ class StorageCore:
         hosted = self.partitions[number]
         self._touch(number, hosted)
         if hosted.serving:
-            hosted.publish(record, peer)
-        elif not hosted.when_serving(partial(hosted.publish, record, peer)):
+            self._take(hosted, record, peer)
+        elif not hosted.when_serving(partial(self._take, hosted, record, peer)):
             self._refuse(record, number, peer)
 
-    def _refuse(self, record: PublishMessage, number: int, peer: PeerKey) -> None:
-        """No room to let a message wait: say so, for one that was dropped in silence would be taken for a repeat."""
-        self._count("refused_not_serving")
+    def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:
+        """Hand a message to its partition, unless the disk is full; one that stands already is acknowledged again."""
+        if self.full and not hosted.delivery.is_repeat(record, peer.node, peer.incarnation):
+            self._refuse(record, hosted.core.number, peer, "refused_store_full")
+        else:
+            hosted.publish(record, peer)
+
+    def _refuse(self, record: PublishMessage, number: int, peer: PeerKey, reason: str = "refused_not_serving") -> None:
+        """No room for a message: say so, for one that was dropped in silence would be taken for a repeat."""
+        self._count(reason)
         if record.tag:
             refusal = encode_publish_ack(record.tag, number, ReasonCode.QUOTA_EXCEEDED)
             self._sends.append((peer.node, FrameKind.PUBLISH_ACK, refusal))
