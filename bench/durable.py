@@ -1,0 +1,340 @@
+"""The durable path on real processes: `stratamq up`, `mqload`, and what each message costs every tier.
+
+Durable QoS 1 with 1, 2 and 3 copies (100 pairs, 64 bytes), queueing for the absent and the drain, durable CONNECTs,
+restart with stored sessions, and Mosquitto beside it (persistence on; it writes its file at intervals, without a sync
+per message: what it acknowledged since the last write dies with it). Everything runs on this machine, load generator
+included; CPU per message hardly depends on what else it does, rates do. Any loss, repeat or disorder fails the run.
+
+    cc -O2 -pthread bench/mqload.c -o /tmp/mqload
+    python -m bench.durable --mqload /tmp/mqload [--only online offline connect restart mosquitto] [--messages 300]
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+
+PAIRS = 100
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+MOSQUITTO = Path("/usr/sbin/mosquitto")
+PARALLEL = 64  # handshakes under way at once
+EXPIRY_S = 3600
+
+
+def main() -> int:
+    """Run what was asked for and print one line per figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mqload", type=Path, default=Path("/tmp/mqload"))
+    parser.add_argument("--only", nargs="+", default=["online", "offline", "connect", "restart", "mosquitto"])
+    parser.add_argument("--copies", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--messages", type=int, default=300, help="per publisher")
+    parser.add_argument("--queued", type=int, default=100_000, help="messages queued for the absent, all sessions")
+    parser.add_argument("--connects", type=int, default=5_000)
+    parser.add_argument("--sessions", nargs="+", type=int, default=[10_000], help="stored when the node restarts")
+    options = parser.parse_args()
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    print(f"{os.cpu_count()} CPUs, load {load}; fdatasync of 8 KiB: {sync_latency()}")
+    failed = 0
+    if "online" in options.only:
+        for copies in options.copies:
+            failed += online(options, copies)
+    for what, run in (("offline", offline), ("connect", connect), ("restart", restart), ("mosquitto", mosquitto)):
+        if what in options.only:
+            failed += run(options)
+    return min(failed, 1)
+
+
+def sync_latency(rounds: int = 100) -> str:
+    """Return what the disk under the temporary folder needs for one sync, without us."""
+    figures = []
+    with tempfile.TemporaryFile() as file:
+        for _ in range(rounds):
+            file.write(b"x" * 8192)
+            file.flush()
+            begun = time.perf_counter()
+            os.fdatasync(file.fileno())
+            figures.append((time.perf_counter() - begun) * 1e3)
+    figures.sort()
+    return f"P50 {figures[rounds // 2]:.2f} ms, P99 {figures[-1 - rounds // 100]:.2f} ms"
+
+
+# --- what is measured around a run
+
+
+def cpu_s(pid: int) -> float:
+    """Return CPU seconds of a process so far, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def nodes_cpu(cluster: LocalCluster) -> dict[str, float]:
+    """Return CPU seconds by tier."""
+    used: dict[str, float] = {}
+    for node in cluster.state["nodes"].values():
+        used[node["tier"]] = used.get(node["tier"], 0.0) + cpu_s(node["pid"])
+    return used
+
+
+def store_figures(cluster: LocalCluster) -> dict[str, float]:
+    """Return rows written, syncs and drops of all storage nodes."""
+    found: dict[str, float] = {"rows": 0.0, "syncs": 0.0, "dropped": 0.0}
+    for name, node in cluster.state["nodes"].items():
+        if node["tier"] != "storage":
+            continue
+        for line in cluster.metrics(name).splitlines():
+            for metric, what in (("store_rows_total ", "rows"), ("store_syncs_total ", "syncs")):
+                if line.startswith(f"stratamq_{metric}"):
+                    found[what] += float(line.rsplit(" ", 1)[1])
+            if line.startswith("stratamq_storage_events_total") and 'event="dropped' in line:
+                found["dropped"] += float(line.rsplit(" ", 1)[1])
+    return found
+
+
+def mqload(options: argparse.Namespace, port: int, *arguments: str) -> tuple[dict[str, Any], int]:
+    """Run the load generator; return its report and 1 if a promise was broken."""
+    command = [str(options.mqload), "-H", f"127.0.0.1:{port}", "--json", "-q", "1", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    report = json.loads(result.stdout) if result.stdout.strip().startswith("{") else {}
+    if result.returncode:
+        names = ("first_error", "expected", "received", "lost", "duplicates", "out_of_order", "corrupt")
+        wrong = {name: report.get(name) for name in names}
+        print(f"  FAILED: exit {result.returncode}, {wrong} {result.stderr.strip()[-300:]}")
+        return {}, 1
+    return report, 0
+
+
+class Costs:
+    """What a run cost the cluster, per message."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._cpu = nodes_cpu(cluster)
+        self._store = store_figures(cluster)
+
+    def line(self, messages: float) -> str:
+        """Return the costs since this was made, over so many messages."""
+        cpu, store = nodes_cpu(self._cluster), store_figures(self._cluster)
+        tiers = ", ".join(f"{tier} {(cpu[tier] - self._cpu[tier]) / messages * 1e6:.1f}" for tier in sorted(cpu))
+        rows = (store["rows"] - self._store["rows"]) / messages
+        syncs = store["syncs"] - self._store["syncs"]
+        dropped = store["dropped"] - self._store["dropped"]
+        return f"CPU us: {tiers}; {rows:.2f} rows, {syncs:.0f} syncs (one per {messages / max(syncs, 1):.0f})" + (
+            f"; {dropped:.0f} DROPPED" if dropped else ""
+        )
+
+
+@contextlib.contextmanager
+def durable_cluster(*arguments: str) -> Iterator[LocalCluster]:
+    """One edge, one router and storage nodes; at the end the logs are looked through for exceptions."""
+    with local_cluster("--edges", "1", "--set", "storage.queue_messages_max=1000000", *arguments) as cluster:
+        yield cluster
+        for log in sorted((cluster.data / "logs").glob("*.log")):
+            for line in log.read_text().splitlines():
+                if "Traceback" in line or '"level": "error"' in line or '"level": "critical"' in line:
+                    print(f"  {log.name}: {line[:300]}")
+
+
+# --- the figures
+
+
+def online(options: argparse.Namespace, copies: int) -> int:
+    """Subscribers are there."""
+    with durable_cluster("--storages", str(copies)) as cluster:
+        port = cluster.port(0, "plain")
+        pairs = ("-P", str(PAIRS), "-w", "20", "--persistent")
+        mqload(options, port, *pairs, "-n", "20")  # routes and caches
+        costs = Costs(cluster)
+        report, failed = mqload(options, port, *pairs, "-n", str(options.messages))
+        if report:
+            ack = report["ack_latency_us"]
+            print(
+                f"online, {copies} copies: {report['receive_msg_per_s']:.0f} msg/s, PUBACK P50"
+                f" {ack['p50'] / 1e3:.1f} P99 {ack['p99'] / 1e3:.1f} ms; {costs.line(report['received'])}"
+            )
+    return failed
+
+
+def offline(options: argparse.Namespace) -> int:
+    """Subscribers are away: queueing, then the drain; 100 sessions, then all messages for a single one."""
+    failures = 0
+    with durable_cluster("--storages", "1") as cluster:
+        for publishers, subscribers in ((PAIRS, PAIRS), (PAIRS, 1)):
+            mode = ("-m", "pair") if subscribers > 1 else ("-m", "fanin")
+            each = str(options.queued // publishers)
+            costs = Costs(cluster)
+            report, failed = mqload(
+                options, cluster.port(0, "plain"), *mode, "--offline", "-P", str(publishers), "-n", each, "-w", "20"
+            )
+            failures += failed
+            if report:
+                print(
+                    f"absent, {subscribers} sessions: queueing {report['published'] / report['queue_s']:.0f} msg/s,"
+                    f" drain of {report['received']} in {report['drain_s']:.1f} s; {costs.line(report['received'])}"
+                )
+    return failures
+
+
+def connect(options: argparse.Namespace) -> int:
+    """Durable CONNECT to CONNACK, with DISCONNECT behind it."""
+    count = options.connects
+    with durable_cluster("--storages", "1") as cluster:
+        for what, prefix in (("new", "a"), ("resumed", "a"), ("ephemeral", "e")):
+            costs = Costs(cluster)
+            rate, refused = connects(cluster.port(0, "plain"), prefix, count, 0 if what == "ephemeral" else EXPIRY_S)
+            print(f"CONNECT, {what}: {rate:.0f}/s, {refused} refused; {costs.line(count)}")
+    return 0
+
+
+def connects(port: int, prefix: str, count: int, expiry_s: int, filters: tuple[str, ...] = ()) -> tuple[float, int]:
+    """Connect clients (and subscribe them), a number at once, disconnecting each; return (per second, refused)."""
+    selector = selectors.DefaultSelector()
+    started = done = refused = 0
+    begun = time.perf_counter()
+
+    def start() -> None:
+        nonlocal started
+        client_id = f"{prefix}{started}".encode()
+        properties = b"\x11" + struct.pack(">I", expiry_s) if expiry_s else b""
+        body = b"\x00\x04MQTT\x05\x00\x00\x3c" + bytes([len(properties)]) + properties
+        body += struct.pack(">H", len(client_id)) + client_id
+        client = socket.create_connection(("127.0.0.1", port))
+        client.setblocking(False)
+        client.sendall(b"\x10" + bytes([len(body)]) + body)
+        if filters:
+            body = b"\x00\x01\x00"
+            for topic_filter in filters:
+                name = topic_filter.format(started).encode()
+                body += struct.pack(">H", len(name)) + name + b"\x01"
+            client.sendall(b"\x82" + bytes([len(body)]) + body)
+        selector.register(client, selectors.EVENT_READ, bytearray())
+        started += 1
+
+    while done < count:
+        while started < count and started - done < PARALLEL:
+            start()
+        for key, _ in selector.select(10):
+            client, data = key.fileobj, key.data
+            assert isinstance(client, socket.socket)
+            piece = client.recv(4096)
+            data += piece
+            if piece and (len(data) < 2 or (filters and data[0] == 0x20 and len(data) <= data[1] + 2)):
+                continue
+            refused += not piece or data[0] != 0x20 or data[3] != 0
+            with contextlib.suppress(OSError):
+                client.sendall(b"\xe0\x00")
+            selector.unregister(client)
+            client.close()
+            done += 1
+    return count / (time.perf_counter() - begun), refused
+
+
+def restart(options: argparse.Namespace) -> int:
+    """Kill a storage node with stored sessions, two subscriptions each: how long until it serves them again."""
+    with durable_cluster("--storages", "1") as cluster:
+        stored = 0
+        for count in options.sessions:
+            rate, refused = connects(
+                cluster.port(0, "plain"), f"r{stored}-", count - stored, EXPIRY_S, ("s/{}/in", "s/{}/out/#")
+            )
+            stored = count
+            size = sum(file.stat().st_size for file in (cluster.data / "storage-0").iterdir() if file.is_file())
+            before = cluster.pid("storage-0")
+            begun = time.perf_counter()
+            cluster.kill("storage-0")
+            cluster.wait_for(partial(_serves, cluster, before), "serving again", 120)
+            took_s = time.perf_counter() - begun
+            memory = Path(f"/proc/{cluster.pid('storage-0')}/status").read_text().split("VmRSS:")[1].split()[0]
+            print(
+                f"restart with {stored} sessions (stored at {rate:.0f}/s, {refused} refused): serves after {took_s:.1f}"
+                f" s; {size / stored:.0f} bytes of disk each, process {int(memory) / 1024:.0f} MiB"
+            )
+    return 0
+
+
+def _serves(cluster: LocalCluster, former: int) -> bool:
+    """True once another process than the former serves its partitions."""
+    try:
+        return cluster.pid("storage-0") != former and ready(cluster, "storage-0")
+    except (KeyError, OSError):  # not there yet
+        return False
+
+
+def ready(cluster: LocalCluster, node: str) -> bool:
+    """True if the node's own checks all pass."""
+    address = cluster.state["nodes"][node]["addresses"]["metrics"]
+    try:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=5) as page:
+            return bool(page.status == 200)
+    except urllib.error.HTTPError:
+        return False
+
+
+def mosquitto(options: argparse.Namespace) -> int:
+    """The same load for Mosquitto with persistence on."""
+    if not MOSQUITTO.exists():
+        print("mosquitto is not installed")
+        return 0
+    folder = Path(tempfile.mkdtemp(prefix="mosquitto-"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = {
+        "listener": f"{port} 127.0.0.1",
+        "allow_anonymous": "true",
+        "persistence": "true",
+        "persistence_location": f"{folder}/",
+        "autosave_interval": "1000",
+        "autosave_on_changes": "true",
+        "max_queued_messages": "0",
+        "user": "root" if os.geteuid() == 0 else "nobody",
+    }
+    (folder / "mosquitto.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    process = subprocess.Popen([MOSQUITTO, "-c", folder / "mosquitto.conf"], stderr=subprocess.DEVNULL)
+    failures = 0
+    try:
+        _wait_open(port)
+        for what, arguments, count in (
+            ("online", ("-P", str(PAIRS), "--persistent"), options.messages),
+            ("absent", ("-P", str(PAIRS), "--offline"), options.queued // PAIRS),
+        ):
+            before = cpu_s(process.pid)
+            report, failed = mqload(options, port, "-w", "20", *arguments, "-n", str(count))
+            failures += failed
+            if report:
+                cpu = (cpu_s(process.pid) - before) / max(report["received"], 1) * 1e6
+                drain = f", drain in {report['drain_s']:.1f} s" if "drain_s" in report else ""
+                print(f"mosquitto, {what}: {report['receive_msg_per_s']:.0f} msg/s{drain}, CPU us {cpu:.1f}")
+    finally:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+    return failures
+
+
+def _wait_open(port: int) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.02)
+    raise TimeoutError("mosquitto did not start")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
