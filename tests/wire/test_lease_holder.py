@@ -1,32 +1,78 @@
-"""What a node concludes about itself from the maps it is given."""
+"""One node's side of registration and lease."""
 
-import pytest
-
-from wire.cluster_map import ClusterMap, NodeEntry, NodeState
+from wire.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
 from wire.lease_holder import LeaseHolder
-from wire.messages import Registered
+from wire.messages import Control, FollowMap, Heartbeat, HeartbeatReply, MapSnapshot, MapStep, Register, Registered
 
 
-def holder(incarnation: int) -> LeaseHolder:
-    """Return the holder of a node whose registration was answered."""
-    node = LeaseHolder(NodeEntry("r2", "router", incarnation, "127.0.0.1:1"), lambda *_: True, lambda _: None)
-    node.handle(1.0, Registered(1, 9))
-    return node
+class Node:
+    """An edge of incarnation 2 and what it sends."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Control]] = []
+        self.holder = LeaseHolder(self.entry(2, NodeState.JOINING), self.send, lambda _: None)
+
+    def entry(self, incarnation: int, state: str = NodeState.ACTIVE) -> NodeEntry:
+        return NodeEntry("e1", "edge", incarnation, "host:1", state=state)
+
+    def send(self, router: str, message: Control) -> bool:
+        self.sent.append((router, message))
+        return True
+
+    def map(self, entry: NodeEntry, epoch: int = 4) -> MapSnapshot:
+        return MapSnapshot(ClusterMap("c", epoch, {"e1": entry}))
 
 
-@pytest.mark.parametrize(
-    ("incarnation", "state", "ended"),
-    [
-        (6, NodeState.DEAD, False),  # our former life, in a map from before we registered
-        (6, NodeState.ACTIVE, False),
-        (7, NodeState.ACTIVE, False),
-        (7, NodeState.DEAD, True),
-        (8, NodeState.ACTIVE, True),  # somebody is newer than we are
-    ],
-)
-def test_only_a_map_that_knows_this_incarnation_ends_it(incarnation: int, state: str, ended: bool) -> None:
-    """A router reads its own log anew after a restart: its former deaths come after the answer to Register."""
-    node = holder(7)
-    entry = NodeEntry("r2", "router", incarnation, "127.0.0.1:1", state=state)
-    node.take_own(2.0, ClusterMap(cluster="c", epoch=3, nodes={"r2": entry}))
-    assert node.ended is ended
+def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
+    """The lease runs from when the answered heartbeat was sent, and only while the map lists this life."""
+    node = Node()
+    node.holder.router_up("r1", 0.0)
+    node.holder.beat(0.0)
+    assert [type(message) for _, message in node.sent] == [Register, FollowMap]
+    node.holder.handle(0.1, Registered(1, 4))
+    node.holder.handle(0.1, node.map(node.entry(2)))
+    node.holder.beat(0.1)
+    beat = node.sent[-1][1]
+    assert isinstance(beat, Heartbeat) and beat.map_epoch == 4
+    node.holder.handle(0.9, HeartbeatReply(0.1, 2.0, 4, "r1"))
+    assert node.holder.has_lease(2.0)
+    assert not node.holder.has_lease(2.1)
+
+
+def test_a_former_life_in_a_late_map_does_not_end_this_one() -> None:
+    """The answer to the registration came from the leader; the map, from a router that is behind."""
+    node = Node()
+    node.holder.router_up("r1", 0.0)
+    node.holder.beat(0.0)
+    node.holder.handle(0.1, Registered(1, 9))
+    node.holder.handle(0.1, node.map(node.entry(1)))
+    node.holder.handle(0.1, MapStep(MapDelta(5, (node.entry(1, NodeState.DEAD),))))
+    assert not node.holder.ended
+    node.holder.handle(0.2, MapStep(MapDelta(6, (node.entry(2),))))
+    assert node.holder.active
+    node.holder.handle(0.3, MapStep(MapDelta(7, (node.entry(2, NodeState.DEAD),))))
+    assert node.holder.ended
+
+
+def test_a_newer_life_ends_this_one() -> None:
+    """Two processes of one name: the older starts anew."""
+    node = Node()
+    node.holder.handle(0.1, node.map(node.entry(3)))
+    assert node.holder.ended
+
+
+def test_a_silent_leader_is_not_asked_for_ever() -> None:
+    """Without an answer for a lease, the other routers are asked in turn: one of them knows the leader."""
+    node = Node()
+    for router in ("r1", "r2"):
+        node.holder.router_up(router, 0.0)
+    node.holder.beat(0.0)
+    node.holder.handle(0.0, Registered(1, 4))
+    node.holder.handle(0.0, node.map(node.entry(2)))
+    node.holder.handle(0.1, HeartbeatReply(0.0, 2.0, 4, "r1"))
+    node.sent.clear()
+    for tenth in range(1, 60):
+        node.holder.beat(tenth / 10)
+    asked = [router for router, message in node.sent if isinstance(message, Heartbeat)]
+    assert asked[0] == "r1"
+    assert set(asked[-4:]) == {"r1", "r2"}
