@@ -24,7 +24,7 @@ from storage.store import Store, quarantine, store_files
 from storage.store_errors import StoreError
 from storage.store_settings import StoreSettings
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, read_manifest
-from wire.run_reader import RowDamaged, iter_newest
+from wire.run_reader import RowDamaged, check_identity, iter_newest
 from wire.sstable import COLUMN_INDEX, COLUMNS, RowKind
 
 __all__ = ["ImportRefused", "ImportResult", "import_runs"]
@@ -158,12 +158,14 @@ class _Loader:
     def _load(self, number: int) -> None:
         node, entries = self._runs_of(number)
         names = ", ".join(entry.path for entry in entries)
+        for problem in filter(None, (check_identity(self._directory, entry) for entry in entries)):
+            raise ImportRefused(problem)
         try:
             done = self._finished(entries)
             for key, value in self._rows(number, node):
                 self._put(number, key, value, done)
-        except (ManifestDamaged, RowDamaged) as error:
-            raise ImportRefused(str(error) if str(error).startswith(entries[0].path) else f"{names}: {error}") from None
+        except RowDamaged as error:
+            raise ImportRefused(f"{names}: {error}") from None
         except (msgspec.MsgspecError, OSError, ValueError) as error:
             raise ImportRefused(f"{names}: unreadable: {error}") from None
 
@@ -182,7 +184,7 @@ class _Loader:
         return node, entries
 
     def _rows(self, number: int, node: str) -> Iterator[tuple[bytes, bytes]]:
-        for row in iter_newest(self._directory, self._manifest, number, node=node):
+        for row in iter_newest(self._directory, self._manifest, number, node=node, verify=False):
             yield row[_KEY], row[_VALUE] or b""
 
     def _finished(self, entries: list[FileEntry]) -> dict[int, tuple[int, frozenset[int]]]:
@@ -192,10 +194,9 @@ class _Loader:
         names = ["session_id", "seq", "acked_up_to", "acked_gaps"]
         found: dict[int, tuple[int, int, frozenset[int]]] = {}
         for entry in entries:
-            path = self._directory / entry.path
-            if not path.is_file():
-                raise ManifestDamaged(f"{entry.path}: missing")
-            table = pq.read_table(path, columns=names, filters=[("kind", "==", int(RowKind.SESSION))])
+            table = pq.read_table(
+                self._directory / entry.path, columns=names, filters=[("kind", "==", int(RowKind.SESSION))]
+            )
             for session, seq, up_to, gaps in zip(*(table.column(name).to_pylist() for name in names), strict=True):
                 if session not in found or found[session][0] < seq:
                     found[session] = (seq, up_to or 0, frozenset(gaps or ()))

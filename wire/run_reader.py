@@ -20,7 +20,7 @@ from typing import Any
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, read_manifest
 from wire.sstable import COLUMN_INDEX, Row, arrow_schema, digest_of, row_crc
 
-__all__ = ["RowDamaged", "check_file", "iter_newest", "iter_rows", "merge_rows", "verify_manifest"]
+__all__ = ["RowDamaged", "check_file", "check_identity", "iter_newest", "iter_rows", "merge_rows", "verify_manifest"]
 
 _READ_ROWS = 20_000  # rows of one run held in memory while merging
 _KEY, _SEQ, _VALUE, _CRC, _EPOCH = (COLUMN_INDEX[c] for c in ("key", "seq", "value", "crc", "epoch"))
@@ -86,7 +86,7 @@ def iter_newest(
     entries = [f for f in manifest.files_of(partition) if node is None or f.node == node]
     if verify:
         for entry in entries:
-            problem = _check_identity(directory, entry)
+            problem = check_identity(directory, entry)
             if problem:
                 raise ManifestDamaged(problem)
     for row in merge_rows([iter_rows(directory / entry.path) for entry in entries]):
@@ -108,7 +108,8 @@ def verify_manifest(path: Path) -> list[str]:
     return [problem for entry in manifest.files for problem in check_file(directory, entry)]
 
 
-def _check_identity(directory: Path, entry: FileEntry) -> str:
+def check_identity(directory: Path, entry: FileEntry) -> str:
+    """Return what says that a file is not the one listed, "" if it is: there, with its size and sha256."""
     path = directory / entry.path
     if not path.is_file():
         return f"{entry.path}: missing"
@@ -127,7 +128,7 @@ def check_file(directory: Path, entry: FileEntry) -> list[str]:
     """Return what is wrong with one file, as sentences that begin with its path."""
     import pyarrow as pa
 
-    identity = _check_identity(directory, entry)
+    identity = check_identity(directory, entry)
     if identity.endswith("missing"):
         return [identity]
     problems = [identity] if identity else []
