@@ -45,6 +45,7 @@ __all__ = ["Hot"]
 
 NEVER = 1 << 62
 BY_PEER, BY_US, FAILED, SHUTDOWN = 0, 1, 2, 3  # edge.hot.handler.Closed
+LINK_SILENCE_NS = 4_000_000_000  # the other side says every second that it lives
 LINGER_NS = 2_000_000_000  # how long a closed socket waits for its client to close
 NO_LIMIT = 1 << 40
 PACED_EVERY_NS = 10_000_000
@@ -425,7 +426,7 @@ class Hot(HotState):
         peer.link.connected(peer_taken)
         peer.conn = conn
         conn.peer = peer
-        conn.silence_ns = 0
+        conn.silence_ns = LINK_SILENCE_NS  # a peer without power closes nothing
         if older is not None and not older.closed:
             older.peer = None
             self.close(older, linger=False)
