@@ -1,0 +1,110 @@
+"""Hundreds of hostile connections: an honest pair keeps its latency, and the edge's memory stays within its bounds."""
+
+import json
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.hostile_clients import KINDS, connect, publish, subscribe
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+
+CLIENTS = Path(__file__).with_name("hostile_clients.py")
+MIB = 1024 * 1024
+
+
+class Pair:
+    """A publisher and a subscriber that behave."""
+
+    def __init__(self, port: int) -> None:
+        self.publisher, self.subscriber = (socket.create_connection(("127.0.0.1", port), 10) for _ in range(2))
+        for number, end in enumerate((self.publisher, self.subscriber)):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            end.sendall(connect(b"honest-%d" % number))
+            assert end.recv(100)[0] == 0x20
+        self.subscriber.sendall(subscribe(b"honest/+", 0))
+        assert self.subscriber.recv(100)[0] == 0x90
+
+    def round_trip_s(self, number: int) -> float:
+        """Send one message and return when it has come."""
+        message = publish(b"honest/x", struct.pack(">I", number) * 16)
+        began = time.monotonic()
+        self.publisher.sendall(message)
+        received = b""
+        while len(received) < len(message):
+            received += self.subscriber.recv(len(message) - len(received))
+        assert received == message
+        return time.monotonic() - began
+
+    def latencies_s(self, seconds: float) -> list[float]:
+        """Send twenty a second for a while."""
+        found: list[float] = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found.append(self.round_trip_s(len(found)))
+            time.sleep(max(0.0, 0.05 - found[-1]))
+        return found
+
+
+def resident_bytes(cluster: LocalCluster) -> int:
+    """Return the edge's resident memory."""
+    status = Path(f"/proc/{cluster.pid('edge-0')}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+def attack(count: int, seconds: float) -> tuple[list[float], int, dict[str, list[int]]]:
+    """Return latencies of the pair during an attack, growth of the edge's memory in bytes, and what came of it."""
+    with local_cluster("--edges", "1", "--ws-port", "0", "--set", "edge.connect_timeout_s=2") as cluster:
+        plain, websocket = cluster.port(0, "plain"), cluster.port(0, "ws")
+        pair = Pair(plain)
+        pair.latencies_s(0.5)
+        before = resident_bytes(cluster)
+        command = [sys.executable, str(CLIENTS), str(plain), str(websocket), str(count), str(seconds)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as hostile:
+            assert hostile.stdout is not None and hostile.stdout.readline() == "started\n"
+            latencies = pair.latencies_s(seconds)
+            growth = resident_bytes(cluster) - before
+            totals = json.loads(hostile.stdout.readline())
+        pair.round_trip_s(0)  # still served when they have gone
+    print(
+        f"{count} hostile: p50 {statistics.median(latencies) * 1e3:.1f} ms,"
+        f" p99 {sorted(latencies)[len(latencies) * 99 // 100] * 1e3:.1f} ms, memory +{growth / MIB:.0f} MiB; {totals}"
+    )
+    return latencies, growth, totals
+
+
+def judge(count: int, latencies: list[float], growth: int, totals: dict[str, list[int]]) -> None:
+    """Every kind came in, the forbidden ones were thrown out, and neither time nor memory ran away."""
+    assert all(opened for opened, _ in totals.values()), totals
+    thrown_out = (
+        "no_pubrel",
+        "declares_256_mib",
+        "declares_after_connect",
+        "slashes",
+        "slashes_filter",
+        "half_a_connect",
+        "one_byte_fragments",
+        "pings",
+    )
+    assert all(totals[kind][1] for kind in thrown_out if kind != "slashes_filter"), totals
+    # Slow readers may have twice the output buffer's bound each, subscribers that never acknowledge 1 MiB of queue.
+    slow = -(-count // len(KINDS))
+    assert growth < 40 * MIB + slow * 4 * MIB, f"{growth / MIB:.0f} MiB"
+    assert statistics.median(latencies) < 0.1
+    assert sorted(latencies)[len(latencies) * 99 // 100] < 1.0
+
+
+def test_honest_pair_among_some_hostile_clients() -> None:
+    """A hundred of them for a few seconds."""
+    judge(104, *attack(104, 5.0))
+
+
+@pytest.mark.slow
+def test_honest_pair_among_a_thousand_hostile_clients() -> None:
+    """A thousand for half a minute."""
+    judge(1001, *attack(1001, 30.0))
