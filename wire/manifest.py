@@ -185,7 +185,7 @@ def decode_manifest(data: bytes) -> Manifest:
         if plain.get("manifest_crc") != _canonical_crc(plain):
             raise ManifestDamaged("manifest_crc does not match")
         return msgspec.convert(plain, Manifest)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ManifestDamaged(str(error)) from error
 
 

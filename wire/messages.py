@@ -590,4 +590,7 @@ def decode_control(payload: bytes) -> Control:
     Raises:
         msgspec.ValidationError: If the payload is not one of the messages (an unknown tag included).
     """
-    return _decoder.decode(payload)
+    try:
+        return _decoder.decode(payload)
+    except UnicodeDecodeError as error:  # msgspec lets the one of a tag or key through
+        raise msgspec.ValidationError(str(error)) from None
