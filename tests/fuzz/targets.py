@@ -1,0 +1,240 @@
+"""What is fuzzed: per target a corpus of good input, and a check that raises when bytes do what they must not.
+
+A check lets pass the errors that its reader documents, and nothing else. Whatever is read must be the same when it is
+written and read again, where there is a writer.
+"""
+
+import contextlib
+import random
+import struct
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from conf.errors import UserError
+from membership.envelope import DROP_REASONS
+from membership.metadata import NodeMetadata
+from membership.packets import (
+    Ack,
+    Alive,
+    MalformedGossip,
+    Message,
+    Ping,
+    Suspect,
+    decode_messages,
+    decode_records,
+    encode_message,
+    join_messages,
+)
+from stratamq.rooms import load_config
+from tests.edge.hot.conftest import load as load_hot
+from tests.edge.hot.test_both_forms import play
+from tests.fuzz.fuzz_decoder import CORPUS as PACKETS
+from tests.fuzz.fuzz_decoder import check as check_decoder
+from tests.membership.test_envelope import node as gossip_node
+from wire import batches, messages
+from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
+from wire.link import LinkCore, LinkError
+from wire.manifest import FileEntry, Manifest, ManifestDamaged, _canonical_crc, decode_manifest, encode_manifest
+
+__all__ = ["TARGETS", "Target", "mutate"]
+
+Check = Callable[[bytes], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader of bytes.
+
+    Attributes:
+        weight: Share of the time.
+    """
+
+    name: str
+    corpus: tuple[bytes, ...]
+    check: Check
+    weight: float = 1.0
+
+
+def mutate(corpus: tuple[bytes, ...], rng: random.Random) -> bytes:
+    """Return one or two good inputs, damaged in up to six places."""
+    data = bytearray(b"".join(rng.choice(corpus) for _ in range(rng.choice((1, 1, 1, 2)))))
+    for _ in range(rng.randrange(7)):
+        at = rng.randrange(len(data) + 1)
+        damage = rng.randrange(7)
+        if damage == 0:
+            data[at : at + 1] = bytes((rng.randrange(256),))
+        elif damage == 1 and at < len(data):
+            data[at] ^= 1 << rng.randrange(8)
+        elif damage == 2:
+            data[at:at] = rng.choice((b"\0", b"\xff", b"\x7f", b"\x80", b"\xff\xff\xff\xff", b"\0\0\0\0\0\0\0\0"))
+        elif damage == 3:
+            del data[at : at + rng.randint(1, 16)]
+        elif damage == 4:
+            data[at:at] = data[at : at + rng.randint(1, 32)]
+        elif damage == 5:
+            width = rng.choice((2, 4, 8))
+            data[at : at + width] = rng.choice((0, 1, (1 << 8 * width) - 1, rng.getrandbits(8 * width))).to_bytes(
+                width, "big"
+            )
+        else:
+            other = rng.choice(corpus)
+            start = rng.randrange(len(other) + 1)
+            data[at:] = other[start:]
+    return bytes(data)
+
+
+# --- wire
+
+
+def _frames(data: bytes) -> None:
+    core = LinkCore()
+    core.connected(0)
+    step = data[0] % 64 + 1 if data else 1
+    with contextlib.suppress(LinkError):
+        for at in range(1, len(data), step):
+            for frame in core.receive(data[at : at + step]):
+                assert len(frame.payload) <= len(data)
+
+
+def _publishes(data: bytes) -> None:
+    try:
+        read = list(batches.decode_publish(data))
+    except ValueError:
+        return
+    written = b"".join(
+        batches.encode_run(record) if isinstance(record, batches.PublishRun) else batches.encode_message(record)
+        for record in read
+    )
+    assert list(batches.decode_publish(written)) == read
+
+
+def _small_batches(data: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        list(batches.decode_publish_acks(data))
+    with contextlib.suppress(ValueError):
+        list(batches.decode_push_acks(data))
+    with contextlib.suppress(ValueError):
+        read = list(batches.decode_pushes(data))
+        assert list(batches.decode_pushes(b"".join(map(batches.encode_push, read)))) == read
+
+
+def _control(data: bytes) -> None:
+    try:
+        read = messages.decode_control(data)
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        return
+    assert messages.decode_control(messages.encode_control(read)) is not None
+
+
+def _frame(kind: int, payload: bytes, number: int) -> bytes:
+    return HEADER.pack(len(payload), kind, 0, PROTOCOL_VERSION, number) + payload
+
+
+_MESSAGE = batches.PublishMessage(7, b"a/b", b"payload", 1, partitions=(1, 2), properties=b"\x02\0\0\0\x05")
+_RUN = batches.PublishRun(5, b"a/b", PACKETS[0])
+_PUSH = batches.Push(1 << 48, 6, 1, 3, 9, 2, b"a/b", b"payload")
+_CONTROLS = tuple(
+    messages.encode_control(message)
+    for message in (
+        messages.Heartbeat("edge-1", 1, 5.0, 3, ["storage-1"], {1: (2, 3)}),
+        messages.HeartbeatReply(5.0, 2.0, 3, "router-1"),
+        messages.Resolve(1, 2, 3, ["a/b", "c"]),
+        messages.Resolved(1, 2, 3, [messages.Destinations(["edge-1"], [4], [])]),
+        messages.AddRoutes(1, 2, 3, 4, 5, 6, [messages.RouteEntry("a/#", "group", 2)]),
+        messages.Invalidate(1, 2, ["a/#"]),
+        messages.KickSession(1, "client", 2, 3),
+        messages.Admin(request=1, verb="cluster status", arguments={"name": "x"}),
+    )
+)
+
+# --- gossip
+
+_ALIVE = Alive(1, 2, "127.0.0.1", 1, NodeMetadata("m2", "edge", 1))
+_SAID: list[list[Message]] = [[Ping(1, "two")], [Ack(1)], [_ALIVE, Ping(2, "two")], [Suspect("two", 2, "three")]]
+_GOSSIP = tuple(join_messages([encode_message(message) for message in some]) for some in _SAID)
+
+
+def _gossip_body(data: bytes) -> None:
+    with contextlib.suppress(MalformedGossip):
+        decode_messages(data)
+    with contextlib.suppress(MalformedGossip):
+        decode_records(data)
+
+
+_SENDER, _RECEIVER = gossip_node(1, 2), gossip_node(2, 1)
+
+
+def _gossip_packet(data: bytes) -> None:
+    before = sum(_RECEIVER.dropped.values())
+    opened = _RECEIVER.open_datagram(data)
+    assert opened is not None or sum(_RECEIVER.dropped.values()) == before + 1
+    assert set(_RECEIVER.dropped) <= set(DROP_REASONS)
+
+
+# --- files
+
+
+def _manifest(data: bytes) -> None:
+    with contextlib.suppress(ManifestDamaged):
+        decode_manifest(data)
+    with contextlib.suppress(ManifestDamaged, msgspec.DecodeError, UnicodeDecodeError):
+        plain = msgspec.json.decode(data)
+        if isinstance(plain, dict):
+            plain["manifest_crc"] = _canonical_crc(plain)  # behind the checksum, where damage would be believed
+            decode_manifest(msgspec.json.encode(plain))
+
+
+_MANIFEST = Manifest(
+    manifest_no=2, files=[FileEntry(path="p/1.parquet", partition=1, rows=3, kinds={"1": 3})], op_index={"1": 9}
+)
+_FOLDER = Path(tempfile.mkdtemp(prefix="stratamq-fuzz-"))
+
+
+def _configuration(data: bytes) -> None:
+    tier = ("edge", "router", "storage")[data[0] % 3 if data else 0]
+    file = _FOLDER / "node.toml"
+    file.write_bytes(data[1:])
+    with contextlib.suppress(UserError):
+        load_config(tier, file, [], {})
+
+
+def _both_hot_forms(data: bytes) -> None:
+    seed = int.from_bytes(data[:8].ljust(8, b"\0"), "big")
+    assert play(load_hot("pure"), seed) == play(load_hot("compiled"), seed), f"seed {seed}"
+
+
+def _shipped() -> tuple[bytes, ...]:
+    """The shipped files with every default switched on, small settings first."""
+    folder = Path(__file__).parents[2] / "conf"
+    found = []
+    for number, tier in enumerate(("edge", "router", "storage")):
+        lines = (folder / f"{tier}.toml").read_text().splitlines()
+        active = [line.removeprefix("# ") if " = " in line else line for line in lines]
+        found.append(bytes((number,)) + "\n".join(active).encode())
+        found.append(bytes((number,)) + f'[node]\ncluster = "c"\nid = "n"\nseeds = ["h:1"]\n[{tier}]\n'.encode())
+    return tuple(found)
+
+
+TARGETS = (
+    Target("decoder", tuple(b"\x02" + packet for packet in PACKETS), check_decoder, 3.0),
+    Target("hot", tuple(struct.pack(">Q", seed) for seed in (0, 1, 1 << 32)), _both_hot_forms, 2.0),
+    Target(
+        "frames",
+        tuple(
+            b"\x05" + b"".join(_frame(kind, _CONTROLS[0], number) for number, kind in enumerate(kinds, 1))
+            for kinds in ((FrameKind.CONTROL,), (FrameKind.CONTROL, FrameKind.PUBLISH), (FrameKind.TAKEN,))
+        ),
+        _frames,
+    ),
+    Target("publish", (batches.encode_message(_MESSAGE), batches.encode_run(_RUN)), _publishes),
+    Target("acks", (batches.encode_push(_PUSH), batches.encode_publish_ack(1, 2, 0)), _small_batches),
+    Target("control", _CONTROLS, _control),
+    Target("gossip", _GOSSIP, _gossip_body),
+    Target("sealed", tuple(_SENDER.seal_datagram(2, body) for body in _GOSSIP), _gossip_packet),
+    Target("manifest", (encode_manifest(_MANIFEST), encode_manifest(Manifest(manifest_no=1))), _manifest),
+    Target("configuration", _shipped(), _configuration),
+)
