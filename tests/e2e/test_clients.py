@@ -1,0 +1,184 @@
+"""Real clients against a real cluster: paho-mqtt always, Mosquitto's and MQTT.js where they are installed."""
+
+import os
+import queue
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+
+TRANSPORTS = ("plain", "tls", "ws")
+VERSIONS = (MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5)
+TIMEOUT_S = 15.0
+NODE_MODULES = Path(os.environ.get("MQTT_NODE_MODULES", "node_modules"))
+
+JAVASCRIPT = """
+const mqtt = require('mqtt');
+const options = { protocolVersion: Number(process.argv[2]), ca: process.argv[4] &&
+  require('fs').readFileSync(process.argv[4]), reconnectPeriod: 0, connectTimeout: 10000 };
+const client = mqtt.connect(process.argv[1], options);
+const got = [];
+client.on('error', (error) => { console.error(error.message); process.exit(1); });
+client.on('message', (topic, payload) => {
+  got.push(payload.toString());
+  if (got.length === 3) { console.log(got.sort().join(' ')); client.end(() => process.exit(0)); }
+});
+client.on('connect', () => client.subscribe('js/' + process.argv[3], { qos: 2 }, () => {
+  for (const qos of [0, 1, 2]) client.publish('js/' + process.argv[3], 'q' + qos, { qos });
+}));
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Two edges: publisher and subscriber meet across them."""
+    with local_cluster("--edges", "2", "--ws-port", "0") as running:
+        yield running
+
+
+class Client:
+    """A paho client whose messages can be waited for."""
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        edge: int,
+        listener: str,
+        version: MQTTProtocolVersion,
+        client_id: str = "",
+        expiry_s: int = 0,
+    ) -> None:
+        transport = "websockets" if listener == "ws" else "tcp"
+        self.version = version
+        options = {} if version == MQTTProtocolVersion.MQTTv5 else {"clean_session": expiry_s == 0}
+        self.paho = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id,
+            protocol=version,
+            transport=transport,  # type: ignore[arg-type]
+            **options,
+        )
+        self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
+        self.events: queue.Queue[Any] = queue.Queue()
+        self.paho.on_message = lambda _client, _data, message: self.messages.put(message)
+        self.paho.on_connect = lambda _client, _data, flags, code, _properties: self.events.put((code, flags))
+        self.paho.on_subscribe = lambda _client, _data, _mid, codes, _properties: self.events.put(codes)
+        if listener == "tls":
+            self.paho.tls_set(cluster.authority)
+        more = {}
+        if version == MQTTProtocolVersion.MQTTv5:
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            properties.SessionExpiryInterval = expiry_s
+            more = {"properties": properties, "clean_start": expiry_s == 0}
+        self.paho.connect("localhost", cluster.port(edge, listener), **more)  # type: ignore[arg-type]
+        self.paho.loop_start()
+        code, flags = self.events.get(timeout=TIMEOUT_S)
+        assert not code.is_failure, code
+        self.session_present = bool(flags.session_present)
+
+    def subscribe(self, topic: str, qos: int) -> None:
+        if self.version == MQTTProtocolVersion.MQTTv5:
+            self.paho.subscribe(topic, options=SubscribeOptions(qos))
+        else:
+            self.paho.subscribe(topic, qos)
+        codes = self.events.get(timeout=TIMEOUT_S)
+        assert [code.value for code in codes] == [qos]
+
+    def publish(self, topic: str, payload: str, qos: int, retain: bool = False) -> None:
+        self.paho.publish(topic, payload, qos, retain).wait_for_publish(TIMEOUT_S)
+
+    def receive(self) -> tuple[str, str, int, bool]:
+        message = self.messages.get(timeout=TIMEOUT_S)
+        return message.topic, message.payload.decode(), message.qos, message.retain
+
+    def end(self) -> None:
+        self.paho.disconnect()
+        self.paho.loop_stop()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("listener", TRANSPORTS)
+def test_paho_across_edges(cluster: LocalCluster, listener: str, version: MQTTProtocolVersion) -> None:
+    """Every QoS, a retained message, over TCP, TLS and WebSocket."""
+    topic = f"paho/{listener}/{int(version)}"
+    subscriber, publisher = Client(cluster, 0, listener, version), Client(cluster, 1, listener, version)
+    try:
+        subscriber.subscribe(f"{topic}/+", 2)
+        for qos in range(3):
+            publisher.publish(f"{topic}/q", f"m{qos}", qos)
+        assert sorted(subscriber.receive() for _ in range(3)) == [
+            (f"{topic}/q", f"m{qos}", qos, False) for qos in range(3)
+        ]
+        publisher.publish(f"{topic}/r", "kept", 1, retain=True)
+        assert subscriber.receive() == (f"{topic}/r", "kept", 1, False)
+        late = Client(cluster, 1, listener, version)
+        late.subscribe(f"{topic}/r", 1)
+        assert late.receive() == (f"{topic}/r", "kept", 1, True)
+        late.end()
+    finally:
+        subscriber.end()
+        publisher.end()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_paho_session_is_kept_and_found_at_another_edge(cluster: LocalCluster, version: MQTTProtocolVersion) -> None:
+    """What came while a client was away is delivered where it returns."""
+    name, topic = f"kept-{int(version)}", f"away/{int(version)}"
+    first = Client(cluster, 0, "plain", version, name, expiry_s=100)
+    first.subscribe(topic, 1)
+    first.end()
+    publisher = Client(cluster, 1, "tls", version)
+    for number in range(5):
+        publisher.publish(topic, str(number), 1)
+    publisher.end()
+    second = Client(cluster, 1, "ws", version, name, expiry_s=100)
+    try:
+        assert second.session_present
+        assert [second.receive()[1] for _ in range(5)] == [str(number) for number in range(5)]
+    finally:
+        second.end()
+
+
+@pytest.mark.parametrize("version", ["311", "5"])
+@pytest.mark.parametrize("listener", ["plain", "tls"])
+def test_mosquitto_clients(cluster: LocalCluster, listener: str, version: str) -> None:
+    """mosquitto_pub and mosquitto_sub."""
+    for program in ("mosquitto_pub", "mosquitto_sub"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed (Debian: mosquitto-clients)")
+    common = ["-h", "localhost", "-V", version, "-t", f"mosquitto/{listener}/{version}", "-q", "1"]
+    common += ["--cafile", cluster.authority] if listener == "tls" else []
+    publish = ["mosquitto_pub", "-p", str(cluster.port(1, listener)), "-m", "hello", *common]
+    subscribe = ["mosquitto_sub", "-p", str(cluster.port(0, listener)), "-C", "1", "-W", "15", *common]
+    # Retained: nobody has to know when the subscriber is there.
+    subprocess.run([*publish, "-r"], check=True, timeout=TIMEOUT_S)
+    got = subprocess.run(subscribe, check=True, timeout=2 * TIMEOUT_S, capture_output=True, text=True)
+    assert got.stdout == "hello\n"
+
+
+@pytest.mark.parametrize("version", ["4", "5"])
+@pytest.mark.parametrize("listener", TRANSPORTS)
+def test_mqtt_js(cluster: LocalCluster, listener: str, version: str) -> None:
+    """MQTT.js, which browsers use."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    if not (NODE_MODULES / "mqtt").is_dir():
+        pytest.skip(f"no mqtt in {NODE_MODULES} (npm install mqtt; MQTT_NODE_MODULES names another folder)")
+    scheme = {"plain": "mqtt", "tls": "mqtts", "ws": "ws"}[listener]
+    path = "/mqtt" if listener == "ws" else ""
+    url = f"{scheme}://localhost:{cluster.port(0, listener)}{path}"
+    authority = [cluster.authority] if listener == "tls" else []
+    command = ["node", "-e", JAVASCRIPT, "--", url, version, f"{listener}-{version}", *authority]
+    environment = os.environ | {"NODE_PATH": str(NODE_MODULES.resolve())}
+    got = subprocess.run(command, timeout=2 * TIMEOUT_S, capture_output=True, text=True, env=environment, check=False)
+    assert (got.returncode, got.stdout) == (0, "q0 q1 q2\n"), got.stderr
