@@ -57,6 +57,7 @@ def test_a_former_life_in_a_late_map_does_not_end_this_one() -> None:
 def test_a_newer_life_ends_this_one() -> None:
     """Two processes of one name: the older starts anew."""
     node = Node()
+    node.holder.handle(0.0, Registered(1, 4))
     node.holder.handle(0.1, node.map(node.entry(3)))
     assert node.holder.ended
 
