@@ -31,7 +31,7 @@ from membership.node_gossip import NodeGossip
 from wire.connection import split_address
 from wire.hello import TIER_EDGE
 from wire.ledger import FileLedger
-from wire.process import NodeProcess, boot_time, run_process
+from wire.process import NodeProcess, boot_time, own_version, run_process
 from wire.tls import client_listener_context, peer_identity
 
 __all__ = ["EdgeService", "main"]
@@ -53,16 +53,7 @@ def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
     async def service(process: NodeProcess) -> None:
         await EdgeService(process, config).run()
 
-    return run_process(config, TIER_EDGE, _version(), ready, service)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("stratamq")
-    except PackageNotFoundError:
-        return "0+unknown"
+    return run_process(config, TIER_EDGE, ready, service)
 
 
 class _Listening:
@@ -129,7 +120,7 @@ class EdgeService:
                 self._process.entry(bound, clients),
                 edge_limits(settings),
                 hot_limits(settings),
-                version=_version(),
+                version=own_version(),
                 ended_incarnation=self._process.folder.ended_incarnation,
                 certify=self._certify,
                 identify=_identify,
@@ -163,7 +154,9 @@ class EdgeService:
             )
         except OSError as error:
             raise UserError(f"edge.ledger {folder}: {error.strerror or error}") from None
-        self.core.keep_ledger(EdgeLedger(sink, node, lambda: time.time_ns() - int(boot_time() * NS)))
+        self.core.keep_ledger(
+            EdgeLedger(sink, node, self._process.folder.incarnation, lambda: time.time_ns() - int(boot_time() * NS))
+        )
 
     async def _beat(self, loop: Loop, addresses: dict[str, str]) -> None:
         """Let trio turn at the core's deadlines: every turn of trio is a round of the loop."""

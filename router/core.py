@@ -51,6 +51,7 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
+from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
 
 __all__ = [
     "Applied",
@@ -88,29 +89,6 @@ class RouterSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameArrived:
-    """A numbered frame of a peer; RAFT frames never come here."""
-
-    peer: PeerKey
-    kind: int
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class LinkUp:
-    """A connection to this life of a peer stands."""
-
-    peer: PeerKey
-
-
-@dataclass(frozen=True, slots=True)
-class LinkDown:
-    """It ended."""
-
-    peer: PeerKey
-
-
-@dataclass(frozen=True, slots=True)
 class Applied:
     """Raft committed this command; ``proposal`` is ours if this router proposed it, else 0."""
 
@@ -139,11 +117,6 @@ class RoundEnded:
 
     context: int
     confirmed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed."""
 
 
 @dataclass(frozen=True, slots=True)

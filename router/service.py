@@ -57,16 +57,7 @@ def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
     async def service(process: NodeProcess) -> None:
         await RouterService(process, config).run()
 
-    return run_process(config, TIER_ROUTER, _version(), ready, service)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("stratamq")
-    except PackageNotFoundError:
-        return "0+unknown"
+    return run_process(config, TIER_ROUTER, ready, service)
 
 
 def _members(config: RouterConfig) -> dict[str, str]:

@@ -43,6 +43,7 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
+from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
 from wire.replication import decode_replica_message, encode_replica_message
 
 __all__ = ["FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Synced", "Tick"]
@@ -64,38 +65,10 @@ PartitionRequest = (
 
 
 @dataclass(frozen=True, slots=True)
-class FrameArrived:
-    """A numbered frame of a peer."""
-
-    peer: PeerKey
-    kind: int
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class LinkUp:
-    """A connection to this life of a peer stands."""
-
-    peer: PeerKey
-
-
-@dataclass(frozen=True, slots=True)
-class LinkDown:
-    """It ended."""
-
-    peer: PeerKey
-
-
-@dataclass(frozen=True, slots=True)
 class Synced:
     """Every batch up to this number is on disk."""
 
     commit: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed."""
 
 
 Event = FrameArrived | LinkUp | LinkDown | Synced | Tick

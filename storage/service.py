@@ -42,16 +42,7 @@ def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
     async def service(process: NodeProcess) -> None:
         await StorageService(process, config).run()
 
-    return run_process(config, TIER_STORAGE, _version(), ready, service)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("stratamq")
-    except PackageNotFoundError:
-        return "0+unknown"
+    return run_process(config, TIER_STORAGE, ready, service)
 
 
 def _wall_ms() -> int:

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import trio
@@ -21,11 +22,19 @@ from wire.cluster_map import NodeEntry
 from wire.hello import NodeIdentity
 from wire.tls import CertificateFiles, LinkContexts, link_contexts
 
-__all__ = ["EXIT_RESTART", "NodeProcess", "boot_time", "run_process"]
+__all__ = ["EXIT_RESTART", "NodeProcess", "boot_time", "own_version", "run_process"]
 
 logger = logging.getLogger(__name__)
 
 EXIT_RESTART = 75  # EX_TEMPFAIL: the map ended this incarnation; start the process again
+
+
+def own_version() -> str:
+    """Return the version of this installation."""
+    try:
+        return version("stratamq")
+    except PackageNotFoundError:
+        return "0+unknown"
 
 
 def boot_time() -> float:
@@ -85,7 +94,6 @@ def _contexts(config: NodeConfig) -> LinkContexts | None:
 def run_process(
     config: NodeConfig,
     tier: str,
-    version: str,
     ready: Callable[[dict[str, object]], None],
     service: Callable[[NodeProcess], Awaitable[None]],
 ) -> int:
@@ -95,7 +103,7 @@ def run_process(
         UserError: Folder, certificate or address cannot be used.
     """
     folder = DataFolder(config.node.data_dir)
-    process = NodeProcess(config, tier, folder, _contexts(config), Metrics(tier, config.node.id, version), ready)
+    process = NodeProcess(config, tier, folder, _contexts(config), Metrics(tier, config.node.id, own_version()), ready)
     try:
         trio.run(_main, process, service)
     finally:
