@@ -88,6 +88,7 @@ class LeaseHolder:
             self._routers.remove(node)
         if self._following == node:
             self._following = ""
+            self._next_try = float("-inf")  # ask another one at once: who lags holds everybody up
         if self.leader == node:
             self.leader = ""
 
