@@ -8,6 +8,7 @@ is, so kill -9 loses neither alone. What became of the message is the partitions
 from collections.abc import Callable
 
 from edge.hot.state import Conn, Message, Route
+from wire.batches import OriginKind
 from wire.ledger import LedgerSink, origin_text, topic_hash
 
 __all__ = ["EdgeLedger"]
@@ -21,12 +22,14 @@ class EdgeLedger:
     Args:
         sink: Where records go.
         node: This edge.
+        incarnation: Of this process: with the tag, the origin of what its clients' sessions did not number.
         clock_offset_ns: Returns UTC ns minus the loop's clock.
     """
 
-    def __init__(self, sink: LedgerSink, node: str, clock_offset_ns: Callable[[], int]) -> None:
+    def __init__(self, sink: LedgerSink, node: str, incarnation: int, clock_offset_ns: Callable[[], int]) -> None:
         self._sink = sink
         self._node = node
+        self._incarnation = incarnation
         self._clock_offset_ns = clock_offset_ns
         self._offset_ns = clock_offset_ns()
         self._route: Route | None = None
@@ -42,7 +45,9 @@ class EdgeLedger:
         if route is not self._route:
             self._route, self._hash, self._partitions = route, topic_hash(route.topic.decode()), route.partitions
         partitions = self._partitions if register < 0 else (*self._partitions, register)
-        origin = origin_text(kind, origin_a, origin_b or message.tag, self._node)
+        if kind == OriginKind.EDGE:
+            origin_a, origin_b = self._incarnation, message.tag
+        origin = origin_text(kind, origin_a, origin_b, self._node)
         at_ms = (at_ns + self._offset_ns) // NS_PER_MS
         self._sink.acked_hash(at_ms, origin, message.qos, self._hash, partitions)
 
