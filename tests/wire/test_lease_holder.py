@@ -77,3 +77,19 @@ def test_a_silent_leader_is_not_asked_for_ever() -> None:
     asked = [router for router, message in node.sent if isinstance(message, Heartbeat)]
     assert asked[0] == "r1"
     assert set(asked[-4:]) == {"r1", "r2"}
+
+
+def test_the_map_is_followed_from_another_router_at_once() -> None:
+    """The router that told us the map is gone: nobody's change of placement waits for our next look."""
+    node = Node()
+    for router in ("r1", "r2"):
+        node.holder.router_up(router, 0.0)
+    node.holder.beat(0.0)
+    node.holder.handle(0.0, Registered(1, 4))
+    node.holder.handle(0.0, node.map(node.entry(2)))
+    node.holder.beat(0.3)
+    (followed,) = [router for router, message in node.sent if isinstance(message, FollowMap)]
+    node.holder.router_down(followed)
+    node.sent.clear()
+    node.holder.beat(0.4)
+    assert [router for router, message in node.sent if isinstance(message, FollowMap)] == list({"r1", "r2"} - {followed})

@@ -1,0 +1,87 @@
+"""``ring export`` says enough: a script of ten lines that knows nothing of us finds what ``ring explain`` finds."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from router.cluster_map import Bootstrap, Delegate, RegisterNode, encode_command
+from router.core import Applied, FrameArrived, RoleChanged, RouterCore, RouterSettings
+from wire.cluster_map import NodeEntry
+from wire.frames import FrameKind
+from wire.hello import TIER_OPERATOR, PeerKey
+from wire.messages import Admin, AdminReply, decode_control, encode_control
+
+VECTORS = Path(__file__).parent / "vectors" / "ring.json"
+SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "ring_explain.py"
+OPERATOR = PeerKey("cli", TIER_OPERATOR, 1)
+NAMES = ("client-1", "devices/7/temperature", "plant-7/line-1/x", "plant-7/line-2", "größe/ü", "a", "$SYS/broker")
+
+
+class Cluster:
+    """One router that leads, two storage nodes, delegations."""
+
+    def __init__(self) -> None:
+        self.core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterSettings())
+        commands = [
+            Bootstrap("c", 16, 8, 2, 1, 2.0),
+            *(RegisterNode(NodeEntry(name, tier, 1, "h:1")) for name, tier in (("r1", "router"), ("r2", "router"))),
+            *(RegisterNode(NodeEntry(name, "storage", 1, "h:1")) for name in ("s1", "s2")),
+            Delegate("devices", 2),
+            Delegate("plant-7/line-1", 2, "r2"),
+        ]
+        for command in commands:
+            self.core.handle(1.0, [Applied(encode_command(command))])
+
+    def ask(self, verb: str, **arguments: object) -> AdminReply:
+        frame = FrameArrived(OPERATOR, FrameKind.CONTROL, encode_control(Admin(1, verb, arguments)))
+        ready = self.core.handle(2.0, [frame])
+        (reply,) = [decode_control(payload) for node, _, payload in ready.sends if node == "cli"]
+        assert isinstance(reply, AdminReply)
+        return reply
+
+
+def explained(cluster: Cluster, name: str) -> list[Any]:
+    answer: Any = cluster.ask("ring explain", name=name).result
+    return [answer["partition"], answer["primary"], answer["shard"], answer["owner"]]
+
+
+def test_placement_is_as_in_the_vectors() -> None:
+    """The hash and its modulo never change: what is written here is placed there for ever."""
+    cluster = Cluster()
+    found = {name: explained(cluster, name) for name in NAMES}
+    assert found == json.loads(VECTORS.read_text())
+
+
+def test_a_third_party_script_reproduces_explain(tmp_path: Path) -> None:
+    """Ten lines of Python and CRC-32."""
+    cluster = Cluster()
+    exported = tmp_path / "ring.json"
+    exported.write_text(json.dumps(cluster.ask("ring export").result))
+    for name in NAMES[1:4]:
+        printed = subprocess.run([sys.executable, SCRIPT, exported, name], capture_output=True, text=True, check=True)
+        assert printed.stdout.split() == [str(item) for item in explained(cluster, name)]
+
+
+def test_who_does_not_lead_says_who_does() -> None:
+    """A change at a follower is refused with one line."""
+    cluster = Cluster()
+    reply = cluster.ask("ring rebalance")
+    assert (reply.ok, reply.exit_code) == (False, 4)
+    assert "does not lead" in reply.error
+
+
+def test_refusals_of_the_leader_are_one_line() -> None:
+    """Unknown node, last replica, plan of another epoch, nothing to pause."""
+    cluster = Cluster()
+    cluster.core.handle(1.5, [RoleChanged(True, "r1")])
+    for verb, arguments, why in (
+        ("ring drain", {"node": "s9"}, "unknown node s9"),
+        ("ring rebalance", {"map_epoch": 1}, "plan again"),
+        ("ring pause", {}, "no rebalance"),
+        ("ring remove", {"node": "s1"}, "still holds 16 partitions"),
+        ("ring frobnicate", {}, "unknown verb"),
+    ):
+        reply = cluster.ask(verb, **arguments)
+        assert not reply.ok and why in reply.error and "\n" not in reply.error, reply
