@@ -65,6 +65,12 @@ class HostedPartition:
         load(self.core, self.delivery, self.subscriptions, self.claims, self.retained, self.inbound)
         self.loaded_to = self.core.meta.op_index
 
+    @property
+    def weight(self) -> int:
+        """What reading this partition cost: its sessions and their unconsumed entries."""
+        sessions = self.core.sessions
+        return len(sessions) + sum(session.queued for session in sessions.values())
+
     def when_serving(self, ask: Asked) -> bool:
         """Carry out a request now, or when this partition serves; False if too many wait already."""
         if self.serving:

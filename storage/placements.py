@@ -23,6 +23,9 @@ from wire.replication import STALE, Append, AppendAck, ReplicaMessage, encode_re
 __all__ = ["Placements"]
 
 TEND_S = 0.05  # between two looks at what the map should change
+# Sessions and entries read in one round, one partition at least: a large store is read in slices, between which the
+# lease is renewed and partitions that were read already serve.
+LOADED_PER_ROUND = 2_000
 
 
 class Placements:
@@ -53,6 +56,7 @@ class Placements:
         self._linked: set[str] = set()
         self._linked_for: dict[str, float] = {}  # since when a link stands; negative: since when it is down
         self._next_tend = float("-inf")
+        self._more_to_read = False
         self._request = 0
 
     # --- links
@@ -138,9 +142,13 @@ class Placements:
             self.take(peer, message, 0.0)
 
     def read_promoted(self, synced: int, now: float) -> list[HostedPartition]:
-        """Read the rows of promoted partitions whose log is in the store; return those partitions."""
+        """Read the rows of promoted partitions whose log is in the store, some in each round; return those read."""
         ready = [number for number, commit in self._promoting.items() if commit <= synced]
+        read: list[HostedPartition] = []
+        weight = 0
         for number in ready:
+            if weight >= LOADED_PER_ROUND:
+                break
             del self._promoting[number]
             self.replicas.pop(number, None)
             hosted = self.hosted[number]
@@ -148,7 +156,10 @@ class Placements:
             if hosted.core.ledger is not None:
                 hosted.core.ledger.began(hosted.core.epoch, hosted.core.meta.op_index)
             self.replication[number].begin(now)
-        return [self.hosted[number] for number in ready]
+            weight += hosted.weight
+            read.append(hosted)
+        self._more_to_read = len(read) < len(ready)
+        return read
 
     def loaded(self, number: int) -> bool:
         """True once a partition served here has read its rows."""
@@ -221,5 +232,7 @@ class Placements:
 
     def deadline(self, now: float) -> float:
         """Return when to look again."""
+        if self._more_to_read:
+            return now
         busy = any(replication.backups for replication in self.replication.values())
         return now + TEND_S if busy else float("inf")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from storage import placements
 from storage.core import StorageCore
 from tests.storage.storage_cluster import Cluster, with_settings
 from wire.batches import PublishMessage
@@ -338,3 +339,24 @@ def test_origins_of_publishing_sessions_are_bounded(monkeypatch: pytest.MonkeyPa
     assert core.event_counts()["origins_forgotten"] == 1
     kept = sorted(int.from_bytes(key[4:12], "big") for key in cluster.disks["s1"].records if key[2:4] == b"o\x01")
     assert kept == [1, 3, 4]
+
+
+def test_a_large_store_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read in one round, it could outlast the lease; what was read serves while the rest is being read."""
+    monkeypatch.setattr(placements, "LOADED_PER_ROUND", 1)
+    cluster = Cluster(partitions=8)
+    edge = cluster.edges["e1"]
+    for number in range(32):
+        edge.open(f"client {number}", settle=False)
+    cluster.settle()
+    cluster.kill("s1", declare=False)
+    cluster.start("s1")
+    core: StorageCore = cluster.nodes["s1"].core
+    seen = set()
+    while not (core.partitions and core.serving):
+        cluster.step()
+        loaded = sum(bool(hosted.core.sessions) for hosted in core.partitions.values())
+        seen.add((loaded, any(hosted.serving for hosted in core.partitions.values())))
+    assert {loaded for loaded, _ in seen} >= set(range(1, 9))
+    assert any(serving and loaded < 8 for loaded, serving in seen)
+    assert sum(core.session_counts().values()) == 32
