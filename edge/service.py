@@ -34,7 +34,7 @@ from wire.ledger import FileLedger
 from wire.process import NodeProcess, boot_time, own_version, run_process
 from wire.tls import client_listener_context, peer_identity
 
-__all__ = ["EdgeService", "main"]
+__all__ = ["EdgeService", "certificate_name", "edge_limits", "hot_limits", "identify", "main"]
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class EdgeService:
                 version=own_version(),
                 ended_incarnation=self._process.folder.ended_incarnation,
                 certify=self._certify,
-                identify=_identify,
+                identify=identify,
                 methods=_methods(settings),
             )
             self.core.accept = self._accept
@@ -314,7 +314,7 @@ class EdgeService:
         metrics.check("storage", core.follower.storage_linked)
 
 
-def _identify(conn: Conn) -> str:
+def identify(conn: Conn) -> str:
     """Return whom the client's verified certificate names, "" without one."""
     return "" if conn.tls is None else certificate_name(conn.tls.getpeercert())
 

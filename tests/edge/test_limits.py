@@ -1,0 +1,189 @@
+"""Limits of one client, who a certificate names, and what stands between a listener's socket and MQTT."""
+
+import contextlib
+import datetime
+import ssl
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from edge.client import Client
+from edge.proxy_protocol import ProxyHeader
+from edge.service import certificate_name, edge_limits, hot_limits
+from edge.service import identify as identify_client
+from edge.settings import EdgeLimits
+from mqtt.codec import encode_packet
+from mqtt.packets import Connack, Connect, Disconnect, Publish, Subscribe, SubscriptionRequest
+from mqtt.properties import PropertyId
+from tests.edge.edge_harness import Edge, Session
+from wire.authority import DevelopmentAuthority
+from wire.tls import client_listener_context
+
+
+def payloads(session: Session) -> list[bytes]:
+    return [packet.payload for packet in session.read() if isinstance(packet, Publish)]
+
+
+def test_publish_rate_is_kept_by_not_reading() -> None:
+    """A second's worth may come at once; then the client waits unread until it is paid for."""
+    edge = Edge(publish_rate_max=100.0)
+    publisher, other = edge.client("p"), edge.client("o")
+    run = encode_packet(Publish("a", b"x"), 5)
+    publisher.publish("a")
+    publisher.send(run * 90)
+    assert publisher.client.conn.parked == 0
+    publisher.send(run * 110)  # two seconds' worth by now
+    assert publisher.client.conn.parked != 0
+    other.publish("a")
+    assert other.client.conn.parked == 0
+    for seconds, parked in ((1.0, True), (0.6, False)):
+        edge.round(seconds)
+        assert (publisher.client.conn.parked != 0) is parked
+    publisher.send(run * 40)
+    assert publisher.client.conn.parked == 0
+
+
+def test_user_properties_are_bounded_by_bytes() -> None:
+    """0x97 in CONNACK and DISCONNECT; 5 000 small ones pass where the bound allows them."""
+    many: dict[int, object] = {PropertyId.USER_PROPERTY: [("key", "value")] * 5000}
+    for bytes_max, code in ((8 * 1024, 0x97), (128 * 1024, 0)):
+        edge = Edge(
+            EdgeLimits(sys_interval_s=0, user_property_bytes_max=bytes_max, unauthenticated_bytes_max=128 * 1024)
+        )
+        session = edge.accept()
+        session.send(Connect("c", properties=many))
+        assert [packet.reason_code for packet in session.read()] == [code]
+        assert session.closed is (code != 0)
+
+
+def test_user_properties_of_subscribe_are_bounded() -> None:
+    """A packet of an open session is answered by DISCONNECT 0x97."""
+    session = Edge(EdgeLimits(sys_interval_s=0, user_property_bytes_max=1000)).client()
+    many: dict[int, object] = {PropertyId.USER_PROPERTY: [("key", "value")] * 200}
+    session.send(Subscribe(1, [SubscriptionRequest("a")], many))
+    assert [packet.reason_code for packet in session.read()] == [0x97] and session.closed
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_quota_of_unreleased_qos_2(version: int) -> None:
+    """Beyond Receive Maximum without PUBREL: 0x93 [MQTT-3.3.4-7]; 3.1.1, which is told none, ends at its bound."""
+    edge = Edge(received_max=50)
+    session = edge.client("c", version=version)
+    for identifier in range(1, 60):
+        if session.closed:
+            break
+        session.publish("a", b"x", 2, identifier)
+    assert session.closed
+    answers = session.read()
+    assert len(answers) == (21 if version == 5 else 50)
+    assert version != 5 or (isinstance(answers[-1], Disconnect) and answers[-1].reason_code == 0x93)
+
+
+def test_never_acknowledging_subscriber_is_bounded() -> None:
+    """Window and queue fill, then the newest is dropped, counted; the publisher goes on."""
+    edge = Edge(pending_messages_max=10, outbound_window_max=5)
+    subscriber, publisher = edge.client("s"), edge.client("p")
+    subscriber.subscribe("a", qos=1)
+    subscriber.read()
+    for number in range(30):
+        publisher.publish("a", b"%d" % number, 1, number + 1)
+    assert len(payloads(subscriber)) == 5
+    assert edge.core.hot.counters()["dropped_pending"] == 15
+    assert len(publisher.read()) == 30
+
+
+def test_packet_larger_than_announced_ends_the_connection() -> None:
+    """0x95 at its fixed header: no byte of it is kept."""
+    edge = Edge(EdgeLimits(sys_interval_s=0, maximum_packet_size=10_000))
+    session = edge.client()
+    session.send(b"\x30\xff\xff\xff\x7f" + bytes(100))
+    assert [packet.reason_code for packet in session.read()] == [0x95] and session.closed
+
+
+def test_proxy_header_names_the_client() -> None:
+    """The address of the header stands for the load balancer's."""
+    edge = Edge()
+    session = edge.accept(stream_filter=ProxyHeader("any"))
+    header = b"PROXY TCP4 198.51.100.7 192.0.2.9 5555 1883\r\n"
+    session.send(header + encode_packet(Connect("c"), 5))
+    assert isinstance(session.read()[0], Connack)
+    assert session.client.address == ("198.51.100.7", 5555)
+    without = edge.accept(stream_filter=ProxyHeader("any"))
+    without.send(encode_packet(Connect("d"), 5))
+    assert without.closed
+
+
+@pytest.mark.parametrize(
+    ("certificate", "name"),
+    [
+        (None, ""),
+        ({}, ""),
+        ({"subject": ((("countryName", "XX"),), (("commonName", "device"),))}, "device"),
+        ({"subject": (), "subjectAltName": (("IP Address", "::1"), ("DNS", "device.example"))}, "device.example"),
+    ],
+)
+def test_name_in_a_certificate(certificate: dict[str, Any] | None, name: str) -> None:
+    """Common name first, then a DNS, mail or URI name."""
+    assert certificate_name(certificate) == name
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_only_a_verified_certificate_identifies(tmp_path: Path, shown: bool) -> None:
+    """TLS alone proves nobody."""
+    authority = DevelopmentAuthority(tmp_path / "tls", "c", datetime.datetime.now(datetime.UTC))
+    server, client = authority.server(), authority.client("device-7")
+    accepting = client_listener_context(server.certificate, server.key, server.authority)
+    calling = ssl.create_default_context(cafile=str(server.authority))
+    if shown:
+        calling.load_cert_chain(client.certificate, client.key)
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        calling.wrap_bio(down, up, server_hostname="localhost"),
+        accepting.wrap_bio(up, down, server_side=True),
+    ]
+    for _ in range(6):
+        for end in ends:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    conn: Any = SimpleNamespace(tls=ends[1])
+    assert bool(identify_client(conn)) is shown
+    assert identify_client(SimpleNamespace(tls=None)) == ""  # type: ignore[arg-type]
+
+
+def test_settings_reach_the_core_and_the_loop() -> None:
+    """Every bound of the settings that core or loop has is handed on under its name."""
+    from conf.edge_settings import EdgeSettings
+
+    settings = EdgeSettings(publish_rate_max=7, connect_rate_max=3, topic_levels_max=5, pending_messages_max=9)
+    assert (edge_limits(settings).connect_rate_max, edge_limits(settings).topic_levels_max) == (3, 5)
+    assert (hot_limits(settings).publish_rate_max, hot_limits(settings).pending_messages_max) == (7, 9)
+
+
+def test_retain_is_cleared_on_live_copies_unless_published_so() -> None:
+    """[MQTT-3.3.1-12] [MQTT-3.3.1-13]; the copies leave although the register's partition has not answered yet."""
+    edge = Edge()
+    plain, kept, publisher = edge.client("1"), edge.client("2"), edge.client("p")
+    plain.subscribe("a", qos=0)
+    kept.subscribe("a", qos=0, retain_as_published=True)
+    for session in (plain, kept):
+        session.read()
+    publisher.publish("a", b"x", 0, 0, retain=True)
+    edge.round()
+    flags = [[packet.retain for packet in session.read() if isinstance(packet, Publish)] for session in (plain, kept)]
+    assert flags == [[False], [True]]
+
+
+def test_dollar_topics_and_wildcards() -> None:
+    """[MQTT-4.7.2-1]: neither # nor + at the beginning matches them; a/# matches a."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    session.subscribe("#", "+/x", "$other/#", qos=0)
+    session.subscribe("a/#", qos=0)
+    session.read()
+    for topic in ("$other/x", "a"):
+        publisher.publish(topic, topic.encode())
+    edge.round()
+    assert payloads(session) == [b"$other/x", b"a"]
+    assert isinstance(session.client, Client)
