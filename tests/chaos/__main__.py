@@ -158,6 +158,12 @@ async def _run_number(cluster: RealCluster, row: str, number: int, options: argp
     return result
 
 
+def _write_between(page: Path, tables: str) -> None:
+    begin, end = "<!-- chaos: begin -->", "<!-- chaos: end -->"
+    head, _, rest = page.read_text().partition(begin)
+    page.write_text(f"{head}{begin}\n{tables}\n{end}{rest.partition(end)[2]}")
+
+
 def main() -> int:
     """Run, print the tables, return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -170,11 +176,15 @@ def main() -> int:
     parser.add_argument("--per-cluster", type=int, default=PER_CLUSTER, help="schedules per cluster")
     parser.add_argument("--keep", type=Path, default=Path("chaos-failures"), help="folder for histories that fail")
     parser.add_argument("--results", type=Path, help=f"append results here; kept ones are in {RESULTS.name}")
+    parser.add_argument("--write", type=Path, help="with --report: put the tables into this page, between its marks")
     parser.add_argument("--report", action="store_true", help="only print the tables of the kept results")
     options = parser.parse_args()
     if options.report:
         kept = read_results(options.results or RESULTS)
-        print(fault_table(kept), wait_table(kept), sep="\n\n")
+        tables = f"{fault_table(kept)}\n\n{wait_table(kept)}"
+        print(tables)
+        if options.write is not None:
+            _write_between(options.write, tables)
         return 0
     options.keep = options.keep.absolute()
     options.namespaces = namespaces.available()
