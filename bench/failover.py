@@ -138,8 +138,8 @@ def main() -> int:
             worst = max(worst, gaps[-1])
             interrupted = [gap for gap in gaps if gap > GAP_S]
             print(
-                f"kill {kill + 1}, {node}: gaps P10 {gaps[len(gaps) // 10]:.2f}, P50 {gaps[len(gaps) // 2]:.2f}, longest"
-                f" {gaps[-1]:.2f} s; {len(interrupted)} of {len(gaps)} clients"
+                f"kill {kill + 1}, {node}: gaps P10 {gaps[len(gaps) // 10]:.2f}, P50 {gaps[len(gaps) // 2]:.2f},"
+                f" longest {gaps[-1]:.2f} s; {len(interrupted)} of {len(gaps)} clients"
                 f" above {GAP_S} s, the longest of the others {max(gap for gap in [0, *gaps] if gap <= GAP_S):.2f} s",
                 flush=True,
             )
