@@ -68,7 +68,11 @@ lint: setup-dev
 test: setup-dev $(if $(shell command -v java),setup-jobs) lint
 	$(BIN)/pytest $(ARGS)
 
+# With SEED only the whole cluster is replayed: a seed means something else in each simulation.
 sim: setup-dev
+	$(if $(SEED),@:,$(BIN)/python -m tests.router.raft.simulate --seeds $(SEEDS) --mode safety)
+	$(if $(SEED),@:,$(BIN)/python -m tests.router.raft.simulate --seeds $(SEEDS) --mode liveness)
+	$(if $(SEED),@:,$(BIN)/python -m tests.membership.simulate --seeds $(SEEDS))
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 soak: setup-dev

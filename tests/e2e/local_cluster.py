@@ -10,8 +10,9 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 READY_S = 60.0
 
@@ -35,7 +36,7 @@ class LocalCluster:
         """Wait until every node said that it is ready."""
         self.wait_for(lambda: (self.data / "up.json").exists() and b"ready after" in self.log.read_bytes(), "ready")
 
-    def wait_for(self, condition, what: str, timeout_s: float = READY_S) -> None:  # type: ignore[no-untyped-def]
+    def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = READY_S) -> None:
         """Wait for a condition, at most so long; a cluster that ended fails at once."""
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -44,9 +45,10 @@ class LocalCluster:
             time.sleep(0.05)
 
     @property
-    def state(self) -> dict:  # type: ignore[type-arg]
+    def state(self) -> dict[str, Any]:
         """What `up` wrote about its nodes."""
-        return json.loads((self.data / "up.json").read_text())
+        state: dict[str, Any] = json.loads((self.data / "up.json").read_text())
+        return state
 
     def port(self, edge: int, listener: str = "tls") -> int:
         """Return a listener's port."""
@@ -65,11 +67,12 @@ class LocalCluster:
         """Kill a node's process with -9."""
         os.kill(self.pid(node), signal.SIGKILL)
 
-    def admin(self, *arguments: str) -> dict:  # type: ignore[type-arg]
+    def admin(self, *arguments: str) -> dict[str, Any]:
         """Run a command of the operator and return what it says as JSON."""
         result = self.command(*arguments, "-o", "json", "--data", str(self.data))
         assert result.returncode == 0, result.stderr
-        return json.loads(result.stdout)
+        answer: dict[str, Any] = json.loads(result.stdout)
+        return answer
 
     @staticmethod
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
