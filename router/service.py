@@ -1,5 +1,6 @@
 """The router's process: links, Raft and the core joined in one loop. Decides nothing about routes or placement."""
 
+import gc
 import logging
 import random
 import secrets
@@ -47,6 +48,9 @@ TICK_MAX_S = (
     0.25  # the loop turns at least this often: deadlines that another event moved are seen late by at most this
 )
 
+# Routes are millions of objects that live long and form no cycles: looking through all of them again and again, as the
+# default thresholds do, takes longer than to build them, and stops Raft's heartbeats meanwhile.
+GC_THRESHOLDS = (50_000, 20, 1_000)
 EVENTS_PER_TURN_MAX = 256  # then Raft has its turn: heartbeats must not wait behind a flood of questions
 
 
@@ -55,6 +59,8 @@ def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
     assert isinstance(config, RouterConfig)
 
     async def service(process: NodeProcess) -> None:
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         await RouterService(process, config).run()
 
     return run_process(config, TIER_ROUTER, ready, service)
