@@ -1,0 +1,25 @@
+"""A few random seeds of the whole cluster in both modes; many more run by ``make sim``. Failing ones come back here."""
+
+import pytest
+
+from tests.simulation.simulation import Mode, Options, run_seed
+
+REGRESSIONS: list[tuple[int, Mode]] = [
+    (13, "safety"),  # an answer to an older AddRoutes spoke for a later holder: a message was lost
+    (14, "liveness"),  # an OpenSession sent again took over itself and fired its own will
+    (23, "liveness"),  # an edge with a waiting report of DISCONNECT 0x00 claimed nothing: the will fired
+]
+
+
+@pytest.mark.parametrize("seed", range(1_000, 1_010))
+def test_random_seed(seed: int) -> None:
+    mode: Mode = "liveness" if seed % 3 == 0 else "safety"
+    result = run_seed(seed, Options(mode=mode, seconds=4.0))
+    assert not result.failures, result.failures
+
+
+@pytest.mark.parametrize(("seed", "mode"), REGRESSIONS)
+@pytest.mark.slow
+def test_seed_that_failed(seed: int, mode: Mode) -> None:
+    result = run_seed(seed, Options(mode=mode))
+    assert not result.failures, result.failures
