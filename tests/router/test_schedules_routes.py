@@ -1,0 +1,266 @@
+"""Schedules that break naive routers, against the core of one router: each test fails without its rule."""
+
+from collections.abc import Sequence
+
+from router.cluster_map import Bootstrap, Command, DeclareDead, Delegate, PlaceShards, RegisterNode, encode_command
+from router.core import (
+    Applied,
+    Event,
+    FrameArrived,
+    LinkDown,
+    LinkUp,
+    Ready,
+    RoleChanged,
+    RoundEnded,
+    RouterCore,
+    RouterSettings,
+    Suspected,
+    Tick,
+)
+from wire.cluster_map import NodeEntry
+from wire.frames import FrameKind
+from wire.hello import PeerKey
+from wire.messages import (
+    AddRoutes,
+    Control,
+    Heartbeat,
+    HeartbeatReply,
+    Invalidate,
+    Invalidated,
+    Moved,
+    Refused,
+    Register,
+    ReportRoutes,
+    Resolve,
+    Resolved,
+    RouteEntry,
+    RoutesAdded,
+    SenderReport,
+    decode_control,
+    encode_control,
+)
+
+TIERS = {"r": "router", "s": "storage", "e": "edge"}
+
+
+class Router:
+    """r1, which leads unless told otherwise, with its clock and a Raft group that agrees at once."""
+
+    def __init__(self, *nodes: str, leads: bool = True) -> None:
+        self.core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterSettings(lease_s=2.0, lease_margin_s=0.1))
+        self.now = 0.0
+        self.sent: list[tuple[str, Control]] = []
+        self.proposed: list[Command] = []
+        self.rounds: list[int] = []
+        self.commit(Bootstrap("c", 4, 8, 1, 1, 2.0))
+        for node in ("r1", *nodes):
+            self.commit(self.register_command(node, 1))
+        if leads:
+            self.handle(RoleChanged(True, "r1"))
+            self.beat()
+
+    @staticmethod
+    def register_command(node: str, incarnation: int) -> RegisterNode:
+        return RegisterNode(NodeEntry(node, TIERS[node[0]], incarnation, "h:1"))
+
+    def handle(self, *events: Event) -> Ready:
+        ready = self.core.handle(self.now, list(events) or [Tick()])
+        self.sent += [(node, decode_control(payload)) for node, _, payload in ready.sends]
+        self.proposed += [proposal.command for proposal in ready.proposals]
+        self.rounds += ready.rounds
+        return ready
+
+    def commit(self, command: Command) -> None:
+        self.handle(Applied(encode_command(command)))
+
+    def commit_proposals(self) -> None:
+        commands, self.proposed = self.proposed, []
+        for command in commands:
+            self.commit(command)
+
+    def beat(self) -> None:
+        """Let the router's own heartbeat be answered."""
+        self.handle()
+        self.end_rounds()
+
+    def end_rounds(self) -> None:
+        rounds, self.rounds = self.rounds, []
+        self.handle(*[RoundEnded(context, True) for context in rounds])
+
+    def tell(self, node: str, message: Control, incarnation: int = 1) -> list[Control]:
+        """Hand in a message; return what is answered to its sender."""
+        self.sent.clear()
+        self.handle(
+            FrameArrived(PeerKey(node, TIERS[node[0]], incarnation), FrameKind.CONTROL, encode_control(message))
+        )
+        return [answer for to, answer in self.sent if to == node]
+
+    def epoch(self, shard: int) -> int:
+        return self.core.machine.map.shards[shard].epoch
+
+    def ready_shard(self, shard: int, edges: Sequence[str]) -> None:
+        """Every edge reports nothing and registers nothing."""
+        for edge in edges:
+            self.tell(edge, ReportRoutes(shard, self.epoch(shard), [SenderReport(-1, 1, 1, [])]))
+
+
+def test_a1_a_delegation_begins_every_shard_anew() -> None:
+    """The topic is in another shard although no shard got a new owner: its owner must collect first."""
+    router = Router("e1")
+    shard = router.core.machine.map.shard_for_topic("devices/7/temp")
+    router.ready_shard(shard, ["e1"])
+    assert not router.core.shards[shard].collecting
+    router.commit(Delegate("devices", 2))
+    assert all(owned.collecting for owned in router.core.shards.values())
+    assert router.core.machine.map.shards_for_filter("devices/+/temp") == list(range(8))
+
+
+def test_a2_a_partition_that_changed_its_primary_is_still_to_be_reported() -> None:
+    """Reports are counted per partition: what S1 did not say, S2 must."""
+    router = Router("e1", "s1")
+    router.commit(PlaceShards({0: "r1"}))
+    router.ready_shard(0, ["e1"])
+    assert router.core.shards[0].missing()[:1] == ["partition 0"]
+    assert router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"])) == []
+
+
+def test_a5_a_restarted_router_owns_only_what_began_in_this_life() -> None:
+    """The map's old placement, read from the log at the start, names a former life."""
+    router = RouterCore(NodeEntry("r1", "router", 2, "h:1"), RouterSettings())
+    for command in (Bootstrap("c", 4, 8, 1, 1, 2.0), Router.register_command("r1", 1)):
+        router.handle(0.0, [Applied(encode_command(command))])
+    assert router.machine.map.shards[0].owner == "r1"
+    assert router.shards == {}
+    before = router.machine.map.shards[0].epoch
+    router.handle(0.0, [Applied(encode_command(Router.register_command("r1", 2)))])
+    assert router.shards[0].epoch == before + 1
+
+
+def test_a6_messages_of_another_shard_epoch_are_refused() -> None:
+    """There and back: what was asked at an older epoch is not answered by the same owner at a newer one."""
+    router = Router("e1")
+    old = router.epoch(0)
+    router.commit(PlaceShards({0: "r1"}))
+    router.ready_shard(0, ["e1"])
+    (answer,) = router.tell("e1", Resolve(7, 0, old, ["t"]))
+    assert isinstance(answer, Moved) and (answer.request, answer.epoch) == (7, old + 1)
+    (answer,) = router.tell("e1", AddRoutes(8, 0, old, -1, 1, 1, [RouteEntry("t")]))
+    assert isinstance(answer, Moved)
+    (answer,) = router.tell("e1", Resolve(9, 0, old + 1, ["t"]))
+    assert isinstance(answer, Resolved)
+
+
+def test_a8_an_owner_without_a_lease_answers_nothing() -> None:
+    """Cut off from the leader it may not know that it is no owner any more."""
+    router = Router("e1")
+    router.ready_shard(0, ["e1"])
+    router.handle(RoleChanged(False, ""))
+    router.now += 2.5
+    (answer,) = router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"]))
+    assert isinstance(answer, Moved)
+
+
+def test_b1_from_the_proposal_of_a_death_no_heartbeat_of_it_is_answered() -> None:
+    """The heartbeat waited for its round while the lease ran out."""
+    router = Router("e1")
+    router.now = 2.05
+    router.tell("e1", Heartbeat("e1", 1, 2.0, 9))
+    router.now = 2.2
+    router.handle()
+    assert DeclareDead("e1", 1) in router.proposed
+    router.sent.clear()
+    router.end_rounds()
+    replies = [message for node, message in router.sent if node == "e1" and isinstance(message, HeartbeatReply)]
+    assert [reply.lease_s for reply in replies] == [0.0]
+
+
+def test_b1_a_new_leader_grants_by_the_map_after_its_predecessors_log() -> None:
+    """A death that the former leader left in the log commits before the first round ends."""
+    router = Router("e1")
+    router.tell("e1", Heartbeat("e1", 1, 0.0, 9))
+    router.commit(DeclareDead("e1", 1))
+    router.sent.clear()
+    router.end_rounds()
+    replies = [message for node, message in router.sent if node == "e1" and isinstance(message, HeartbeatReply)]
+    assert [reply.lease_s for reply in replies] == [0.0]
+
+
+def test_b2_frames_of_a_dead_incarnation_change_nothing() -> None:
+    """It was paused, declared dead, and goes on."""
+    router = Router("e1", "e2")
+    router.ready_shard(0, ["e1", "e2"])
+    router.commit(DeclareDead("e1", 1))
+    assert router.tell("e1", AddRoutes(1, 0, router.epoch(0), -1, 1, 1, [RouteEntry("t")])) == []
+    assert router.core.shards[0].routes == 0
+    assert router.core.counts["frames_of_dead"] == 1
+
+
+def test_b4_a_second_life_waits_for_the_lease_of_the_first() -> None:
+    """Started elsewhere while the first still has a lease; or admitted at once with the proof that it has ended."""
+    router = Router("e1", "e2")
+    router.tell("e1", Register(1, NodeEntry("e1", "edge", 2, "h:2")), incarnation=2)
+    assert not any(isinstance(command, RegisterNode) for command in router.proposed)
+    router.tell("e2", Register(1, NodeEntry("e2", "edge", 2, "h:2"), ended_incarnation=1), incarnation=2)
+    assert [command.entry.node for command in router.proposed if isinstance(command, RegisterNode)] == ["e2"]
+    router.proposed.clear()
+    router.now = 2.2
+    router.handle()
+    admitted = [command.entry for command in router.proposed if isinstance(command, RegisterNode)]
+    assert [(entry.node, entry.incarnation) for entry in admitted] == [("e1", 2)]
+
+
+def test_a_registration_through_any_router_finds_the_leader() -> None:
+    """A follower says who leads and where."""
+    router = Router("r2", leads=False)
+    router.handle(RoleChanged(False, "r2"))
+    (answer,) = router.tell("e1", Register(3, NodeEntry("e1", "edge", 1, "h:2")))
+    assert isinstance(answer, Refused)
+    assert (answer.request, answer.code, answer.leader_hint, answer.leader_address) == (3, "not_leader", "r2", "h:1")
+    (beat,) = router.tell("e1", Heartbeat("e1", 1, 0.0, 0))
+    assert isinstance(beat, HeartbeatReply) and (beat.lease_s, beat.leader) == (0.0, "r2")
+
+
+def test_shards_of_a_router_whose_link_broke_go_on_before_its_lease_is_over() -> None:
+    """A new owner needs no lease of the old one: SUBSCRIBE works again long before two seconds have passed."""
+    router = Router("r2")
+    peer = PeerKey("r2", "router", 1)
+    router.handle(LinkUp(peer))
+    assert any(shard.owner == "r2" for shard in router.core.machine.map.shards)
+    router.now = 0.5
+    router.handle(LinkDown(peer))
+    router.now = 1.1
+    router.handle()
+    router.commit_proposals()
+    assert all(shard.owner == "r1" for shard in router.core.machine.map.shards)
+    assert router.core.machine.map.nodes["r2"].alive
+
+
+def test_a_hint_of_gossip_decides_nothing() -> None:
+    """The leader looks; the lease stands, so does the node."""
+    router = Router("r2", "e1")
+    router.handle(Suspected("e1"), Suspected("r2"))
+    assert router.proposed == []
+
+
+def test_d1_the_end_that_nobody_reaches_loses_its_lease() -> None:
+    """E1's heartbeats reach the leader, nothing else reaches E1: it is renewed no more, and alone."""
+    router = Router("e1", "e2", "e3")
+    for step in range(30):
+        router.now = 0.3 * step
+        for edge in ("e1", "e2", "e3"):
+            unreachable = {"e1": ["e2", "e3"]}.get(edge, ["e1"])
+            router.tell(edge, Heartbeat(edge, 1, router.now, 9, unreachable))
+        router.beat()
+    dead = [command for command in router.proposed if isinstance(command, DeclareDead)]
+    assert dead == [DeclareDead("e1", 1)]
+
+
+def test_routes_added_is_answered_once_the_shard_is_collected() -> None:
+    """The whole way: report, registration, its barrier, AddRoutes."""
+    router = Router("e1")
+    router.commit(PlaceShards({0: "r1"}))
+    router.ready_shard(0, ["e1"])
+    assert router.tell("e1", AddRoutes(5, 0, router.epoch(0), -1, 1, 1, [RouteEntry("t")])) == []
+    answers = router.tell("e1", Resolve(6, 0, router.epoch(0), [], True))
+    (order,) = [answer for answer in answers if isinstance(answer, Invalidate)]
+    assert [type(answer) for answer in router.tell("e1", Invalidated(order.number, 0))] == [RoutesAdded]
