@@ -97,6 +97,7 @@ class PartitionExport:
         target: Where to.
         generation: Of the first run.
         since: op_index up to which an older export has everything; None for a full one.
+        slice_rows: Rows between two pauses; more of them are faster, and somebody waits longer.
     Attributes:
         files: The runs written; none for a copy without rows, or without changes.
         op_index: The runs, with the older export, are the state after this operation.
@@ -109,6 +110,7 @@ class PartitionExport:
     target: ExportTarget
     generation: int = 1
     since: int | None = None
+    slice_rows: int = SLICE_ROWS
     files: list[FileEntry] = field(default_factory=list)
     op_index: int = 0
     full: bool = True
@@ -159,15 +161,15 @@ class PartitionExport:
         writer, reader = self._writer(full=True), self._reader(meta)
         try:
             while found:
-                for first in range(0, len(found), SLICE_ROWS):
-                    part = found[first : first + SLICE_ROWS]
+                for first in range(0, len(found), self.slice_rows):
+                    part = found[first : first + self.slice_rows]
                     writer.write([reader.row(key, value, meta.op_index, meta.partition_epoch) for key, value in part])
                     self.rows += len(part)
                     yield None
                 if snapshot:
                     break
                 self._log_slice(self._meta().op_index)
-                found = self._scan(found[-1][0] + b"\x00", SLICE_ROWS)
+                found = self._scan(found[-1][0] + b"\x00", self.slice_rows)
             if not snapshot:
                 yield from self._follow_log(self._meta().op_index)
             yield from self._end_run(writer, meta.op_index)
@@ -226,9 +228,9 @@ class PartitionExport:
         writer, reader = self._writer(full=False), self._reader(meta)
         changed = sorted(self._changes)
         try:
-            for first in range(0, len(changed), SLICE_ROWS):
+            for first in range(0, len(changed), self.slice_rows):
                 rows = []
-                for key in changed[first : first + SLICE_ROWS]:
+                for key in changed[first : first + self.slice_rows]:
                     value, seq, epoch = self._changes[key]
                     if value is None:
                         rows.append(reader.tombstone(key, seq, epoch))

@@ -24,6 +24,7 @@ __all__ = ["export_cluster", "export_store"]
 Progress = Callable[[str], None]
 POLL_S = 0.1
 POLL_MAX_S = 1.0
+SLICE_ROWS = 2_000  # of a stopped store: nobody waits
 SYNCS_MAX = 4  # runs that are synced while the next is written
 
 
@@ -278,7 +279,11 @@ def export_store(store: Path, output: Path, since: Path | None, now_ms: int, pro
             numbers = _partitions(opened)
             exports = [
                 PartitionExport(
-                    StoredCopy(number, opened), target, generations.get(str(number), 1), since_index.get(str(number))
+                    StoredCopy(number, opened),
+                    target,
+                    generations.get(str(number), 1),
+                    since_index.get(str(number)),
+                    SLICE_ROWS,
                 )
                 for number in numbers
             ]
