@@ -18,7 +18,7 @@ from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Connack, Connect, Disconnect
 from mqtt.properties import PropertyId
 from mqtt.properties import encode_properties as encode_block
-from mqtt.reasons import ReasonCode, connect_return_code
+from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode, connect_return_code
 from mqtt.topics import validate_topic_name
 from wire.messages import (
     CloseSession,
@@ -296,6 +296,8 @@ class ConnectDesk:
         """Write a CONNACK with an error in the client's own version, and close [MQTT-3.2.2-7]."""
         edge = self._edge
         edge.count_connect(reason_code)
+        if reason_code not in ALLOWED_REASON_CODES[PacketType.CONNACK]:  # [MQTT-3.2.2-8]
+            reason_code = ReasonCode.UNSPECIFIED_ERROR
         if client.version == 5:
             data = encode_packet(Connack(False, reason_code, properties or {}), 5)
         else:

@@ -31,7 +31,7 @@ from edge.sys_topics import SysTopics
 from mqtt.codec import encode_packet
 from mqtt.errors import MqttError
 from mqtt.packets import Disconnect
-from mqtt.reasons import ReasonCode
+from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode
 from wire.cluster_map import ClusterMap, NodeEntry
 from wire.frames import FrameKind
 from wire.hello import TIER_ROUTER, TIER_STORAGE, NodeIdentity
@@ -195,6 +195,8 @@ class EdgeCore:
 
     def disconnect(self, client: Client, reason_code: int) -> None:
         """Tell a v5 client why, and close; a 3.1.1 client only sees the close."""
+        if reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:  # [MQTT-3.14.2-1]
+            reason_code = ReasonCode.UNSPECIFIED_ERROR
         last = encode_packet(Disconnect(reason_code, {}), 5) if client.version == 5 else b""
         self.end(client, last)
 

@@ -330,6 +330,16 @@ def test_declared_length_before_connect_is_bounded() -> None:
     assert bounded.closed
 
 
+def test_codes_that_a_packet_does_not_know() -> None:
+    """[MQTT-3.2.2-8] [MQTT-3.14.2-1]: 0x80 stands for what CONNACK or DISCONNECT cannot say."""
+    edge = Edge()
+    session, waiting = edge.client(), edge.accept()
+    edge.core.disconnect(session.client, 0x88)
+    waiting.client.version = 5
+    edge.core.connecting.refuse(waiting.client, 0x93)
+    assert [packet.reason_code for end in (session, waiting) for packet in end.read()] == [0x80, 0x80]
+
+
 def test_two_connects_of_one_packet_run() -> None:
     """What follows CONNECT in the same bytes waits for CONNACK and keeps its order."""
     edge = Edge()
