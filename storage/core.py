@@ -144,6 +144,11 @@ class StorageCore:
         """True once every partition that the map gives to this node serves, and the map is known."""
         return self.lease.active and all(hosted.serving for hosted in self.partitions.values())
 
+    @property
+    def loading(self) -> bool:
+        """True while partitions are being read from the store."""
+        return self.placements.loading
+
     def session_counts(self) -> dict[str, int]:
         """Return durable sessions by state."""
         online = total = 0

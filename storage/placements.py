@@ -161,6 +161,11 @@ class Placements:
         self._more_to_read = len(read) < len(ready)
         return read
 
+    @property
+    def loading(self) -> bool:
+        """True while partitions that are served here have still to be read."""
+        return bool(self._promoting)
+
     def loaded(self, number: int) -> bool:
         """True once a partition served here has read its rows."""
         return number not in self._promoting

@@ -356,6 +356,7 @@ def test_a_large_store_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> Non
     while not (core.partitions and core.serving):
         cluster.step()
         loaded = sum(bool(hosted.core.sessions) for hosted in core.partitions.values())
+        assert core.loading == bool(loaded < 8 and core.partitions)
         seen.add((loaded, any(hosted.serving for hosted in core.partitions.values())))
     assert {loaded for loaded, _ in seen} >= set(range(1, 9))
     assert any(serving and loaded < 8 for loaded, serving in seen)
