@@ -81,6 +81,7 @@ class Cluster:
         self.nodes: dict[str, NodeProcess] = {}
         self.clients: dict[str, SimClient] = {}
         self.down: set[str] = set()  # nodes that nobody starts again by itself
+        self.faults_over = False
         self._incarnations = 0
         self._last: dict[str, int] = {}
         self._lines = _Lines()

@@ -94,7 +94,8 @@ def inflict(cluster: Cluster, faults: list[Fault], start: float) -> None:
 
 
 def heal(cluster: Cluster) -> None:
-    """End everything that may still be broken."""
+    """End everything that may still be broken; what was to begin or end later does not."""
+    cluster.faults_over = True
     for name, node in cluster.nodes.items():
         node.resume()
         if isinstance(node, StorageProcess):
@@ -104,6 +105,8 @@ def heal(cluster: Cluster) -> None:
 
 
 def _begin(cluster: Cluster, fault: Fault) -> None:
+    if cluster.faults_over:
+        return
     cluster.scheduler.note(f"fault: {fault}")
     lethal = fault.kind in ("kill", "power", "replace", "tier_down", "sync_error")
     cluster.mark(Kind.KILL if lethal else Kind.FAULT, fault.target, fault.kind)
@@ -142,6 +145,8 @@ def _begin(cluster: Cluster, fault: Fault) -> None:
 
 
 def _finish(cluster: Cluster, fault: Fault) -> None:
+    if cluster.faults_over:
+        return
     kind, target, other = fault.kind, fault.target, fault.other
     network = cluster.network
     if kind in ("kill", "power", "replace"):
