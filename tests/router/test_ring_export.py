@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from router.cluster_map import Bootstrap, Delegate, RegisterNode, encode_command
+from router.cluster_map import Bootstrap, Command, Delegate, RegisterNode, encode_command
 from router.core import Applied, FrameArrived, RoleChanged, RouterCore, RouterSettings
 from wire.cluster_map import NodeEntry
 from wire.frames import FrameKind
@@ -24,7 +24,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterSettings())
-        commands = [
+        commands: list[Command] = [
             Bootstrap("c", 16, 8, 2, 1, 2.0),
             *(RegisterNode(NodeEntry(name, tier, 1, "h:1")) for name, tier in (("r1", "router"), ("r2", "router"))),
             *(RegisterNode(NodeEntry(name, "storage", 1, "h:1")) for name in ("s1", "s2")),
