@@ -47,6 +47,7 @@ from wire.messages import (
     KickSession,
     Moved,
     PollClaims,
+    ReadRetained,
     Resolved,
     RetainedNone,
     RetainedPage,
@@ -121,6 +122,7 @@ class EdgeCore:
         self._next_sweep = 0.0
         self._next_sys = 0.0
         self._started = 0.0
+        self._unserved: set[int] | None = None  # partitions that have not answered this life yet; None: not asked
         self.accept: Callable[[object, int, tuple[str, int]], None] = lambda *_: None
 
     # --- what desks ask
@@ -510,5 +512,17 @@ class EdgeCore:
 
     @property
     def ready(self) -> bool:
-        """True once clients can be served: a lease, and a primary for every partition that is linked."""
-        return self.has_lease() and self.follower.storage_linked()
+        """True once clients can be served: a lease, and every partition's primary has answered something."""
+        if not self.has_lease() or not self.follower.storage_linked():
+            return False
+        if self._unserved is None:
+            self._unserved = set(range(len(self.map.partitions)))
+            for number in range(len(self.map.partitions)):
+                # A read without effect: it is answered when the partition serves, as the first CONNECT would be.
+                question = ReadRetained(self.requests.next_number(), number, 0, "$SYS/ready", "", 1)
+                self.requests.ask(question, lambda _, served=number: self._served(served), self.now)  # type: ignore[misc]
+        return not self._unserved
+
+    def _served(self, partition: int) -> None:
+        assert self._unserved is not None
+        self._unserved.discard(partition)

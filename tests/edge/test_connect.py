@@ -17,6 +17,8 @@ from wire.messages import (
     Moved,
     OpenSession,
     PollClaims,
+    ReadRetained,
+    RetainedPage,
     SessionKicked,
     SessionOpened,
 )
@@ -328,6 +330,20 @@ def test_declared_length_before_connect_is_bounded() -> None:
     bounded = Edge().accept()
     bounded.send(b"\x10\xff\xff\x03")  # 65 535 and its header are more than 64 KiB
     assert bounded.closed
+
+
+def test_ready_when_every_partition_answers() -> None:
+    """Listeners open when the first CONNECT would be served, not when links stand."""
+    edge = Edge()
+    edge.core.follower.storage_linked = lambda: True  # type: ignore[method-assign]
+    edge.held = {ReadRetained}
+    assert not edge.core.ready
+    questions = edge.take(ReadRetained)
+    assert [question.partition for question in questions] == [0, 1, 2, 3]
+    for question in questions:
+        assert not edge.core.ready
+        edge.storage(RetainedPage(question.request, []))
+    assert edge.core.ready
 
 
 def test_codes_that_a_packet_does_not_know() -> None:
