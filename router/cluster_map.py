@@ -361,7 +361,8 @@ class _Step:
             if placement.primary == node:
                 # The dead stays in the in-sync set until a live in-sync replica is primary.
                 in_sync = heirs if heirs else placement.in_sync
-                self._set(number, heirs[0] if heirs else "", in_sync, joining)
+                # In turn: after a few deaths the longest in sync would be the primary of everything.
+                self._set(number, heirs[number % len(heirs)] if heirs else "", in_sync, joining)
             elif node in placement.in_sync and placement.primary:
                 self._set(number, placement.primary, _without(placement.in_sync, node), joining)
             elif joining != placement.joining:

@@ -108,6 +108,16 @@ def test_a_dead_primary_is_followed_by_a_live_replica_in_sync() -> None:
     assert (after.primary, after.in_sync, after.epoch) == (heir, (heir,), 2)
 
 
+def test_the_heirs_of_a_dead_primary_take_turns() -> None:
+    """Otherwise one node is the primary of everything after a few deaths, and its own interrupts everybody."""
+    machine = with_storage("s1", "s2", "s3", replicas=3)
+    assert not machine.do(
+        PlacePartitions({at: PartitionEntry(2, "s1", ("s1", "s2", "s3")) for at in range(len(machine.map.partitions))})
+    )
+    machine.do(DeclareDead("s1", 1))
+    assert {entry.primary for entry in machine.map.partitions} == {"s2", "s3"}
+
+
 def test_the_last_replica_in_sync_is_never_dropped() -> None:
     """D2: its name stays; without it there is no primary, and a whole store makes it one again."""
     machine = with_storage("s1", "s2")
