@@ -56,6 +56,7 @@ class _Backup:
     __slots__ = (
         "acked",
         "answered_at",
+        "base",
         "broken",
         "counted",
         "in_sync",
@@ -76,6 +77,7 @@ class _Backup:
         self.matched = False  # ``previous`` is shared with this replica
         self.previous = previous  # everything up to here was sent
         self.acked = 0
+        self.base = 0  # what was found to be shared when streaming began: not on its way, though not acknowledged
         self.whole = in_sync
         self.broken = False  # counted, and yet it applied what is not shared: drop it before its copy is replaced
         self.owed_from = now  # since when it owes an answer, if it does
@@ -164,7 +166,10 @@ class Replication:
             backup.previous = core.meta.op_index
             out.append((backup.node, self._append(backup, [], now)))
             return
-        while backup.previous < core.meta.op_index and backup.previous - backup.acked < WINDOW_OPERATIONS:
+        while (
+            backup.previous < core.meta.op_index
+            and backup.previous - max(backup.acked, backup.base) < WINDOW_OPERATIONS
+        ):
             rows = self._rows(backup.previous)
             if not rows:
                 self._begin_transfer(backup)
@@ -262,7 +267,7 @@ class Replication:
             self._begin_transfer(backup)
             return
         backup.matched = index == ack.index and self.epoch_at(index) == ack.index_epoch
-        backup.previous = index
+        backup.previous = backup.base = index
         backup.acked = min(backup.acked, index)
         backup.sent_at = float("-inf")
 
