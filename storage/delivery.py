@@ -233,6 +233,8 @@ class Delivery:
         retain = message.retain and subscription.retain_as_published  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
         properties = message.properties + identifiers
         if qos == 0:
+            if message.retain and not message.share and session.held and session.edge:
+                session.held_topics.add(message.topic)  # not held back itself: an older retained copy may not follow
             self._push_qos0(session, message, retain, properties)
             return
         if message.retain and not message.share:
