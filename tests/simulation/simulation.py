@@ -161,6 +161,10 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
         cluster.run(0.1)
     if not workload.settled():
         result.failures.append(f"not served {QUIET_MAX_S} s after the last fault {permanent}: {workload.unsettled()}")
+    received = -1
+    while received != (now := sum(len(client.received) for client in cluster.clients.values())):
+        received = now  # queues drain as fast as windows of one allow
+        cluster.run(IDLE_S)
     cluster.run(IDLE_S + 2 * cluster.knobs.lease_s + (25.0 if "wills" in works else 0.0))
     programs = workload.read_final_state()
     until = cluster.scheduler.now + 15.0
