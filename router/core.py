@@ -7,6 +7,8 @@ Sans-IO. Raft is next to it, not inside: the shell gives committed commands as `
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from router.admin import AdminDesk
 from router.cluster_map import (
     Bootstrap,
@@ -197,7 +199,7 @@ class RouterCore:
         self._now = now
         for event in events:
             if isinstance(event, FrameArrived):
-                self._control(event.peer.node, event.peer, decode_control(event.payload))
+                self._frame(event)
             elif isinstance(event, Applied):
                 self._applied(event.data)
             elif isinstance(event, RoundEnded):
@@ -423,6 +425,14 @@ class RouterCore:
                 self._owned[number] = placement.epoch
 
     # --- messages
+
+    def _frame(self, event: FrameArrived) -> None:
+        try:
+            message = decode_control(event.payload)
+        except (msgspec.MsgspecError, ValueError):  # a peer's fault must not end this node
+            self.count("frames_unreadable")
+            return
+        self._control(event.peer.node, event.peer, message)
 
     def _control(self, node: str, peer: PeerKey | None, message: Control) -> None:
         if (peer is not None and peer.tier == TIER_OPERATOR) != isinstance(message, Admin):

@@ -5,9 +5,12 @@ Sans-IO. ``handle(now, events)`` takes all events of one round of the shell's lo
 in the modules that ``HostedPartition`` joins; this one routes, follows the map and gates.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
+
+import msgspec
 
 from mqtt.reasons import ReasonCode
 from storage.early_requests import EarlyRequests
@@ -16,7 +19,7 @@ from storage.ledger import PartitionLedger
 from storage.partition import Output, Overlay, Reads
 from storage.placements import Placements
 from storage.settings import PartitionSettings
-from wire.batches import PublishMessage, PublishRun, decode_publish, decode_push_acks, encode_publish_ack
+from wire.batches import PublishMessage, PublishRun, PushAck, decode_publish, decode_push_acks, encode_publish_ack
 from wire.cluster_map import ClusterMap, NodeEntry, ShardEntry
 from wire.frames import FrameKind
 from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
@@ -51,6 +54,8 @@ __all__ = ["FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Synced
 SWEEP_S = 0.02  # between two looks at every partition: what timers may be late by
 WHOLE_MESSAGES = (FrameKind.CONTROL, FrameKind.REPLICATE, FrameKind.REPLICATE_ACK)  # one message per frame
 REPORT_AGAIN_S = 0.1
+
+T = TypeVar("T")
 
 PartitionRequest = (
     OpenSession
@@ -335,21 +340,27 @@ class StorageCore:
             if entry is not None and entry.incarnation >= peer.incarnation:
                 self._count("frames_of_dead")
                 return
+        try:
+            self._decoded(peer, kind, payload)
+        except UnreadableFrame:  # a peer's fault must not end this node
+            self._count("frames_unreadable")
+
+    def _decoded(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         if kind == FrameKind.PUBLISH:
-            self._publish(peer, payload)
+            self._publish(peer, _whole(decode_publish, payload))
         elif kind == FrameKind.PUSH_ACK:
-            self._push_acks(payload)
+            self._push_acks(_whole(decode_push_acks, payload))
         elif kind in (FrameKind.REPLICATE, FrameKind.REPLICATE_ACK):
-            hosted = self.placements.take(peer.node, decode_replica_message(payload), self._now)
+            hosted = self.placements.take(peer.node, _read(decode_replica_message, payload), self._now)
             if hosted is not None:
                 self._touch(hosted.core.number, hosted)
         elif kind == FrameKind.CONTROL:
-            self._control(peer, decode_control(payload))
+            self._control(peer, _read(decode_control, payload))
         else:
             self._count("frames_unknown")
 
-    def _publish(self, peer: PeerKey, payload: bytes) -> None:
-        for record in decode_publish(payload):
+    def _publish(self, peer: PeerKey, records: list[PublishRun | PublishMessage]) -> None:
+        for record in records:
             if isinstance(record, PublishRun):
                 self._count("runs_refused")  # runs are for edges
                 continue
@@ -384,8 +395,8 @@ class StorageCore:
             refusal = encode_publish_ack(record.tag, number, ReasonCode.QUOTA_EXCEEDED)
             self._sends.append((peer.node, FrameKind.PUBLISH_ACK, refusal))
 
-    def _push_acks(self, payload: bytes) -> None:
-        for ack in decode_push_acks(payload):
+    def _push_acks(self, acks: list[PushAck]) -> None:
+        for ack in acks:
             number = ack.session >> 48
             hosted = self.partitions.get(number)
             if hosted is None:
@@ -545,3 +556,19 @@ def _merge(sends: list[Output]) -> list[Output]:
     for index, parts in pieces.items():
         merged[index] = (merged[index][0], merged[index][1], b"".join(parts))
     return merged
+
+
+class UnreadableFrame(Exception):
+    """A frame whose payload is not what its kind says."""
+
+
+def _read(decode: Callable[[bytes], T], payload: bytes) -> T:
+    try:
+        return decode(payload)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise UnreadableFrame from error
+
+
+def _whole(decode: Callable[[bytes], Iterable[T]], payload: bytes) -> list[T]:
+    """Decode a batch before anything of it is carried out."""
+    return _read(lambda data: list(decode(data)), payload)
