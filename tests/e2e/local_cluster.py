@@ -78,7 +78,7 @@ class LocalCluster:
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``stratamq`` with arguments."""
         return subprocess.run(
-            [sys.executable, "-m", "stratamq", *arguments], capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-m", "stratamq", *arguments], capture_output=True, text=True, timeout=300, check=False
         )
 
     def metrics(self, node: str) -> str:

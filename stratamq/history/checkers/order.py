@@ -1,6 +1,7 @@
 """R6: first deliveries come in the order in which one client sent on one topic at one QoS.
 
-Per subscriber outside shared groups. Retained replay is not a first delivery of the live stream. A message whose
+Per subscriber outside shared groups, and per QoS of the delivery: a QoS 0 copy, granted by a changed subscription, does
+not wait for what is queued at QoS 1. Retained replay is not a first delivery of the live stream. A message whose
 outcome is unknown may arrive late once its publisher has a new connection: it is compared only with messages
 first sent on the same connection. Where several programs fight for one client identifier, arrival times on
 different connections do not tell the order of delivery, so each connection is judged by itself.
@@ -56,11 +57,11 @@ def check(history: History) -> Report:
 
 
 def _check_arrivals(report: Report, client_id: str, arrivals: list[Arrival]) -> None:
-    streams: dict[tuple[str, str, int], _Stream] = defaultdict(_Stream)
+    streams: dict[tuple[str, str, int, int], _Stream] = defaultdict(_Stream)
     for publish, record in arrivals:
         report.checked += 1
         invoke = publish.invoke
-        stream = streams[invoke.process, invoke.topic, invoke.qos]
+        stream = streams[invoke.process, invoke.topic, invoke.qos, record.qos]
         earlier = stream.overtaken_by((publish, record))
         if earlier is not None:
             report.add(

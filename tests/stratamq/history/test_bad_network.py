@@ -40,6 +40,7 @@ async def harass(proxy: TcpFaultProxy, run: Run, seconds: float) -> None:
     proxy.heal()
 
 
+@pytest.mark.slow  # real time and a real network decide what happens: not for a run that must be the same each time
 @pytest.mark.skipif(not INSTALLED, reason="Mosquitto is not installed")
 async def test_a_healthy_broker_behind_a_bad_network_is_clean(tmp_path: Path) -> None:
     sinks = {workload: io.BytesIO() for workload in ("queue", "routes", "retained", "wills", "takeover")}
