@@ -363,7 +363,8 @@ class EdgeCore:
                 [(identifier, 0, seq) for seq, identifier, _ in self.hot.open_pushes(client.conn)],
             )
             for client in self._clients.values()
-            if client.phase == Phase.OPEN and client.partition == poll.partition
+            # One that is still opening has owner_epoch 0: its CONNECT may be committed, and is asked again.
+            if client.phase in (Phase.OPEN, Phase.OPENING) and client.partition == poll.partition
         ]
         self.tell(node, Claims(poll.request, poll.partition, poll.partition_epoch, claims))
 

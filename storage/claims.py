@@ -115,7 +115,8 @@ class ClaimTable:
 
     def claimed(self, edge: str, incarnation: int, claims: list[Claim]) -> None:
         """An edge told which connections of this partition it holds."""
-        held = {claim.client_id: claim for claim in claims}
+        held = {claim.client_id: claim for claim in claims if claim.owner_epoch}
+        opening = {claim.client_id: claim for claim in claims if not claim.owner_epoch}
         for client_id in sorted(self._holders):
             holder = self._holders[client_id]
             if holder.edge != edge or holder.incarnation != incarnation:
@@ -123,9 +124,11 @@ class ClaimTable:
             if (client_id, holder.owner_epoch) in self._reported:
                 continue  # how it ended is said by the report that waits
             claim = held.get(client_id)
-            if claim is None or claim.owner_epoch < holder.owner_epoch:
+            if claim is None and client_id in opening and holder.connection in (0, opening[client_id].connection):
+                holder.connection = opening[client_id].connection  # its CONNECT was committed; it asks again
+            elif claim is None or claim.owner_epoch < holder.owner_epoch:
                 self._end(client_id, holder, clean=False)
-        for claim in claims:
+        for claim in held.values():
             current = self._holders.get(claim.client_id)
             if current is not None and current.owner_epoch > claim.owner_epoch:
                 continue
@@ -229,6 +232,10 @@ class ClaimTable:
         owner_epoch = partition.epoch << 32 | partition.owner_counter
         session = partition.by_client.get(client_id)
         resumed = session is not None and not request.clean_start
+        former = self._holders.get(client_id)
+        present = resumed
+        if session is not None and former is not None and former.is_for(opening):
+            present = resumed and session.session_present  # a former primary made the session for this very CONNECT
         self._decide_will(client_id, resumed=resumed, clean=clean)
         if session is not None and not resumed:
             self.delete_session(session)
@@ -244,6 +251,7 @@ class ClaimTable:
             if request.expiry_s:
                 session.expiry_s = request.expiry_s
             session.owner_epoch = owner_epoch
+            session.session_present = present
             session.protocol_version = request.protocol_version
             session.window = max(1, min(request.receive_maximum, partition.settings.outbound_window_max))
             self._bind(session, holder)
@@ -253,7 +261,7 @@ class ClaimTable:
             self._wills[client_id] = row
             partition.put(keys.will_key(partition.number, client_id), pack(row))
         partition.count("opened")
-        holder.opened_here, holder.session_present = True, resumed
+        holder.opened_here, holder.session_present = True, present
         self._answer(opening, holder)
         if session is not None:
             self._delivery.resume(session)

@@ -57,6 +57,7 @@ class DurableSession:
         "queue_bytes",
         "ready",
         "retained_origins",
+        "session_present",
         "sizes",
         "stored_rows",
         "subscriptions",
@@ -74,6 +75,7 @@ class DurableSession:
         self.connection = 0
         self.protocol_version = 4
         self.window = 64
+        self.session_present = False
         self.held = 0  # retained reads under way: live messages queue and wait
         self.held_topics: set[bytes] = set()  # of retained messages that came live meanwhile
         self.ephemeral_end = False
@@ -143,6 +145,7 @@ class DurableSession:
             self.ephemeral_end,
             self.protocol_version,
             self.window,
+            self.session_present,
         )
 
     @classmethod
@@ -163,6 +166,7 @@ class DurableSession:
         session.ephemeral_end = row.ephemeral_end
         session.protocol_version = row.protocol_version
         session.window = row.window
+        session.session_present = row.session_present
         return session
 
     def restore_inflight(self, session_seq: int, flight: InFlight) -> None:

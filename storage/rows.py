@@ -83,6 +83,7 @@ class SessionRow(msgspec.Struct, array_like=True):
     ephemeral_end: bool = False  # Clean Start 0, expiry 0 over a durable session: it ends with this connection
     protocol_version: int = 4
     window: int = 64  # of the live connection
+    session_present: bool = False  # what the live connection was told, or would have been
 
 
 class SubscriptionRow(msgspec.Struct, array_like=True):
