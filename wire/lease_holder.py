@@ -24,6 +24,7 @@ __all__ = ["LeaseHolder"]
 
 HEARTBEATS_PER_LEASE = 4
 SETTLING_S = 0.05  # between heartbeats while an epoch is not settled: it shortens every change of placement
+SEEKING_S = 0.1  # between heartbeats to every router while none grants
 RETRY_S = 0.25  # of a registration or a map request that was not answered
 
 
@@ -70,7 +71,7 @@ class LeaseHolder:
         self._told_sizes: tuple[str, dict[int, tuple[int, int]]] = ("", {})
         self._next_beat = float("-inf")
         self._next_try = float("-inf")
-        self._last_reply = float("-inf")
+        self._last_grant = float("-inf")
         self._turn = 0
 
     # --- links
@@ -129,9 +130,14 @@ class LeaseHolder:
             self._next_try = now + 10 * RETRY_S
 
     def _heartbeat(self, now: float) -> None:
-        if now - self._last_reply > self.map.lease_s:
-            self.leader = ""  # silent: let another router point to the leader
         beat = Heartbeat(self.entry.node, self.entry.incarnation, now, self.map.epoch, self.unreachable)
+        if now - self._last_grant > self.map.lease_s / 2:
+            # The leader is silent, or not known yet. A new one counts our lease from its election only, and the link to
+            # the former one may not be known to be dead: ask every router rather than the one that others point to.
+            for router in self._routers:
+                self._send(router, beat)
+            self._next_beat = now + SEEKING_S
+            return
         router = self._router()
         if self._told_sizes != (router, self.sizes):
             self._told_sizes = (router, dict(self.sizes))
@@ -152,10 +158,10 @@ class LeaseHolder:
     def handle(self, now: float, message: Control) -> bool:
         """Take a router's message; False if it is not for this part."""
         if isinstance(message, HeartbeatReply):
-            self._last_reply = now
             self.leader = message.leader
             self.settled_epoch = max(self.settled_epoch, message.settled_epoch)
             if message.lease_s > 0:
+                self._last_grant = now
                 self.lease_until = max(self.lease_until, message.sent_at + message.lease_s)
         elif isinstance(message, Registered):
             self._registered = True
