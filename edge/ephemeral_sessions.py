@@ -85,11 +85,9 @@ def merged_subscriber(client: Client, subscriptions: list[Subscription]) -> Sub:
     """Return one subscriber for all matching subscriptions of a connection."""
     conn = client.conn
     if client.holds:
-        # Held only while no other subscription wants it now; one copy per message, all identifiers.
-        held = {
-            subscription.topic_filter: client.holds.get(subscription.topic_filter) for subscription in subscriptions
-        }
-        conn = client.conn if None in held.values() else (held[subscriptions[0].topic_filter] or client.conn)
+        # Held while any of them is: a later message of the topic may not overtake one that waits. All in one place.
+        held = (client.holds.get(subscription.topic_filter) for subscription in subscriptions)
+        conn = next((waiting for waiting in held if waiting is not None), conn)
     if len(subscriptions) == 1:
         one = subscriptions[0]
         return Sub(conn, one.qos, one.no_local, one.retain_as_published, identifier_properties(subscriptions))

@@ -1,8 +1,10 @@
 """Live messages of a new subscription, held until its retained ones are sent (ephemeral sessions).
 
-While the retained messages are read, the subscription's copies go to a connection without a socket; at the end they are
-read from its output and delivered. What the retained read found among them is sent once. Bounded like any ephemeral
-session; a durable session's live messages wait in its queue instead. Source: MQTT 5.0 section 3.3.1.3; docs/adr/0003.
+While the retained messages are read, copies for the subscription's topics go to a connection without a socket; at the
+end they are read from its output and delivered. All holds of a client share that connection, and a topic's messages are
+held while any of its filters is, so that the end of one hold lets nothing overtake what waits for another. What the
+retained read found among them is sent once. Bounded like any ephemeral session; a durable session's live messages wait
+in its queue instead. Source: MQTT 5.0 section 3.3.1.3; docs/adr/0003.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from edge.hot.state import Conn as HotConn
 from mqtt.codec import Limits, decode_packet
 from mqtt.packets import Publish
 from mqtt.properties import PropertyId, encode_properties
+from mqtt.topics import matches
 from wire.messages import RetainedMessage, Subscription
 
 if TYPE_CHECKING:
@@ -24,21 +27,34 @@ __all__ = ["HeldLive", "Hold"]
 NO_EXPIRY = 0xFFFFFFFF
 ANY_SIZE = Limits(user_properties_bytes_max=1 << 28)  # our own copies: they were checked when they came
 PUBACK, PUBREC = 0x40, 0x50
-MESSAGES_MAX = 1_000  # held by one SUBSCRIBE; more end the hold
+MESSAGES_MAX = 1_000  # held for one client; more end its holds
 REFUSED = 0x80  # in PUBREC: ends the flow of QoS 2 at once [MQTT-4.3.3-9]
 
 
 class Hold:
-    """What is held for one SUBSCRIBE."""
+    """One SUBSCRIBE's retained reads, and the filters that wait for them."""
 
-    __slots__ = ("client", "conn", "deadline", "messages", "topic_filters")
+    __slots__ = ("client", "deadline", "topic_filters")
 
-    def __init__(self, client: Client, conn: HotConn, topic_filters: list[str], deadline: float) -> None:
+    def __init__(self, client: Client, topic_filters: list[str], deadline: float) -> None:
         self.client = client
-        self.conn = conn
-        self.topic_filters = topic_filters
+        self.topic_filters = set(topic_filters)  # without those that were unsubscribed meanwhile
         self.deadline = deadline
+
+
+class Waiting:
+    """What is held for one client, of all its SUBSCRIBEs: one order, so that a topic's messages keep theirs."""
+
+    __slots__ = ("conn", "holds", "messages")
+
+    def __init__(self, conn: HotConn) -> None:
+        self.conn = conn  # without a socket: where copies go
+        self.holds: list[Hold] = []
         self.messages: list[tuple[float, Publish]] = []  # when, what
+
+    def is_wanted(self, topic: str) -> bool:
+        """Whether a filter of the topic still waits for its retained messages."""
+        return any(matches(name, topic) for hold in self.holds for name in hold.topic_filters)
 
 
 class HeldLive:
@@ -46,10 +62,10 @@ class HeldLive:
 
     def __init__(self, edge: "EdgeCore") -> None:
         self._edge = edge
-        self._holds: dict[int, Hold] = {}  # by number of the connection without a socket
+        self._waiting: dict[int, Waiting] = {}  # by client
 
     def __len__(self) -> int:
-        return len(self._holds)
+        return len(self._waiting)
 
     def begin(self, client: Client, granted: list[Subscription], existed: list[bool]) -> Hold | None:
         """Hold the new filters of a SUBSCRIBE, before they are added; None if nothing will be read for them.
@@ -67,47 +83,76 @@ class HeldLive:
         if not filters:
             return None
         edge = self._edge
-        conn = edge.hot.attach(-1, CLIENT, ConnOptions(connect_timeout_ns=0), int(edge.now * 1e9))
-        edge.hot.open_session(conn, SessionOptions(version=5))
-        hold = Hold(client, conn, filters, edge.now + edge.limits.retained_hold_s)
-        self._holds[conn.number] = hold
+        waiting = self._waiting.get(client.number)
+        if waiting is None:
+            conn = edge.hot.attach(-1, CLIENT, ConnOptions(connect_timeout_ns=0), int(edge.now * 1e9))
+            edge.hot.open_session(conn, SessionOptions(version=5))
+            waiting = self._waiting[client.number] = Waiting(conn)
+        hold = Hold(client, filters, edge.now + edge.limits.retained_hold_s)
+        waiting.holds.append(hold)
         for name in filters:
-            client.holds[name] = conn
+            client.holds[name] = waiting.conn
         return hold
 
     def is_held(self, hold: Hold, message: RetainedMessage) -> bool:
         """Whether a retained message is among the held ones: those are sent, it is not sent twice."""
-        self._collect(hold)
+        waiting = self._waiting.get(hold.client.number)
+        if waiting is None:
+            return False
+        self._collect(waiting)
         topic = message.topic
-        return any(publish.topic_name == topic and publish.payload == message.payload for _, publish in hold.messages)
+        return any(
+            publish.topic_name == topic and publish.payload == message.payload for _, publish in waiting.messages
+        )
+
+    def unsubscribed(self, client: Client, name: str) -> None:
+        """A filter is gone while its retained messages were read: what was held for it goes out before UNSUBACK."""
+        waiting = self._waiting.get(client.number)
+        if waiting is None or client.holds.pop(name, None) is None:
+            return
+        for hold in waiting.holds:
+            hold.topic_filters.discard(name)
+        self._release(client, waiting, [])
 
     def end(self, hold: Hold) -> None:
-        """Deliver what was held; from now on the filters' copies go to the client."""
-        edge, client = self._edge, hold.client
-        if self._holds.pop(hold.conn.number, None) is None:
+        """Deliver what was held and nothing else waits for; from now on the filters' copies go to the client."""
+        client = hold.client
+        waiting = self._waiting.get(client.number)
+        if waiting is None or hold not in waiting.holds:
             return
-        self._collect(hold)
+        waiting.holds.remove(hold)
         for name in hold.topic_filters:
-            if client.holds.get(name) is hold.conn:
-                del client.holds[name]
-        edge.hot.close(hold.conn, linger=False)
+            client.holds.pop(name, None)
+        self._release(client, waiting, sorted(hold.topic_filters))
+
+    def _release(self, client: Client, waiting: Waiting, changed: list[str]) -> None:
+        edge = self._edge
+        self._collect(waiting)
+        if not any(hold.topic_filters for hold in waiting.holds):
+            waiting.holds.clear()
+            del self._waiting[client.number]
+            edge.hot.close(waiting.conn, linger=False)
         if client.conn.closed:
             return
-        for name in hold.topic_filters:
+        for name in changed:
             edge.local_changed(name)
-        for since, publish in hold.messages:
-            self._deliver(client, publish, edge.now - since)
+        messages, waiting.messages = waiting.messages, []
+        for since, publish in messages:
+            if waiting.is_wanted(publish.topic_name):
+                waiting.messages.append((since, publish))
+            else:
+                self._deliver(client, publish, edge.now - since)
 
-    def _collect(self, hold: Hold) -> None:
+    def _collect(self, waiting: Waiting) -> None:
         """Take what came, acknowledging it as its client would, so that more has room."""
         edge = self._edge
-        while data := edge.hot.take_output(hold.conn):
+        while data := edge.hot.take_output(waiting.conn):
             answers = bytearray()
             for first, body in _packets(data):
                 publish = decode_packet(first, body, 5, ANY_SIZE)
                 if not isinstance(publish, Publish):
                     continue  # PUBREL for a refused PUBREC
-                hold.messages.append((edge.now, publish))
+                waiting.messages.append((edge.now, publish))
                 if publish.qos == 1:
                     answers += bytes((PUBACK, 2)) + (publish.packet_identifier or 0).to_bytes(2, "big")
                 elif publish.qos == 2:
@@ -116,7 +161,7 @@ class HeldLive:
                     )
             if not answers:
                 return
-            edge.hot.feed(hold.conn, bytes(answers))
+            edge.hot.feed(waiting.conn, bytes(answers))
 
     def _deliver(self, client: Client, publish: Publish, held_s: float) -> None:
         properties = dict(publish.properties)
@@ -135,11 +180,12 @@ class HeldLive:
 
     def tick(self, now: float) -> None:
         """End what was held for long enough, and what became much."""
-        for hold in list(self._holds.values()):
-            self._collect(hold)
-            full = len(hold.messages) > MESSAGES_MAX
-            if full or hold.deadline <= now or hold.client.conn.closed:
-                self.end(hold)
+        for waiting in list(self._waiting.values()):
+            self._collect(waiting)
+            full = len(waiting.messages) > MESSAGES_MAX
+            for hold in list(waiting.holds):
+                if full or hold.deadline <= now or hold.client.conn.closed:
+                    self.end(hold)
 
 
 def _packets(data: bytes) -> list[tuple[int, bytes]]:

@@ -168,12 +168,19 @@ class RetainedReads:
         if len(messages) < len(answer.messages):
             self._edge.count("dropped_retained_limit", len(answer.messages) - len(messages))
         read.left -= len(messages)
-        if messages and not read.whole.client.conn.closed:
+        if messages and not read.whole.client.conn.closed and self._is_wanted(read):
             self._deliver(read, messages)
         if answer.more and read.left > 0:
             self._ask(read, partition, answer.messages[-1].topic)
         else:
             self._done(read, partition)
+
+    def _is_wanted(self, read: _Read) -> bool:
+        """Whether the subscription that asked still stands; a durable session's partition judges that itself."""
+        name, whole = read.subscription.topic_filter, read.whole
+        if whole.durable:
+            return True
+        return name in whole.client.subscriptions and (whole.hold is None or name in whole.hold.topic_filters)
 
     def _done(self, read: _Read, partition: int) -> None:
         read.partitions.discard(partition)

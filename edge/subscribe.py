@@ -216,6 +216,7 @@ class SubscribeDesk:
     def _remove(self, client: Client, name: str) -> None:
         if client.subscriptions.pop(name, None) is not None:
             self._edge.ephemeral.remove(client, name)
+            self._edge.held.unsubscribed(client, name)
             if not name.startswith("$SYS"):
                 self._edge.registrar.release([name])
 

@@ -346,6 +346,43 @@ def test_live_messages_wait_for_the_retained_ones() -> None:
     assert len(edge.core.held) == 0
 
 
+def test_what_is_held_for_one_subscription_is_not_overtaken_by_another() -> None:
+    """Order of a topic: neither UNSUBSCRIBE nor a second filter lets a later message pass one that is held."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    edge.held = {ReadRetained, ReadRetainedAll}
+    session.subscribe("a/b")
+    publisher.publish("a/b", b"1", 1, 1)
+    session.subscribe("a/+", retain_handling=2)  # reads nothing: it would be served at once
+    publisher.publish("a/b", b"2", 1, 2)
+    session.subscribe("a/#")
+    publisher.publish("a/b", b"3", 1, 3)
+    assert publishes(session) == []
+    (read,) = edge.take(ReadRetained)
+    edge.storage(RetainedPage(read.request, [retained("a/b", b"0")], partition=read.partition))
+    assert [copy.payload for copy in publishes(session)] == [b"0"]  # the other filter waits still
+    publisher.publish("a/b", b"4", 1, 4)
+    session.unsubscribe("a/#")
+    assert [copy.payload for copy in publishes(session)] == [b"1", b"2", b"3", b"4"]
+    assert len(edge.core.held) == 0
+
+
+def test_unsubscribe_ends_holding_and_reading() -> None:
+    """Held messages go out before UNSUBACK; retained ones that come for a filter that is gone do not."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    edge.held = {ReadRetained}
+    session.subscribe("a")
+    publisher.publish("a", b"1", 1, 1)
+    session.read()
+    session.unsubscribe("a")
+    assert [type(packet) for packet in session.read()] == [Publish, Unsuback]
+    (read,) = edge.take(ReadRetained)
+    edge.storage(RetainedPage(read.request, [retained("a", b"0")], partition=read.partition))
+    edge.round(6.0)
+    assert session.read() == []
+
+
 def test_holding_ends_in_time_and_many_messages_are_held() -> None:
     """At most retained_hold_s; within it hundreds of messages of every QoS keep their order."""
     edge = Edge()
