@@ -1,25 +1,33 @@
 """How long partitions are silent when a storage process is killed, on real processes, and whether anything is lost.
 
 Clients with durable sessions send themselves numbered QoS 1 messages, one at a time; each depends on its own partition
-only. Storage processes are killed with -9 in turn; `stratamq up` starts them again. Printed per kill: the longest gap
-of any client between two acknowledgements, how many clients had one above half a second, and the longest gap of the
-others. A lost, repeated or reordered message fails the run.
+only. Storage processes are killed with -9 in turn, each when every partition is whole again; `stratamq up` starts them
+again. Printed per kill: the longest and the median gap between two acknowledgements, of the clients whose partition had
+the dead node as its primary, as a backup, or had no copy there. A lost, repeated or reordered message fails the run.
 
-    python -m bench.failover [--kills 10] [--clients 60] [--every 8]
+    python -m bench.failover [--kills 10] [--clients 60] [--storages 4] [--replicas 3]
 """
 
 import argparse
+import json
 import os
 import selectors
 import socket
+import statistics
 import struct
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 
-from tests.e2e.local_cluster import local_cluster
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from wire.cluster_map import partition_of
 
-GAP_S = 0.5  # above it a client counts as interrupted
 PAUSE_S = 0.02  # between two messages of a client
+AFTER_S = 5.0  # watched after a kill, at least
+WHOLE_S = 60.0  # until every partition has all its copies again, at most
+ROLES = ("primary", "backup", "nothing")
 
 
 class Client:
@@ -27,6 +35,7 @@ class Client:
 
     def __init__(self, port: int, number: int, selector: selectors.BaseSelector) -> None:
         self.number = number
+        self.name = f"failover-{number}"
         self.sent = self.acknowledged = self.received = 0
         self.send_at = float("inf")
         self.last_at = time.monotonic()
@@ -34,7 +43,7 @@ class Client:
         self.faults: list[str] = []
         self._data = b""
         self.socket = socket.create_connection(("127.0.0.1", port))
-        name = f"failover-{number}".encode()
+        name = self.name.encode()
         body = b"\x00\x04MQTT\x05\x02\x00\x00\x05\x11" + struct.pack(">IH", 3600, len(name)) + name
         self._topic = struct.pack(">H", len(name)) + name
         self.socket.sendall(b"\x10" + bytes([len(body)]) + body)
@@ -105,13 +114,46 @@ class Load:
             if not sending and all(client.done for client in self.clients):
                 return
 
-    def gaps(self) -> list[float]:
+    def gaps(self) -> dict[str, float]:
         """Return each client's longest gap since the last call, open ones included."""
         now = time.monotonic()
-        gaps = [max(client.gap_s, now - client.last_at) for client in self.clients]
+        gaps = {client.name: max(client.gap_s, now - client.last_at) for client in self.clients}
         for client in self.clients:
             client.gap_s = 0.0
-        return sorted(gaps)
+        return gaps
+
+
+def placements(cluster: LocalCluster, load: Load) -> list[dict[str, object]]:
+    """Ask for the placements of all partitions while the clients go on."""
+    command = [sys.executable, "-m", "stratamq", "ring", "show", "-o", "json", "--data", str(cluster.data)]
+    with tempfile.TemporaryFile() as answer:
+        process = subprocess.Popen(command, stdout=answer, stderr=subprocess.DEVNULL)
+        while process.poll() is None:
+            load.run(0.05)
+        answer.seek(0)
+        found: list[dict[str, object]] = json.loads(answer.read())["partitions"] if process.returncode == 0 else []
+    return found
+
+
+def until_whole(cluster: LocalCluster, load: Load, replicas: int) -> tuple[list[dict[str, object]], float]:
+    """Go on until every partition has all its copies in sync; return the placements and how long it took."""
+    start = time.monotonic()
+    while time.monotonic() < start + WHOLE_S:
+        found = placements(cluster, load)
+        if found and all(len(placement["in_sync"]) >= replicas for placement in found):  # type: ignore[arg-type]
+            return found, time.monotonic() - start
+    raise TimeoutError(f"some partition lacks a copy after {WHOLE_S} s")
+
+
+def by_role(found: list[dict[str, object]], gaps: dict[str, float], node: str) -> Iterator[tuple[str, list[float]]]:
+    """Sort gaps by what the dead node was to the client's partition."""
+    sorted_gaps: dict[str, list[float]] = {role: [] for role in ROLES}
+    for name, gap in gaps.items():
+        placement = found[partition_of(name, len(found))]
+        backup = node in placement["in_sync"]  # type: ignore[operator]
+        role = "primary" if placement["primary"] == node else "backup" if backup else "nothing"
+        sorted_gaps[role].append(gap)
+    yield from sorted_gaps.items()
 
 
 def main() -> int:
@@ -119,39 +161,44 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--clients", type=int, default=60)
-    parser.add_argument("--every", type=float, default=8.0, help="seconds between kills")
-    parser.add_argument("--storages", type=int, default=3)
+    parser.add_argument("--storages", type=int, default=4)
+    parser.add_argument("--replicas", type=int, default=3)
     options = parser.parse_args()
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {options.storages} storage nodes")
-    worst = 0.0
-    with local_cluster("--edges", "1", "--storages", str(options.storages)) as cluster:
+    every: dict[str, list[float]] = {role: [] for role in ROLES}
+    flags = ["--edges", "1", "--storages", str(options.storages), "--set", f"router.replicas={options.replicas}"]
+    with local_cluster(*flags) as cluster:
         load = Load(cluster.port(0, "plain"), options.clients)
-        load.run(3)
+        if options.storages > options.replicas:  # the first placement was made when there were enough nodes for it
+            cluster.admin("ring", "rebalance")
+        found, _ = until_whole(cluster, load, options.replicas)
         load.gaps()
         load.run(2)
-        print(f"undisturbed: longest gap {load.gaps()[-1] * 1e3:.0f} ms")
+        print(f"undisturbed: longest gap {max(load.gaps().values()) * 1e3:.0f} ms")
         for kill in range(options.kills):
             node = f"storage-{kill % options.storages}"
             cluster.kill(node)
-            load.run(options.every)
-            gaps = load.gaps()
-            worst = max(worst, gaps[-1])
-            interrupted = [gap for gap in gaps if gap > GAP_S]
-            print(
-                f"kill {kill + 1}, {node}: gaps P10 {gaps[len(gaps) // 10]:.2f}, P50 {gaps[len(gaps) // 2]:.2f},"
-                f" longest {gaps[-1]:.2f} s; {len(interrupted)} of {len(gaps)} clients"
-                f" above {GAP_S} s, the longest of the others {max(gap for gap in [0, *gaps] if gap <= GAP_S):.2f} s",
-                flush=True,
-            )
+            load.run(AFTER_S)
+            after, whole_s = until_whole(cluster, load, options.replicas)
+            said = []
+            for role, gaps in by_role(found, load.gaps(), node):
+                if gaps:
+                    every[role] += gaps
+                    said.append(f"{role} {max(gaps):.2f} ({statistics.median(gaps):.2f}, {len(gaps)})")
+            print(f"kill {kill + 1}, {node}: {'; '.join(said)}; whole after {AFTER_S + whole_s:.1f} s", flush=True)
+            found = after
         load.run(20, sending=False)
-        sent = sum(client.sent for client in load.clients)
-        faults = [f"client {client.number}: {fault}" for client in load.clients for fault in client.faults]
-        faults += [
-            f"client {c.number}: sent {c.sent}, PUBACK {c.acknowledged}, received {c.received}"
-            for c in load.clients
-            if not c.done
-        ]
-        print(f"{sent} messages, worst gap {worst:.2f} s; {len(faults)} faults {faults[:10]}")
+    sent = sum(client.sent for client in load.clients)
+    faults = [f"client {client.number}: {fault}" for client in load.clients for fault in client.faults]
+    faults += [
+        f"client {c.number}: sent {c.sent}, PUBACK {c.acknowledged}, received {c.received}"
+        for c in load.clients
+        if not c.done
+    ]
+    for role, gaps in every.items():
+        if gaps:
+            print(f"dead node was {role}: worst gap {max(gaps):.2f} s, median {statistics.median(gaps):.2f} s")
+    print(f"{sent} messages; {len(faults)} faults {faults[:10]}")
     return int(bool(faults))
 
 

@@ -169,12 +169,12 @@ class ConnectDesk:
     def _claim(self, client: Client) -> None:
         edge, packet = self._edge, client.connect
         assert packet is not None
-        client.partition = edge.map.partition_for(client.client_id)
+        partition = edge.place(client)
         properties = packet.properties
         receive_maximum = int(properties.get(PropertyId.RECEIVE_MAXIMUM, 65_535))  # type: ignore[call-overload]
         request = OpenSession(
             edge.requests.next_number(),
-            client.partition,
+            partition,
             0,
             client.client_id,
             client.number,

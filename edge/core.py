@@ -114,6 +114,7 @@ class EdgeCore:
         self.sys = SysTopics(version, identity.node)
         self.ledger: EdgeLedger | None = None
         self._clients: dict[int, Client] = {}
+        self._by_partition: dict[int, dict[int, Client]] = {}  # those that asked for their claim, by number
         self._polled: dict[int, int] = {}  # partition -> highest partition_epoch of a claims poll
         self._fenced: list[Conn] = []
         self._had_lease = False
@@ -147,6 +148,16 @@ class EdgeCore:
     def clients(self) -> list[Client]:
         """Return all connections."""
         return list(self._clients.values())
+
+    def place(self, client: Client) -> int:
+        """Find the partition that a connection's claim belongs to, and return it."""
+        client.partition = self.map.partition_for(client.client_id)
+        self._by_partition.setdefault(client.partition, {})[client.number] = client
+        return client.partition
+
+    def clients_of(self, partition: int) -> list[Client]:
+        """Return the connections whose claims belong to a partition: a dead primary leaves many to look through."""
+        return list(self._by_partition.get(partition, {}).values())
 
     def primary_peer(self, partition: int) -> Peer | None:
         """Return the peer of a partition's primary, None while there is none or no link to it was ever made."""
@@ -267,6 +278,7 @@ class EdgeCore:
         client = conn.owner
         if not isinstance(client, Client) or self._clients.pop(conn.number, None) is None:
             return
+        self._by_partition.get(client.partition, {}).pop(conn.number, None)
         self.subscribing.ended(client)
         self.connecting.ended(client)
         self.count("closed_by_peer" if why == 0 else "closed_by_us" if why == 1 else "closed_failed")
@@ -362,9 +374,9 @@ class EdgeCore:
                 client.session,
                 [(identifier, 0, seq) for seq, identifier, _ in self.hot.open_pushes(client.conn)],
             )
-            for client in self._clients.values()
+            for client in self.clients_of(poll.partition)
             # One that is still opening has owner_epoch 0: its CONNECT may be committed, and is asked again.
-            if client.phase in (Phase.OPEN, Phase.OPENING) and client.partition == poll.partition
+            if client.phase in (Phase.OPEN, Phase.OPENING)
         ]
         self.tell(node, Claims(poll.request, poll.partition, poll.partition_epoch, claims))
 

@@ -54,8 +54,8 @@ class MapFollower:
         edge.hot.set_primary(number, peer)
         if peer is not None:
             edge.hot.replay_partition(number, peer)
-        for client in edge.clients():
-            if client.session and client.partition == number and not client.conn.closed:
+        for client in edge.clients_of(number):
+            if client.session and not client.conn.closed:
                 edge.hot.set_home(client.conn, peer)
 
     def storage_up(self, node: str) -> None:

@@ -5,6 +5,8 @@ node) changes nothing and says why; a caller decides by the answer, never by wha
 per-subscription data never comes here. Rules: docs/adr/0003-cluster-map-leases-completion.md.
 """
 
+from collections import Counter
+
 import msgspec
 
 from router.rebalance import NEXT_STATES, UNFINISHED, Plan, RebalanceJob
@@ -62,9 +64,10 @@ class DeclareDead(_Command):
 
 
 class PlacePartitions(_Command):
-    """Compare-and-set of placements: each entry is applied if the partition is at the epoch below it."""
+    """Compare-and-set of placements: an entry is for a partition that is at the epoch below it."""
 
     entries: dict[int, PartitionEntry]
+    each: bool = False  # an entry that does not fit is left out; otherwise all are, and it is said why
 
 
 class PlaceShards(_Command):
@@ -247,6 +250,7 @@ class _Step:
         self.partitions: dict[int, PartitionEntry] = {}
         self.shards: dict[int, ShardEntry] = {}
         self.delegations: tuple[Delegation, ...] | None = None
+        self._primaries: Counter[str] | None = None
 
     @property
     def changed(self) -> bool:
@@ -343,7 +347,7 @@ class _Step:
         others = tuple(name for name in placement.in_sync if name != node and self._alive(name))
         if others:
             # It was in sync in its former life; another replica goes on, and this one catches up again.
-            primary = placement.primary if placement.primary in others else others[0]
+            primary = placement.primary if placement.primary in others else self._heir(others)
             left = _without(placement.in_sync, node)
             self._set(number, primary, left, (*_without(placement.joining, node), node))
         elif whole:
@@ -361,12 +365,19 @@ class _Step:
             if placement.primary == node:
                 # The dead stays in the in-sync set until a live in-sync replica is primary.
                 in_sync = heirs if heirs else placement.in_sync
-                # In turn: after a few deaths the longest in sync would be the primary of everything.
-                self._set(number, heirs[number % len(heirs)] if heirs else "", in_sync, joining)
+                self._set(number, self._heir(heirs) if heirs else "", in_sync, joining)
             elif node in placement.in_sync and placement.primary:
                 self._set(number, placement.primary, _without(placement.in_sync, node), joining)
             elif joining != placement.joining:
                 self._set(number, placement.primary, placement.in_sync, joining)
+
+    def _heir(self, heirs: tuple[str, ...]) -> str:
+        """Return who takes over: the one with the fewest primaries, or a few deaths would leave one with them all."""
+        if self._primaries is None:
+            self._primaries = Counter(placement.primary for placement in self.before.partitions)
+        heir = min(heirs, key=lambda name: (self._primaries[name], heirs.index(name)))  # type: ignore[index]
+        self._primaries[heir] += 1
+        return heir
 
     def _place_first(self) -> None:
         """Place every partition for the first time, all copies empty and therefore in sync."""
@@ -382,16 +393,24 @@ class _Step:
 
     def place_partitions(self, command: PlacePartitions) -> str:
         for number, entry in command.entries.items():
-            if not 0 <= number < len(self.before.partitions):
-                return f"no partition {number}"
-            current = self.before.partitions[number]
-            if entry.epoch != current.epoch + 1:
-                return f"partition {number} is at epoch {current.epoch}, not {entry.epoch - 1}"
-            if not set(entry.in_sync) & (set(current.in_sync) | set(current.joining)):
-                return f"partition {number} would lose its last replica"
-            if entry.primary and entry.primary not in entry.in_sync:
-                return f"{entry.primary} is not in sync with partition {number}"
-            self.partitions[number] = entry
+            refusal = self._misfit(number, entry)
+            if not refusal:
+                self.partitions[number] = entry
+            elif not command.each:
+                return refusal
+        return ""
+
+    def _misfit(self, number: int, entry: PartitionEntry) -> str:
+        """Return why a placement does not follow the present one."""
+        if not 0 <= number < len(self.before.partitions):
+            return f"no partition {number}"
+        current = self.before.partitions[number]
+        if entry.epoch != current.epoch + 1:
+            return f"partition {number} is at epoch {current.epoch}, not {entry.epoch - 1}"
+        if not set(entry.in_sync) & (set(current.in_sync) | set(current.joining)):
+            return f"partition {number} would lose its last replica"
+        if entry.primary and entry.primary not in entry.in_sync:
+            return f"{entry.primary} is not in sync with partition {number}"
         return ""
 
     # --- shards

@@ -27,7 +27,7 @@ from router.placement_changes import placement_change
 from router.reachability import Reachability
 from router.rebalance_run import RebalanceRunner
 from router.route_shard import RouteShard
-from wire.cluster_map import MapDelta, NodeEntry, NodeState
+from wire.cluster_map import MapDelta, NodeEntry, NodeState, PartitionEntry
 from wire.frames import FrameKind
 from wire.hello import TIER_EDGE, TIER_OPERATOR, TIER_ROUTER, PeerKey
 from wire.lease_holder import LeaseHolder
@@ -183,6 +183,9 @@ class RouterCore:
         self._proposed: dict[int, tuple[str, int, Command, bytes]] = {}  # number -> peer, request, command, its data
         self._by_data: dict[bytes, list[int]] = {}  # proposals of the same command are answered in their order
         self._number = 0
+        self._changes: dict[int, PartitionEntry] = {}  # asked for in this round
+        self._askers: list[tuple[str, RequestChange]] = []
+        self._asked_changes: dict[int, list[tuple[str, RequestChange]]] = {}  # by proposal
         self._rounds: list[int] = []
         self._sends: list[tuple[str, int, bytes]] = []
         self._bootstrapping = False
@@ -241,6 +244,7 @@ class RouterCore:
             self._look(now)
         if not self.leads:
             return
+        self._propose_changes()
         self.rebalancer.tick(now)
         for node, incarnation in self.leases.expired(now, self.machine.map):
             self.propose(DeclareDead(node, incarnation))
@@ -308,6 +312,8 @@ class RouterCore:
             self.leases.proposal_failed((command.node, command.incarnation))
         if isinstance(command, Bootstrap):
             self._bootstrapping = False
+        for asker, change in self._asked_changes.pop(event.number, ()):
+            self._refuse(asker, change.request, "unavailable", "not committed")
         if peer and not self._admin.failed(peer, request, event.leader_hint):
             self._refuse(peer, request, "not_leader" if event.leader_hint else "unavailable", "not committed")
 
@@ -352,6 +358,7 @@ class RouterCore:
         if not event.leads and led:
             self.holder.router_down(self.node)
             self._registrations.clear()
+            self._changes, self._askers = {}, []
 
     def _applied(self, data: bytes) -> None:
         command = decode_command(data)
@@ -369,6 +376,8 @@ class RouterCore:
         number = self._by_data[data][0]
         peer, request, command, _ = self._proposed.pop(number)
         self._forget_proposal(data, number)
+        for asker, change in self._asked_changes.pop(number, ()):
+            self._answer_change(asker, change, command)
         if not peer or self._admin.answered(peer, request, outcome):
             return
         if outcome.refusal:
@@ -377,6 +386,14 @@ class RouterCore:
             self.tell(peer, Registered(request, self.machine.map.epoch))
         else:
             self.tell(peer, Changed(request, self.machine.map.epoch))
+
+    def _answer_change(self, asker: str, change: RequestChange, command: Command) -> None:
+        assert isinstance(command, PlacePartitions)
+        placement = self.machine.map.partitions[change.partition]
+        if placement == command.entries[change.partition]:
+            self.tell(asker, Changed(change.request, self.machine.map.epoch))
+        else:
+            self._refuse(asker, change.request, "invalid", f"partition {change.partition} is at {placement.epoch}")
 
     def _stepped(self, delta: MapDelta, before: dict[str, int]) -> None:
         cluster_map = self.machine.map
@@ -555,8 +572,20 @@ class RouterCore:
         entry, refusal = placement_change(self.machine.map, node, message)
         if entry is None:
             self._refuse(node, message.request, "invalid", refusal)
-        else:
-            self.propose(PlacePartitions({message.partition: entry}), node, message.request)
+        elif message.partition not in self._changes:
+            self._changes[message.partition] = entry
+            self._askers.append((node, message))
+
+    def _propose_changes(self) -> None:
+        """Propose what was asked for in this round as one step: a death concerns every partition that had a copy there.
+
+        One step each would cost a commit each, and every node a walk over its partitions for each of them.
+        """
+        if not self._changes:
+            return
+        self.propose(PlacePartitions(self._changes, each=True))
+        self._asked_changes[self._number] = self._askers
+        self._changes, self._askers = {}, []
 
     def count(self, what: str, amount: int = 1) -> None:
         """Count an event of this router."""

@@ -55,6 +55,7 @@ class Placements:
         self._touched: set[int] = set()  # replicas that may have writes
         self._linked: set[str] = set()
         self._linked_for: dict[str, float] = {}  # since when a link stands; negative: since when it is down
+        self._known: list[PartitionEntry] = []  # of the map before
         self._next_tend = float("-inf")
         self._more_to_read = False
         self._request = 0
@@ -102,6 +103,7 @@ class Placements:
                 self._replica(number).seen_epoch(placement.epoch)
             elif number in self.replicas:
                 self.replicas[number].seen_epoch(placement.epoch)
+        self._known = list(cluster_map.partitions)
         return moved
 
     def _replica(self, number: int) -> Replica:
@@ -125,7 +127,8 @@ class Placements:
         hosted.core.ledger = self._ledger(number)
         self.hosted[number] = hosted
         replication = self.replication[number] = Replication(hosted.core, self._node)
-        replication.configure(placement, cluster_map.min_in_sync)
+        former = self._known[number] if number < len(self._known) else None
+        replication.configure(placement, cluster_map.min_in_sync, former)
         self._promoting[number] = next_commit
         return hosted
 

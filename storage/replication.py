@@ -25,10 +25,10 @@ WINDOW_OPERATIONS = 512  # sent to a backup and not acknowledged by it
 APPEND_BYTES_MAX = 1024 * 1024  # of log rows in one frame, one row at least
 COMMIT_TOLD_S = 0.05  # a commit index that nothing else carries is told after this
 RETRY_S = 1.0  # without an answer: ask again what is shared
-DROP_AFTER_S = 0.2  # a backup whose link is down so long is asked to be dropped
+DROP_AFTER_S = 0.1  # a backup whose link is down so long is asked to be dropped; a reconnect takes less
 STALL_S = 2.0  # likewise one that answers nothing, though its link stands
 ASK_AGAIN_S = 0.5  # a change that did not come about
-REFILL_S = 5.0  # short of copies so long: a node that never held this partition joins too
+REFILL_S = 5.0  # short of copies so long: a node that does not hold this partition joins too
 RELINQUISH_S = 2.0  # blocked so long, while another replica may reach more nodes than this one
 SLICE_ROWS = 512  # of a range transfer
 SLICE_BYTES = 256 * 1024  # likewise; one row at least
@@ -102,12 +102,23 @@ class Replication:
         self._asked_at = float("-inf")
         self._short_since = float("inf")
         self._blocked_since = float("inf")
+        self._lost: list[str] = []  # nodes that had a copy under an earlier epoch, and lack only what came since
 
     # --- epochs
 
-    def configure(self, placement: PartitionEntry, min_in_sync: int) -> None:
-        """The map names these replicas; nothing that is not committed yet counts without all of them."""
+    def configure(self, placement: PartitionEntry, min_in_sync: int, former: PartitionEntry | None = None) -> None:
+        """The map names these replicas; nothing that is not committed yet counts without all of them.
+
+        Args:
+            placement: As of now.
+            min_in_sync: Of the cluster.
+            former: The one before it, where this primary was only a backup; otherwise what was configured last.
+        """
         core = self._core
+        placed = (*placement.in_sync, *placement.joining)
+        former = former or self._placement
+        self._lost = [name for name in (*self._lost, *former.in_sync, *former.joining) if name not in placed]
+        self._lost = list(dict.fromkeys(self._lost))
         self._placement = placement
         core.epoch = placement.epoch
         core.replicas = frozenset(name for name in placement.in_sync if name != self._node)
@@ -398,14 +409,17 @@ class Replication:
         return None
 
     def _add(self, now: float, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
-        """Find a node for a missing copy; with no spare node the one that is missing is the one that comes back."""
+        """Find a node for a missing copy: the one that had it, when it comes back; another one after a while."""
         placed = {*self._placement.in_sync, *self._placement.joining}
         live = [entry for entry in cluster_map.live(TIER_STORAGE) if not entry.admin_state]
         if len(placed) >= min(cluster_map.replicas, max(len(live), 1)):
             self._short_since = float("inf")
             return None
         self._short_since = min(self._short_since, now)
-        if len(live) > cluster_map.replicas and now - self._short_since < REFILL_S:
-            return None
         spare = [entry.node for entry in live if entry.node not in placed and linked_for.get(entry.node, -1.0) >= 0]
+        back = [name for name in self._lost if name in spare]
+        if back:
+            return "add_joining", back[-1]
+        if (self._lost or len(live) > cluster_map.replicas) and now - self._short_since < REFILL_S:
+            return None
         return ("add_joining", spare[self._core.number % len(spare)]) if spare else None

@@ -1,5 +1,7 @@
 """The map's state machine: every command, every end of an incarnation."""
 
+from collections import Counter
+
 import pytest
 
 from router.cluster_map import (
@@ -115,7 +117,27 @@ def test_the_heirs_of_a_dead_primary_take_turns() -> None:
         PlacePartitions({at: PartitionEntry(2, "s1", ("s1", "s2", "s3")) for at in range(len(machine.map.partitions))})
     )
     machine.do(DeclareDead("s1", 1))
-    assert {entry.primary for entry in machine.map.partitions} == {"s2", "s3"}
+    assert Counter(entry.primary for entry in machine.map.partitions) == {"s2": 4, "s3": 4}
+
+
+def test_heirs_take_turns_when_a_primary_is_back_before_its_lease_is_over() -> None:
+    """Its partitions went to the first of the others, all of them."""
+    machine = with_storage("s1", "s2", "s3", replicas=3)
+    assert not machine.do(
+        PlacePartitions({at: PartitionEntry(2, "s1", ("s1", "s2", "s3")) for at in range(len(machine.map.partitions))})
+    )
+    machine.register("s1", 2)
+    assert Counter(entry.primary for entry in machine.map.partitions) == {"s2": 4, "s3": 4}
+
+
+def test_changes_of_one_round_are_one_step_and_each_stands_for_itself() -> None:
+    """Every partition with a copy on a dead node asks at once; one that another change overtook does not stop them."""
+    machine = with_storage("s1", "s2")
+    before, epoch = machine.placement(), machine.map.epoch
+    fitting = PartitionEntry(2, "s1", ("s1",))
+    assert machine.do(PlacePartitions({0: PartitionEntry(8, "s1", ("s1",)), 1: fitting, 2: fitting}, each=True)) == ""
+    assert (machine.placement(), machine.map.epoch) == (before, epoch + 1)
+    assert machine.map.partitions[1] == machine.map.partitions[2] == fitting
 
 
 def test_the_last_replica_in_sync_is_never_dropped() -> None:

@@ -290,3 +290,19 @@ def test_a_new_primary_that_ends_below_what_a_copy_applied_gives_it_a_transfer()
     replica.append(Append(0, 1, 0, 0, 2, 0, 0, [pack(LogRow(1, i, [(b"k", b"v")], 1)) for i in (1, 2)]))
     assert replica.applied == 2
     assert replica.append(Append(0, 2, 1, 1, 0, 1, 0, [])).transfer_needed
+
+
+def test_a_backup_that_comes_back_gets_its_copy_back_at_once() -> None:
+    """A spare node would need everything; the one that was dropped lacks only what came since."""
+    cluster = Cluster(nodes=4, replicas=3, min_in_sync=2)
+    heal_placement(cluster, 3)
+    former = [placement.in_sync for placement in cluster.machine.map.partitions]
+    backup = next(name for name in former[0] if name != cluster.machine.map.partitions[0].primary)
+    cluster.kill(backup)
+    cluster.run(0.5)
+    assert len(cluster.machine.map.partitions[0].in_sync) == 2, "a dead backup is waited for"
+    cluster.start(backup)
+    began = cluster.now
+    heal_placement(cluster, 3)
+    assert cluster.now - began < 4.0
+    assert [set(placement.in_sync) for placement in cluster.machine.map.partitions] == [set(names) for names in former]

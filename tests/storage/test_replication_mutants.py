@@ -23,8 +23,8 @@ def acknowledge_below_the_minimum(patch: pytest.MonkeyPatch) -> None:
     """One copy is enough."""
     original = Replication.configure
 
-    def configure(self: Replication, placement: object, min_in_sync: int) -> None:  # noqa: ARG001
-        original(self, placement, 1)  # type: ignore[arg-type]
+    def configure(self: Replication, placement: object, min_in_sync: int, former: object = None) -> None:  # noqa: ARG001
+        original(self, placement, 1, former)  # type: ignore[arg-type]
 
     patch.setattr(Replication, "configure", configure)
 
