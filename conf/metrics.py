@@ -2,7 +2,8 @@
 
 Hot code counts in plain integers and histograms of its own; this module reads them when somebody asks. The page runs on
 starlette and hypercorn, whose import takes longer than the start of a node: the socket is bound at once, the rest is
-imported in a thread after the node is ready, and a scraper that comes earlier waits in the backlog.
+imported in a thread when the first scraper comes, which waits for it in the backlog: right after the start the first
+clients need the processor, and a node that nobody asks needs none of it.
 Names: base units, ``_total`` on counters, no client or topic in labels.
 """
 
@@ -143,6 +144,7 @@ def bind_metrics(settings: MetricsSettings) -> socket.socket:
 async def serve_metrics(metrics: Metrics, listener: socket.socket) -> None:
     """Serve the page until cancelled; start it when the node is ready."""
     with contextlib.closing(listener):
+        await trio.lowlevel.wait_readable(listener)  # for ever, where nobody scrapes
         application = await trio.to_thread.run_sync(_application, metrics)
         server = importlib.import_module("hypercorn.trio")
         config = importlib.import_module("hypercorn.config").Config()

@@ -21,7 +21,7 @@ from edge.client import Client
 from edge.core import EdgeCore
 from edge.hot.host import host, trio_epoll_fd
 from edge.hot.loop import Loop, connections_allowed
-from edge.hot.options import ConnOptions, HotLimits, StreamFilter
+from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, LINK, Conn
 from edge.ledger import EdgeLedger
 from edge.listener_filters import listener_filter
@@ -68,11 +68,8 @@ class _Listening:
             self.context = client_listener_context(
                 settings.certificate, settings.key, settings.client_ca, settings.require_client_certificate
             )
+        self.filter = listener_filter(settings.protocol, settings.proxy_protocol)
         self.socket = _bind(settings.bind, settings.port, settings.backlog, f"listener {settings.name}")
-
-    def filter(self) -> StreamFilter | None:
-        """Return a fresh byte filter for one connection: PROXY header, WebSocket, or none."""
-        return listener_filter(self.settings.protocol, self.settings.proxy_protocol)
 
 
 def _bind(bind: str, port: int, backlog: int, what: str) -> socket.socket:

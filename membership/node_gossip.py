@@ -23,7 +23,7 @@ __all__ = ["NodeGossip"]
 logger = logging.getLogger("stratamq.membership")
 
 INCARNATION_MAX = 2**46 - 1
-START_AFTER_S = 0.5  # the node comes up first: on a small machine the imports would compete with it
+START_AFTER_S = 2.0  # the node comes up first, and its first clients: the imports would compete with both
 
 
 class NodeGossip:

@@ -71,6 +71,20 @@ async def test_page_is_served_and_readiness_follows_its_checks() -> None:
         nursery.cancel_scope.cancel()
 
 
+def test_a_node_that_nobody_asks_imports_no_web_server() -> None:
+    """It would take the processor from the first clients of a node that has just said that it is ready."""
+    code = (
+        "import sys, trio; from conf.metrics import *; from conf.node_settings import MetricsSettings\n"
+        "async def main():\n"
+        "    listener = bind_metrics(MetricsSettings())\n"
+        "    with trio.move_on_after(0.2):\n"
+        "        await serve_metrics(Metrics('edge', 'e', '1'), listener)\n"
+        "trio.run(main)\n"
+        "assert not {'starlette', 'hypercorn', 'prometheus_client'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_port_in_use_is_one_clear_line() -> None:
     """What an operator can mend is told in one line."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -1,6 +1,8 @@
 """WebSocket and PROXY headers in front of MQTT: sans-IO, byte by byte."""
 
 import struct
+import subprocess
+import sys
 
 import pytest
 from wsproto import ConnectionType, WSConnection
@@ -182,7 +184,7 @@ def test_wrong_header_ends_the_connection(versions: str, data: bytes) -> None:
 
 def test_header_in_front_of_a_websocket() -> None:
     """Both filters of a listener, one behind the other."""
-    both = listener_filter("ws", "any")
+    both = listener_filter("ws", "any")()
     assert isinstance(both, ProxyHeader)
     browser = Browser("mqtt")
     assert both.receive(V1 + browser.hello) == b""
@@ -190,4 +192,16 @@ def test_header_in_front_of_a_websocket() -> None:
     assert both.receive(browser.message(b"mqtt")) == b"mqtt"
     (event,) = browser.events(both.wrap(b"answer"))
     assert isinstance(event, BytesMessage) and event.data == b"answer"
-    assert listener_filter("mqtt", "none") is None and isinstance(listener_filter("ws", "none"), WebSocketServer)
+    assert listener_filter("mqtt", "none")() is None and isinstance(listener_filter("ws", "none")(), WebSocketServer)
+
+
+def test_a_plain_listener_imports_no_websocket() -> None:
+    """Neither at start nor for its first client, who would wait for it; a WebSocket listener has it from the start."""
+    code = (
+        "import sys; from edge.listener_filters import listener_filter\n"
+        "assert listener_filter('mqtt', 'none')() is None\n"
+        "assert 'wsproto' not in sys.modules\n"
+        "listener_filter('ws', 'none')\n"
+        "assert 'wsproto' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
