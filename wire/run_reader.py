@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, read_manifest
-from wire.sstable import COLUMN_INDEX, Row, arrow_schema, digest_of, row_crc
+from wire.sstable import COLUMN_INDEX, COLUMNS, Row, arrow_schema, digest_of, row_crc
 
 __all__ = ["RowDamaged", "check_file", "check_identity", "iter_newest", "iter_rows", "merge_rows", "verify_manifest"]
 
+_REQUIRED = frozenset(name for name, _, nullable in COLUMNS if not nullable)
 _READ_ROWS = 20_000  # rows of one run held in memory while merging
 _KEY, _SEQ, _VALUE, _CRC, _EPOCH = (COLUMN_INDEX[c] for c in ("key", "seq", "value", "crc", "epoch"))
 _TOMBSTONE = COLUMN_INDEX["tombstone"]
@@ -29,11 +30,18 @@ _HASH_BYTES = 1 << 20
 
 
 class RowDamaged(ValueError):
-    """A row's CRC does not match: what it hides is unknown, so nothing of its partition can be called newest."""
+    """A row's CRC does not match, or what every row has is missing.
+
+    What it hides is unknown, so nothing of its partition can be called newest.
+    """
 
 
 def iter_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a run as tuples in the order of COLUMNS, unchecked."""
+    """Yield the rows of a run as tuples in the order of COLUMNS, their sums unchecked.
+
+    Raises:
+        RowDamaged: A column is missing, or values of one that every row has.
+    """
     for columns in _batches(path):
         yield from zip(*columns, strict=True)
 
@@ -42,9 +50,23 @@ def _batches(path: Path, names: list[str] | None = None) -> Iterator[list[list[A
     import pyarrow.parquet as pq
 
     names = names or list(COLUMN_INDEX)
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        for batch in file.iter_batches(batch_size=_READ_ROWS, columns=names):
-            yield [batch.column(name).to_pylist() for name in names]
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for batch in file.iter_batches(batch_size=_READ_ROWS, columns=names):
+                yield [_column(path, batch, name) for name in names]
+    except UnicodeDecodeError as error:  # the library's own, of damaged metadata or text
+        raise RowDamaged(f"{path}: {error}") from None
+
+
+def _column(path: Path, batch: Any, name: str) -> list[Any]:
+    """Return one column's values. A file whose metadata was damaged can be read, and lack what every run has."""
+    if name not in batch.schema.names:
+        raise RowDamaged(f"{path}: no column {name}")
+    column = batch.column(name)
+    if name in _REQUIRED and column.null_count:
+        raise RowDamaged(f"{path}: rows without {name}")
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 def _order(row: Row) -> tuple[bytes, int, int, int]:
@@ -134,7 +156,7 @@ def check_file(directory: Path, entry: FileEntry) -> list[str]:
     problems = [identity] if identity else []
     try:
         found = _measure(directory / entry.path, problems, entry)
-    except (pa.ArrowException, OSError, RuntimeError) as error:
+    except (pa.ArrowException, OSError, RuntimeError, ValueError) as error:
         return [*problems, f"{entry.path}: unreadable: {error}"]
     for name, value in found.items():
         if value != getattr(entry, name):

@@ -1,48 +1,144 @@
-"""``python -m tests.fuzz --minutes N [--targets decoder,...] [--seed n]``: feed damaged input to everything that reads.
+"""``python -m tests.fuzz --minutes N [--targets client,...] [--seed n]``: feed damaged input to everything that reads.
 
-With ``--atheris``, and atheris installed in the interpreter that runs this, each target is guided by coverage;
-otherwise good inputs are mutated at random from a printed seed. Prints executions per target; a failure prints the
-input in hexadecimal, which then belongs into ``tests/fuzz/test_targets.py``, and the exit code is 1.
+Every target gets its share of the time in processes of its own. Where atheris is installed the first half of it is
+guided by the lines that an input reaches, and what that finds is mutated at random in the second half; without it all
+of it is random, and that is said. The compiled targets run with bounds checks and the address sanitizer where gcc is.
+A failure is kept in ``build/fuzz/failures``, belongs into ``tests/fuzz/test_targets.py``, and makes the exit code 1.
+``--log`` keeps the counts, ``--report`` makes the table in docs/guarantees.md of them.
 """
 
 import argparse
-import importlib
+import datetime
+import hashlib
+import importlib.util
+import os
 import random
+import subprocess
 import sys
 import time
-import traceback
-from typing import Any
+from collections import Counter
+from pathlib import Path
 
-from tests.fuzz.targets import TARGETS, Target, mutate
+import msgspec
 
-ROUND = 50  # cases between two looks at the clock
+from tests.fuzz import sanitized
+from tests.fuzz.one_target import Box
+from tests.fuzz.targets import TARGETS, Target
 
-__all__ = ["main", "run_target"]
+WORK = sanitized.ROOT / "build" / "fuzz"
+RESULTS = sanitized.ROOT / "bench" / "results" / "fuzz.jsonl"
+START_S = 60.0  # longest time that a process may take beyond its share: importing, and one slow input
+
+__all__ = ["main", "table"]
 
 
-def run_target(target: Target, seed: int, seconds: float) -> tuple[int, bytes | None]:
-    """Mutate for a while; return the number of cases, and the input that failed."""
-    rng = random.Random(f"{target.name}/{seed}")
-    end = time.monotonic() + seconds
-    cases = 0
-    while time.monotonic() < end:
-        for _ in range(ROUND):
-            data = mutate(target.corpus, rng)
-            cases += 1
+class Count(msgspec.Struct, frozen=True):
+    """What one process did."""
+
+    date: str
+    target: str
+    guided: bool
+    sanitized: bool
+    seed: int
+    seconds: float
+    executions: int
+    failed: bool
+
+
+def table(counts: list[Count]) -> str:
+    """Return the Markdown table of kept counts."""
+    executions: Counter[tuple[str, bool]] = Counter()
+    seconds: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
+    for count in counts:
+        executions[count.target, count.guided] += count.executions
+        seconds[count.target] += count.seconds  # type: ignore[assignment]
+        failed[count.target] += count.failed
+    lines = ["| target | sanitizer | guided | random | minutes | failures |", "|---|---|---|---|---|---|"]
+    for target in TARGETS:
+        name = target.name
+        clean = any(count.sanitized for count in counts if count.target == name)
+        lines.append(
+            f"| {name} | {'yes' if clean else 'no'} | {executions[name, True]:,} | {executions[name, False]:,} "
+            f"| {seconds[name] / 60:.0f} | {failed[name]} |"
+        )
+    total = sum(executions.values())
+    lines.append(
+        f"| all | | {sum(n for (_, g), n in executions.items() if g):,} | "
+        f"{sum(n for (_, g), n in executions.items() if not g):,} | {sum(seconds.values()) / 60:.0f} "
+        f"| {sum(failed.values())} |"
+    )
+    return "\n".join([*lines, "", f"{total:,} executions together."])
+
+
+class Fuzzing:
+    """Starts the processes and counts."""
+
+    def __init__(self, options: argparse.Namespace, clean: bool) -> None:
+        self._options, self._clean = options, clean
+        self._corpus = WORK / "corpus"
+        self.failed = 0
+        self.total = 0
+        (WORK / "failures").mkdir(parents=True, exist_ok=True)
+
+    def run(self, target: Target, guided: bool, seconds: float) -> None:
+        """Run one process, and say what it did."""
+        clean = self._clean and target.compiled
+        box = WORK / f"{target.name}.box"
+        command = [sys.executable, "-m", "tests.fuzz.one_target", target.name, "--seconds", f"{seconds:.1f}"]
+        command += ["--seed", str(self._options.seed), "--box", str(box), "--corpus", str(self._corpus)]
+        began = time.monotonic()
+        log = WORK / f"{target.name}.log"
+        with log.open("wb") as output:
             try:
-                target.check(data)
-            except Exception:
-                traceback.print_exc(limit=-4)
-                return cases, data
-    return cases, None
+                code = subprocess.run(
+                    [*command, *(["--guided"] if guided else [])],
+                    cwd=sanitized.TREE if clean else sanitized.ROOT,
+                    env=sanitized.environment() if clean else dict(os.environ),
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    timeout=seconds + START_S,
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                code = -1
+        taken_s = time.monotonic() - began
+        executions, last = Box.read(box)
+        failed = code != 0 or not executions
+        self.total += executions
+        rate = executions / max(0.001, taken_s)
+        how = ("guided" if guided else "random") + (", sanitized" if clean else "")
+        print(f"{target.name:14} {how:18} {executions:>10} executions, {rate:.0f}/s{' FAILED' * failed}", flush=True)
+        if failed:
+            self.failed += 1
+            kept = WORK / "failures" / f"{target.name}-{hashlib.sha256(last).hexdigest()[:12]}"
+            kept.write_bytes(last)
+            kept.with_suffix(".log").write_bytes(log.read_bytes())
+            print(f"  exit {code}, kept as {kept}: {last[:200].hex()}", flush=True)
+        if self._options.log is not None:
+            date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
+            count = Count(date, target.name, guided, clean, self._options.seed, round(taken_s, 1), executions, failed)
+            with self._options.log.open("ab") as file:
+                file.write(msgspec.json.encode(count) + b"\n")
 
 
-def _guided(target: Target, seconds: float) -> None:
-    """Run one target under atheris; does not return."""
-    atheris: Any = importlib.import_module("atheris")
-    atheris.instrument_all()
-    atheris.Setup([sys.argv[0], f"-max_total_time={int(seconds)}", "-max_len=4096"], target.check)
-    atheris.Fuzz()
+def _chosen(parser: argparse.ArgumentParser, names: str) -> list[Target]:
+    wanted = names.split(",") if names else [target.name for target in TARGETS]
+    chosen = [target for target in TARGETS if target.name in wanted]
+    if len(chosen) != len(wanted):
+        parser.error(f"targets are {', '.join(target.name for target in TARGETS)}")
+    return chosen
+
+
+def _report(options: argparse.Namespace) -> int:
+    counts = [msgspec.json.decode(line, type=Count) for line in (options.log or RESULTS).read_bytes().splitlines()]
+    text = table(counts)
+    print(text)
+    if options.write is not None:
+        begin, end = "<!-- fuzz: begin -->", "<!-- fuzz: end -->"
+        head, _, rest = options.write.read_text().partition(begin)
+        options.write.write_text(f"{head}{begin}\n{text}\n{end}{rest.partition(end)[2]}")
+    return 0
 
 
 def main() -> int:
@@ -51,32 +147,35 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="for all targets together")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--targets", default="", help=f"of {', '.join(target.name for target in TARGETS)}")
-    parser.add_argument("--atheris", action="store_true", help="guided by coverage; one target only")
+    parser.add_argument("--random", action="store_true", help="without atheris")
+    parser.add_argument("--log", type=Path, help=f"append counts here; kept ones are in {RESULTS.name}")
+    parser.add_argument("--report", action="store_true", help="only print the table of the kept counts")
+    parser.add_argument("--write", type=Path, help="with --report: put the table into this page, between its marks")
     options = parser.parse_args()
-    wanted = options.targets.split(",") if options.targets else [target.name for target in TARGETS]
-    chosen = [target for target in TARGETS if target.name in wanted]
-    if len(chosen) != len(wanted):
-        parser.error(f"targets are {', '.join(target.name for target in TARGETS)}")
-    if options.atheris:
-        if len(chosen) != 1:
-            parser.error("--atheris takes one target: the library ends the process")
-        _guided(chosen[0], options.minutes * 60)
-    print(f"seed {options.seed}")
+    if options.report:
+        return _report(options)
+    if options.log is not None:
+        options.log = options.log.absolute()
+    chosen = _chosen(parser, options.targets)
+    guided = not options.random and importlib.util.find_spec("atheris") is not None
+    if not guided:
+        why = "as asked" if options.random else "ATHERIS IS NOT INSTALLED (pip install atheris)"
+        print(f"*** {why}: nothing is guided by coverage; seeded mutation of good input only ***", flush=True)
+    clean = sanitized.can_build()
+    if clean:
+        sanitized.build()
+    else:
+        print("*** NO GCC: the compiled targets run without bounds checks and address sanitizer ***", flush=True)
+    print(f"seed {options.seed}", flush=True)
+    fuzzing = Fuzzing(options, clean)
     share = options.minutes * 60 / sum(target.weight for target in chosen)
-    total, failed = 0, 0
-    for target in chosen:
-        began = time.monotonic()
-        cases, culprit = run_target(target, options.seed, share * target.weight)
-        total += cases
-        rate = cases / max(0.001, time.monotonic() - began)
-        print(
-            f"{target.name:14} {cases:>10} executions, {rate:.0f}/s{'' if culprit is None else ' FAILED'}", flush=True
-        )
-        if culprit is not None:
-            failed += 1
-            print(f"  {culprit.hex()}", flush=True)
-    print(f"{total} executions, {failed} targets failed")
-    return 1 if failed else 0
+    for use_atheris in (True, False) if guided else (False,):
+        for target in sorted(chosen, key=lambda target: target.name):
+            part = 1.0 if not guided or not target.guides else 0.5
+            if not use_atheris or target.guides:
+                fuzzing.run(target, use_atheris, share * target.weight * part)
+    print(f"{fuzzing.total} executions, {fuzzing.failed} processes failed")
+    return 1 if fuzzing.failed else 0
 
 
 if __name__ == "__main__":

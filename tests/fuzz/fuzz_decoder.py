@@ -1,19 +1,8 @@
 """Fuzz target of the decoder: any bytes give packets or RemoteProtocolError, and never anything else.
 
 What is decoded must also be the same however the stream is cut, and must survive being written and read again.
-With atheris installed, ``python tests/fuzz/fuzz_decoder.py [corpus]`` is guided by coverage; without it the same
-command mutates golden packets for a minute. ``tests/fuzz/test_fuzz_decoder.py`` runs two seconds of that with a fixed
-seed.
+This is the decoder that everything but the edge's compiled loop uses; that one is in ``hot_session.py``.
 """
-
-import importlib
-import random
-import sys
-import time
-from pathlib import Path
-from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from mqtt import Connect, Limits, Packet, RemoteProtocolError, StreamDecoder, encode_packet
 from tests.mqtt.test_vectors import ALL
@@ -55,58 +44,3 @@ def check(data: bytes) -> None:
         written = encode_packet(packet, spoken)
         again = StreamDecoder(spoken, LIMITS).feed(written)
         assert again == [packet], (packet, again)
-
-
-def mutate(rng: random.Random) -> bytes:
-    """Return one to three golden packets, damaged in up to five places."""
-    stream = bytearray(b"".join(rng.choice(CORPUS) for _ in range(rng.randint(1, 3))))
-    for _ in range(rng.randint(0, 5)):
-        if not stream:
-            break
-        at = rng.randrange(len(stream))
-        damage = rng.randrange(5)
-        if damage == 0:
-            stream[at] = rng.randrange(256)
-        elif damage == 1:
-            stream[at] ^= 1 << rng.randrange(8)
-        elif damage == 2:
-            stream.insert(at, rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256))))
-        elif damage == 3:
-            del stream[at : at + rng.randint(1, 4)]
-        else:
-            stream[at:at] = stream[at : at + rng.randint(1, 16)]
-    return bytes((rng.randrange(256),)) + bytes(stream)
-
-
-def run(seed: int, seconds: float) -> int:
-    """Mutate for a while; return the number of cases."""
-    rng = random.Random(seed)
-    end = time.monotonic() + seconds
-    cases = 0
-    while time.monotonic() < end:
-        for _ in range(100):
-            data = mutate(rng)
-            try:
-                check(data)
-            except Exception:
-                print(f"seed {seed}, case {cases}: {data.hex()}", file=sys.stderr)
-                raise
-            cases += 1
-    return cases
-
-
-def main() -> None:
-    try:
-        atheris: Any = importlib.import_module("atheris")
-    except ImportError:
-        seed = random.SystemRandom().randrange(2**32)
-        print(f"atheris is not installed; mutating golden packets for 60 s, seed {seed}")
-        print(f"{run(seed, 60.0)} cases")
-        return
-    atheris.instrument_all()
-    atheris.Setup(sys.argv, check)
-    atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    main()

@@ -6,15 +6,11 @@ written and read again, where there is a writer.
 
 import contextlib
 import random
-import struct
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
-from conf.errors import UserError
 from membership.envelope import DROP_REASONS
 from membership.metadata import NodeMetadata
 from membership.packets import (
@@ -29,16 +25,14 @@ from membership.packets import (
     encode_message,
     join_messages,
 )
-from stratamq.rooms import load_config
-from tests.edge.hot.conftest import load as load_hot
-from tests.edge.hot.test_both_forms import play
+from tests.fuzz import file_targets as files
 from tests.fuzz.fuzz_decoder import CORPUS as PACKETS
 from tests.fuzz.fuzz_decoder import check as check_decoder
+from tests.fuzz.hot_session import CLIENT_CORPUS, LINK_CORPUS, check_both, check_client, check_link
 from tests.membership.test_envelope import node as gossip_node
 from wire import batches, messages
 from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
 from wire.link import LinkCore, LinkError
-from wire.manifest import FileEntry, Manifest, ManifestDamaged, _canonical_crc, decode_manifest, encode_manifest
 
 __all__ = ["TARGETS", "Target", "mutate"]
 
@@ -51,12 +45,18 @@ class Target:
 
     Attributes:
         weight: Share of the time.
+        guides: Packages whose lines guide atheris; of ``edge.hot`` the uncompiled form. None: only mutated.
+        compiled: Runs in the tree with bounds checks and address sanitizer.
+        corpus_of: Another target whose found inputs this one begins with.
     """
 
     name: str
     corpus: tuple[bytes, ...]
     check: Check
     weight: float = 1.0
+    guides: tuple[str, ...] = ()
+    compiled: bool = False
+    corpus_of: str = ""
 
 
 def mutate(corpus: tuple[bytes, ...], rng: random.Random) -> bytes:
@@ -175,53 +175,18 @@ def _gossip_packet(data: bytes) -> None:
     assert set(_RECEIVER.dropped) <= set(DROP_REASONS)
 
 
-# --- files
-
-
-def _manifest(data: bytes) -> None:
-    with contextlib.suppress(ManifestDamaged):
-        decode_manifest(data)
-    with contextlib.suppress(ManifestDamaged, msgspec.DecodeError, UnicodeDecodeError):
-        plain = msgspec.json.decode(data)
-        if isinstance(plain, dict):
-            plain["manifest_crc"] = _canonical_crc(plain)  # behind the checksum, where damage would be believed
-            decode_manifest(msgspec.json.encode(plain))
-
-
-_MANIFEST = Manifest(
-    manifest_no=2, files=[FileEntry(path="p/1.parquet", partition=1, rows=3, kinds={"1": 3})], op_index={"1": 9}
-)
-_FOLDER = Path(tempfile.mkdtemp(prefix="stratamq-fuzz-"))
-
-
-def _configuration(data: bytes) -> None:
-    tier = ("edge", "router", "storage")[data[0] % 3 if data else 0]
-    file = _FOLDER / "node.toml"
-    file.write_bytes(data[1:])
-    with contextlib.suppress(UserError):
-        load_config(tier, file, [], {})
-
-
-def _both_hot_forms(data: bytes) -> None:
-    seed = int.from_bytes(data[:8].ljust(8, b"\0"), "big")
-    assert play(load_hot("pure"), seed) == play(load_hot("compiled"), seed), f"seed {seed}"
-
-
-def _shipped() -> tuple[bytes, ...]:
-    """The shipped files with every default switched on, small settings first."""
-    folder = Path(__file__).parents[2] / "conf"
-    found = []
-    for number, tier in enumerate(("edge", "router", "storage")):
-        lines = (folder / f"{tier}.toml").read_text().splitlines()
-        active = [line.removeprefix("# ") if " = " in line else line for line in lines]
-        found.append(bytes((number,)) + "\n".join(active).encode())
-        found.append(bytes((number,)) + f'[node]\ncluster = "c"\nid = "n"\nseeds = ["h:1"]\n[{tier}]\n'.encode())
-    return tuple(found)
-
-
 TARGETS = (
-    Target("decoder", tuple(b"\x02" + packet for packet in PACKETS), check_decoder, 3.0),
-    Target("hot", tuple(struct.pack(">Q", seed) for seed in (0, 1, 1 << 32)), _both_hot_forms, 2.0),
+    Target("client", CLIENT_CORPUS, check_client, 6.0, compiled=True, corpus_of="both"),
+    Target("node", LINK_CORPUS, check_link, 2.0, compiled=True),
+    Target(
+        "both",
+        (*CLIENT_CORPUS, *(bytes((data[0] | 0x10,)) + data[1:] for data in LINK_CORPUS)),
+        check_both,
+        3.0,
+        ("edge.hot",),
+        compiled=True,
+    ),
+    Target("decoder", tuple(b"\x02" + packet for packet in PACKETS), check_decoder, 2.0, ("mqtt",)),
     Target(
         "frames",
         tuple(
@@ -229,12 +194,18 @@ TARGETS = (
             for kinds in ((FrameKind.CONTROL,), (FrameKind.CONTROL, FrameKind.PUBLISH), (FrameKind.TAKEN,))
         ),
         _frames,
+        1.0,
+        ("wire",),
     ),
-    Target("publish", (batches.encode_message(_MESSAGE), batches.encode_run(_RUN)), _publishes),
-    Target("acks", (batches.encode_push(_PUSH), batches.encode_publish_ack(1, 2, 0)), _small_batches),
-    Target("control", _CONTROLS, _control),
-    Target("gossip", _GOSSIP, _gossip_body),
-    Target("sealed", tuple(_SENDER.seal_datagram(2, body) for body in _GOSSIP), _gossip_packet),
-    Target("manifest", (encode_manifest(_MANIFEST), encode_manifest(Manifest(manifest_no=1))), _manifest),
-    Target("configuration", _shipped(), _configuration),
+    Target("publish", (batches.encode_message(_MESSAGE), batches.encode_run(_RUN)), _publishes, 1.0, ("wire", "mqtt")),
+    Target("acks", (batches.encode_push(_PUSH), batches.encode_publish_ack(1, 2, 0)), _small_batches, 1.0, ("wire",)),
+    Target("control", _CONTROLS, _control, 1.0, ("wire",)),
+    Target("gossip", _GOSSIP, _gossip_body, 1.0, ("membership",)),
+    Target("sealed", tuple(_SENDER.seal_datagram(2, body) for body in _GOSSIP), _gossip_packet, 1.0, ("membership",)),
+    Target("manifest", files.MANIFESTS, files.manifest, 1.0, ("wire",)),
+    Target("sstable", (bytes(3), b"\x01\x00\x10", b"\x00\x05\xff"), files.sstable, 0.5, ("wire",)),
+    Target("page-sums", (bytes(24), b"SMQ" * 20), files.page_sums, 0.5, ("storage",)),
+    Target("marker", (bytes(3), b"\0\x04\x01\x10\x04\x01"), files.marker_file, 0.5, ("storage",)),
+    Target("log", (bytes(4), b"\1\0\x04\x01", b"\2\0\x14\x01", b"\x81\0\x10"), files.log_files, 0.5, ("router",)),
+    Target("configuration", files.shipped_configurations(), files.configuration, 0.5, ("conf", "stratamq")),
 )

@@ -1,10 +1,17 @@
 """Every target on its own corpus and for a moment on damaged input; and the inputs that once broke something."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import msgspec
 import pytest
 
-from tests.fuzz.__main__ import run_target
+from tests.fuzz import file_targets
+from tests.fuzz.__main__ import Count, table
+from tests.fuzz.one_target import Box, run_target
 from tests.fuzz.targets import TARGETS, Target
+from tests.edge.hot.conftest import load
 from wire import messages
 from wire.manifest import ManifestDamaged, decode_manifest
 
@@ -31,3 +38,40 @@ def test_manifest_that_is_no_utf_8() -> None:
     """Found by the target "manifest"."""
     with pytest.raises(ManifestDamaged):
         decode_manifest(b'{"\xec\x28": 1}')
+
+
+@pytest.mark.parametrize("found", ["09002910", "0905ff", "0900dbc3db"])
+def test_sstable_whose_metadata_is_damaged(found: str) -> None:
+    """Found by the target "sstable": KeyError and UnicodeDecodeError came out of the library."""
+    file_targets.sstable(bytes.fromhex(found))
+
+
+def test_a_process_is_counted_and_its_last_input_known(tmp_path: Path) -> None:
+    """What the starter goes by, also when the process was killed."""
+    command = [sys.executable, "-m", "tests.fuzz.one_target", "acks", "--seconds", "0.2", "--seed", "3"]
+    box = tmp_path / "box"
+    subprocess.run([*command, "--box", str(box), "--corpus", str(tmp_path)], check=True)
+    executions, last = Box.read(box)
+    assert executions > 0
+    assert len(last) < 65_536
+
+
+def test_counts_become_a_table() -> None:
+    """Executions guided and random are told apart, and added up."""
+    counts = [Count("d", "client", guided, True, 1, 60.0, 1500, False) for guided in (True, False, False)]
+    lines = table(counts).splitlines()
+    assert "| client | yes | 1,500 | 3,000 | 3 | 0 |" in lines
+    assert lines[-1] == "4,500 executions together."
+
+
+def test_a_broken_output_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle can fail: a subscriber that is sent half a packet."""
+    from tests.fuzz.hot_session import CLIENT_CORPUS, READ_EVERY, HotSession
+
+    session = HotSession(load("pure"))
+    whole = session._broker.raw
+    monkeypatch.setattr(session._broker, "raw", lambda conn: whole(conn)[:-1])
+    data = next(data for data in CLIENT_CORPUS if data[:2] == b"\x01\xa4")
+    with pytest.raises(AssertionError):
+        for _ in range(READ_EVERY):
+            session.client(data)

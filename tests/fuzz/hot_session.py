@@ -1,0 +1,224 @@
+"""Fuzz targets of the compiled decoder: what a client or another node may write to the edge's loop.
+
+``HotSession`` feeds one input to a small broker of one form of the modules and returns all that came out; every input
+gets a connection of its own, and the broker is replaced after ``INPUTS_MAX``, so that a failure needs at most so many
+inputs to be seen again. ``check_client`` and ``check_link`` judge the compiled form by itself (address sanitizer,
+Cython's bounds checks, exceptions, broken output), ``check_both`` compares it with the same files uncompiled.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from mqtt.codec import Limits, StreamDecoder
+from tests.edge.hot.conftest import load
+from tests.edge.hot.harness import Broker, Node, ack, connect, publish
+from tests.mqtt.test_vectors import ALL
+from wire.batches import PublishMessage, PublishRun, Push, encode_message, encode_push, encode_run
+
+INPUTS_MAX = 64  # per broker
+READ_EVERY = 4  # outputs of the subscribers are decoded, which is slow, for every so many inputs
+VERSIONS = (0, 4, 5, 3)  # 0: CONNECT comes first, from the input
+LIMITS = Limits(maximum_packet_size=2_000_000, first_packet_bytes_max=2_000_000)
+
+__all__ = ["CLIENT_CORPUS", "LINK_CORPUS", "HotSession", "check_both", "check_client", "check_link"]
+
+
+class HotSession:
+    """A broker with two subscribers, of one form of the modules."""
+
+    def __init__(self, modules: Any) -> None:
+        self._modules = modules
+        self._seen: list[bytes] = []
+        self._renew()
+
+    @property
+    def seen(self) -> list[bytes]:
+        """The inputs of this broker's life, the last one included."""
+        return self._seen
+
+    def _renew(self) -> None:
+        self._seen = []
+        self._broker = Broker(
+            self._modules,
+            output_high_bytes=50_000,
+            output_low_bytes=10_000,
+            pending_messages_max=20,
+            received_max=32,
+            routes_max=64,
+        )
+        self._broker.handler.frame = _nothing  # what the loop does not read itself belongs to the edge's core
+        self._subscribers = [self._broker.subscriber(b"#", 1, 5, 1), self._broker.subscriber(b"t/+", 2, 4)]
+        self._decoders = [StreamDecoder(5, LIMITS), StreamDecoder(4, LIMITS)]
+
+    def client(self, data: bytes) -> list[Any]:
+        """One client: the first byte chooses version and pieces, the second what it was sent before."""
+        if len(self._seen) >= INPUTS_MAX:
+            self._renew()
+        self._seen.append(data)
+        broker, choice = self._broker, data[0] if data else 0
+        conn = broker.attach()
+        version = VERSIONS[choice & 3]
+        if version:
+            self._open(conn, version, data[1] if len(data) > 1 else 0)
+        at, step = 2, (1 << 20, 1, 7, 60)[choice >> 2 & 3]
+        while at < len(data) and not conn.closed and not conn.parked:
+            broker.hot.begin_round(broker.now_ns)
+            broker.hot.feed(conn, data[at : at + step])
+            broker.hot.end_round(broker.now_ns)
+            at += step
+        said = self._hear(conn)
+        self._forget(conn)
+        return said
+
+    def _open(self, conn: Any, version: int, choice: int) -> None:
+        """Accept the client; with some choices it is also a subscriber with messages in flight to it."""
+        broker = self._broker
+        options = self._modules.options.SessionOptions(
+            version=version, receive_maximum=choice & 7 or 65_535, topic_alias_maximum=choice >> 3 & 3
+        )
+        broker.hot.open_session(conn, options)
+        if choice & 0x80:
+            broker.handler.subscriptions[conn] = {b"t": (choice >> 5 & 3 if choice >> 5 & 3 != 3 else 1, 0, 0)}
+            broker.hot.drop_routes()
+
+    def _hear(self, conn: Any) -> list[Any]:
+        broker = self._broker
+        said: list[Any] = [conn.closed, conn.parked, broker.raw(conn)]
+        for number, subscriber in enumerate(self._subscribers):
+            output = broker.raw(subscriber)
+            said.append(output)
+            if len(self._seen) % READ_EVERY == 0 or self._decoders[number] is None:
+                # Whatever a client says, what others are sent is well-formed MQTT.
+                decoder = StreamDecoder((5, 4)[number], LIMITS)
+                packets = decoder.feed(output)
+                assert decoder.error is None, (output.hex(), decoder.error)
+                assert not len(decoder), output.hex()
+                for packet in packets:
+                    identifier = getattr(packet, "packet_identifier", None)
+                    if identifier:
+                        self._acknowledge(number, identifier)
+        return said
+
+    def _acknowledge(self, number: int, identifier: int) -> None:
+        subscriber = self._subscribers[number]
+        if subscriber.closed or subscriber.parked:
+            return
+        self._broker.send(subscriber, ack((0x40, 0x70)[number], identifier))
+
+    def _forget(self, conn: Any) -> None:
+        hot, now_ns = self._broker.hot, self._broker.now_ns
+        hot.begin_round(now_ns)
+        hot.end_of_file(conn)
+        if not conn.closed:  # what waits behind a parking is parsed first; nobody answers it here
+            hot.close(conn, b"", False)
+        hot.end_round(now_ns)
+        hot.dirty_conns()
+        self._broker.handler.subscriptions.pop(conn, None)
+
+    def link(self, data: bytes) -> list[Any]:
+        """One frame of another node after its HELLO, or with 0x80 in the first byte its bytes as they are."""
+        if len(self._seen) >= INPUTS_MAX:
+            self._renew()
+        self._seen.append(data)
+        broker = self._broker
+        number = len(self._seen) + 10
+        node = Node(broker, number, ("edge", "storage")[number & 1])
+        kind = data[0] if data else 0
+        if kind & 0x80:
+            broker.send(node.conn, data[1:])
+        else:
+            node.send((4, 5, 6, 7)[kind % 4], data[1:])
+        said: list[Any] = [node.conn.closed]
+        if kind & 0x80:
+            said.append(broker.raw(node.conn))  # may acknowledge frames that our end of the link never sent
+        elif not node.conn.closed:
+            said += node.take()
+        for subscriber in self._subscribers:
+            said.append(broker.raw(subscriber))
+        broker.hot.strike_peer(node.peer)
+        self._forget(node.conn)
+        return said
+
+
+def _nothing(*_: object) -> None: ...
+
+
+_SESSIONS: dict[tuple[str, str], HotSession] = {}
+
+
+def _session(form: str, use: str) -> HotSession:
+    if (form, use) not in _SESSIONS:
+        modules = load(form)
+        if form == "compiled" and not modules.compiled:
+            raise RuntimeError("edge.hot is not compiled: run `make setup`")
+        _SESSIONS[form, use] = HotSession(modules)
+    return _SESSIONS[form, use]
+
+
+def _told(session: HotSession, check: Callable[[bytes], list[Any]], data: bytes) -> list[Any]:
+    try:
+        return check(data)
+    except Exception as error:
+        error.add_note("inputs of this broker: " + " ".join(seen.hex() or "-" for seen in session.seen))
+        raise
+
+
+def check_client(data: bytes) -> None:
+    """A client's bytes, in the compiled form."""
+    session = _session("compiled", "client")
+    _told(session, session.client, data)
+
+
+def check_link(data: bytes) -> None:
+    """Another node's bytes, in the compiled form."""
+    session = _session("compiled", "link")
+    _told(session, session.link, data)
+
+
+def check_both(data: bytes) -> None:
+    """A client's bytes (first bit of the first byte: another node's) in both forms."""
+    compiled, pure = _session("compiled", "both"), _session("pure", "both")
+    link = bool(data) and bool(data[0] & 0x10)
+    results = [_told(s, s.link if link else s.client, data) for s in (compiled, pure)]
+    if results[0] != results[1]:
+        seen = " ".join(entry.hex() or "-" for entry in compiled.seen)
+        for session in (compiled, pure):
+            session._renew()
+        raise AssertionError(f"compiled {results[0]}, uncompiled {results[1]}; inputs of this broker: {seen}")
+
+
+def _corpus() -> tuple[bytes, ...]:
+    found = []
+    for vector in ALL:
+        found.append(bytes((0, 0)) + vector.raw)
+        for choice in (1, 2):
+            found.append(bytes((choice, 0x80)) + vector.raw)
+    for version, choice in ((4, 1), (5, 2)):
+        begin = bytes((choice, 0xA0 | version))
+        many = publish(b"t", b"x" * 9, 0, 0, version) * 3 + publish(b"t/u", b"y", 2, 7, version) + ack(0x62, 7)
+        found += [begin + many, begin + publish(b"t", b"m", 1, 1, version) + ack(0x40, 1) + b"\xc0\x00"]
+        found.append(bytes((0, 0)) + connect(version) + many)
+        alias = publish(b"t", b"m", 0, 0, 5, b"\x23\x00\x03") + publish(b"", b"m", 0, 0, 5, b"\x23\x00\x03")
+        found.append(begin + (alias if version == 5 else publish(b"t", b"z" * 300)))
+    return tuple(found)
+
+
+def _links() -> tuple[bytes, ...]:
+    run = b"".join(publish(b"t", b"m" * 5, version=5) for _ in range(3))
+    message = encode_message(PublishMessage(3, b"t/a", b"m", 1, partitions=(1, 2), properties=b"\x02\0\0\0\x05"))
+    push = encode_push(Push(50, 6, 1, 3, 4, 2, b"t", b"m"))
+    return (
+        b"\0" + encode_run(PublishRun(5, b"t", run)) + message,
+        b"\0" + message,
+        b"\2" + push,
+        b"\1" + struct.pack(">QQ", 1, 2),
+        b"\3" + struct.pack(">QQQ", 1, 2, 3),
+        b"\x80" + struct.pack(">IBBHQ", 4, 4, 0, 1, 1) + b"abcd",
+    )
+
+
+CLIENT_CORPUS = _corpus()
+LINK_CORPUS = _links()
