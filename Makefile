@@ -87,8 +87,13 @@ bench: setup-dev
 mutants: setup-dev
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-fuzz: setup-dev
+fuzz: setup-dev $(STAMPS)/fuzz
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
+
+# atheris has wheels for some systems only; without it the fuzzing is random, and says so.
+$(STAMPS)/fuzz: $(STAMPS)/packages
+	@$(EXTRA) fuzz > $(STAMPS)/fuzz.txt && $(INSTALL) -r $(STAMPS)/fuzz.txt && touch $@ \
+		|| echo "*** atheris cannot be installed here ***"
 
 clean:
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(STAMPS)/compiled

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.edge.hot.conftest import load
 from tests.fuzz import file_targets
 from tests.fuzz.__main__ import Count, table
 from tests.fuzz.one_target import Box, run_target
 from tests.fuzz.targets import TARGETS, Target
-from tests.edge.hot.conftest import load
 from wire import messages
 from wire.manifest import ManifestDamaged, decode_manifest
 
