@@ -7,7 +7,6 @@ configuration. Files lie in memory where the system offers that.
 import contextlib
 import hashlib
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -76,7 +75,7 @@ class _Run:
             rows = [make_row(3, RowKind.QUEUED, b"k%03d" % n, n + 1, b"value", session_id=n) for n in range(40)]
             with RunWriter(FOLDER / "good.parquet", 3, generation=1, now_ms=1_000) as run:
                 run.write(rows)
-            cls.entry = replace(run.entry) if not isinstance(run.entry, msgspec.Struct) else run.entry
+            cls.entry = run.entry
             cls.data = (FOLDER / "good.parquet").read_bytes()
         return cls.entry
 

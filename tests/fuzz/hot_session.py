@@ -49,7 +49,8 @@ class HotSession:
             received_max=32,
             routes_max=64,
         )
-        self._broker.handler.frame = _nothing  # what the loop does not read itself belongs to the edge's core
+        # What the loop does not read itself belongs to the edge's core.
+        self._broker.handler.frame = _nothing  # type: ignore[assignment, method-assign]
         self._subscribers = [self._broker.subscriber(b"#", 1, 5, 1), self._broker.subscriber(b"t/+", 2, 4)]
         self._decoders = [StreamDecoder(5, LIMITS), StreamDecoder(4, LIMITS)]
 
