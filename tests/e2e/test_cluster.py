@@ -195,6 +195,27 @@ def test_ring_show_and_explain(cluster: LocalCluster) -> None:
     assert explained["owner"] == "router-0"
 
 
+def test_the_gossip_key_is_rotated_under_a_running_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Install, use and remove reach every member's file; nobody dies of it; a step too early is refused in one line."""
+    old = cluster.admin("membership", "keys", "list")["members"][0]["keys"]
+    file = tmp_path / "next.key"
+    cluster.command("membership", "keys", "generate", str(file))
+    installed = cluster.admin("membership", "keys", "install", str(file))
+    assert installed["complete"], installed
+    new = installed["key_id"]
+    refused = cluster.command("membership", "keys", "remove", old[0], "--data", str(cluster.data))
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"stratamq: key {old[0]} still seals on: edge-0, edge-1, ")
+    assert cluster.admin("membership", "keys", "use", new)["complete"]
+    assert cluster.admin("membership", "keys", "remove", old[0])["complete"]
+    members = cluster.admin("membership", "keys", "list")["members"]
+    assert {member["member"]: (member["keys"], member["persisted"]) for member in members} == dict.fromkeys(
+        ("edge-0", "edge-1", "router-0", "storage-0"), ([new], True)
+    )
+    nodes = cluster.admin("cluster", "status")["nodes"]
+    assert {node["state"] for node in nodes} == {"active"}
+
+
 def test_metrics_and_sys(cluster: LocalCluster) -> None:
     """Point 8: counters on /metrics of every tier and in $SYS."""
     assert "stratamq_messages_received_total" in cluster.metrics("edge-0")
