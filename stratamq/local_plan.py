@@ -139,11 +139,11 @@ def make_plan(options: UpOptions, data: Path, now: datetime.datetime) -> Cluster
     """
     if options.routers not in (1, 3, 5):
         raise UserError(f"--routers {options.routers}: a Raft group has 1, 3 or 5 members", ExitCode.USAGE)
-    ephemeral = options.data is None
+    chosen = options.data is None or options.tls_port == 0  # who wants no fixed port wants none at all
     try:
         ports = _Ports(data)
         names = [f"router-{index}" for index in range(options.routers)]
-        links = [ports.saved(name, None if ephemeral else ROUTER_PORT + 10 * i) for i, name in enumerate(names)]
+        links = [ports.saved(name, None if chosen else ROUTER_PORT + 10 * i) for i, name in enumerate(names)]
         routers = tuple(f"127.0.0.1:{port}" for port in links)
         plan = _Writer(options, data, ports, dict(zip(names, routers, strict=True)), now).write()
     except OSError as error:

@@ -25,6 +25,7 @@ __all__ = ["LeaseHolder"]
 HEARTBEATS_PER_LEASE = 4
 SETTLING_S = 0.05  # between heartbeats while an epoch is not settled: it shortens every change of placement
 SEEKING_S = 0.1  # between heartbeats to every router while none grants
+LAG_S = 0.5  # behind the leader's map for this long: whoever tells us the map is cut off from the leader
 RETRY_S = 0.25  # of a registration or a map request that was not answered
 
 
@@ -72,6 +73,7 @@ class LeaseHolder:
         self._next_beat = float("-inf")
         self._next_try = float("-inf")
         self._last_grant = float("-inf")
+        self._behind_since = float("inf")
         self._turn = 0
 
     # --- links
@@ -160,6 +162,7 @@ class LeaseHolder:
         if isinstance(message, HeartbeatReply):
             self.leader = message.leader
             self.settled_epoch = max(self.settled_epoch, message.settled_epoch)
+            self._compare(now, message)
             if message.lease_s > 0:
                 self._last_grant = now
                 self.lease_until = max(self.lease_until, message.sent_at + message.lease_s)
@@ -187,6 +190,17 @@ class LeaseHolder:
             return False
         return True
 
+    def _compare(self, now: float, reply: HeartbeatReply) -> None:
+        """Ask the leader itself for the map when the router that tells it to us has stayed behind."""
+        if reply.map_epoch <= self.map.epoch:
+            self._behind_since = float("inf")
+        elif self._behind_since == float("inf"):
+            self._behind_since = now
+        elif now - self._behind_since > LAG_S and self._follows and self._following != reply.leader:
+            self._behind_since = now
+            self._following = ""
+            self._next_try = now
+
     def take_own(self, now: float, cluster_map: ClusterMap) -> None:
         """A router's own state machine made a step."""
         self.map = cluster_map
@@ -202,5 +216,6 @@ class LeaseHolder:
             self.ended = self.ended or newer or dead
         if mine is not None and mine.incarnation == self.entry.incarnation and mine.alive:
             self._registered = True
+        self._behind_since = float("inf")
         self._on_map(self.map)
         self._next_beat = now  # acknowledge at once

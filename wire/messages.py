@@ -67,6 +67,7 @@ class HeartbeatReply(Message):
     settled_epoch: int  # every live node has acknowledged this epoch
     leader: str
     leader_address: str = ""
+    map_epoch: int = 0  # the leader's: who stays behind it follows the map of a router that lags
 
 
 class FollowMap(Message):

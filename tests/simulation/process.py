@@ -36,6 +36,7 @@ class Process:
         self._offset = clock_offset_s
         self._due = float("inf")  # of the earliest turn asked for, on the scheduler's clock
         self._missed = False
+        self._suspended_at = float("nan")
         self.turns = 0
         world.network.processes[host] = self
 
@@ -55,6 +56,9 @@ class Process:
     def clock(self) -> float:
         """Read this host's boot clock, in seconds."""
         return self.world.scheduler.now + self._offset
+
+    def overslept(self, seconds: float) -> None:
+        """The host was suspended for so long. CLOCK_BOOTTIME went on meanwhile; another clock might not have."""
 
     def later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
         """Call later in this life; a stopped process is called when it goes on."""
@@ -119,6 +123,16 @@ class Process:
         """SIGSTOP."""
         self.paused = True
         self.world.scheduler.note(f"{self.host} stops")
+
+    def suspend(self) -> None:
+        """The host sleeps: nothing runs."""
+        self._suspended_at = self.world.scheduler.now
+        self.pause()
+
+    def wake(self) -> None:
+        """The host wakes up."""
+        self.overslept(self.world.scheduler.now - self._suspended_at)
+        self.resume()
 
     def resume(self) -> None:
         """SIGCONT."""

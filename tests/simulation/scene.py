@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from router.cluster_map import Command
 from router.core import RouterCore
 from stratamq.history.operations import Kind
 from tests.simulation.cluster import Cluster, Knobs
@@ -53,6 +54,18 @@ class Scene:
             if self.map.shards[self.map.shard_for_topic(f"t{number}/x")].owner == router:
                 return f"t{number}/x"
         raise AssertionError(f"{router} owns no shard")
+
+    def owner(self, topic: str) -> str:
+        """Return the router that owns a topic's shard."""
+        return self.map.shards[self.map.shard_for_topic(topic)].owner
+
+    def decide(self, command: Command) -> None:
+        """Let the leader propose a command, as an operator's word or a plan step would; wait until it is committed."""
+        epoch = self.map.epoch
+        leader = self.cluster.router(self.leader())
+        leader.core.propose(command)
+        leader.poke()
+        self.until(lambda: self.map.epoch > epoch)
 
     def is_dead(self, node: str) -> bool:
         """Whether the map says so."""

@@ -1,15 +1,54 @@
 """Schedules that break naive routes, leases and links, played by whole clusters; each is named after its schedule.
 
-A1, A2: tests/router. B3 is a choice of clock. What is judged is what clients see; docs/adr/0003 has the rules.
+What is judged is what clients see; docs/adr/0003 has the rules. Which rule each script misses when it is taken away is
+in ``tests/mutants/rules.py``.
 """
 
 from dataclasses import replace
 
 import pytest
 
+from router.cluster_map import Delegate, PlaceShards
 from tests.simulation.scene import EPHEMERAL, Scene
 
 PATIENT = replace(EPHEMERAL, silence_s=60.0)  # a connection that waits for SUBACK is not read, PINGREQ neither
+
+
+def test_a1_a_delegation_moves_a_topic_although_no_shard_gets_a_new_owner() -> None:
+    scene = Scene(routers=2, edges=4, shards=8)
+    publisher = scene.client("publisher", "e1")
+    broad = scene.client("broad", "e2", EPHEMERAL, "devices/+/temp")
+    scene.publish(publisher, "devices/7/temp", "before")  # e1 caches the topic by its old key
+    shard = scene.map.shard_for_topic("devices/7/temp")
+    scene.decide(Delegate("devices", 2))
+    assert scene.map.shard_for_topic("devices/7/temp") != shard
+    narrow = scene.client("narrow", "e3", EPHEMERAL, "devices/7/temp")
+    scene.publish(publisher, "devices/7/temp", "cached")
+    scene.publish(scene.client("other", "e4"), "devices/7/temp", "asked")
+    scene.until(lambda: broad.received == ["before", "cached", "asked"])
+    scene.until(lambda: narrow.received == ["cached", "asked"])
+    scene.decide(Delegate("devices", 0))  # and back
+    scene.publish(publisher, "devices/7/temp", "after")
+    scene.until(lambda: "after" in broad.received and "after" in narrow.received)
+    scene.judge()
+
+
+def test_a2_a_partition_whose_primary_died_before_it_reported() -> None:
+    scene = Scene(routers=2, edges=2, storages=2, replicas=2, partitions=8)
+    durable = scene.client("durable", "e2", None, "t/x", client_id=scene.name_on("s1", "d"))
+    publisher = scene.client("publisher", "e1")
+    former = scene.owner("t/x")
+    heir = next(name for name in ("r1", "r2") if name != former)
+    scene.cut("s1", heir)  # what s1 would report to the new owner gets stuck
+    scene.decide(PlaceShards({scene.map.shard_for_topic("t/x"): heir}))
+    publisher.publish("t/x", "meanwhile", 1)
+    scene.run(0.5)
+    scene.kill("s1")
+    scene.heal("s1", heir)
+    scene.until(lambda: not publisher.publishing, 20.0)
+    scene.publish(publisher, "t/x", "after")
+    scene.until(lambda: durable.received == ["meanwhile", "after"], 20.0)
+    scene.judge()
 
 
 def test_a3_new_owner_told_of_a_filter_whose_invalidation_was_lost() -> None:
@@ -120,6 +159,32 @@ def test_a7_an_invalidation_and_an_answer_cross(after_ms: int) -> None:
     scene.judge()
 
 
+def test_a8_an_edge_joins_through_a_router_that_lags() -> None:
+    scene = Scene(routers=3, edges=3)
+    leader = scene.leader()
+    lagging = next(name for name in ("r1", "r2", "r3") if name != leader)
+    others = [name for name in ("r1", "r2", "r3") if name != lagging]
+    topic = scene.topic_of(lagging)
+    scene.kill("e3")
+    scene.until(lambda: scene.is_dead("e3"), 10.0)
+    scene.isolate(lagging, others)  # it keeps its lease for a while, and a map in which it owns the topic
+    scene.isolate("e3", others)
+    scene.start("e3")  # it follows the map of the only router that it reaches
+    scene.run(0.3)
+    scene.rejoin("e3", others)  # what it sends to the leader arrives: registered, with a lease
+    scene.until(lambda: scene.map.is_alive("e3", scene.cluster.nodes["e3"].incarnation))
+    late = scene.cluster.client("late", EPHEMERAL)
+    late.connect("e3:2")
+    scene.run(0.2)
+    if late.connected:
+        late.publish(topic, "cached", 1)
+    subscriber = scene.client("subscriber", "e2", EPHEMERAL, topic)
+    scene.connect(late, "e3")
+    scene.publish(late, topic, "after")
+    scene.until(lambda: "after" in subscriber.received)
+    scene.judge()
+
+
 def test_a9_an_unsubscribe_that_was_not_committed() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1")
@@ -154,6 +219,36 @@ def test_a10_a_retained_publish_between_the_live_path_and_the_read(after_ms: int
     assert "new" in subscriber.received, "neither live nor retained"
 
 
+def test_b1_a_lease_is_granted_while_the_death_is_under_way() -> None:
+    scene = Scene(routers=3, edges=2, jitter_s=0.0)
+    leader = scene.leader()
+    routers = ("r1", "r2", "r3")
+    publisher = scene.client("publisher", "e1", EPHEMERAL)
+    scene.publish(publisher, "t/x", "before")
+    for other in routers:  # a quorum round takes long, and a heartbeat that arrives just before the end waits for it
+        scene.network.slow[leader, other] = scene.network.slow[other, leader] = 0.03
+    for other in routers:
+        scene.network.jam("e1", other)
+    leases = scene.cluster.router(leader).core.leases
+    life = ("e1", scene.cluster.edge("e1").incarnation)
+    scene.until(lambda: leases.remaining_s(scene.cluster.router(leader).clock(), life) < 0.02)
+    for other in routers:
+        scene.network.release("e1", other)
+    for other in routers:
+        if other != leader:
+            scene.cut("e1", other)  # nobody else tells it that it is dead
+    scene.until(lambda: scene.is_dead("e1") or leases.remaining_s(scene.cluster.router(leader).clock(), life) > 0.5)
+    scene.cut("e1", leader)
+    subscriber = scene.client("subscriber", "e2", PATIENT)
+    subscriber.subscribe("t/x", 1)
+    scene.until(lambda: subscriber.subscribed, 10.0)
+    publisher.publish("t/x", "after", 1)
+    scene.run(1.0)
+    for other in routers:
+        scene.heal("e1", other)
+    scene.judge()  # acknowledged and not delivered would break the subscribe barrier
+
+
 def test_b2_an_edge_is_stopped_with_a_publish_in_its_socket() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1", EPHEMERAL)
@@ -168,6 +263,27 @@ def test_b2_an_edge_is_stopped_with_a_publish_in_its_socket() -> None:
     scene.cluster.nodes["e1"].resume()
     scene.run(1.0)
     scene.judge()  # acknowledged and not delivered would break the subscribe barrier
+
+
+def test_b3_an_edge_wakes_from_a_suspend() -> None:
+    scene = Scene(edges=2)
+    publisher = scene.client("publisher", "e1", EPHEMERAL)
+    scene.publish(publisher, "t/x", "before")
+    subscriber = scene.client("subscriber", "e2", PATIENT)
+    lease = scene.cluster.edge("e1").core.lease
+    until = lease.lease_until
+    scene.until(lambda: lease.lease_until > until)  # just renewed
+    scene.cluster.nodes["e1"].suspend()
+    subscriber.subscribe("t/x", 1)
+    scene.until(lambda: subscriber.subscribed, 10.0)  # e1 is dead by its lease
+    scene.run(5.0)
+    scene.cut("e1", "r1")  # and will not learn it at once
+    publisher.publish("t/x", "to-a-sleeping-edge", 1)
+    scene.run(0.1)
+    scene.cluster.nodes["e1"].wake()
+    scene.run(1.0)
+    scene.heal("e1", "r1")
+    scene.judge()
 
 
 def test_b4_a_new_life_without_proof_waits_for_the_lease_of_the_old_one() -> None:

@@ -94,3 +94,17 @@ def test_the_map_is_followed_from_another_router_at_once() -> None:
     node.holder.beat(0.4)
     again = [router for router, message in node.sent if isinstance(message, FollowMap)]
     assert again and followed not in again
+
+
+def test_a_router_that_lags_is_not_followed_for_ever() -> None:
+    """Its link stands, the leader's too; but what it tells is an old map, and ours must not stay one."""
+    node = Node()
+    node.holder.router_up("r1", 0.0)
+    node.holder.beat(0.0)
+    node.holder.router_up("r2", 0.1)
+    node.holder.handle(0.1, Registered(1, 9))
+    node.holder.handle(0.1, node.map(node.entry(1)))  # from before our registration
+    for tenth in range(2, 12):
+        node.holder.beat(tenth / 10)
+        node.holder.handle(tenth / 10, HeartbeatReply(tenth / 10, 2.0, 4, "r2", map_epoch=9))
+    assert [router for router, message in node.sent if isinstance(message, FollowMap)] == ["r1", "r2"]
