@@ -10,6 +10,7 @@ import sys
 import time
 
 from tests.mutants.raft import MUTANTS
+from tests.mutants.rules import RULES
 from tests.mutants.seeded import BUGS, caught_by
 
 OTHER_TABLES = {
@@ -32,7 +33,7 @@ def main() -> int:
     options = parser.parse_args()
     missed: list[str] = []
     print("| bug | where | caught by | processor time |\n|---|---|---|---|")
-    for bug in BUGS:
+    for bug in (*BUGS, *RULES):
         began = time.process_time()
         caught = caught_by(bug)
         took = time.process_time() - began

@@ -1,0 +1,262 @@
+"""Rules of routes, leases and placement, each taken away from a whole simulated cluster, and the script that notices.
+
+The scripts are the schedules of ``tests/simulation/test_route_schedules.py``: each passes with the rules, and fails
+without its own. Rules that a core alone shows are in ``seeded.py``.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edge.route_cache import RouteCache
+from router.cluster_map import _Step
+from router.core import RouterCore
+from router.leases import LeaseTable
+from router.reachability import Reachability
+from router.route_shard import RouteShard
+from storage.partition import Partition
+from storage.subscriptions import Subscriptions
+from tests.mutants.seeded import (
+    Patch,
+    SeededBug,
+    _bug,
+    _grant_the_dying,
+    _void_answers_are_kept,
+    _without,
+    _wrapped,
+)
+from tests.simulation import test_route_schedules as schedules
+from tests.simulation.process import Process
+from wire.lease_holder import LeaseHolder
+from wire.messages import HeartbeatReply, RemoveRoutes
+from wire.route_registrar import RouteRegistrar
+
+__all__ = ["RULES"]
+
+BUDGET_S = 10.0
+
+
+def _only_the_delegation(original: Any, step: _Step, command: Any) -> Any:
+    refusal = original(step, command)
+    former = step.before.shards
+    step.shards = {number: shard for number, shard in step.shards.items() if number >= len(former)}
+    return refusal
+
+
+def _partitions_report_nothing(
+    original: Any, shard: RouteShard, number: int, epoch: int, edges: Any, _: Any, *rest: Any
+) -> None:
+    original(shard, number, epoch, edges, (), *rest)
+
+
+def _no_registrations(original: Any, shard: RouteShard, *arguments: Any) -> None:
+    original(shard, *arguments)
+    shard._unregistered.clear()
+
+
+def _asked_is_standing(_: Any, registrar: RouteRegistrar, name: str) -> bool:
+    return name in registrar._holders
+
+
+def _hold_returns_what_is_new(original: Any, registrar: RouteRegistrar, names: list[str], now: float) -> list[str]:
+    pending = set(registrar._pending)
+    return [name for name in original(registrar, names, now) if name not in pending]
+
+
+def _restart_keeps_its_shards(original: Any, step: _Step, restarted: str) -> None:
+    original(step, "")
+    step.shards = {
+        number: shard for number, shard in step.shards.items() if step.before.shards[number].owner != restarted
+    }
+
+
+def _former_owner_goes_on(original: Any, router: RouterCore, node: str, peer: Any, message: Any) -> None:
+    if message.shard not in router.shards:
+        router.shards[message.shard] = RouteShard(message.shard, message.shard_epoch, [], [], 100, router.now)
+        original(router, node, peer, message)
+        for to, answer in router.shards.pop(message.shard).take_sends():
+            router.tell(to, answer)
+        return
+    original(router, node, peer, message)
+
+
+def _a_minute(original: Any, holder: LeaseHolder, now: float, message: Any) -> bool:
+    taken = bool(original(holder, now, message))
+    if isinstance(message, HeartbeatReply) and message.lease_s:
+        holder.lease_until = now + 60.0
+    return taken
+
+
+def _restored_is_standing(original: Any, subscriptions: Subscriptions, session: Any, subscription: Any) -> None:
+    original(subscriptions, session, subscription)
+    subscriptions.restore_standing(subscription.topic_filter)
+
+
+def _of_two(one: Patch, other: Patch) -> Patch:
+    def both(patch: pytest.MonkeyPatch) -> None:
+        one(patch)
+        other(patch)
+
+    return both
+
+
+def _leased_before_listed(_: Any, holder: LeaseHolder, now: float) -> bool:
+    return now < holder.lease_until and not holder.ended
+
+
+def _removed_at_once(original: Any, partition: Partition, node: str, message: Any) -> None:
+    original(partition, node, message)
+    if isinstance(message, RemoveRoutes):
+        partition._gated.appendleft((0, [partition._outputs.pop()]))
+
+
+def _clock_stood_still(_: Any, process: Process, seconds: float) -> None:
+    process._offset -= seconds
+
+
+def _nobody_in_sync(original: Any, step: _Step, node: str) -> None:
+    original(step, node)
+    for number, entry in step.partitions.items():
+        if not entry.primary:
+            step._set(number, "", tuple(name for name in entry.in_sync if name != node), entry.joining)
+
+
+def _rule(
+    name: str, owner: type, method: str, wrap: Any, witness: Callable[[], None], also: Patch | None = None
+) -> SeededBug:
+    bug = _bug(name, owner, method, wrap, witness)
+    return replace(bug, patch=_of_two(bug.patch, also) if also else bug.patch, budget_s=BUDGET_S)
+
+
+RULES: tuple[SeededBug, ...] = (
+    _rule(
+        "A1: a delegation raises no shard_epoch",
+        _Step,
+        "delegate",
+        _only_the_delegation,
+        schedules.test_a1_a_delegation_moves_a_topic_although_no_shard_gets_a_new_owner,
+    ),
+    _rule(
+        "A2: reports of partitions are not waited for",
+        RouteShard,
+        "__init__",
+        _partitions_report_nothing,
+        schedules.test_a2_a_partition_whose_primary_died_before_it_reported,
+    ),
+    _rule(
+        "A3: cached topics are not registered",
+        RouteShard,
+        "__init__",
+        _no_registrations,
+        schedules.test_a3_new_owner_told_of_a_filter_whose_invalidation_was_lost,
+    ),
+    _rule(
+        "A4: a filter that was asked for counts as standing",
+        RouteRegistrar,
+        "stands",
+        _asked_is_standing,
+        schedules.test_a4a_a_filter_that_stands_for_nobody_yet,
+        _wrapped(RouteRegistrar, "hold", _hold_returns_what_is_new),
+    ),
+    _rule(
+        "A4: what was committed counts as standing",
+        Subscriptions,
+        "restore",
+        _restored_is_standing,
+        schedules.test_a4b_a_subscription_whose_route_died_with_the_primary,
+    ),
+    _rule(
+        "A5: a restarted router keeps its shards",
+        _Step,
+        "_routers_changed",
+        _restart_keeps_its_shards,
+        schedules.test_a5_a_shard_owner_restarts_inside_its_lease,
+    ),
+    _rule(
+        "A6: a former owner goes on",
+        RouterCore,
+        "_shard_message",
+        _former_owner_goes_on,
+        schedules.test_a6_a_sender_that_has_not_heard_of_the_new_owner,
+    ),
+    _rule(
+        "A7: a void answer is kept",
+        RouteCache,
+        "resolved",
+        _void_answers_are_kept,
+        schedules.test_a7_an_invalidation_overtakes_the_answer,
+    ),
+    _rule(
+        "A8: served before the own life is listed",
+        LeaseHolder,
+        "has_lease",
+        _leased_before_listed,
+        schedules.test_a8_an_edge_joins_through_a_router_that_lags,
+    ),
+    _rule(
+        "A9: a removal leaves before it is committed",
+        Partition,
+        "tell",
+        _removed_at_once,
+        schedules.test_a9_an_unsubscribe_that_was_not_committed,
+    ),
+    _rule(
+        "A10: an invalidation passes a retained write",
+        RouteCache,
+        "retained_started",
+        None,
+        schedules.test_a10_a_retained_publish_on_its_way_to_the_register,
+        _without(RouteCache, "retained_finished"),
+    ),
+    _rule(
+        "B1: granted while the death is under way",
+        LeaseTable,
+        "round_done",
+        _grant_the_dying,
+        schedules.test_b1_a_lease_is_granted_while_the_death_is_under_way,
+    ),
+    _rule(
+        "B2: a lease of a minute",
+        LeaseHolder,
+        "handle",
+        _a_minute,
+        schedules.test_b2_an_edge_is_stopped_with_a_publish_in_its_socket,
+    ),
+    _rule(
+        "B3: the clock stands still in a suspend",
+        Process,
+        "overslept",
+        _clock_stood_still,
+        schedules.test_b3_an_edge_wakes_from_a_suspend,
+    ),
+    _rule(
+        "B4: a second life is let in at once",
+        LeaseTable,
+        "surely_over",
+        lambda *_: True,
+        schedules.test_b4_a_new_life_without_proof_waits_for_the_lease_of_the_old_one,
+    ),
+    _rule(
+        "B5: a fenced edge goes on",
+        LeaseHolder,
+        "handle",
+        _a_minute,
+        schedules.test_b5_a_fenced_edge_sends_no_suback_and_lets_its_clients_go,
+    ),
+    _rule(
+        "D1: complaints end no lease",
+        Reachability,
+        "worst_connected",
+        lambda *_: "",
+        schedules.test_d1_an_edge_that_the_shard_owner_cannot_reach,
+    ),
+    _rule(
+        "D2: the last in sync is struck off",
+        _Step,
+        "_storage_left",
+        _nobody_in_sync,
+        schedules.test_d2_every_storage_node_was_declared_dead,
+    ),
+)
