@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from jobs.file_rules import Replica, content_findings, identity_findings, lineage_findings
-from jobs.files import FileFacts, FileSystem, open_directory
+from jobs.files import FileFacts, FileSystem, local_rows, open_directory
 from jobs.findings import ExitCode, Finding, Severity
-from jobs.spark import SparkUnavailable, close_session, open_session, report_stage
+from jobs.spark import SMALL_ROWS, SparkUnavailable, close_session, fit_to_size, open_session, report_stage
 from wire.ledger import LEDGER_SUFFIXES
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AuditResult", "main", "run_audit"]
 
+LEDGER_RECORD_BYTES = 40  # of a record in a ledger file, about; compressed ones have fewer
 EXAMPLES_MAX = 100  # findings listed per rule and replica; the total is in the detail of the last one
 
 
@@ -102,6 +103,8 @@ class _Audit:
         self.spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
         for uri in self.inputs:
             self._read_manifest(uri)
+        records = sum(size for _, size in self._ledger_files()) // LEDGER_RECORD_BYTES
+        fit_to_size(self.spark, sum(f.rows for r in self.replicas for f in r.files) + records)
         self._identify()
         self._done("identified", f"{len(self.present)} files identified")
         self._measure()
@@ -327,15 +330,22 @@ class _Audit:
 
     # -- ledgers -----------------------------------------------------------------------------------------------------
 
+    def _ledger_files(self) -> list[tuple[str, int]]:
+        """Return (URI, bytes) of the ledger files of all directories and of their folders, one per node."""
+        found = []
+        for ledger in self.ledgers:
+            files = open_directory(self.spark, ledger)
+            for name in files.names():
+                inner = [name] if "." in name else [f"{name}/{inner}" for inner in files.names(name)]
+                found += [(files.uri(path), files.size(path)) for path in inner if path.endswith(LEDGER_SUFFIXES)]
+        return found
+
     def _prove(self, live: DataFrame) -> None:
-        from pyspark.sql import functions as F
 
         from jobs.proof import account, read_ledgers, summarize
         from jobs.rows import literal_frame
 
-        uris = []
-        for ledger in self.ledgers:
-            uris += _ledger_files(open_directory(self.spark, ledger))
+        uris = [uri for uri, _ in self._ledger_files()]
         if not uris:
             self.result.add(Finding("ledger_missing", Severity.WARNING, detail="no ledger file in the directories"))
             return
@@ -349,6 +359,15 @@ class _Audit:
         )
         accounted = account(records.where("e IS NOT NULL"), live.where("replica = 0"), op_index).cache()
         self.result.proof = summarize(accounted)
+        if self.result.proof.lost or self.result.proof.duplicated:
+            self._list_debts(accounted)
+        accounted.unpersist()
+        records.unpersist()
+
+    def _list_debts(self, accounted: DataFrame) -> None:
+        """Name the messages that were lost or came twice."""
+        from pyspark.sql import functions as F
+
         who = F.concat(F.lit("origin "), "o", F.lit(" session "), F.col("s").cast("string"))
         listed = accounted.select(
             F.col("p").alias("partition"), F.lit("").alias("key"), F.lit(-1).alias("seq"), who.alias("detail"),
@@ -357,32 +376,26 @@ class _Audit:
         self._list(
             {"lost_message": listed.where("state = 'LOST'"), "duplicate_delivery": listed.where("duplicated")}, None
         )
-        accounted.unpersist()
-        records.unpersist()
 
     def _check_ledgers(self, records: DataFrame) -> None:
         """A ledger that stopped proves nothing afterwards; one that holds broken lines may have lost records."""
-        stopped = records.where("e = 'stopped' AND r LIKE 'full%'").select("folder", "r").limit(EXAMPLES_MAX).collect()
-        for row in stopped:
-            self.result.add(Finding("ledger_stopped", Severity.WARNING, row["folder"], detail=row["r"]))
-        broken = records.where("broken IS NOT NULL").groupBy("folder").count().collect()
-        for row in broken:
-            detail = f"{row['count']} lines are no records"
-            self.result.add(Finding("ledger_damaged", Severity.WARNING, row["folder"], detail=detail))
-        tiers = {row["r"] for row in records.where("e = 'started'").select("r").distinct().collect()}
+        from pyspark.sql import functions as F
+
+        by_folder = records.groupBy("folder").agg(
+            F.count_if(F.col("broken").isNotNull()).alias("broken"),
+            F.max(F.when((F.col("e") == "stopped") & F.col("r").startswith("full"), F.col("r"))).alias("stopped"),
+            F.max(F.when(F.col("e") == "started", F.col("r"))).alias("tier"),
+        )
+        tiers = set()
+        for row in by_folder.collect():
+            tiers.add(row["tier"])
+            if row["stopped"] is not None:
+                self.result.add(Finding("ledger_stopped", Severity.WARNING, row["folder"], detail=row["stopped"]))
+            if row["broken"]:
+                detail = f"{row['broken']} lines are no records"
+                self.result.add(Finding("ledger_damaged", Severity.WARNING, row["folder"], detail=detail))
         for tier in sorted({"edge", "storage"} - tiers):
             self.result.add(Finding("ledger_missing", Severity.WARNING, detail=f"no ledger of the {tier} tier"))
-
-
-def _ledger_files(files: FileSystem) -> list[str]:
-    """Return the ledger files of a directory and of its folders (one per node)."""
-    found = []
-    for name in files.names():
-        if name.endswith(LEDGER_SUFFIXES):
-            found.append(files.uri(name))
-        elif "." not in name:
-            found += [files.uri(f"{name}/{inner}") for inner in files.names(name) if inner.endswith(LEDGER_SUFFIXES)]
-    return found
 
 
 def parser() -> argparse.ArgumentParser:
@@ -401,7 +414,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
-        spark = open_session("stratamq-audit")
+        rows = local_rows(arguments.input)
+        spark = open_session("stratamq-audit", small=rows is not None and rows <= SMALL_ROWS)
         result = run_audit(arguments.input, arguments.ledger, spark=spark, tables=bool(arguments.output))
         if arguments.output:
             from jobs.report import write_report

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from jobs.files import FileSystem, newest_with_bytes, open_directory
+from jobs.files import FileSystem, local_rows, newest_with_bytes, open_directory
 from jobs.findings import ExitCode, Finding, Severity
 from jobs.selection import Policy, Selected, select
-from jobs.spark import SparkUnavailable, close_session, open_session, report_stage
+from jobs.spark import SMALL_ROWS, SparkUnavailable, close_session, fit_to_size, open_session, report_stage
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, ManifestExists, next_manifest
 from wire.sstable import RowKind
 
@@ -130,6 +130,7 @@ class _Compaction:
         if not self.selected and self.in_place:
             report_stage("nothing to compact")
             return self.result
+        fit_to_size(self.spark, sum(chosen.rows for chosen in self.selected))
         self._check_inputs()
         self._done(step, "inputs-checked", f"{sum(len(s.files) for s in self.selected)} input files checked")
         entries: list[FileEntry] = []
@@ -464,6 +465,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"compact: {error}", file=sys.stderr)
         return ExitCode.USAGE
     try:
+        rows = local_rows([arguments.input])
         result = run_compact(
             arguments.input,
             arguments.output,
@@ -471,6 +473,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             policy=policy,
             remove_by_session=not arguments.keep_acknowledged,
             run_id=arguments.run_id,
+            spark=open_session("stratamq-compact", small=rows is not None and rows <= SMALL_ROWS),
         )
     except (SparkUnavailable, ManifestDamaged, ManifestExists, CompactionFailed, OSError) as error:
         print(f"compact: {error}", file=sys.stderr)

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -17,6 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from wire.manifest import (
     Manifest,
+    ManifestDamaged,
     ManifestExists,
     decode_manifest,
     encode_manifest,
@@ -29,7 +31,7 @@ from wire.manifest import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FileFacts", "FileSystem", "HadoopFiles", "LocalFiles", "newest_with_bytes", "open_directory"]
+__all__ = ["FileFacts", "FileSystem", "HadoopFiles", "LocalFiles", "local_rows", "newest_with_bytes", "open_directory"]
 
 _HASH_BYTES = 1 << 20
 _RENAME_SCHEMES = ("file", "hdfs", "viewfs", "abfs", "abfss")  # FileContext.rename refuses an existing name there
@@ -59,6 +61,9 @@ class FileSystem(Protocol):
 
     def identify(self, paths: list[str]) -> dict[str, FileFacts | None]:
         """Return size and sha256 of files, None for one that is missing."""
+
+    def size(self, path: str) -> int:
+        """Return the bytes of a file that is there."""
 
     def publish(self, manifest: Manifest) -> None:
         """Publish atomically under the manifest's number or raise ManifestExists."""
@@ -113,6 +118,9 @@ class LocalFiles:
         except FileNotFoundError:
             return None
         return FileFacts(size, digest.hexdigest())
+
+    def size(self, path: str) -> int:
+        return (self.root / path).stat().st_size
 
     def publish(self, manifest: Manifest) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -212,6 +220,9 @@ class HadoopFiles:
             found |= {path: by_name[unquote(self.spark_name(path))] for path in present}
         return found
 
+    def size(self, path: str) -> int:
+        return int(self._fs.getFileStatus(self._path(path)).getLen())
+
     def publish(self, manifest: Manifest) -> None:
         """Rename without overwrite where the file system has it, else create without overwrite (object stores)."""
         name = manifest_name(manifest.manifest_no)
@@ -269,6 +280,20 @@ def open_directory(spark: SparkSession | None, uri: str) -> FileSystem:
     if spark is None:
         raise ValueError(f"{uri}: reading it needs a Spark session")
     return HadoopFiles(spark, uri)
+
+
+def local_rows(uris: Sequence[str]) -> int | None:
+    """Return the rows in the newest manifests of local directories, None when it takes a session to know."""
+    rows = 0
+    for uri in uris:
+        if urlsplit(uri).scheme not in ("", "file"):
+            return None
+        try:
+            newest = newest_with_bytes(open_directory(None, uri))
+        except (OSError, ManifestDamaged):
+            return None
+        rows += newest[0].totals["rows"] if newest else 0
+    return rows
 
 
 def newest_with_bytes(files: FileSystem) -> tuple[Manifest, bytes] | None:

@@ -161,17 +161,24 @@ def _change_and_export_increment(cluster: LocalCluster, runs: Path) -> int:
 
 
 def _audited_and_compacted(folder: Path, runs: Path, ledgers: Path) -> Path:
-    """Audit with the proof, then compact; return the compacted runs."""
-    report, compacted = folder / "report", folder / "compacted"
-    audited = _job("audit", "--input", str(runs), "--ledger", str(ledgers), "--output", str(report))
-    assert audited.returncode == 0, audited.stdout + audited.stderr
-    proof = json.loads((report / "summary.json").read_text())["proof"]
+    """Audit with the proof, compact, audit again; return the compacted runs."""
+    compacted = folder / "compacted"
+    proof = _proof(runs, ledgers, folder / "report")
     assert proof["LOST"] == proof["DUPLICATED"] == 0
     assert proof["DELIVERED"] >= 4 * MESSAGES
     assert proof["QUEUED"] >= SUBSCRIBERS * (4 * MESSAGES + 1)
     done = _job("compact", "--input", str(runs), "--output", str(compacted), "--all")
     assert done.returncode == 0, done.stderr
+    assert _proof(compacted, ledgers, folder / "report-compacted") == proof
     return compacted
+
+
+def _proof(runs: Path, ledgers: Path, report: Path) -> dict[str, int]:
+    """Audit, which must find nothing, and return what was proven."""
+    audited = _job("audit", "--input", str(runs), "--ledger", str(ledgers), "--output", str(report))
+    assert audited.returncode == 0, audited.stdout + audited.stderr
+    proof: dict[str, int] = json.loads((report / "summary.json").read_text())["proof"]
+    return proof
 
 
 def _job(*words: str) -> subprocess.CompletedProcess[str]:

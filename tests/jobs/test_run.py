@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from jobs.bundle import bundle
 from jobs.cli import app
 from jobs.compact import run_compact
-from jobs.files import HadoopFiles, newest_with_bytes
+from jobs.files import HadoopFiles, local_rows, newest_with_bytes
 from jobs.selection import Policy
+from jobs.spark import SMALL_ROWS, fit_to_size
 from tests.jobs.generator import NOW_MS, generate
 from wire.manifest import ManifestExists, next_manifest, read_manifest
 from wire.run_reader import verify_manifest
@@ -66,6 +67,20 @@ def test_the_verifier_stands_alone(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     bad = run()
     assert bad.returncode == 1 and "sha256 differs" in bad.stdout
+
+
+def test_a_small_input_is_not_compiled_for(spark: SparkSession, tmp_path: Path) -> None:
+    """Plans are interpreted up to a bound; above it the session is as it was started; sizes need no session."""
+    name = "spark.sql.shuffle.partitions"
+    started_with = spark.sparkContext.getConf().get(name)
+    fit_to_size(spark, SMALL_ROWS)
+    assert spark.conf.get(name) == "1"
+    fit_to_size(spark, SMALL_ROWS + 1)
+    assert spark.conf.get(name) == started_with
+    store = generate(tmp_path / "in", 1, generations=1, operations=20, partitions=2)
+    assert local_rows([str(tmp_path / "in"), f"file://{tmp_path}/in"]) == 2 * store.manifest.totals["rows"]
+    assert local_rows([str(tmp_path / "none")]) == 0
+    assert local_rows(["hdfs:///somewhere"]) is None
 
 
 def test_hadoop_file_system_publishes_once(spark: SparkSession, tmp_path: Path) -> None:
