@@ -101,11 +101,13 @@ def open_session(
 
 def fit_to_size(session: SparkSession, rows: int) -> None:
     """Set the session up for a small input, or back to what it was started with: the result is the same."""
-    for name, value in _SMALL.items():
-        if rows <= SMALL_ROWS:
-            session.conf.set(name, value)
-        else:
+    started_with = session.sparkContext.getConf()
+    for name, small in _SMALL.items():
+        value = small if rows <= SMALL_ROWS else started_with.get(name)
+        if value is None:
             session.conf.unset(name)
+        else:  # unset would fall back to Spark's default, not to what the session was started with
+            session.conf.set(name, value)
 
 
 def close_session() -> None:
