@@ -341,8 +341,8 @@ class ConnectDesk:
         except RequestsFull:
             edge.count_disconnect("reports_dropped")
 
-    def kick(self, node: str, order: KickSession) -> None:
-        """Another connection owns the client ID [MQTT-3.1.4-3]: say so, close, and answer."""
+    def kick(self, order: KickSession) -> SessionKicked:
+        """Another connection owns the client ID [MQTT-3.1.4-3]: say so, close, and return the answer."""
         edge = self._edge
         client = edge.client(order.connection)
         clean = False
@@ -351,7 +351,7 @@ class ConnectDesk:
             edge.count_disconnect("taken_over")
             client.phase = Phase.ENDED
             edge.disconnect(client, ReasonCode.SESSION_TAKEN_OVER)
-        edge.tell(node, SessionKicked(order.request, order.client_id, clean))
+        return SessionKicked(order.request, order.client_id, clean, order.owner_epoch)
 
 
 def _will(packet: Connect) -> Will | None:

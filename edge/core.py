@@ -48,6 +48,8 @@ from wire.messages import (
     Moved,
     PollClaims,
     ReadRetained,
+    Relay,
+    Relayed,
     Resolved,
     RetainedNone,
     RetainedPage,
@@ -58,6 +60,7 @@ from wire.messages import (
     encode_control,
 )
 from wire.route_registrar import RouteRegistrar
+from wire.unreached import Unreached
 
 __all__ = ["EdgeCore"]
 
@@ -90,6 +93,7 @@ class EdgeCore:
         self.counts: dict[str, int] = {}
         self.hot = Hot(self, identity.incarnation, hot_limits)
         self.peers = PeerTable(self.hot, identity, certify)
+        self.unreached = Unreached(identity.node)
         self.follower = MapFollower(self)
         self.lease = LeaseHolder(entry, self.tell, self.follower.moved, ended_incarnation=ended_incarnation)
         self.requests = PartitionRequests(lambda: self.lease.map, self.tell, limits.requests_max)
@@ -302,6 +306,7 @@ class EdgeCore:
         key = self.peers.hello(conn, payload)
         if key is None:
             return
+        self.unreached.link_up(key)
         if key.tier == TIER_ROUTER:
             self.lease.router_up(key.node, self.now)
         elif key.tier == TIER_STORAGE:
@@ -312,6 +317,7 @@ class EdgeCore:
     def link_lost(self, peer: Peer) -> None:
         """A link's connection ended; it resumes after a reconnect."""
         key = self.peers.key(peer)
+        self.unreached.link_down(key)
         if key.tier == TIER_ROUTER:
             self.lease.router_down(key.node)
 
@@ -343,12 +349,14 @@ class EdgeCore:
                 self.cache.moved(message, self.now)
             else:
                 self.follower.report_again(message.number)
+        elif isinstance(message, Relayed):
+            self._relayed(node, message)
         elif not self.lease.handle(self.now, message):
             self.count("messages_unknown")
 
     def _storage_message(self, node: str, message: Control) -> None:
         if isinstance(message, KickSession):
-            self.connecting.kick(node, message)
+            self.tell(node, self.connecting.kick(message))
         elif isinstance(message, PollClaims):
             self._claims(node, message)
         elif isinstance(message, FireWill):
@@ -363,6 +371,21 @@ class EdgeCore:
             self.requests.moved(message.request, self.now)  # of a primary that another one has followed
         elif not self.requests.answered(getattr(message, "request", 0), message):
             self.count("answers_unknown")
+
+    def _relayed(self, router: str, relayed: Relayed) -> None:
+        """A partition's primary cannot reach this edge, or hears no answer: the answer goes back the same way."""
+        entry = self.map.nodes.get(relayed.node)
+        try:
+            message = decode_control(relayed.message)
+        except msgspec.MsgspecError:
+            self.count("frames_unreadable")
+            return
+        storage = entry is not None and entry.tier == TIER_STORAGE
+        if storage and self.map.is_alive(relayed.node, relayed.incarnation) and isinstance(message, KickSession):
+            answer = encode_control(self.connecting.kick(message))
+            self.tell(router, Relay(relayed.node, relayed.incarnation, answer))
+        else:
+            self.count("relays_refused")
 
     def _claims(self, node: str, poll: PollClaims) -> None:
         self._polled[poll.partition] = max(poll.partition_epoch, self._polled.get(poll.partition, 0))
@@ -490,6 +513,7 @@ class EdgeCore:
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
             self.peers.keep_alive()
+            self.lease.unreachable = self.unreached.nodes(now, self.map)
         if self.limits.sys_interval_s and now >= self._next_sys:
             self._next_sys = now + self.limits.sys_interval_s
             self._publish_sys()

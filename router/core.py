@@ -46,6 +46,8 @@ from wire.messages import (
     Refused,
     Register,
     Registered,
+    Relay,
+    Relayed,
     RemoveRoutes,
     ReportRoutes,
     RequestChange,
@@ -471,6 +473,8 @@ class RouterCore:
                 self._touched.add(message.shard)
         elif isinstance(message, RequestChange):
             self._request_change(node, message)
+        elif isinstance(message, Relay):
+            self._relay(peer, message)
         elif isinstance(message, Admin):
             self._admin.ask(node, message)
         elif not self.holder.handle(self._now, message):
@@ -558,6 +562,15 @@ class RouterCore:
             shard.remove(node, message)
         else:
             shard.report(node, message)
+
+    def _relay(self, peer: PeerKey | None, message: Relay) -> None:
+        """Hand a message on from one life to another, where both live; the sender repeats what gets no answer."""
+        alive = self.machine.map.is_alive
+        if peer is None or not alive(peer.node, peer.incarnation) or not alive(message.node, message.incarnation):
+            self.count("relays_of_dead")
+            return
+        self.tell(message.node, Relayed(peer.node, peer.incarnation, message.message))
+        self.count("relayed")
 
     def _is_over(self, peer: PeerKey) -> bool:
         entry = self.machine.map.nodes.get(peer.node)

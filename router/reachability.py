@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping
 
 from router.ring import RingNode, propose_owners
 from wire.cluster_map import ClusterMap
-from wire.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
 
 __all__ = ["Reachability"]
 
 LINK_DOWN_S = 0.25  # a router whose link is down for this long loses its shards; a reconnect takes less
 SILENT_LEASES = 0.75  # as does one without a heartbeat for this part of a lease, whatever its link seems
 PATIENCE_LEASES = 2  # before a complaint ends a lease
+# Of equals: clients of an edge find another one, shards another owner; a storage node's end takes a copy away.
+GO_FIRST = {TIER_EDGE: 0, TIER_ROUTER: 1, TIER_STORAGE: 2}
 
 Life = tuple[str, int]
 
@@ -94,9 +96,9 @@ class Reachability:
         for pair in pairs:
             for node in pair:
                 missing[node] = missing.get(node, 0) + 1
-        waited_for = {other for others in complaints.values() for other in others}
-        for node in sorted(missing, key=lambda name: (-missing[name], name not in waited_for, name)):
-            # The leader judges, so it is not the one to go; of equals, the one that is waited for.
+        by_name = sorted(missing, reverse=True)
+        for node in sorted(by_name, key=lambda name: (-missing[name], GO_FIRST[cluster_map.nodes[name].tier])):
+            # The leader judges, so it is not the one to go.
             if node != self._node and not _last_replica(cluster_map, node):
                 return node
         return ""

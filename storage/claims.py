@@ -23,10 +23,12 @@ from wire.messages import (
     FireWill,
     KickSession,
     OpenSession,
+    Relay,
     SessionClosed,
     SessionKicked,
     SessionOpened,
     WillFired,
+    encode_control,
 )
 
 __all__ = ["ClaimTable"]
@@ -76,13 +78,14 @@ class ClaimTable:
         delivery: Delivery,
         subscriptions: Subscriptions,
         is_alive: Callable[[str, int], bool],
-        live_edge: Callable[[int], str],
+        live: Callable[[str, int], str],
     ) -> None:
         self._partition = partition
         self._delivery = delivery
         self._subscriptions = subscriptions
         self._is_alive = is_alive  # (edge, incarnation), by the map
-        self._live_edge = live_edge  # some live edge's name, by number; "" if there is none
+        self._live = live  # (tier, number): some live node's name; "" if there is none
+        self._repeats = 0
         self._holders: dict[str, Holder] = {}
         self._openings: dict[str, deque[Opening]] = {}
         self._kicks: dict[tuple[str, int], Holder] = {}  # (client ID, owner_epoch) not yet confirmed gone
@@ -187,16 +190,19 @@ class ClaimTable:
 
     def _kick(self, client_id: str, holder: Holder) -> None:
         partition = self._partition
-        partition.tell(holder.edge, KickSession(partition.number, client_id, holder.connection, holder.owner_epoch))
+        partition.tell(holder.edge, self._order(client_id, holder))
         name = f"{holder.owner_epoch} {client_id}"
         partition.set_timer(partition.deadline_in(REPEAT_S), "kick_again", name)
 
+    def _order(self, client_id: str, holder: Holder) -> KickSession:
+        return KickSession(self._partition.number, client_id, holder.connection, holder.owner_epoch)
+
     def kicked(self, answer: SessionKicked, edge: str, incarnation: int) -> None:
-        """An edge has closed an older connection of a client ID."""
-        for key in [key for key in self._kicks if key[0] == answer.client_id]:
-            holder = self._kicks[key]
-            if holder.edge == edge and holder.incarnation == incarnation:
-                del self._kicks[key]
+        """An edge has closed an older connection of a client ID; an answer that came late by a router says nothing."""
+        holder = self._kicks.get((answer.client_id, answer.owner_epoch))
+        if holder is None or holder.edge != edge or holder.incarnation != incarnation:
+            return
+        del self._kicks[answer.client_id, answer.owner_epoch]
         self._proceed(answer.client_id, clean=answer.clean)
 
     def kick_waited(self, client_id: str) -> None:
@@ -204,7 +210,7 @@ class ClaimTable:
         self._proceed(client_id, clean=False)
 
     def kick_again(self, name: str) -> None:
-        """Repeat a kick until its edge has answered or is dead."""
+        """Repeat a kick until its edge has answered or is dead, by some router too: the direct link may be down."""
         owner_epoch, client_id = name.split(" ", 1)
         holder = self._kicks.get((client_id, int(owner_epoch)))
         if holder is None:
@@ -212,6 +218,9 @@ class ClaimTable:
         if not self._is_alive(holder.edge, holder.incarnation):
             del self._kicks[client_id, int(owner_epoch)]
             return
+        self._repeats += 1
+        relay = Relay(holder.edge, holder.incarnation, encode_control(self._order(client_id, holder)))
+        self._partition.tell(self._live("router", self._repeats), relay)
         self._kick(client_id, holder)
 
     def _proceed(self, client_id: str, *, clean: bool) -> None:
@@ -445,7 +454,7 @@ class ClaimTable:
     def _hand_over(self, op_index: int) -> None:
         key, will, _ = self._firing[op_index]
         partition = self._partition
-        edge = self._live_edge(op_index)
+        edge = self._live("edge", op_index)
         self._firing[op_index] = (key, will, edge)
         partition.set_timer(partition.deadline_in(REPEAT_S), "fire", str(op_index))
         partition.tell(edge, FireWill(0, partition.number, will.firing_epoch, op_index, will.will, will.client_id))

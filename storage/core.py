@@ -34,6 +34,7 @@ from wire.messages import (
     ReadRetained,
     ReadRetainedAll,
     RecordInbound,
+    Relayed,
     ReleaseInbound,
     ReportRoutes,
     RetainedNone,
@@ -48,12 +49,14 @@ from wire.messages import (
 )
 from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
 from wire.replication import decode_replica_message, encode_replica_message
+from wire.unreached import Unreached
 
 __all__ = ["FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Synced", "Tick"]
 
 SWEEP_S = 0.02  # between two looks at every partition: what timers may be late by
 WHOLE_MESSAGES = (FrameKind.CONTROL, FrameKind.REPLICATE, FrameKind.REPLICATE_ACK)  # one message per frame
 REPORT_AGAIN_S = 0.1
+LOOK_S = 0.5  # between two looks at who is not reached, and at what partitions hold
 
 T = TypeVar("T")
 
@@ -127,6 +130,8 @@ class StorageCore:
         self._active: dict[int, HostedPartition] = {}  # touched in this round
         self._sends: list[Output] = []
         self._shards: list[ShardEntry] = []
+        self._unreached = Unreached(entry.node)
+        self._next_look = float("-inf")
         self._reports_due: dict[int, float] = {}  # shard -> when to tell its owner again
         self._edges: dict[str, int] = {}
         self.counts: dict[str, int] = {}
@@ -201,6 +206,10 @@ class StorageCore:
         while self._moved:
             for ask in self._early.take(self._moved.pop(0)):
                 ask()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_S
+            self.lease.unreachable = self._unreached.nodes(now, self.map)
+            self.lease.sizes = self.placements.sizes()
         self.lease.beat(now)
         self._advance()
         return self._ready(now)
@@ -211,6 +220,10 @@ class StorageCore:
         self._active[number] = hosted
 
     def _link(self, peer: PeerKey, now: float, *, up: bool) -> None:
+        if up:
+            self._unreached.link_up(peer)
+        else:
+            self._unreached.link_down(peer)
         if peer.tier == TIER_ROUTER:
             if up:
                 self.lease.router_up(peer.node, now)
@@ -413,9 +426,9 @@ class StorageCore:
         elif isinstance(message, ReadRetainedAll):
             self._read_all(peer, message)
         elif isinstance(message, SessionKicked):
-            hosted = self._hosted(message.request)
-            if hosted is not None:
-                hosted.claims.kicked(message, peer.node, peer.incarnation)
+            self._kicked(message, peer.node, peer.incarnation)
+        elif isinstance(message, Relayed):
+            self._relayed(message)
         elif isinstance(message, Claims):
             hosted = self._hosted(message.partition)
             if hosted is not None and hosted.core.epoch == message.partition_epoch:
@@ -434,6 +447,19 @@ class StorageCore:
                 self._reports_due[message.number] = self._now + REPORT_AGAIN_S
         else:
             self._count("messages_unknown")
+
+    def _kicked(self, answer: SessionKicked, edge: str, incarnation: int) -> None:
+        hosted = self._hosted(answer.request)
+        if hosted is not None:
+            hosted.claims.kicked(answer, edge, incarnation)
+
+    def _relayed(self, relayed: Relayed) -> None:
+        """An edge's answer came by a router: its direct link to this node is down."""
+        message = _read(decode_control, relayed.message)
+        if self.map.is_alive(relayed.node, relayed.incarnation) and isinstance(message, SessionKicked):
+            self._kicked(message, relayed.node, relayed.incarnation)
+        else:
+            self._count("relays_refused")
 
     def _read_all(self, peer: PeerKey, request: ReadRetainedAll) -> None:
         """Answer for every partition here: those without a match in one message, the others each behind its commits."""

@@ -24,6 +24,7 @@ __all__ = ["HostedPartition"]
 
 Asked = Callable[[], None]
 POLL_AGAIN_S = 0.2
+SESSION_BYTES = 256  # rows of a session without its queue, roughly
 
 
 class HostedPartition:
@@ -41,7 +42,7 @@ class HostedPartition:
         self.core = Partition(number, settings, store, overlay, now)
         self.delivery = Delivery(self.core)
         self.subscriptions = Subscriptions(self.core, self.delivery, cluster_map)
-        self.claims = ClaimTable(self.core, self.delivery, self.subscriptions, self._is_alive, self._live_edge)
+        self.claims = ClaimTable(self.core, self.delivery, self.subscriptions, self._is_alive, self._live)
         self.retained = RetainedRegisters(self.core, self.delivery)
         self.inbound = Inbound(self.core)
         self.serving = False
@@ -56,9 +57,9 @@ class HostedPartition:
     def _is_alive(self, edge: str, incarnation: int) -> bool:
         return self._map().is_alive(edge, incarnation)
 
-    def _live_edge(self, number: int) -> str:
-        edges = self._map().live("edge")
-        return edges[number % len(edges)].node if edges else ""
+    def _live(self, tier: str, number: int) -> str:
+        nodes = self._map().live(tier)
+        return nodes[number % len(nodes)].node if nodes else ""
 
     def load(self) -> None:
         """Read the state from the store."""
@@ -70,6 +71,14 @@ class HostedPartition:
         """What reading this partition cost: its sessions and their unconsumed entries."""
         sessions = self.core.sessions
         return len(sessions) + sum(session.queued for session in sessions.values())
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Return (keys, bytes) as a rebalance counts them: coarse, so that they are told again only when it matters."""
+        sessions = self.core.sessions.values()
+        keys = sum(1 + len(session.subscriptions) + session.queued for session in sessions) + len(self.retained)
+        size = sum(SESSION_BYTES + session.queue_bytes for session in sessions) + self.retained.payload_bytes
+        return _coarse(keys), _coarse(size)
 
     def when_serving(self, ask: Asked) -> bool:
         """Carry out a request now, or when this partition serves; False if too many wait already."""
@@ -158,3 +167,9 @@ class HostedPartition:
             session = self.core.sessions.get(int(who))
             if session is not None and session.held:
                 self.delivery.unhold(session)
+
+
+def _coarse(number: int) -> int:
+    """Keep the four leading bits."""
+    shift = max(0, number.bit_length() - 4)
+    return number >> shift << shift

@@ -26,6 +26,7 @@ TEND_S = 0.05  # between two looks at what the map should change
 # Sessions and entries read in one round, one partition at least: a large store is read in slices, between which the
 # lease is renewed and partitions that were read already serve.
 LOADED_PER_ROUND = 2_000
+MEASURED_IN_TURN = 16  # a partition's size is measured with every so many'th look
 
 
 class Placements:
@@ -59,6 +60,8 @@ class Placements:
         self._next_tend = float("-inf")
         self._more_to_read = False
         self._request = 0
+        self._sizes: dict[int, tuple[int, int]] = {}  # partition -> keys, bytes
+        self._measured = 0  # looks so far
 
     # --- links
 
@@ -237,6 +240,16 @@ class Placements:
                     RequestChange(self._request, number, self.hosted[number].core.epoch, change[0], change[1])
                 )
         return requests
+
+    def sizes(self) -> dict[int, tuple[int, int]]:
+        """Return what the partitions served here hold; each call measures some of them anew, so that it is cheap."""
+        self._measured += 1
+        for number, hosted in self.hosted.items():
+            if number not in self._promoting and (number - self._measured) % MEASURED_IN_TURN == 0:
+                self._sizes[number] = hosted.size
+        for number in [number for number in self._sizes if number not in self.hosted]:
+            del self._sizes[number]
+        return self._sizes
 
     def deadline(self, now: float) -> float:
         """Return when to look again."""

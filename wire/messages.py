@@ -315,6 +315,23 @@ class SessionKicked(Message):
     request: int
     client_id: str
     clean: bool = False
+    owner_epoch: int = 0  # of the question: answers that took another way may come late
+
+
+class Relay(Message):
+    """Any node to a router: hand this on, for the direct link is down. KickSession and SessionKicked only."""
+
+    node: str
+    incarnation: int  # to this life and no other
+    message: bytes  # of a CONTROL frame
+
+
+class Relayed(Message):
+    """What a router hands on, as sent by this life of a node."""
+
+    node: str
+    incarnation: int
+    message: bytes
 
 
 class SubscribeSession(Message):
@@ -554,6 +571,8 @@ Control = (
     | SessionClosed
     | KickSession
     | SessionKicked
+    | Relay
+    | Relayed
     | SubscribeSession
     | SessionSubscribed
     | UnsubscribeSession

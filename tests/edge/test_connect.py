@@ -171,7 +171,7 @@ def test_takeover_tells_the_older_connection_and_answers() -> None:
     edge.held = {SessionKicked}
     edge.storage(KickSession(7, "c", session.client.number, 1))
     assert [packet.reason_code for packet in session.read()] == [0x8E] and session.closed
-    assert edge.take(SessionKicked) == [SessionKicked(7, "c", False)]
+    assert edge.take(SessionKicked) == [SessionKicked(7, "c", False, 1)]
     edge.round()
     assert not any(isinstance(message, CloseSession) for message in edge.seen)
 

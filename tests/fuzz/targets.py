@@ -147,6 +147,7 @@ _CONTROLS = tuple(
         messages.AddRoutes(1, 2, 3, 4, 5, 6, [messages.RouteEntry("a/#", "group", 2)]),
         messages.Invalidate(1, 2, ["a/#"]),
         messages.KickSession(1, "client", 2, 3),
+        messages.Relay("edge-1", 2, b"message"),
         messages.Admin(request=1, verb="cluster status", arguments={"name": "x"}),
     )
 )

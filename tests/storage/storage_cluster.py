@@ -213,7 +213,7 @@ class Edge:
                 if connection.client_id == message.client_id and 0 < connection.owner_epoch <= message.owner_epoch:
                     connection.open = False
             if self.answer_kicks:
-                answer = SessionKicked(message.request, message.client_id, self.clean_kicks)
+                answer = SessionKicked(message.request, message.client_id, self.clean_kicks, message.owner_epoch)
                 self.cluster.send(self.key, source.node, FrameKind.CONTROL, encode_control(answer))
         elif isinstance(message, PollClaims):
             self._polled(message, source)

@@ -361,3 +361,24 @@ def test_a_large_store_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {loaded for loaded, _ in seen} >= set(range(1, 9))
     assert any(serving and loaded < 8 for loaded, serving in seen)
     assert sum(core.session_counts().values()) == 32
+
+
+def test_heartbeats_tell_what_partitions_hold_and_whom_this_node_does_not_reach() -> None:
+    """A rebalance counts with the first, the leader ends a deadlock by the second."""
+    cluster = Cluster(nodes=2, replicas=2, min_in_sync=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "a/#")
+    edge.close(alice)
+    for number in range(5):
+        edge.publish(message(str(number)), alice.session >> 48)
+    primary = cluster.primary(alice.session >> 48)
+    cluster.run(9.0)
+    keys, size = primary.core.lease.sizes[alice.session >> 48]
+    assert keys == 7  # session, subscription, queue
+    assert size > 256
+    other = next(name for name in cluster.nodes if name != primary.core.node)
+    assert other not in primary.core.lease.unreachable
+    cluster.cut(primary.core.node, other)
+    cluster.run(3.0)
+    assert other in primary.core.lease.unreachable

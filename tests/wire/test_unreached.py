@@ -1,0 +1,52 @@
+"""Which live nodes a heartbeat names as not reached."""
+
+from wire.cluster_map import ClusterMap, NodeEntry, NodeState
+from wire.hello import TIER_EDGE, TIER_STORAGE, PeerKey
+from wire.unreached import Unreached
+
+S1, S2 = PeerKey("s1", TIER_STORAGE, 1), PeerKey("s2", TIER_STORAGE, 1)
+
+
+def the_map(**states: NodeState) -> ClusterMap:
+    entries = {
+        name: NodeEntry(
+            name, TIER_EDGE if name[0] == "e" else TIER_STORAGE, 1, "h:1", state=states.get(name, NodeState.ACTIVE)
+        )
+        for name in ("e1", "s1", "s2")
+    }
+    return ClusterMap("c", 1, entries, lease_s=2.0)
+
+
+def test_a_link_that_is_down_for_a_lease_is_told() -> None:
+    """And no longer once it stands again."""
+    unreached = Unreached("e1")
+    unreached.link_up(S1)
+    unreached.link_up(S2)
+    assert unreached.nodes(0.0, the_map()) == []
+    unreached.link_down(S2)
+    assert unreached.nodes(10.0, the_map()) == []
+    assert unreached.nodes(11.9, the_map()) == []
+    assert unreached.nodes(12.1, the_map()) == ["s2"]
+    unreached.link_up(S2)
+    assert unreached.nodes(12.2, the_map()) == []
+
+
+def test_a_live_node_that_was_never_linked_counts_from_when_the_map_named_it() -> None:
+    """A dead one is nobody's complaint, and this node is not its own peer."""
+    unreached = Unreached("e1")
+    assert unreached.nodes(0.0, the_map(s2=NodeState.DEAD)) == []
+    assert unreached.nodes(2.5, the_map(s2=NodeState.DEAD)) == ["s1"]
+    assert unreached.nodes(3.0, the_map()) == ["s1"]
+    assert unreached.nodes(5.5, the_map()) == ["s1", "s2"]
+
+
+def test_a_link_of_a_former_life_is_none() -> None:
+    """Neither its end nor its beginning says anything about the life that the map names."""
+    unreached = Unreached("e1")
+    unreached.link_up(S1)
+    unreached.link_up(S2)
+    unreached.link_down(PeerKey("s2", TIER_STORAGE, 7))
+    assert unreached.nodes(0.0, the_map()) == []
+    unreached.link_up(PeerKey("s1", TIER_STORAGE, 7))
+    assert unreached.nodes(1.0, the_map()) == []
+    assert unreached.nodes(3.5, the_map()) == ["s1"]
