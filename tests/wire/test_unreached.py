@@ -7,7 +7,7 @@ from wire.unreached import Unreached
 S1, S2 = PeerKey("s1", TIER_STORAGE, 1), PeerKey("s2", TIER_STORAGE, 1)
 
 
-def the_map(**states: NodeState) -> ClusterMap:
+def the_map(**states: str) -> ClusterMap:
     entries = {
         name: NodeEntry(
             name, TIER_EDGE if name[0] == "e" else TIER_STORAGE, 1, "h:1", state=states.get(name, NodeState.ACTIVE)
