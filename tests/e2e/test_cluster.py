@@ -240,6 +240,27 @@ def test_killed_edge_is_shown_dead_by_its_lease_and_comes_back() -> None:
         publish(running, 0, "alone", "still here", 1)
 
 
+def test_no_promise_needs_gossip() -> None:
+    """Members that never find each other: leases and the map alone connect the tiers, deliver, and declare a death."""
+    with local_cluster("--no-restart", "--set", 'membership.seeds=["127.0.0.1:1"]') as running:
+        believed = {node["node"]: node["gossip"] for node in running.admin("cluster", "status")["nodes"]}
+        assert believed == dict.fromkeys(("edge-0", "edge-1", "router-0", "storage-0"))
+        reader = Subscriber(running, 0, "without-gossip", clean=False)
+        reader.subscribe("quiet/#", 1)
+        publish(running, 1, "quiet/a", "one", 1)
+        assert reader.wait_for(1) == ["quiet/a one"]
+        running.kill("edge-1")
+
+        def state() -> str:
+            nodes = running.admin("cluster", "status")["nodes"]
+            return str(next(node["state"] for node in nodes if node["node"] == "edge-1"))
+
+        running.wait_for(lambda: state() == "dead", "edge-1 dead", 15)
+        publish(running, 0, "quiet/b", "two", 1)
+        assert reader.wait_for(2) == ["quiet/a one", "quiet/b two"]
+        reader.close()
+
+
 def test_export_and_compaction(cluster: LocalCluster, tmp_path: Path) -> None:
     """Point 7: Parquet SSTables with a manifest, and the Spark job over them."""
     pytest.importorskip("pyspark", reason="pyspark is missing: make setup-jobs")
