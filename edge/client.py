@@ -10,7 +10,7 @@ from edge.hot.options import StreamFilter
 from edge.hot.state import Conn
 from edge.settings import ListenerPolicy
 from mqtt.packets import Connect
-from wire.messages import Subscription
+from wire.messages import OpenSession, Subscription
 
 if TYPE_CHECKING:
     from edge.authentication import Authentication
@@ -39,10 +39,13 @@ class Client:
         "conn",
         "connect",
         "expiry_s",
+        "has_will",
         "holds",
         "identity",
+        "leaves_at",
         "number",
         "opened_at",
+        "opening",
         "owner_epoch",
         "partition",
         "phase",
@@ -78,5 +81,10 @@ class Client:
         self.session = 0  # 0: ephemeral
         self.expiry_s = 0
         self.clean = False  # DISCONNECT 0x00 was read
+        self.opening: OpenSession | None = None  # not answered yet
+        self.has_will = False
+        self.leaves_at = (
+            0.0  # when its socket is closed at the latest, once DISCONNECT 0x00 was reported; 0: it was not
+        )
         self.holds: dict[str, Conn] = {}  # filter: where its live copies wait for the retained ones
         self.subscriptions: dict[str, Subscription] = {}  # ephemeral sessions only; durable ones' stand in storage

@@ -6,6 +6,7 @@ Source: MQTT 5.0 sections 3.1, 3.2, 3.14, 4.13; MQTT 3.1.1 section 3.1.
 """
 
 import secrets
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from wire.messages import (
     Control,
     KickSession,
     OpenSession,
+    SessionClosed,
     SessionKicked,
     SessionOpened,
     Will,
@@ -37,6 +39,7 @@ __all__ = ["ConnectDesk"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 NS = 1_000_000_000
+LEAVE_S = 10.0  # a client that said DISCONNECT is kept so long, at most, until its will is surely discarded
 PACKET_BYTES_MAX = 268_435_460  # of the protocol (section 2.1.4): no limit of ours
 
 
@@ -53,6 +56,7 @@ class ConnectDesk:
         )
         self._new_client_id = new_client_id or (lambda: "auto-" + secrets.token_hex(10))
         self._waiting: list[Client] = []  # for a lease
+        self._leaving: deque[Client] = deque()  # their DISCONNECT 0x00 is reported, and not accepted yet
         self._tokens = max(1.0, edge.limits.connect_rate_max)  # CONNECTs that may still be taken
         self._filled_at = 0.0
 
@@ -185,6 +189,7 @@ class ConnectDesk:
             receive_maximum,
             edge.now - client.opened_at,
         )
+        client.opening = request
         try:
             edge.requests.ask(request, lambda answer: self._opened(client, answer), edge.now)
         except RequestsFull:
@@ -200,6 +205,7 @@ class ConnectDesk:
 
     def _opened(self, client: Client, answer: Control) -> None:
         edge = self._edge
+        client.opening = None
         if not isinstance(answer, SessionOpened):
             self.refuse(client, ReasonCode.SERVER_UNAVAILABLE)
             return
@@ -241,6 +247,7 @@ class ConnectDesk:
         connack = Connack(answer.session_present, ReasonCode.SUCCESS, self._announcements(client, told_keep_alive))
         self._write_connack(client, connack)
         edge.opened(client)
+        client.has_will = packet.will is not None
         client.connect = None  # the will and the properties live at the partition
         edge.hot.resume(client.conn)
 
@@ -319,16 +326,29 @@ class ConnectDesk:
                 raise RemoteProtocolError("session expiry 0 cannot be raised at DISCONNECT")  # section 3.14.2.2.2
         client.clean = packet.reason_code == 0
         # The report leaves before the socket closes: what the primary took has happened.
-        self._report(client, clean=client.clean, expiry_s=changed)
-        self._edge.end(client)
+        if not client.clean or not client.has_will:
+            self._report(client, clean=client.clean, expiry_s=changed)
+            self._edge.end(client)
+            return
+        # That we close says that the will is discarded, whatever dies next: so the report is committed first.
+        client.leaves_at = self._edge.now + LEAVE_S
+        self._leaving.append(client)
+        self._report(client, clean=True, expiry_s=changed)
 
     def ended(self, client: Client) -> None:
         """A connection is gone without DISCONNECT, or after one that was reported."""
         if client in self._waiting:
             self._waiting.remove(client)
+        if client.opening is not None:
+            client.opening.withdrawn = True  # should it be asked again, of another primary
         if client.phase == Phase.OPEN:
             self._report(client, clean=False)
         client.phase = Phase.ENDED
+
+    def tick(self, now: float) -> None:
+        """Close what said DISCONNECT long ago: its partition has no primary."""
+        while self._leaving and self._leaving[0].leaves_at <= now:
+            self._edge.end(self._leaving.popleft())
 
     def _report(self, client: Client, *, clean: bool, expiry_s: int = -1) -> None:
         edge = self._edge
@@ -336,8 +356,13 @@ class ConnectDesk:
         request = CloseSession(
             edge.requests.next_number(), client.partition, 0, client.client_id, client.owner_epoch, clean, expiry_s
         )
+
+        def closed(answer: Control) -> None:
+            if client.leaves_at and isinstance(answer, SessionClosed) and answer.accepted:
+                edge.end(client)
+
         try:
-            edge.requests.ask(request, lambda _: None, edge.now)
+            edge.requests.ask(request, closed, edge.now)
         except RequestsFull:
             edge.count_disconnect("reports_dropped")
 
@@ -348,9 +373,10 @@ class ConnectDesk:
         clean = False
         if client is not None and client.client_id == order.client_id and client.owner_epoch <= order.owner_epoch:
             clean = client.clean
-            edge.count_disconnect("taken_over")
             client.phase = Phase.ENDED
-            edge.disconnect(client, ReasonCode.SESSION_TAKEN_OVER)
+            if not client.leaves_at:  # the answer to its report says whether it left in time
+                edge.count_disconnect("taken_over")
+                edge.disconnect(client, ReasonCode.SESSION_TAKEN_OVER)
         return SessionKicked(order.request, order.client_id, clean, order.owner_epoch)
 
 

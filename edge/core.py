@@ -34,7 +34,7 @@ from mqtt.packets import Disconnect
 from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode
 from wire.cluster_map import ClusterMap, NodeEntry
 from wire.frames import FrameKind
-from wire.hello import TIER_ROUTER, TIER_STORAGE, NodeIdentity
+from wire.hello import TIER_ROUTER, TIER_STORAGE, NodeIdentity, PeerKey
 from wire.lease_holder import LeaseHolder
 from wire.link import LinkFull
 from wire.messages import (
@@ -92,7 +92,7 @@ class EdgeCore:
         self.now = 0.0
         self.counts: dict[str, int] = {}
         self.hot = Hot(self, identity.incarnation, hot_limits)
-        self.peers = PeerTable(self.hot, identity, certify)
+        self.peers = PeerTable(self.hot, identity, certify, self._peer_over)
         self.unreached = Unreached(identity.node)
         self.follower = MapFollower(self)
         self.lease = LeaseHolder(entry, self.tell, self.follower.moved, ended_incarnation=ended_incarnation)
@@ -316,7 +316,10 @@ class EdgeCore:
 
     def link_lost(self, peer: Peer) -> None:
         """A link's connection ended; it resumes after a reconnect."""
-        key = self.peers.key(peer)
+        self._peer_over(self.peers.key(peer))
+
+    def _peer_over(self, key: PeerKey) -> None:
+        """A link's connection ended, or the peer's life: of a struck peer no end of a connection is told."""
         self.unreached.link_down(key)
         if key.tier == TIER_ROUTER:
             self.lease.router_down(key.node)
@@ -510,6 +513,7 @@ class EdgeCore:
         self.cache.tick(now)
         self.retained.tick(now)
         self.held.tick(now)
+        self.connecting.tick(now)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
             self.peers.keep_alive()
@@ -540,7 +544,7 @@ class EdgeCore:
         for client in self.clients():
             if client.phase == Phase.OPEN:
                 self.disconnect(client, reason_code)
-            else:
+            elif not client.leaves_at:  # to close that one would say that its DISCONNECT was accepted
                 self.end(client)
 
     def next_deadline(self) -> float:

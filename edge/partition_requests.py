@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from wire.cluster_map import ClusterMap
-from wire.messages import Control
+from wire.messages import Control, OpenSession
 
 __all__ = ["PartitionRequests", "RequestsFull"]
 
@@ -84,6 +84,8 @@ class PartitionRequests:
         if not placement.primary:
             return
         pending.message.partition_epoch = placement.epoch  # type: ignore[union-attr]
+        if isinstance(pending.message, OpenSession):
+            pending.message.answered_below = next(iter(self._pending[partition]))
         if self._tell(placement.primary, pending.message):
             pending.sent_epoch = placement.epoch
             pending.retry_at = float("inf")

@@ -45,14 +45,20 @@ class PeerTable:
         hot: The loop.
         identity: This edge, as its HELLO says.
         certify: (cluster, tier, node) of a link's certificate; None on a plaintext link.
+        struck: A peer's life is over: whoever waits for it must ask somebody else.
     """
 
     def __init__(
-        self, hot: Hot, identity: NodeIdentity, certify: Callable[[Conn], tuple[str, str, str] | None]
+        self,
+        hot: Hot,
+        identity: NodeIdentity,
+        certify: Callable[[Conn], tuple[str, str, str] | None],
+        struck: Callable[[PeerKey], None],
     ) -> None:
         self.identity = identity
         self._hot = hot
         self._certify = certify
+        self._struck = struck
         self._peers: dict[str, tuple[PeerKey, Peer]] = {}
         self.refused = 0
 
@@ -117,6 +123,7 @@ class PeerTable:
             if known[0].incarnation > key.incarnation:
                 raise LinkError(f"{key.node} incarnation {key.incarnation} is over")
             self._hot.strike_peer(known[1])
+            self._struck(known[0])
         peer = self._hot.add_peer(0, key.tier, key.incarnation)
         peer.owner = key
         self._peers[key.node] = (key, peer)
@@ -156,4 +163,5 @@ class PeerTable:
                 self._hot.strike_peer(peer)
                 del self._peers[node]
                 gone.append(node)
+                self._struck(key)
         return gone

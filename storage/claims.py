@@ -12,6 +12,7 @@ from collections.abc import Callable
 from storage import keys
 from storage.delivery import Delivery, edge_sender
 from storage.durable_sessions import DurableSession
+from storage.opened import OpenedConnects
 from storage.partition import Partition
 from storage.rows import NEVER, WillRow, pack
 from storage.subscriptions import Subscriptions
@@ -36,6 +37,7 @@ __all__ = ["ClaimTable"]
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 REPEAT_S = 1.0  # unanswered kicks and wills are repeated this often
 SERVER_BUSY = 0x89
+SESSION_TAKEN_OVER = 0x8E
 
 
 class Holder:
@@ -86,6 +88,7 @@ class ClaimTable:
         self._is_alive = is_alive  # (edge, incarnation), by the map
         self._live = live  # (tier, number): some live node's name; "" if there is none
         self._repeats = 0
+        self.opened = OpenedConnects(partition)
         self._holders: dict[str, Holder] = {}
         self._openings: dict[str, deque[Opening]] = {}
         self._kicks: dict[tuple[str, int], Holder] = {}  # (client ID, owner_epoch) not yet confirmed gone
@@ -114,28 +117,32 @@ class ClaimTable:
         if row.deadline != NEVER:
             self._partition.set_timer(row.deadline, "will", row.client_id)
         elif row.client_id not in self._holders:
-            self._holders[row.client_id] = Holder(row.edge, row.incarnation, 0, row.owner_epoch, 0)
+            self._holders[row.client_id] = Holder(row.edge, row.incarnation, row.connection, row.owner_epoch, 0)
 
     def claimed(self, edge: str, incarnation: int, claims: list[Claim]) -> None:
         """An edge told which connections of this partition it holds."""
         held = {claim.client_id: claim for claim in claims if claim.owner_epoch}
-        opening = {claim.client_id: claim for claim in claims if not claim.owner_epoch}
+        opening: dict[str, set[int]] = {}
+        for new in claims:  # one client may have several that are opening
+            if not new.owner_epoch:
+                opening.setdefault(new.client_id, set()).add(new.connection)
         for client_id in sorted(self._holders):
             holder = self._holders[client_id]
             if holder.edge != edge or holder.incarnation != incarnation:
                 continue
             if (client_id, holder.owner_epoch) in self._reported:
                 continue  # how it ended is said by the report that waits
+            if holder.connection in opening.get(client_id, ()):
+                continue  # its CONNECT was committed; it asks again
             claim = held.get(client_id)
-            if claim is None and client_id in opening and holder.connection in (0, opening[client_id].connection):
-                holder.connection = opening[client_id].connection  # its CONNECT was committed; it asks again
-            elif claim is None or claim.owner_epoch < holder.owner_epoch:
+            if claim is None or claim.owner_epoch < holder.owner_epoch:
                 self._end(client_id, holder, clean=False)
         for claim in held.values():
             current = self._holders.get(claim.client_id)
-            if current is not None and current.owner_epoch > claim.owner_epoch:
-                continue
             holder = Holder(edge, incarnation, claim.connection, claim.owner_epoch, claim.session)
+            if current is not None and current.owner_epoch > claim.owner_epoch:
+                self._kick(claim.client_id, holder)  # taken over: the former primary may not have told it
+                continue
             self._holders[claim.client_id] = holder
             session = self._partition.sessions.get(claim.session)
             if session is not None and session.owner_epoch == claim.owner_epoch:
@@ -147,15 +154,22 @@ class ClaimTable:
     def open(self, request: OpenSession, edge: str, incarnation: int) -> None:
         """A connection claims a client ID; one that asks again, under a newer partition_epoch, takes over nothing."""
         opening = Opening(request, edge, incarnation)
+        self.opened.answered(edge, incarnation, request)
         waiting = self._openings.get(request.client_id)
         holder = self._holders.get(request.client_id)
-        if waiting is None and holder is not None and holder.opened_here and holder.is_for(opening):
+        for other in waiting or ():
+            if other.edge == edge and other.incarnation == incarnation and other.request.request == request.request:
+                return  # it is answered when its turn comes
+        mine = holder is not None and holder.is_for(opening)
+        if request.withdrawn or (not mine and self.opened.was_carried_out(edge, incarnation, request.request)):
+            if mine and holder is not None and waiting is None:
+                self._end(request.client_id, holder, clean=False)
+            self._refuse(opening, SESSION_TAKEN_OVER)
+            return
+        if waiting is None and holder is not None and holder.opened_here and mine:
             self._answer(opening, holder)
             return
         if waiting is not None:
-            for other in waiting:
-                if other.edge == edge and other.incarnation == incarnation and other.request.request == request.request:
-                    return  # it is answered when its turn comes
             if len(waiting) >= self._partition.settings.waiting_opens_max:
                 self._refuse(opening)
             else:
@@ -166,11 +180,11 @@ class ClaimTable:
             return
         self._start(opening)
 
-    def _refuse(self, opening: Opening) -> None:
+    def _refuse(self, opening: Opening, reason_code: int = SERVER_BUSY) -> None:
         partition = self._partition
-        partition.count("opens_refused")
+        partition.count("opens_refused" if reason_code == SERVER_BUSY else "opens_over")
         partition.tell(
-            opening.edge, SessionOpened(opening.request.request, partition.number, partition.epoch, SERVER_BUSY)
+            opening.edge, SessionOpened(opening.request.request, partition.number, partition.epoch, reason_code)
         )
 
     def _start(self, opening: Opening) -> None:
@@ -183,13 +197,13 @@ class ClaimTable:
             self._finish(opening, clean=True)
             return
         self._openings[client_id] = deque((opening,))
-        self._kicks[client_id, holder.owner_epoch] = holder
         self._kick(client_id, holder)
         partition = self._partition
         partition.set_timer(partition.deadline_in(partition.settings.kick_wait_s), "kick_wait", client_id)
 
     def _kick(self, client_id: str, holder: Holder) -> None:
         partition = self._partition
+        self._kicks[client_id, holder.owner_epoch] = holder
         partition.tell(holder.edge, self._order(client_id, holder))
         name = f"{holder.owner_epoch} {client_id}"
         partition.set_timer(partition.deadline_in(REPEAT_S), "kick_again", name)
@@ -199,11 +213,13 @@ class ClaimTable:
 
     def kicked(self, answer: SessionKicked, edge: str, incarnation: int) -> None:
         """An edge has closed an older connection of a client ID; an answer that came late by a router says nothing."""
-        holder = self._kicks.get((answer.client_id, answer.owner_epoch))
-        if holder is None or holder.edge != edge or holder.incarnation != incarnation:
+        kicked = self._kicks.get((answer.client_id, answer.owner_epoch))
+        if kicked is None or kicked.edge != edge or kicked.incarnation != incarnation:
             return
         del self._kicks[answer.client_id, answer.owner_epoch]
-        self._proceed(answer.client_id, clean=answer.clean)
+        holder = self._holders.get(answer.client_id)
+        if holder is None or holder.owner_epoch == answer.owner_epoch:  # not an older one, of which it says nothing
+            self._proceed(answer.client_id, clean=answer.clean)
 
     def kick_waited(self, client_id: str) -> None:
         """CONNACK has waited long enough for the older connection's edge."""
@@ -266,9 +282,13 @@ class ClaimTable:
             self._bind(session, holder)
             self._delivery.save_acks(session)
         if request.will is not None:
-            row = WillRow(client_id, owner_epoch, request.will, opening.edge, opening.incarnation)
+            row = WillRow(
+                client_id, owner_epoch, request.will, opening.edge, opening.incarnation, connection=request.connection
+            )
             self._wills[client_id] = row
             partition.put(keys.will_key(partition.number, client_id), pack(row))
+        durable = request.will is not None or session is not None
+        self.opened.remember(opening.edge, opening.incarnation, request.request, stored=durable)
         partition.count("opened")
         holder.opened_here, holder.session_present = True, present
         self._answer(opening, holder)
@@ -317,12 +337,13 @@ class ClaimTable:
     def close(self, request: CloseSession, edge: str) -> None:
         """A connection ended; a lower owner_epoch than the current one changes nothing."""
         holder = self._holders.get(request.client_id)
-        if holder is not None and holder.owner_epoch == request.owner_epoch:
+        accepted = holder is not None and holder.owner_epoch == request.owner_epoch
+        if accepted and holder is not None:
             session = self._partition.sessions.get(holder.session)
             if session is not None and request.expiry_s >= 0:
                 session.expiry_s = request.expiry_s
             self._end(request.client_id, holder, clean=request.clean)
-        self._partition.tell(edge, SessionClosed(request.request))
+        self._partition.tell(edge, SessionClosed(request.request, accepted))
 
     def edge_dead(self, edge: str, incarnation: int) -> None:
         """The map declares an edge's incarnation dead: its connections ended without DISCONNECT."""
@@ -338,6 +359,7 @@ class ClaimTable:
                 waiting.popleft()
             if not waiting:
                 del self._openings[client_id]
+        self.opened.forget(edge, incarnation)
         self._delivery.forget_sender(OriginKind.EDGE, edge_sender(edge, incarnation))
         for op_index, (_, _, handed_to) in sorted(self._firing.items()):
             if handed_to == edge:
@@ -351,6 +373,7 @@ class ClaimTable:
             if not waits and not is_alive(holder.edge, holder.incarnation):
                 self._end(client_id, holder, clean=False)
         self._reported.clear()
+        self.opened.forget_dead(is_alive)
 
     def _end(self, client_id: str, holder: Holder, *, clean: bool) -> None:
         partition = self._partition

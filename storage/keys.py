@@ -16,6 +16,7 @@ __all__ = [
     "LOCAL",
     "LOG",
     "META",
+    "OPENED",
     "ORIGIN",
     "QUEUE",
     "RETAINED",
@@ -31,6 +32,7 @@ __all__ = [
     "local_key",
     "log_key",
     "meta_key",
+    "opened_key",
     "origin_key",
     "partition_range",
     "queue_key",
@@ -47,6 +49,7 @@ BODY = b"b"  # body id u64 | piece u16: payload bytes shared by queue rows
 FILTER = b"f"  # digest of a filter whose route stands at its shards
 INBOUND = b"i"  # session u64 | packet identifier u16: QoS 2 received, not released
 LOG = b"l"  # op_index u64: one operation, its writes packed
+OPENED = b"n"  # digest of an edge's incarnation u64 | request u64: a CONNECT whose answer the edge may not have
 ORIGIN = b"o"  # origin kind u8 | sender u64: highest counter taken
 QUEUE = b"q"  # session u64 | session_seq u64: one message of a session
 RETAINED = b"r"  # digest of the topic
@@ -127,6 +130,11 @@ def filter_key(partition: int, route: str) -> bytes:
 def retained_key(partition: int, topic: str) -> bytes:
     """Return the key of a topic's register."""
     return _HEAD.pack(partition, RETAINED) + digest(topic)
+
+
+def opened_key(partition: int, edge: str, incarnation: int, request: int) -> bytes:
+    """Return the key of the mark that a CONNECT was carried out."""
+    return _HEAD.pack(partition, OPENED) + digest(f"{incarnation} {edge}")[:8] + request.to_bytes(8, "big")
 
 
 def origin_key(partition: int, kind: int, sender: int) -> bytes:

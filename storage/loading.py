@@ -20,6 +20,7 @@ from storage.rows import (
     InflightRow,
     LocalRow,
     MetaRow,
+    OpenedRow,
     RetainedRow,
     SessionRow,
     SubscriptionRow,
@@ -93,6 +94,8 @@ def load(
         session = _owner(partition, key)
         if session is not None:
             subscriptions.restore(session, unpack(SubscriptionRow, value).subscription)
+    for _, value in rows.of(keys.OPENED):
+        claims.opened.restore(unpack(OpenedRow, value))
     for _, value in rows.of(keys.FILTER):
         subscriptions.restore_standing(unpack(FilterRow, value).route)
     for key, value in rows.of(keys.ORIGIN):

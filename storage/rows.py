@@ -25,6 +25,7 @@ __all__ = [
     "LocalRow",
     "LogRow",
     "MetaRow",
+    "OpenedRow",
     "RetainedRow",
     "SessionRow",
     "SubscriptionRow",
@@ -106,6 +107,14 @@ class InflightRow(msgspec.Struct, array_like=True):
     qos: int
 
 
+class OpenedRow(msgspec.Struct, array_like=True):
+    """A CONNECT that was carried out, whose edge may not have the answer yet."""
+
+    edge: str
+    incarnation: int
+    request: int
+
+
 class WillRow(msgspec.Struct, array_like=True):
     """The will of one connection; ``firing`` once its fan-out has begun, ``deadline`` while its delay runs."""
 
@@ -117,6 +126,7 @@ class WillRow(msgspec.Struct, array_like=True):
     deadline: int = NEVER
     firing: int = 0  # op_index of the firing; 0: not yet
     firing_epoch: int = 0  # partition_epoch of the firing: with the op_index, the origin for ever
+    connection: int = 0  # the edge's number of it; 0: a row of an older version
 
 
 class RetainedRow(msgspec.Struct, array_like=True):

@@ -18,6 +18,7 @@ NAMES = {
     keys.LOCAL: "copies",
     keys.LOG: "op_log",
     keys.META: "partitions",
+    keys.OPENED: "opened_connects",
     keys.ORIGIN: "origins",
     keys.QUEUE: "queued",
     keys.RETAINED: "retained",

@@ -266,6 +266,8 @@ class OpenSession(Message):
     protocol_version: int = 5
     receive_maximum: int = 64  # outbound window
     waited_s: float = 0.0  # since the edge received CONNECT
+    answered_below: int = 0  # the edge has the answers of all its requests to this partition below this one
+    withdrawn: bool = False  # the connection is gone: end it where it was opened before, do not open it now
 
 
 class SessionOpened(Message):
@@ -295,9 +297,13 @@ class CloseSession(Message):
 
 
 class SessionClosed(Message):
-    """Committed (durable, or with a will), or forgotten (ephemeral)."""
+    """Committed (durable, or with a will), or forgotten (ephemeral).
+
+    ``accepted``: the connection owned the client ID until now, so a DISCONNECT 0x00 discarded its will.
+    """
 
     request: int
+    accepted: bool = False
 
 
 class KickSession(Message):

@@ -175,7 +175,7 @@ class Edge:
         if isinstance(message, ReadRetainedAll):
             return self._read_all(message)
         simple: dict[type, Callable[[Any], Control]] = {
-            CloseSession: lambda m: SessionClosed(m.request),
+            CloseSession: lambda m: SessionClosed(m.request, True),
             RecordInbound: lambda m: InboundRecorded(m.request, m.packet_identifier),
             ReleaseInbound: lambda m: InboundReleased(m.request, True),
             DeliverRetained: lambda m: RetainedDelivered(m.request),

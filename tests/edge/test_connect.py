@@ -8,6 +8,7 @@ from edge.settings import EdgeLimits, ListenerPolicy
 from mqtt.packets import Connect, Disconnect, Pingreq, Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import START, Edge, cluster_map
+from wire.cluster_map import NodeEntry, NodeState
 from wire.messages import (
     Claims,
     CloseSession,
@@ -19,6 +20,7 @@ from wire.messages import (
     PollClaims,
     ReadRetained,
     RetainedPage,
+    SessionClosed,
     SessionKicked,
     SessionOpened,
 )
@@ -150,6 +152,66 @@ def test_end_is_reported_with_whether_it_was_clean(packet: Disconnect | None, cl
     edge.round()
     reports = [m for m in edge.seen if isinstance(m, CloseSession)]
     assert [(report.client_id, report.owner_epoch, report.clean) for report in reports] == [("c", 1, clean)]
+
+
+def test_the_close_after_disconnect_says_that_the_will_is_discarded() -> None:
+    """With a will the socket stays open until the report is committed: what dies after the close changes nothing."""
+    edge = Edge()
+    edge.held = {CloseSession}
+    session = edge.client(will=Will("w", b"x", 1))
+    session.send(Disconnect())
+    (report,) = edge.take(CloseSession)
+    assert report.clean and not session.closed
+    edge.storage(KickSession(7, "c", session.client.number, report.owner_epoch))
+    assert not session.closed and edge.core.client(session.client.number) is session.client
+    edge.core.close_clients(0x8B)
+    assert not session.closed
+    edge.storage(SessionClosed(report.request, True))
+    edge.round()
+    assert session.closed and session.read() == []
+
+
+def test_a_disconnect_that_came_too_late_is_not_confirmed() -> None:
+    """Another connection had taken over, and the will was published: closing at once would deny that."""
+    edge = Edge()
+    edge.held = {CloseSession}
+    session = edge.client(will=Will("w", b"x", 1))
+    session.send(Disconnect())
+    edge.storage(SessionClosed(edge.take(CloseSession)[0].request, False))
+    edge.round(9.0)
+    assert not session.closed
+    edge.round(1.1)
+    assert session.closed
+
+
+def test_a_connect_whose_client_is_gone_is_withdrawn() -> None:
+    """Sent again to another primary it ends what the former one opened, and opens nothing."""
+    edge = Edge()
+    edge.held = {OpenSession}
+    first, second = edge.accept(), edge.accept()
+    first.connect("c")
+    second.connect("c")
+    sent = edge.take(OpenSession)
+    assert [request.withdrawn for request in sent] == [False, False]
+    assert {request.answered_below for request in sent} == {sent[0].request}
+    first.drop()
+    edge.router(MapSnapshot(cluster_map(2, "s1", 2)))
+    edge.round()
+    assert [(request.request, request.withdrawn) for request in edge.take(OpenSession)] == [
+        (sent[0].request, True),
+        (sent[1].request, False),
+    ]
+
+
+def test_an_edge_whose_router_lives_anew_follows_again() -> None:
+    """Simulation seed 3034: the end of a struck peer's link was told to nobody, and the map stood still for ever."""
+    edge = Edge()
+    assert edge.core.lease._following == "r0"
+    moved = cluster_map(2)
+    moved.nodes["r0"] = NodeEntry("r0", "router", 2, "r0:1", state=NodeState.ACTIVE)
+    edge.core.peers.know(cluster_map())
+    edge.router(MapSnapshot(moved))
+    assert edge.core.lease._following == ""
 
 
 def test_expiry_can_change_at_disconnect_but_not_from_zero() -> None:

@@ -173,6 +173,8 @@ class Cluster:
 
     def _ended(self, name: str) -> None:
         """The map ended an incarnation, or its disk failed: the process starts anew."""
+        if isinstance(self.nodes[name], EdgeProcess):
+            self.mark(Kind.KILL, name, "ended by the map")  # clients see the same end of their connections
         self.nodes[name].kill()
         self.scheduler.after(RESTART_S, self._restart, name)
 

@@ -19,6 +19,7 @@ from wire.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
 __all__ = ["DiskKnobs", "StorageProcess"]
 
 STORE_SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
+CLOCK_STEP_S = 1e-6  # no timer is due sooner: a clock with an offset rounds, and would be asked for ever
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class StorageProcess(LinkProcess):
             self.later(seconds, self._synced, self.store.begin_sync(marker=ready.marker))
         self._group_deadline = ready.deadline
         if ready.deadline < float("inf"):
-            self.later(max(0.0, ready.deadline - self.clock()), self._waited, ready.deadline)
+            self.later(max(CLOCK_STEP_S, ready.deadline - self.clock()), self._waited, ready.deadline)
 
     def _synced(self, ticket: ModelSync) -> None:
         try:

@@ -9,6 +9,10 @@ REGRESSIONS: list[tuple[int, Mode, float]] = [
     (13, "safety", 20.0),  # an answer to an older AddRoutes spoke for a later holder: a message was lost
     (14, "liveness", 20.0),  # an OpenSession sent again took over itself and fired its own will
     (23, "liveness", 20.0),  # an edge with a waiting report of DISCONNECT 0x00 claimed nothing: the will fired
+    (211, "safety", 8.0),  # the harness: a timer of a clock that rounds was asked for without end
+    (2013, "safety", 60.0),  # CONNECTs sent again to a new primary took over newer ones: wills twice
+    (2027, "liveness", 60.0),  # DISCONNECT 0x00 was confirmed by the close before its partition knew
+    (3034, "safety", 60.0),  # an edge followed a former life of a router: its map stood still
 ]
 
 

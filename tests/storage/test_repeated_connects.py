@@ -1,0 +1,143 @@
+"""A CONNECT has its effect once, however often it is sent, and whoever is the primary then."""
+
+from typing import Any
+
+from storage import keys
+from tests.storage.storage_cluster import Cluster, Connection, Edge
+from tests.storage.test_wills_and_retained import fired
+from wire.frames import FrameKind
+from wire.hello import PeerKey
+from wire.messages import (
+    Claim,
+    Claims,
+    KickSession,
+    OpenSession,
+    PollClaims,
+    SessionClosed,
+    SessionOpened,
+    Will,
+    encode_control,
+)
+
+WILL = Will("w", b"gone", 1)
+TAKEN_OVER = 0x8E
+
+
+def again(edge: Edge, first: OpenSession, **changed: Any) -> SessionOpened:
+    """Send an OpenSession a second time, under the epoch of now, and return the answer."""
+    before = len(edge.answers(SessionOpened))
+    names = {name: getattr(first, name) for name in first.__struct_fields__}
+    edge.ask(OpenSession(**{**names, "partition_epoch": edge.epoch(first.partition), **changed}))
+    edge.cluster.settle()
+    (answer,) = edge.answers(SessionOpened)[before:]
+    assert isinstance(answer, SessionOpened)
+    return answer
+
+
+def opened(cluster: Cluster, edge: str = "e1", **options: Any) -> tuple[OpenSession, Connection]:
+    """Open alice's session with a will; return the request, too."""
+    asked: list[OpenSession] = []
+    ask = cluster.edges[edge].ask
+
+    def noted(message: OpenSession) -> int:
+        asked.append(message)
+        return ask(message)
+
+    cluster.edges[edge].ask = noted  # type: ignore[method-assign]
+    connection = cluster.edges[edge].open("alice", will=WILL, **options)
+    cluster.edges[edge].ask = ask  # type: ignore[method-assign]
+    return asked[0], connection
+
+
+def test_a_repeat_after_a_takeover_takes_over_nothing() -> None:
+    """Simulation seed 2013: the will of the first connection was published once more for every repeat."""
+    for crash in (False, True):
+        cluster = Cluster(partitions=1)
+        first, _ = opened(cluster)
+        newer = cluster.edges["e2"].open("alice")
+        if crash:
+            cluster.crash_all()
+        assert again(cluster.edges["e1"], first).reason_code == TAKEN_OVER
+        cluster.run(3.0)
+        assert len(fired(cluster)) == 1
+        cluster.edges["e2"].close(newer)
+        assert [answer.accepted for answer in cluster.edges["e2"].answers(SessionClosed)] == [True]
+
+
+def test_a_repeat_after_the_end_opens_nothing() -> None:
+    """Simulation seed 2013: the claims poll had ended the connection; its CONNECT, sent again, made a second will."""
+    cluster = Cluster(partitions=1)
+    first, connection = opened(cluster)
+    connection.open = False
+    cluster.crash_all()  # the new life asks for claims: nobody has the connection
+    assert len(fired(cluster)) == 1
+    assert again(cluster.edges["e1"], first).reason_code == TAKEN_OVER
+    cluster.run(3.0)
+    assert len(fired(cluster)) == 1
+
+
+def test_a_repeat_of_the_connection_that_still_owns_the_client_is_answered() -> None:
+    """The answer died with the primary: the second one says the same, and no will is published."""
+    cluster = Cluster(partitions=1)
+    first, connection = opened(cluster)
+
+    def opening(message: PollClaims, source: PeerKey) -> None:
+        answer = Claims(
+            message.request,
+            message.partition,
+            message.partition_epoch,
+            [Claim("alice", connection.number, 0, 0), Claim("alice", connection.number + 100, 0, 0)],
+        )
+        cluster.send(cluster.edges["e1"].key, source.node, FrameKind.CONTROL, encode_control(answer))
+
+    cluster.edges["e1"]._polled = opening  # type: ignore[method-assign]
+    cluster.crash_all()
+    answer = again(cluster.edges["e1"], first)
+    assert answer.reason_code == 0 and answer.session == connection.session
+    cluster.run(3.0)
+    assert fired(cluster) == []
+
+
+def test_a_withdrawn_connect_ends_what_it_opened_and_opens_nothing() -> None:
+    """The client is gone when its CONNECT is sent again."""
+    cluster = Cluster(partitions=1)
+    first, _ = opened(cluster)
+    assert again(cluster.edges["e1"], first, withdrawn=True).reason_code == TAKEN_OVER
+    assert len(fired(cluster)) == 1
+    request = first.request + 1
+    assert again(cluster.edges["e1"], first, request=request, connection=99, withdrawn=True).reason_code == TAKEN_OVER
+    cluster.run(3.0)
+    assert len(fired(cluster)) == 1
+
+
+def test_what_an_edge_took_the_answer_of_is_forgotten() -> None:
+    """The memory is as large as what edges have in flight; a dead edge leaves none."""
+    cluster = Cluster(partitions=1)
+    first, _ = opened(cluster)
+    node = cluster.nodes["s1"]
+    start, stop = keys.kind_range(0, keys.OPENED)
+    assert len(node.store.scan(start, stop, 10)) == 1
+    second = first.request + 1
+    assert again(cluster.edges["e1"], first, request=second, connection=98, answered_below=second).reason_code == 0
+    assert again(cluster.edges["e1"], first, answered_below=0).reason_code == TAKEN_OVER  # a copy that came late
+    cluster.run(0.5)
+    assert len(node.store.scan(start, stop, 10)) == 1
+    cluster.kill_edge("e1")
+    cluster.run(0.5)
+    assert node.store.scan(start, stop, 10) == []
+
+
+def test_a_new_primary_tells_the_older_connection_that_it_is_over() -> None:
+    """The former primary committed the takeover and died before the older edge heard of it."""
+    cluster = Cluster(partitions=1)
+    old, new = cluster.edges["e1"], cluster.edges["e2"]
+    old.answer_kicks = False
+    connection = old.open("alice")
+    new.open("alice", settle=False)
+    cluster.run(0.5)
+    connection.open = True  # it heard nothing
+    old.kicked.clear()
+    cluster.crash_all()
+    cluster.run(0.5)
+    assert (old.kicked[0].client_id, old.kicked[0].connection) == ("alice", connection.number)
+    assert isinstance(old.kicked[0], KickSession) and not new.kicked
