@@ -1,4 +1,4 @@
-"""``stratamq jobs compact | audit | report``: the jobs from the command line, without Spark at import time.
+"""``stratamq jobs compact | audit | report | prune``: the jobs from the command line, without Spark at import time.
 
 Options are those of the modules' own parsers, handed on unchanged, so that spark-submit and this take the same words.
 """
@@ -23,10 +23,10 @@ app = typer.Typer(
 _AS_GIVEN = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
-def _run(module: str, context: typer.Context) -> None:
+def _run(module: str, context: typer.Context, *, spark: bool = True) -> None:
     words = list(context.args)
     run = {"--help", "-h"}.isdisjoint(words)
-    reason = unavailable_reason() if run else ""
+    reason = unavailable_reason() if run and spark else ""
     if reason:
         print(f"stratamq jobs: {reason}", file=sys.stderr)
         raise typer.Exit(ExitCode.COULD_NOT_RUN)
@@ -52,6 +52,12 @@ def audit(context: typer.Context) -> None:
 def report(context: typer.Context) -> None:
     """Audit, and write findings, summary and page: --input DIR --output DIR [--help]."""
     _run("jobs.report", context)
+
+
+@app.command(context_settings=_AS_GIVEN, add_help_option=False)
+def prune(context: typer.Context) -> None:
+    """Remove what no manifest in use names: --input DIR [--keep N] [--dry-run] [--help]."""
+    _run("jobs.prune", context, spark=False)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,9 @@ class FileSystem(Protocol):
     def modified_ms(self, path: str) -> int:
         """Return the UTC ms of the last change."""
 
+    def tree(self, path: str) -> list[tuple[str, int, int]]:
+        """Return (path, bytes, UTC ms of the last change) of a file, or of all files under a folder, sorted."""
+
     def delete(self, path: str) -> None:
         """Delete a file or a whole folder; missing is fine."""
 
@@ -165,6 +168,12 @@ class LocalFiles:
 
     def modified_ms(self, path: str) -> int:
         return (self.root / path).stat().st_mtime_ns // 1_000_000
+
+    def tree(self, path: str) -> list[tuple[str, int, int]]:
+        top = self.root / path
+        files = [top] if top.is_file() else [found for found in top.rglob("*") if not found.is_dir()]
+        states = [(found.relative_to(self.root).as_posix(), found.lstat()) for found in files]
+        return sorted((name, state.st_size, state.st_mtime_ns // 1_000_000) for name, state in states)
 
     def delete(self, path: str) -> None:
         target = self.root / path
@@ -267,6 +276,18 @@ class HadoopFiles:
 
     def modified_ms(self, path: str) -> int:
         return int(self._fs.getFileStatus(self._path(path)).getModificationTime())
+
+    def tree(self, path: str) -> list[tuple[str, int, int]]:
+        if not self._fs.exists(self._path(path)):
+            return []
+        root = unquote(self.spark_name("").rstrip("/")) + "/"
+        found = []
+        files = self._fs.listFiles(self._path(path), True)
+        while files.hasNext():
+            status = files.next()
+            name = re.sub("^file:/+", "file:/", str(status.getPath().toString()))
+            found.append((name.removeprefix(root), int(status.getLen()), int(status.getModificationTime())))
+        return sorted(found)
 
     def delete(self, path: str) -> None:
         self._fs.delete(self._path(path), True)
