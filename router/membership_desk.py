@@ -77,13 +77,17 @@ class MembershipDesk:
     async def _join(self, arguments: dict[str, Any]) -> dict[str, Any]:
         node = str(arguments["node"])
         configuration = self._raft.configuration
-        if node in configuration.voters:
+        if node in configuration.voters and node in self._raft.core.strangers:
+            await self._change("replace", node)  # it came back with an empty disk
+        elif node in configuration.voters:
             raise ValueError(f"{node} is a voter already")
-        if node not in configuration.learners:
+        elif node not in configuration.learners:
             await self._change("add_learner", node)
         try:
             await self._change("promote", node)
         except Unavailable as error:
+            if node in self._raft.configuration.voters:
+                return self._group()  # the leader saw by itself that it is caught up
             raise ValueError(
                 f"{node} is a learner, not yet a voter ({str(error).replace('_', ' ')}): "
                 "is it running with router.join = true? Then give the command again"

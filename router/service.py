@@ -30,14 +30,15 @@ from router.core import (
     Tick,
 )
 from router.membership_desk import MembershipDesk
-from router.raft.events import RaftConfig, Role
+from router.raft.events import ChangeMembership, RaftConfig, Role
 from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry, Message, decode_message, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
+from router.raft.storage import LogDamaged
 from wire.frames import FrameKind
 from wire.hello import TIER_ROUTER, PeerKey
 from wire.messages import Admin, encode_control
-from wire.process import NodeProcess, boot_time, run_process
+from wire.process import EXIT_DAMAGED, NodeProcess, boot_time, run_process
 from wire.service import LinkHub
 
 __all__ = ["RouterService", "main"]
@@ -51,6 +52,7 @@ TICK_MAX_S = (
 # Routes are millions of objects that live long and form no cycles: looking through all of them again and again, as the
 # default thresholds do, takes longer than to build them, and stops Raft's heartbeats meanwhile.
 GC_THRESHOLDS = (50_000, 20, 1_000)
+REPAIR_EVERY_S = 0.25  # between looks for a member that lost its disk or is caught up
 EVENTS_PER_TURN_MAX = 256  # then Raft has its turn: heartbeats must not wait behind a flood of questions
 
 
@@ -98,6 +100,9 @@ class RouterService:
             rng=self._rng,
         )
         self._said_ready = False
+        self._said_refused = False
+        self._repairing = False
+        self._next_repair = 0.0
         self._gossip = NodeGossip(process, config.membership, on_dead=lambda node: self._push(Suspected(node)))
         self._peers: dict[str, tuple[str, str, int]] = {}
 
@@ -135,10 +140,22 @@ class RouterService:
             nursery.cancel_scope.cancel()
 
     def _make_raft(self) -> RaftNode:
-        settings = self._config.router
         folder = self._process.folder.path / "raft"
-        if not Path(folder).exists():
-            create_log(folder, secrets.randbelow((1 << 63) - 1) + 1)
+        try:
+            if not Path(folder).exists():
+                create_log(folder, secrets.randbelow((1 << 63) - 1) + 1)
+            return self._raft_node(folder)
+        except LogDamaged as error:
+            raise UserError(
+                f"the Raft log is damaged ({error}): this router neither votes nor serves; move {folder} away and "
+                "start it again: a majority of the other routers takes it in anew (a group of one needs its backup)",
+                EXIT_DAMAGED,
+            ) from None
+        except OSError as error:
+            raise UserError(f"the Raft log in {folder} cannot be read: {error.strerror or error}") from None
+
+    def _raft_node(self, folder: Path) -> RaftNode:
+        settings = self._config.router
         voters = () if settings.join else tuple(self._members) or (self._config.node.id,)
         return RaftNode(
             RaftConfig(
@@ -207,6 +224,7 @@ class RouterService:
                 self._wake.set()
             ready = self.core.handle(boot_time(), events or [Tick()])
             self._carry_out(ready)
+            self._repair_group()
             deadline = ready.next_deadline
             if ready.ended:
                 logger.warning("the map ended this incarnation; starting anew")
@@ -242,6 +260,39 @@ class RouterService:
             self._push(RoundEnded(context, False))
         else:
             self._push(RoundEnded(context, True))
+
+    def _repair_group(self) -> None:
+        """As a leader, bring the group back to full strength; as a router that lost its disk, say so once."""
+        raft = self._raft.core
+        if raft.identity_refused != self._said_refused:
+            self._said_refused = raft.identity_refused
+            if raft.identity_refused:
+                logger.warning(
+                    "the group knows another disk under the name %s: this one, new and empty, has no vote until the "
+                    "leader takes it in as a learner",
+                    self._config.node.id,
+                )
+        now = trio.current_time()
+        if self._repairing or now < self._next_repair or not self._raft.is_leader:
+            return
+        self._next_repair = now + REPAIR_EVERY_S
+        change = raft.next_repair(self._config.router.lease_s)
+        if change is not None:
+            self._repairing = True
+            self._nursery.start_soon(self._repair, change)
+
+    async def _repair(self, change: ChangeMembership) -> None:
+        if change.action == "replace":
+            logger.warning(
+                "%s lost its disk: it learns under a new identity, and votes when it is caught up", change.peer
+            )
+        try:
+            await self._raft.change_membership(change)
+            logger.info("raft: %s %s", change.action, change.peer)
+        except (NotLeader, Unavailable) as error:
+            logger.info("raft: %s %s: %s", change.action, change.peer, error)
+        finally:
+            self._repairing = False
 
     def _follow_map(self) -> None:
         nodes = self.core.machine.map.nodes

@@ -20,7 +20,7 @@ import trio
 
 from conf.errors import ExitCode, UserError
 from stratamq.local_plan import NodePlan
-from wire.process import EXIT_RESTART
+from wire.process import EXIT_DAMAGED, EXIT_RESTART
 
 __all__ = ["Nodes"]
 
@@ -30,6 +30,7 @@ STOP_TIMEOUT_S = 10.0  # then kill
 BACKOFF_MIN_S = 0.2
 BACKOFF_MAX_S = 5.0
 STEADY_S = 30.0  # after this long a node counts as recovered
+DAMAGED_RETRY_S = 10.0  # until somebody has moved a damaged folder away
 RESTARTS_MAX = 8  # in a row without recovering; then it stays down
 LOG_BYTES_MAX = 16 * 1024 * 1024  # a longer log file starts anew with the node
 TAIL_LINES = 12
@@ -44,6 +45,7 @@ class _Node:
         self.addresses: dict[str, Any] = {}
         self.ready = trio.Event()
         self.restarts = 0
+        self.damaged = False
 
 
 class Nodes:
@@ -140,6 +142,13 @@ class Nodes:
             if not self._restart:
                 self._say(f"{name} {ended}; --no-restart: it stays down")
                 return
+            if code == EXIT_DAMAGED:
+                if not node.damaged:
+                    self._say(f"{name} waits for its folder to be repaired. {self._tail(node, 1)}")
+                node.damaged = True
+                await trio.sleep(DAMAGED_RETRY_S)
+                continue
+            node.damaged = False
             if code == ExitCode.USAGE or node.restarts >= RESTARTS_MAX:
                 self._say(f"{name} {ended}; it stays down after {node.restarts} restarts. {self._tail(node, 1)}")
                 return

@@ -22,11 +22,12 @@ from wire.cluster_map import NodeEntry
 from wire.hello import NodeIdentity
 from wire.tls import CertificateFiles, LinkContexts, link_contexts
 
-__all__ = ["EXIT_RESTART", "NodeProcess", "boot_time", "own_version", "run_process"]
+__all__ = ["EXIT_DAMAGED", "EXIT_RESTART", "NodeProcess", "boot_time", "own_version", "run_process"]
 
 logger = logging.getLogger(__name__)
 
 EXIT_RESTART = 75  # EX_TEMPFAIL: the map ended this incarnation; start the process again
+EXIT_DAMAGED = 65  # EX_DATAERR: what the disk promised is gone; somebody must act before the process can serve
 
 
 def own_version() -> str:

@@ -33,7 +33,11 @@ class Elections(LeadershipTransfer):
         """No leader for an election timeout: ask whether a campaign would succeed."""
         self.reset_election_deadline()
         self.leader = None
-        if self.id not in self.configuration.voters or self.identity_refused:
+        if self.id not in self.configuration.voters:
+            return
+        if self.identity_refused:
+            if not self.configuration_index:
+                self._send_pre_votes()  # asks for nothing: lets the leader see that the former disk is gone
             return
         if not self.is_voter:
             self.election_deadline = self.now + self.config.heartbeat_s

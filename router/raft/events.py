@@ -127,9 +127,12 @@ class TransferLeadership(msgspec.Struct, frozen=True):
 
 
 class ChangeMembership(msgspec.Struct, frozen=True):
-    """One step: ``add_learner``, ``promote`` a learner to voter, or ``remove`` either."""
+    """One step: ``add_learner``, ``promote`` a learner to voter, ``remove`` either, or ``replace`` a voter's lost disk.
 
-    action: Literal["add_learner", "promote", "remove"]
+    Replaced is a voter whose name speaks from another disk: the old one loses its vote, the new one learns.
+    """
+
+    action: Literal["add_learner", "promote", "remove", "replace"]
     peer: str
 
 

@@ -2,7 +2,9 @@
 
 Decides when a change may begin: one at a time, and only once an entry of the leader's own term is committed; without
 that gate two leaders can each change a configuration the other does not know, and commit with disjoint majorities
-(Ongaro, raft-dev, 2015). New members learn first and are promoted, with the storage id of their disk, when caught up.
+(Ongaro, raft-dev, 2015). New members learn first and are promoted, with the storage id of their disk, when caught up. A voter that came
+back with an empty disk gave promises that nobody remembers: it is replaced, which removes the vote of the former disk
+and lets the new one learn, in one step.
 A change is in force when it is in the log, and undone if truncated. Source: Ongaro's thesis, chapter 4.
 """
 
@@ -39,6 +41,24 @@ class MembershipChange(ReadIndexes):
         """Whether the last configuration is not committed yet."""
         return self.configuration_index > self.commit_index
 
+    def next_repair(self, silent_s: float) -> ChangeMembership | None:
+        """Return the change that brings the group nearer to full strength, None if there is none now.
+
+        A voter whose own disk was silent for ``silent_s`` while another disk speaks under its name has lost its disk
+        and is replaced; a learner that is caught up becomes a voter.
+        """
+        if self.role is not Role.LEADER or not self.may_change():
+            return None
+        for peer in sorted(self.strangers):
+            heard = self.strangers[peer][1]
+            known = peer in self.configuration.voters and peer != self.id
+            if known and self.now - heard < silent_s <= self.now - self.progress_of(peer).last_heard:
+                return ChangeMembership("replace", peer)
+        for peer in sorted(self.configuration.learners):
+            if not self._not_promotable(peer):
+                return ChangeMembership("promote", peer)
+        return None
+
     def may_change(self) -> bool:
         return not self.change_pending() and self.commit_index >= self.first_index_of_term
 
@@ -61,6 +81,12 @@ class MembershipChange(ReadIndexes):
                 return None, reason
             del learners[peer]
             voters[peer] = self.progress_of(peer).storage_id
+        elif change.action == "replace":
+            if peer == self.id or peer not in voters or peer not in self.strangers:
+                return None, "not_replaced"
+            del voters[peer]
+            learners[peer] = self.strangers.pop(peer)[0]
+            self.progress.pop(peer, None)
         else:
             if peer not in voters and peer not in learners:
                 return None, "not_a_member"

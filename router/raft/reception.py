@@ -53,6 +53,7 @@ class Reception(Elections):
     def receive(self, message: Message) -> None:
         """Take one message from a peer."""
         self.bind(message)
+        self.note_stranger(message)
         if isinstance(message, _REQUESTS) and self.refuses_identity(message):
             self.drop("we_are_another_disk")
             return

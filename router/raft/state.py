@@ -49,6 +49,7 @@ class RaftState:
         self.transferee: str | None = None
         self.transfer_deadline = math.inf
         self.identity_refused = False  # a peer knows another disk under our name
+        self.strangers: dict[str, tuple[int, float]] = {}  # voter -> another storage id under its name, when heard
 
         self.configurations: list[tuple[int, Configuration]] = []
         self._load_configurations(stored)
@@ -141,6 +142,15 @@ class RaftState:
         """Whether an answer comes from another disk than the one we count: it may have forgotten promises."""
         known = self.configuration.storage_id(message.sender)
         return known != 0 and known != message.storage_id
+
+    def note_stranger(self, message: Message) -> None:
+        """Remember another disk under a voter's name, and forget it when the voter's own disk speaks."""
+        if message.sender not in self.configuration.voters:
+            return
+        if self.is_stranger(message):
+            self.strangers[message.sender] = (message.storage_id, self.now)
+        elif message.storage_id:
+            self.strangers.pop(message.sender, None)
 
     # Roles, terms, time
 

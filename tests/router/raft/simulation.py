@@ -143,8 +143,8 @@ class Simulation(SimulatedGroup):
         leaders = self.leaders()
         if not leaders:
             return
-        action: Literal["add_learner", "promote", "remove"]
-        action = self.rng.choice(("add_learner", "promote", "promote", "remove"))
+        action: Literal["add_learner", "promote", "remove", "replace"]
+        action = self.rng.choice(("add_learner", "promote", "promote", "remove", "replace", "replace"))
         self.step(self.rng.choice(leaders), ChangeMembership(action, self.rng.choice(list(self.peers))))
 
     def _transfer_any(self) -> None:

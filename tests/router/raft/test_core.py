@@ -8,6 +8,7 @@ import pytest
 
 from router.raft.core import RaftCore
 from router.raft.events import (
+    ChangeMembership,
     Event,
     Persisted,
     Propose,
@@ -40,6 +41,7 @@ from router.raft.messages import (
     decode_message,
     encode_message,
 )
+from tests.router.raft.script_runner import ScriptRunner
 
 PEERS = ("a", "b", "c")
 HEADER = ("b", "a", 1, 1, 12, 11)  # from b (disk 12) to a (disk 11) in term 1
@@ -256,3 +258,27 @@ def test_a_batch_holds_at_least_one_entry() -> None:
     assert [entry.index for entry in log.batch(5, 10, 5)] == [5]
     assert [entry.index for entry in log.batch(5, 10, 25)] == [5, 6]
     assert [entry.index for entry in log.batch(6, 2, 1000)] == [6, 7]
+
+
+def test_the_leader_replaces_a_lost_disk_and_promotes_who_is_caught_up() -> None:
+    """Not before the former disk was silent for as long as is asked, and one step at a time."""
+    runner = ScriptRunner()
+    for line in ("group a b c", "start", "tick a", "deliver", "propose a x", "deliver", "crash c", "wipe c"):
+        runner.command(line)
+    leader = runner.peers["a"].core
+    assert leader is not None
+    assert leader.next_repair(0.0) is None  # nobody speaks under its name yet
+    for line in ("restart c", "heartbeat a", "deliver", "tick c", "deliver"):
+        runner.command(line)
+    assert leader.next_repair(60.0) is None
+    for _ in range(3):
+        for line in ("heartbeat a", "deliver", "tick c", "deliver"):
+            runner.command(line)
+    assert leader.next_repair(0.01) == ChangeMembership("replace", "c")
+    for line in ("change a replace c", "deliver", "heartbeat a", "deliver", "heartbeat a", "deliver"):
+        runner.command(line)
+    assert leader.next_repair(0.01) == ChangeMembership("promote", "c")
+    for line in ("change a promote c", "deliver", "heartbeat a", "deliver"):
+        runner.command(line)
+    assert leader.next_repair(0.01) is None
+    assert set(leader.configuration.voters) == {"a", "b", "c"}
