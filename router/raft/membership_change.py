@@ -2,9 +2,9 @@
 
 Decides when a change may begin: one at a time, and only once an entry of the leader's own term is committed; without
 that gate two leaders can each change a configuration the other does not know, and commit with disjoint majorities
-(Ongaro, raft-dev, 2015). New members learn first and are promoted, with the storage id of their disk, when caught up. A voter that came
-back with an empty disk gave promises that nobody remembers: it is replaced, which removes the vote of the former disk
-and lets the new one learn, in one step.
+(Ongaro, raft-dev, 2015). New members learn first and are promoted, with the storage id of their disk, when caught up.
+A voter that came back with an empty disk gave promises that nobody remembers: it is replaced, which removes the vote of
+the former disk and lets the new one learn, in one step.
 A change is in force when it is in the log, and undone if truncated. Source: Ongaro's thesis, chapter 4.
 """
 
