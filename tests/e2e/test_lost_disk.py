@@ -29,7 +29,7 @@ def back(cluster: LocalCluster, node: str, before: int) -> bool:
     if known is None or known["pid"] == before:
         return False
     nodes = {entry["node"]: entry for entry in cluster.admin("node", "list")["nodes"]}
-    return nodes[node]["state"] == "active" and nodes[node]["shards"] > 0
+    return bool(nodes[node]["state"] == "active" and nodes[node]["shards"] > 0)
 
 
 def end(cluster: LocalCluster, node: str, folder_gone: bool) -> Path:
