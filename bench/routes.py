@@ -8,10 +8,15 @@ the time of SUBACK instead.
 import argparse
 import gc
 import json
+import os
 import resource
+import subprocess
+import tempfile
 import time
 from pathlib import Path
 
+from bench.hot import build_mqload
+from bench.plain_client import PlainClient
 from router.cluster_map import Bootstrap, RegisterNode, encode_command
 from router.core import Applied, FrameArrived, RoleChanged, RoundEnded, RouterCore, RouterSettings
 from router.service import GC_THRESHOLDS
@@ -171,26 +176,60 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def suback(count: int) -> dict[str, float]:
-    """Return the time of SUBACK at a real cluster of three routers and three edges, everything idle."""
-    from bench.router_kills import Client
+def suback(count: int, load: int) -> dict[str, object]:
+    """Return the time of SUBACK at a real cluster of three routers and three edges, idle or under a load.
+
+    Args:
+        count: SUBSCRIBEs, one after the other, each of a filter whose topic all three edges have cached.
+        load: Messages per second (QoS 0) that cross from edge to edge meanwhile.
+    """
     from tests.e2e.local_cluster import local_cluster
 
-    with local_cluster("--routers", "3", "--storages", "1", "--edges", "3") as cluster:
+    options = ("--routers", "3", "--storages", "1", "--edges", "3", "--plain-port", "0")
+    with local_cluster(*options) as cluster, tempfile.TemporaryDirectory() as folder:
+        ports = [cluster.port(edge, "plain") for edge in range(3)]
         time.sleep(1.0)
-        publishers = [Client(cluster, edge) for edge in range(3)]
-        for client in publishers:  # every edge caches every topic: the barrier has something to do
+        for edge, port in enumerate(ports):  # every edge caches every topic: the barrier has something to do
+            publisher = PlainClient(port, f"publisher-{edge}")
             for number in range(count):
-                client.client.publish(f"barrier-{number}/x", b"x", 1).wait_for_publish(10)
-        client = Client(cluster, 0)
-        waits = sorted(client.subscribe_all([f"barrier-{number}/x"])[0] for number in range(count))
-        for other in (*publishers, client):
-            other.close()
+                publisher.publish(f"barrier-{number}/x")
+            publisher.close()
+        generator = _generator(Path(folder), ports, load) if load else None
+        time.sleep(1.0)
+        client = PlainClient(ports[0], "subscriber")
+        pids = {node: cluster.pid(node) for node in cluster.state["nodes"]}
+        before = {node: _processor_s(pid) for node, pid in pids.items()}
+        began = time.monotonic()
+        waits = sorted(client.subscribe(f"barrier-{number}/x") for number in range(count))
+        lasted = time.monotonic() - began
+        spent = {node: _processor_s(pid) - before[node] for node, pid in pids.items()}
+        client.close()
+        if generator is not None:
+            assert generator.poll() is None, "the load ended before its time"
+            generator.terminate()
+            generator.wait(30)
+    tiers = {tier: sum(s for node, s in spent.items() if node.startswith(tier)) for tier in ("router", "edge")}
     return {
+        "count": count,
+        "load_messages_s": load,
         "p50_ms": round(waits[count // 2] * 1000, 2),
         "p99_ms": round(waits[int(count * 0.99)] * 1000, 2),
         "worst_ms": round(waits[-1] * 1000, 2),
+        "seconds": round(lasted, 1),
+        "cpu_ms_per_suback": {tier: round(seconds / count * 1000, 2) for tier, seconds in tiers.items()},
+        "load_average": round(os.getloadavg()[0], 1),
     }
+
+
+def _generator(folder: Path, ports: list[int], load: int) -> subprocess.Popen[bytes]:
+    hosts = [word for port in ports for word in ("-H", f"127.0.0.1:{port}")]
+    command = [str(build_mqload(folder)), *hosts, "-P", "10", "--cross", "-d", "600", "-r", str(load / 10)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -198,9 +237,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--routes", type=int, default=1_000_000)
     parser.add_argument("--suback", type=int, default=0, metavar="COUNT")
+    parser.add_argument("--load", type=int, default=0, metavar="MESSAGES_S", help="with --suback: beside so many")
     arguments = parser.parse_args()
     if arguments.suback:
-        print(json.dumps({"suback": suback(arguments.suback)}))
+        print(json.dumps({"suback": suback(arguments.suback, arguments.load)}))
         return
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
