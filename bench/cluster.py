@@ -10,17 +10,23 @@ depends on what else the machine does; messages per second and latencies do.
 """
 
 import argparse
+import contextlib
 import datetime
+import importlib.metadata
 import json
 import os
 import platform
 import shutil
 import signal
+import ssl
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +34,13 @@ from bench.hot import ROWS, Row, build_mqload, figure, make_certificate, start_m
 
 HERE = Path(__file__).resolve().parent
 READY_S = 60.0
+PACING_METRIC = "stratamq_pacing_switched_on_total"
+SAMPLE_S = 0.1
 IDLE_ROWS = (
-    Row("idle connections, plain", "-m connect -N 10000 --hold 3", 0),
-    Row("idle connections, TLS", "-m connect -N 3000 --hold 3", 0, tls=True),
+    Row("10 000 idle connections, plain", "-m connect -N 10000 --hold 2", 0, idle_bytes_max=2 * 1024),
+    Row("10 000 idle connections, TLS", "-m connect -N 10000 --hold 2", 0, tls=True, idle_bytes_max=20 * 1024),
 )
+WARM_UP = Row("warm-up", "-m connect -N 100 --hold 0.1", 0)  # first uses of things are no cost of a connection
 
 
 class Cluster:
@@ -59,10 +68,24 @@ class Cluster:
         """Return one listener's port of every edge."""
         return [int(listeners[listener]) for _, listeners in sorted(self.state["listeners"].items())]
 
-    def resident_kib(self, node: str) -> int:
-        """Return a node's resident memory."""
-        status = Path(f"/proc/{self.pids[node]}/status").read_text()
-        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+    def resident_kib(self) -> dict[str, int]:
+        """Return the resident memory of every node that still is the process that was started."""
+        found: dict[str, int] = {}
+        for node, pid in self.pids.items():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                status = Path(f"/proc/{pid}/status").read_text()
+                found[node] = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+        return found
+
+    def pacing_switched_on(self) -> int:
+        """Return how often pacing was found useful, over all edges."""
+        total = 0.0
+        for node in self.state["nodes"].values():
+            if node["tier"] == "edge":
+                with urllib.request.urlopen(f"http://{node['addresses']['metrics']}/metrics", timeout=5) as page:
+                    lines = page.read().decode().splitlines()
+                total += sum(float(line.split()[1]) for line in lines if line.startswith(PACING_METRIC + " "))
+        return int(total)
 
     def stop(self) -> None:
         """End all processes."""
@@ -71,7 +94,9 @@ class Cluster:
         self._log.close()
 
 
-def _run(mqload: Path, hosts: list[int], pids: list[int], row: Row, authority: Path) -> dict[str, Any]:
+def _run(
+    mqload: Path, hosts: list[int], pids: list[int], row: Row, authority: Path, watch: Callable[[], None] | None = None
+) -> dict[str, Any]:
     command = ["taskset", "-c", "1", str(mqload), "--json", "--max-time", "60"]
     for port in hosts:
         command += ["-H", f"127.0.0.1:{port}"]
@@ -80,9 +105,16 @@ def _run(mqload: Path, hosts: list[int], pids: list[int], row: Row, authority: P
     command += (row.arguments if len(hosts) > 1 else row.arguments.replace("--cross", "")).split()
     if row.tls:
         command += ["--ca", str(authority), "--sni", "localhost"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    report: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {"error": done.stderr[-300:]}
-    report["exit"] = done.returncode
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            if watch is not None:
+                watch()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(SAMPLE_S if watch is not None else None)
+        assert process.stdout is not None and process.stderr is not None
+        out, said = process.stdout.read(), process.stderr.read()
+    report: dict[str, Any] = json.loads(out) if out.startswith("{") else {"error": said[-300:]}
+    report["exit"] = process.returncode
     return report
 
 
@@ -91,9 +123,25 @@ def ours(mqload: Path, folder: Path, row: Row) -> dict[str, Any]:
     cluster = Cluster(folder, 2 if row.linked else 1)
     try:
         ports = cluster.ports("tls" if row.tls else "plain")
-        before = {node: cluster.resident_kib(node) for node in cluster.pids}
-        report = _run(mqload, ports, list(cluster.pids.values()), row, cluster.data / "tls" / "ca.pem")
-        report["resident_kib_growth"] = {node: cluster.resident_kib(node) - before[node] for node in cluster.pids}
+        authority = cluster.data / "tls" / "ca.pem"
+        if row.idle_bytes_max:
+            _run(mqload, ports, [], replace(WARM_UP, tls=row.tls), authority)
+        before = cluster.resident_kib()
+        most = dict(before)
+
+        def watch() -> None:
+            most.update({node: max(most[node], kib) for node, kib in cluster.resident_kib().items()})
+
+        pids = list(cluster.pids.values())
+        report = _run(mqload, ports, pids, row, authority, watch if row.idle_bytes_max else None)
+        if len(cluster.resident_kib()) < len(pids):
+            report["exit"] = report["exit"] or "a node ended"
+            report["logs"] = {path.name: path.read_text()[-3000:] for path in (cluster.data / "logs").iterdir()}
+        elif row.idle_bytes_max:
+            count = max(1, int(report.get("connected", 0)) or 10_000)
+            report["bytes_per_connection"] = {n: (most[n] - kib) * 1024 // count for n, kib in before.items()}
+        if row.pacing_off:
+            report["pacing_switched_on"] = cluster.pacing_switched_on()
         return report
     finally:
         cluster.stop()
@@ -117,11 +165,54 @@ def machine() -> dict[str, Any]:
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit.strip(),
         "python": platform.python_version(),
+        "trio": importlib.metadata.version("trio"),
+        "cython": importlib.metadata.version("Cython"),
+        "openssl": ssl.OPENSSL_VERSION,
         "kernel": platform.release(),
+        "cpu": _cpu_model(),
         "cpus": os.cpu_count(),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024**2,
         "load_1min": round(os.getloadavg()[0], 1),
         "mosquitto": mosquitto[0] if mosquitto else "",
     }
+
+
+def _cpu_model() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def judge(row: Row, mine: list[dict[str, Any]], other: list[dict[str, Any]]) -> tuple[float, list[str]]:
+    """Return how many times better we are, by medians, and what is below its bar."""
+    our_cpu, their_cpu = (statistics.median(figure(report)[0] for report in side) for side in (mine, other))
+    ratio = their_cpu / our_cpu if our_cpu else 0.0
+    wrong = [f"mqload's exit status: {report['exit']}" for report in mine if report["exit"]]
+    if row.bar and ratio < row.bar:
+        wrong.append(f"{ratio:.2f}x")
+    for name, times in zip(("p50", "p99"), row.latency, strict=False):
+        ours_us, theirs_us = (statistics.median(_latency_us(report, name) for report in side) for side in (mine, other))
+        if ours_us > times * theirs_us:
+            wrong.append(f"{name} {ours_us:.0f} us is more than {times} times {theirs_us:.0f} us")
+    if row.pacing_off and any(report.get("pacing_switched_on") for report in mine):
+        wrong.append("pacing was on")
+    if row.idle_bytes_max:
+        held = statistics.median(int(report.get("bytes_per_connection", {}).get("edge-0", 1 << 30)) for report in mine)
+        if held > row.idle_bytes_max:
+            wrong.append(f"{held:.0f} bytes per connection, {row.idle_bytes_max} allowed")
+    return ratio, wrong
+
+
+def _latency_us(report: dict[str, Any], name: str) -> float:
+    return float(report.get("latency_us", {}).get(name, 0))
+
+
+def _besides(report: dict[str, Any]) -> str:
+    text = "".join(f", {node} {held} B each" for node, held in report.get("bytes_per_connection", {}).items())
+    if "pacing_switched_on" in report:
+        text += f", pacing switched on {report['pacing_switched_on']} times"
+    if "connects_per_s" in report:
+        text += f", {report['connects_per_s']:,.0f} connects/s"
+    return text
 
 
 def table(only: str, runs: int) -> int:
@@ -130,7 +221,7 @@ def table(only: str, runs: int) -> int:
     below = 0
     kept: list[dict[str, Any]] = []
     about = machine()
-    print(" ".join(f"{name} {value}" for name, value in about.items()))
+    print(", ".join(f"{name} {value}" for name, value in about.items()))
     make_certificate(folder)
     mqload = build_mqload(folder)
     try:
@@ -139,16 +230,17 @@ def table(only: str, runs: int) -> int:
                 continue
             mine = [ours(mqload, folder, row) for _ in range(runs)]
             other = [theirs(mqload, folder, row) for _ in range(runs)]
-            our_cpu, their_cpu = (statistics.median(figure(report)[0] for report in side) for side in (mine, other))
-            ratio = their_cpu / our_cpu if our_cpu else 0.0
-            broken = any(report["exit"] for report in mine)
-            below += bool(row.bar and (ratio < row.bar or broken))
-            print(f"{row.name:40} {ratio:7.2f}x (bar {row.bar}x)" + ("  mqload failed" if broken else ""), flush=True)
-            print(f"    ours       {figure(mine[0])[1]}", flush=True)
-            print(f"    mosquitto  {figure(other[0])[1]}", flush=True)
-            if "idle" in row.name:
-                print(f"    resident KiB grown: {mine[0].get('resident_kib_growth')}", flush=True)
-            kept.append({"row": row.name, "ratio": round(ratio, 3), "bar": row.bar, "ours": mine, "mosquitto": other})
+            ratio, wrong = judge(row, mine, other)
+            below += bool(wrong)
+            bar = f"(bar {row.bar}x)" if row.bar else ""
+            print(f"{row.name:40} {ratio:7.2f}x {bar}{''.join('  BELOW: ' + text for text in wrong)}", flush=True)
+            for name, side in (("ours", mine), ("mosquitto", other)):
+                for report in side:
+                    print(f"    {name:10} {figure(report)[1]}{_besides(report)}", flush=True)
+            kept.append(
+                {"row": row.name, "arguments": row.arguments, "ratio": round(ratio, 3), "bar": row.bar}
+                | {"below": wrong, "ours": mine, "mosquitto": other}
+            )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     results = HERE / "results"

@@ -89,7 +89,6 @@ class EdgeCore:
         self.limits = limits
         self.node = identity.node
         self.incarnation = identity.incarnation
-        self.now = 0.0
         self.counts: dict[str, int] = {}
         self.hot = Hot(self, identity.incarnation, hot_limits)
         self.peers = PeerTable(self.hot, identity, certify, self._peer_over)
@@ -131,6 +130,11 @@ class EdgeCore:
         self.accept: Callable[[object, int, tuple[str, int]], None] = lambda *_: None
 
     # --- what desks ask
+
+    @property
+    def now(self) -> float:
+        """Time of the current round, s on CLOCK_BOOTTIME."""
+        return self.hot.now_ns / NS
 
     @property
     def map(self) -> ClusterMap:
@@ -221,6 +225,7 @@ class EdgeCore:
 
     def packet(self, conn: Conn, first_byte: int, body: bytes) -> None:
         """A packet that the loop does not handle."""
+        self.hot.round_end_ns = 0
         client = conn.owner
         assert isinstance(client, Client)
         kind = first_byte >> 4
@@ -248,22 +253,27 @@ class EdgeCore:
 
     def inbound(self, conn: Conn, publish: Inbound) -> None:
         """A retained PUBLISH, or QoS 2 of a durable session."""
+        self.hot.round_end_ns = 0
         self.publishing.inbound(conn, publish)
 
     def pubrel(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
         """PUBREL of a durable session."""
+        self.hot.round_end_ns = 0
         self.publishing.pubrel(conn, packet_identifier)
 
     def miss(self, conn: Conn, topic: bytes) -> None:
         """A topic without a cached Route."""
+        self.hot.round_end_ns = 0
         self.publishing.miss(conn, topic)
 
     def fenced(self, conn: Conn) -> None:
         """A QoS >= 1 PUBLISH without a lease waits for one."""
+        self.hot.round_end_ns = 0
         self._fenced.append(conn)
 
     def error(self, conn: Conn, reason_code: int) -> None:
         """The client broke the protocol, or a bound."""
+        self.hot.round_end_ns = 0
         client = conn.owner
         if not isinstance(client, Client):
             self.hot.close(conn, linger=False)
@@ -279,6 +289,7 @@ class EdgeCore:
 
     def closed(self, conn: Conn, why: int) -> None:
         """A connection is gone."""
+        self.hot.round_end_ns = 0
         client = conn.owner
         if not isinstance(client, Client) or self._clients.pop(conn.number, None) is None:
             return
@@ -293,6 +304,7 @@ class EdgeCore:
 
     def accepted(self, listener: object, fd: int, address: tuple[str, int]) -> None:
         """A new socket: the service attaches or refuses it."""
+        self.hot.round_end_ns = 0
         self.accept(listener, fd, address)
 
     def authorize(self, conn: Conn, topic: bytes) -> int:
@@ -303,6 +315,7 @@ class EdgeCore:
 
     def hello(self, conn: Conn, payload: bytes) -> None:
         """A link's first frame."""
+        self.hot.round_end_ns = 0
         key = self.peers.hello(conn, payload)
         if key is None:
             return
@@ -320,6 +333,7 @@ class EdgeCore:
 
     def _peer_over(self, key: PeerKey) -> None:
         """A link's connection ended, or the peer's life: of a struck peer no end of a connection is told."""
+        self.hot.round_end_ns = 0
         self.unreached.link_down(key)
         if key.tier == TIER_ROUTER:
             self.lease.router_down(key.node)
@@ -341,6 +355,7 @@ class EdgeCore:
             self._storage_message(key.node, message)
 
     def _router_message(self, node: str, message: Control) -> None:
+        self.hot.round_end_ns = 0
         if isinstance(message, Resolved):
             self.cache.resolved(message, self.now)
         elif isinstance(message, RoutesAdded):
@@ -358,6 +373,7 @@ class EdgeCore:
             self.count("messages_unknown")
 
     def _storage_message(self, node: str, message: Control) -> None:
+        self.hot.round_end_ns = 0
         if isinstance(message, KickSession):
             self.tell(node, self.connecting.kick(message))
         elif isinstance(message, PollClaims):
@@ -493,8 +509,8 @@ class EdgeCore:
     # --- time
 
     def round_end(self, now_ns: int) -> None:
-        """Once per round before the flush: batched requests leave, the lease is renewed, timers run."""
-        self.now = now = now_ns / NS
+        """Before the flush of a round: batched requests leave, the lease is renewed, timers run."""
+        now = now_ns / NS
         if not self._started:
             self._started = now
         self.lease.beat(now)
@@ -503,7 +519,10 @@ class EdgeCore:
         if self.ledger is not None:
             self.ledger.flush()  # before the acknowledgements that it records
         if now < self._next_tick:
+            # What changes anything before then comes through a method of ``Handler``, and each of those sets it to 0.
+            self.hot.round_end_ns = int(self.next_deadline() * NS)
             return
+        self.hot.round_end_ns = 0  # timers make work: look again after the next round
         if self.ledger is not None:
             self.ledger.set_clock()
         self._next_tick = now + TICK_S

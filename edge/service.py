@@ -126,17 +126,16 @@ class EdgeService:
             self.core.accept = self._accept
             if settings.ledger is not None:
                 self._open_ledger(settings.ledger)
-            self._register_metrics()
             gossip = NodeGossip(self._process, self._config.membership)
             trio_fd = trio_epoll_fd()
             loop = Loop(self.core.hot, trio_fd)
+            self._register_metrics(loop)
             try:
                 loop.listen(links, None)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(host, loop, trio_fd)
-                    nursery.start_soon(self._dial)
                     nursery.start_soon(gossip.run, bound)
-                    await self._beat(loop, {"link": bound, **clients})
+                    await self._beat(nursery, loop, {"link": bound, **clients})
                     nursery.cancel_scope.cancel()
             finally:
                 loop.close()
@@ -155,11 +154,15 @@ class EdgeService:
             EdgeLedger(sink, node, self._process.folder.incarnation, lambda: time.time_ns() - int(boot_time() * NS))
         )
 
-    async def _beat(self, loop: Loop, addresses: dict[str, str]) -> None:
-        """Let trio turn at the core's deadlines: every turn of trio is a round of the loop."""
+    async def _beat(self, nursery: trio.Nursery, loop: Loop, addresses: dict[str, str]) -> None:
+        """Let trio turn at the core's deadlines: every turn of trio is a round of the loop.
+
+        Whom to dial is looked at in the same turns: a timer of its own would wake the process as often again.
+        """
         said_ready = False
         while True:
             now = boot_time()
+            self._dial(nursery)
             await trio.sleep(min(BEAT_MAX_S, max(0.0, self.core.next_deadline() - now)))
             if self.core.lease.ended:
                 logger.warning("the map ended this incarnation; starting anew")
@@ -212,16 +215,13 @@ class EdgeService:
 
     # --- dialling
 
-    async def _dial(self) -> None:
+    def _dial(self, nursery: trio.Nursery) -> None:
         """Keep links to every node that this edge has to dial, and to the seeds until the map is known."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                for name, address in self._wanted().items():
-                    pending = self._dialling.get(name)
-                    if name not in self._dialling or (pending is not None and pending.closed):
-                        self._dialling[name] = None
-                        nursery.start_soon(self._dial_one, name, address)
-                await trio.sleep(BACKOFF_MIN_S)
+        for name, address in self._wanted().items():
+            pending = self._dialling.get(name)
+            if name not in self._dialling or (pending is not None and pending.closed):
+                self._dialling[name] = None
+                nursery.start_soon(self._dial_one, name, address)
 
     def _wanted(self) -> dict[str, str]:
         wanted = {name: address for name, (_, address) in self.core.peers.wanted(self.core.map).items() if address}
@@ -263,7 +263,7 @@ class EdgeService:
         self.core.hot.write(conn, hello)
         self._dialling[name] = conn
 
-    def _register_metrics(self) -> None:
+    def _register_metrics(self, loop: Loop) -> None:
         metrics, core = self._process.metrics, self.core
         counters = core.hot.counters
         metrics.gauge("connections", "Open connections, links included.", lambda: float(counters()["connections"]))
@@ -306,6 +306,11 @@ class EdgeService:
         metrics.gauge("routes_cached", "Topics in the route cache.", lambda: float(counters()["routes"]))
         metrics.gauge(
             "outbox_bytes", "Bytes that storage has not acknowledged.", lambda: float(counters()["outbox_bytes"])
+        )
+        metrics.counter(
+            "pacing_switched_on_total",
+            "Times that waiting between rounds was found to make larger batches.",
+            lambda: float(loop.pacing_switched_on()),
         )
         metrics.check("lease", core.has_lease)
         metrics.check("storage", core.follower.storage_linked)

@@ -57,6 +57,7 @@ class Hot(HotState):
 
     Attributes:
         now_ns: Time of the current round, CLOCK_BOOTTIME; what ``set_lease`` is compared with.
+        round_end_ns: When ``Handler.round_end`` wants to be called again, 0 (at first): at the end of every round.
         authorizing: Ask ``Handler.authorize`` on a connection's first use of a topic; off by default.
         ledger: LedgerSink or None.
     """
@@ -140,7 +141,10 @@ class Hot(HotState):
         self.leased = now_ns < self.lease_until_ns
         if self.gone:
             self.call_closed()
-        self.handler.round_end(now_ns)
+        if (
+            now_ns >= self.round_end_ns or self.ledger is not None
+        ):  # the ledger is flushed before what it records leaves
+            self.handler.round_end(now_ns)
         if self.gone:
             self.call_closed()
         if self.pumping and self.leased:

@@ -94,7 +94,7 @@ class Handler(Protocol):
         """
 
     def round_end(self, now_ns: int) -> None:
-        """Once per round, before the flush: batched requests leave here."""
+        """End of a round, before the flush: batched requests leave here. Skipped before ``hot.round_end_ns``."""
 
 
 class LedgerSink(Protocol):

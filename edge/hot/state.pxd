@@ -214,6 +214,7 @@ cdef class HotState:
     cdef readonly unsigned long long incarnation
     cdef readonly object limits
     cdef readonly long long now_ns
+    cdef public long long round_end_ns
     cdef public bint authorizing
     cdef public object ledger
     cdef long long lease_until_ns

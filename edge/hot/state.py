@@ -347,6 +347,7 @@ class HotState:
         self.incarnation = incarnation
         self.limits = limits
         self.now_ns = 0
+        self.round_end_ns = 0
         self.authorizing = False
         self.ledger: Any = None
         self.lease_until_ns = 0

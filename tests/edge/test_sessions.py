@@ -522,6 +522,7 @@ def test_fenced_edge_acknowledges_nothing_and_goes_on_with_qos_0() -> None:
     publisher.publish("a", b"0")
     assert len(publishes(session)) == 1
     edge.core.lease.lease_until = edge.now
+    edge.core.hot.round_end_ns = 0  # a lease that is taken by hand is not among what the core waits for
     edge.round()
     publisher.publish("a", b"1")
     other.publish("a", b"2", 1, 1)

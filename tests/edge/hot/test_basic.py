@@ -45,3 +45,20 @@ def test_ping(hot: Any) -> None:
     pub = broker.client()
     broker.send(pub, b"\xc0\x00" * 3)
     assert broker.raw(pub) == b"\xd0\x00" * 3
+
+
+def test_round_end_waits_for_its_time(hot: Any) -> None:
+    """A round of QoS 0 and acknowledgements costs no call into the core; with a ledger every round does."""
+    broker = Broker(hot)
+    calls: list[int] = []
+    broker.handler.round_end = calls.append  # type: ignore[assignment, method-assign]
+    broker.hot.round_end_ns = broker.now_ns + 1_000
+    broker.round()
+    assert calls == []
+    broker.now_ns += 1_000
+    broker.round()
+    assert calls == [broker.now_ns]
+    broker.hot.round_end_ns = broker.now_ns + 1_000
+    broker.hot.ledger = object()
+    broker.round()
+    assert len(calls) == 2
