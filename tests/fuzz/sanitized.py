@@ -44,7 +44,7 @@ def build(names: tuple[str, ...] = COMPILED_MODULES) -> Path:
     packages = sorted({name.partition(".")[0] for name in names})
     TREE.mkdir(parents=True, exist_ok=True)
     for entry in ROOT.iterdir():
-        if entry.name not in {*packages, "build"} and not entry.name.startswith(".") and entry.name != "setup.py":
+        if entry.is_dir() and entry.name not in {*packages, "build"} and not entry.name.startswith("."):
             _link(TREE / entry.name, entry)
     for package in packages:
         _copy_sources(ROOT / package, TREE / package)
