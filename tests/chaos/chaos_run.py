@@ -17,6 +17,18 @@ from tests.chaos.schedule import Fault, Schedule, Verb
 RECOVERY_S = 30.0  # longest wait for a recovery between two faults; then the schedule ends and says so
 UNDO_S = 20.0  # longest time for putting one thing right
 
+DISK_VERBS = frozenset(
+    (
+        Verb.SLOW_SYNC,
+        Verb.FAIL_SYNC,
+        Verb.FILL_DISK,
+        Verb.FLIP_BITS,
+        Verb.WIPE_DISK,
+        Verb.CRASH_POINT,
+        Verb.LOSE_POWER,
+    )
+)
+KILLED = frozenset((Verb.KILL, Verb.KILL_TWICE, Verb.FLIP_BITS, Verb.WIPE_DISK, Verb.LOSE_POWER))  # at first
 LEAVES_RUNNING = frozenset(
     (Verb.STOP, Verb.ISOLATE, Verb.MUTE, Verb.DEAFEN, Verb.PART, Verb.FLAP, Verb.SLOW, Verb.SLOW_SYNC, Verb.SHIFT_CLOCK)
 )
@@ -53,7 +65,7 @@ class Cluster(Protocol):
     def heal_links(self) -> None: ...
 
     async def disk(self, node: str, verb: Verb, amount: float) -> None:
-        """Break the disk of a node; ``FLIP_BITS`` and ``WIPE_DISK`` find it down."""
+        """Break the disk of a node; ``FLIP_BITS``, ``WIPE_DISK`` and ``LOSE_POWER`` find it down."""
 
     async def heal_disk(self, node: str) -> None: ...
 
@@ -87,7 +99,7 @@ async def run_schedule(schedule: Schedule, cluster: Cluster, marks: Marks) -> li
 async def _do(fault: Fault, cluster: Cluster) -> None:
     """Begin a fault and hold it."""
     nodes, verb = fault.nodes, fault.verb
-    if verb in (Verb.KILL, Verb.KILL_TWICE, Verb.FLIP_BITS, Verb.WIPE_DISK):
+    if verb in KILLED:
         await _each(cluster.kill, nodes)
     if verb is Verb.KILL_TWICE:
         await _each(cluster.restart, nodes)
@@ -104,7 +116,7 @@ async def _do(fault: Fault, cluster: Cluster) -> None:
     elif verb is Verb.HALF_OPEN:
         for node in nodes:
             cluster.half_open(node)
-    elif verb in (Verb.SLOW_SYNC, Verb.FAIL_SYNC, Verb.FILL_DISK, Verb.FLIP_BITS, Verb.WIPE_DISK):
+    elif verb in DISK_VERBS:
         for node in nodes:
             await cluster.disk(node, verb, fault.amount)
     elif verb is not Verb.KILL:
@@ -119,7 +131,7 @@ async def _undo(fault: Fault, cluster: Cluster) -> None:
     elif verb is Verb.SHIFT_CLOCK:
         for node in nodes:
             await cluster.shift_clock(node, 0.0)
-    elif verb in (Verb.SLOW_SYNC, Verb.FAIL_SYNC, Verb.FILL_DISK, Verb.FLIP_BITS, Verb.WIPE_DISK):
+    elif verb in DISK_VERBS:
         for node in nodes:
             await cluster.heal_disk(node)
     elif verb not in (Verb.KILL, Verb.KILL_TWICE):

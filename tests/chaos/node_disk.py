@@ -14,12 +14,24 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.chaos import power_loss
+
 SOURCE = Path(__file__).parent / "shim" / "fault_shim.c"
-CONTROL = struct.Struct("=qqqq")  # sync_delay_us, fail_syncs, clock_shift_s, syncs_failed
+CONTROL = struct.Struct("=qqqqqq")  # sync_delay_us, fail_syncs, clock_shift_s, syncs_failed, crash_point, crash_after
+CRASH_POINTS = (
+    "before sync",
+    "after sync",
+    "before write",
+    "after write",
+    "before rename",
+    "after rename",
+    "before send",
+    "after send",
+)  # in the order of the shim's enum, which counts from 1
 SMALL_DISK_BYTES = 64 << 20
 KEPT = frozenset({"lock", "incarnation"})  # of a wiped disk: the node's name and lives are the operator's
 
-__all__ = ["NodeDisk", "build_shim", "can_mount", "can_preload"]
+__all__ = ["CRASH_POINTS", "NodeDisk", "build_shim", "can_mount", "can_preload"]
 
 
 def can_preload() -> bool:
@@ -51,7 +63,9 @@ class NodeDisk:
     def __init__(self, folder: Path, control: Path, shim: Path | None, small: bool) -> None:
         self.folder = folder
         self._control, self._shim, self._small = control, shim, small
+        self._journal = control.with_suffix(".journal")
         self._delay_us = self._fail = self._shift_s = 0
+        self._crash_point = self._crash_after = 0
         self._write()
         if small:
             self._mount()
@@ -60,7 +74,25 @@ class NodeDisk:
         """Return what the node's process needs in its environment."""
         if self._shim is None:
             return {}
-        return {"LD_PRELOAD": str(self._shim), "CHAOS_CONTROL": str(self._control)}
+        return {
+            "LD_PRELOAD": str(self._shim),
+            "CHAOS_CONTROL": str(self._control),
+            "CHAOS_FOLDER": str(self.folder.resolve()),
+            "CHAOS_JOURNAL": str(self._journal),
+        }
+
+    def crash_at(self, point: str, after: int) -> None:
+        """Let the process kill itself at the so-manieth call of one kind, from now on."""
+        self._crash_point, self._crash_after = CRASH_POINTS.index(point) + 1, after
+        self._write()
+
+    def crashed(self) -> bool:
+        """Whether the point was reached."""
+        return bool(CONTROL.unpack(self._control.read_bytes())[4] < 0)
+
+    def lose_power(self, rng: random.Random) -> list[str]:
+        """Take back what was not synced; the node is down. Return which files lost how much."""
+        return power_loss.lose_power(self.folder, self._journal, rng)
 
     def slow_sync(self, seconds: float) -> None:
         self._delay_us = int(seconds * 1e6)
@@ -92,7 +124,7 @@ class NodeDisk:
                 pass  # full to the last block
 
     def heal(self) -> None:
-        self._delay_us = self._fail = 0
+        self._delay_us = self._fail = self._crash_point = self._crash_after = 0
         self._write()
         self._ballast.unlink(missing_ok=True)
 
@@ -146,4 +178,4 @@ class NodeDisk:
         if not self._control.exists():
             self._control.write_bytes(bytes(CONTROL.size))
         with self._control.open("r+b") as file:
-            file.write(CONTROL.pack(self._delay_us, self._fail, self._shift_s, 0))
+            file.write(CONTROL.pack(self._delay_us, self._fail, self._shift_s, 0, self._crash_point, self._crash_after))

@@ -26,7 +26,7 @@ import trio
 from stratamq.history.client import Address
 from stratamq.local_plan import CLUSTER, NodePlan, UpOptions, make_plan
 from tests.chaos.namespaces import Namespaces
-from tests.chaos.node_disk import NodeDisk, build_shim, can_preload
+from tests.chaos.node_disk import CRASH_POINTS, NodeDisk, build_shim, can_preload
 from tests.chaos.schedule import Verb, tier_of
 from wire.process import EXIT_RESTART
 
@@ -87,6 +87,7 @@ class RealCluster:
     Attributes:
         ended: How processes ended that nobody killed or damaged: a line each.
         missing: What the last look at the cluster's status found wanting.
+        crash_points: Which ones were armed, and whether a process came by.
         deaths: How often each node was declared dead by the routers and began anew.
     """
 
@@ -95,6 +96,8 @@ class RealCluster:
         self.ended: list[str] = []
         self.deaths: Counter[str] = Counter()
         self.missing: dict[str, int] = {}
+        self.crash_points: Counter[str] = Counter()
+        self._armed: dict[str, str] = {}
         self._rng = random.Random(f"{seed}/damage")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         options = UpOptions(
@@ -171,9 +174,22 @@ class RealCluster:
             self._say(node, f"flipped {', '.join(entry.disk.flip_bits(int(amount), self._rng))}")
         elif verb is Verb.WIPE_DISK:
             entry.disk.wipe()
+        elif verb is Verb.LOSE_POWER:
+            lost = await trio.to_thread.run_sync(entry.disk.lose_power, self._rng)
+            self._say(node, f"lost power: {', '.join(lost) or 'nothing was unsynced'}")
+        elif verb is Verb.CRASH_POINT:
+            point, after = divmod(int(amount), 1000)
+            entry.wanted = False  # once it has ended it stays down until the schedule says otherwise
+            entry.disk.crash_at(CRASH_POINTS[point - 1], after)
+            self._armed[node] = CRASH_POINTS[point - 1]
 
     async def heal_disk(self, node: str) -> None:
-        self._nodes[node].disk.heal()
+        disk = self._nodes[node].disk
+        if (point := self._armed.pop(node, None)) is not None:
+            reached = disk.crashed()
+            self.crash_points[f"{tier_of(node)}, {point}, {'reached' if reached else 'not reached'}"] += 1
+            self._say(node, f"crash point {point} {'reached' if reached else 'not reached'}")
+        disk.heal()
 
     async def shift_clock(self, node: str, seconds: float) -> None:
         self._nodes[node].disk.shift_clock(seconds)

@@ -34,6 +34,8 @@ class Verb(enum.StrEnum):
     FILL_DISK = "fill disk"  # amount is the share of the disk that is left
     FLIP_BITS = "flip bits"  # amount bits of files at rest, while the node is down
     WIPE_DISK = "wipe disk"  # the node returns with an empty disk and the same name
+    CRASH_POINT = "crash point"  # ends itself at a kind of system call: amount is 1000 * point + how many of them
+    LOSE_POWER = "lose power"  # -9, and what was not synced is gone, or a part of it; restart
     SHIFT_CLOCK = "shift clock"  # the wall clock jumps by amount seconds
 
 
@@ -139,8 +141,13 @@ def _calm(rng: random.Random) -> float:
 
 ROWS: Final[dict[str, Draw]] = {
     "F01": lambda r, n: Fault(Verb.KILL, _one(r, n, *ALL), _calm(r), r.uniform(0, 10)),
+    "F02": lambda r, n: Fault(
+        Verb.CRASH_POINT, _one(r, n, *KEEPERS), _calm(r), 6.0, 1000 * r.randint(1, 8) + int(10 ** r.uniform(0, 2))
+    ),
     "F03": lambda r, n: Fault(Verb.KILL_TWICE, _one(r, n, *KEEPERS), _calm(r), r.uniform(0, 2), r.uniform(0, 2)),
     "F04": lambda r, n: Fault(Verb.KILL, tuple(_of(n, r.choice(ALL))), _calm(r), r.uniform(0, 3)),
+    "F05": lambda r, n: Fault(Verb.LOSE_POWER, _one(r, n, *KEEPERS), _calm(r), r.uniform(0, 5)),
+    "F06": lambda r, n: Fault(Verb.LOSE_POWER, tuple(sorted(n)), _calm(r), r.uniform(0, 2)),
     "F07": lambda r, n: Fault(Verb.STOP, _one(r, n, *ALL), _calm(r), 10 ** r.uniform(-1, 1.2)),
     "F08": lambda r, n: Fault(Verb.ISOLATE, _minority(r, n, *KEEPERS), _calm(r), r.uniform(1, 15)),
     "F09": lambda r, n: Fault(r.choice((Verb.MUTE, Verb.DEAFEN)), _one(r, n, *KEEPERS), _calm(r), r.uniform(1, 15)),

@@ -75,3 +75,61 @@ def test_bits_are_flipped_where_it_says_and_names_are_spared(tmp_path: Path) -> 
     assert sorted(path.name for path in folder.iterdir()) == ["incarnation", "lock", "router.toml"]
     with pytest.raises(ValueError, match="small disk"):
         disk.fill(0.0)
+
+
+WRITER = """
+import os, sys
+folder = sys.argv[1]
+file = os.open(folder + "/a", os.O_CREAT | os.O_RDWR)
+os.pwrite(file, b"1" * 5000, 0)
+os.fdatasync(file)
+os.pwrite(file, b"2" * 5000, 4000)
+with open(folder + "/b.new", "wb") as new:
+    new.write(b"whole")
+    new.flush()
+    os.fsync(new.fileno())
+os.rename(folder + "/b.new", folder + "/b")
+with open(folder + "/c", "wb") as new:
+    new.write(b"never synced")
+print("ready", flush=True)
+for line in sys.stdin:
+    os.fdatasync(file)
+    print("synced", flush=True)
+"""
+
+
+@pytest.mark.skipif(not can_preload(), reason="gcc is missing: apt install gcc")
+def test_power_loss_takes_back_what_was_not_synced(tmp_path: Path) -> None:
+    """Some seed loses everything unsynced, some seed a part; what was synced is always there."""
+    sizes = set()
+    for seed in range(6):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        disk = NodeDisk(folder, tmp_path / f"{seed}.shim", build_shim(tmp_path), small=False)
+        subprocess.run(
+            [sys.executable, "-c", WRITER, str(folder)], stdin=subprocess.DEVNULL, env=disk.environment(), check=True
+        )
+        told = disk.lose_power(random.Random(seed))
+        data = (folder / "a").read_bytes()
+        assert data[:4000] == b"1" * 4000
+        assert 5000 <= len(data) <= 9000
+        assert (folder / "b").read_bytes() == b"whole"
+        assert (folder / "c").read_bytes() in (b"", b"never synced")
+        assert any(line.startswith("a: ") for line in told)
+        sizes.add(len(data))
+        assert disk.lose_power(random.Random(seed)) == []
+    assert 5000 in sizes
+    assert len(sizes) > 1
+
+
+@pytest.mark.skipif(not can_preload(), reason="gcc is missing: apt install gcc")
+def test_a_process_ends_at_its_crash_point(tmp_path: Path) -> None:
+    disk = NodeDisk(tmp_path, tmp_path / "control", build_shim(tmp_path), small=False)
+    disk.crash_at("after sync", 4)
+    child = subprocess.run(
+        [sys.executable, "-c", WRITER, str(tmp_path)], input="\n" * 9, text=True, capture_output=True,
+        env=disk.environment(), check=False,
+    )  # fmt: skip
+    assert child.returncode == -9
+    assert child.stdout.split() == ["ready", "synced"]  # two syncs before, the fourth was not told
+    assert disk.crashed()

@@ -60,7 +60,7 @@ class FakeCluster:
         self.links.clear()
 
     async def disk(self, node: str, verb: Verb, amount: float) -> None:
-        assert (verb in (Verb.FLIP_BITS, Verb.WIPE_DISK)) == (node in self.down)
+        assert (verb in (Verb.FLIP_BITS, Verb.WIPE_DISK, Verb.LOSE_POWER)) == (node in self.down)
         self.disks.add(node)
         self._note(f"{verb} {node} {amount:g}")
 
