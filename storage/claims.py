@@ -320,8 +320,9 @@ class ClaimTable:
         session.incarnation = holder.incarnation
         session.connection = holder.connection
         session.deadline = NEVER
-        session.held = 0
+        session.holds.clear()
         session.held_topics.clear()
+        session.live_retained.clear()
         session.ready.clear()
         self._partition.touch(session)
 
@@ -391,7 +392,7 @@ class ClaimTable:
             return
         session.edge = ""
         session.ready.clear()
-        session.held = 0
+        session.holds.clear()
         self._delivery.save_acks(session)
         if ends:
             self.delete_session(session)

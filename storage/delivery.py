@@ -44,6 +44,7 @@ __all__ = ["Delivery", "edge_sender"]
 _SUBSCRIPTION_IDENTIFIER = b"\x0b"
 HOLD_S = 5.0  # after which a retained read counts as ended
 RETAINED_ORIGINS_MAX = 256  # of retained copies, remembered per session so that their live twins are dropped
+LIVE_RETAINED_MAX = 64  # topics per session, the last ones
 SESSION_ORIGINS_MAX = 100_000  # per partition: nobody tells it that a publishing session elsewhere has ended
 WILL_ORIGINS_MAX = 4_096  # wills reach a partition in any order, so each origin is kept, the newest ones
 
@@ -232,6 +233,8 @@ class Delivery:
         qos = min(message.qos, subscription.qos)
         retain = message.retain and subscription.retain_as_published  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
         properties = message.properties + identifiers
+        if message.retain and not message.share:
+            self._remember_live(session, message)
         if qos == 0:
             if message.retain and not message.share and session.held and session.edge:
                 session.held_topics.add(message.topic)  # not held back itself: an older retained copy may not follow
@@ -421,16 +424,24 @@ class Delivery:
 
     def hold(self, session: DurableSession) -> None:
         """A retained read begins: live messages queue until ``unhold``, at most HOLD_S."""
-        session.held += 1
         partition = self._partition
-        partition.set_timer(partition.deadline_in(HOLD_S), "unhold", str(session.number))
+        deadline = partition.deadline_in(HOLD_S)
+        session.holds.append(deadline)
+        partition.set_timer(deadline, "unhold", str(session.number))
 
     def unhold(self, session: DurableSession) -> None:
-        """A retained read ended."""
-        session.held = max(0, session.held - 1)
-        if not session.held:
+        """A retained read ended; which one is not known, so the oldest, and the later deadline stays."""
+        if session.holds:
+            session.holds.popleft()
+        if not session.holds:
             session.held_topics.clear()
             self.pump(session)
+
+    def unhold_overdue(self, session: DurableSession) -> None:
+        """A hold's time is up; a read that ended in time has left its timer behind, which ends nobody else's hold."""
+        while session.holds and session.holds[0] <= self._partition.served_ms:
+            self._partition.count("retained_holds_overdue")
+            self.unhold(session)
 
     def push_retained(self, session: DurableSession, message: RetainedMessage, retain: bool) -> None:
         """Send a QoS 0 retained copy to the connection, if there is one."""
@@ -449,6 +460,27 @@ class Delivery:
                 expiry_s=message.expiry_s,
             )
             self._partition.emit(session.edge, FrameKind.PUSH, encode_push(push))
+
+    def _remember_live(self, session: DurableSession, message: PublishMessage) -> None:
+        """A retained message comes live: its register may be written only later, in another partition."""
+        live = session.live_retained
+        live.pop(message.topic, None)
+        live[message.topic] = message.origin_kind, message.origin_a, message.origin_b or message.tag
+        if len(live) > LIVE_RETAINED_MAX:
+            del live[next(iter(live))]
+
+    def is_overtaken(self, session: DurableSession, message: RetainedMessage) -> bool:
+        """Whether a retained copy must not go out, because the session was sent another message of the topic live.
+
+        Either the copy is older, its register not having been written yet when it was read, or it is newer, and comes
+        live as well: what brought the other one still stands (``forget_live``).
+        """
+        known = session.live_retained.get(message.topic.encode())
+        return known is not None and known != (message.origin_kind, message.origin_a, message.origin_b)
+
+    def forget_live(self, session: DurableSession) -> None:
+        """A subscription ends: what it brought says nothing any more of what is still to come."""
+        session.live_retained.clear()
 
     def remember_retained(self, session: DurableSession, message: RetainedMessage) -> None:
         """A retained copy goes out: a live copy of the same origin that comes later is its twin."""

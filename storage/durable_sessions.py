@@ -42,12 +42,13 @@ class DurableSession:
         "edge",
         "ephemeral_end",
         "expiry_s",
-        "held",
         "held_topics",
+        "holds",
         "identifiers",
         "inbound",
         "incarnation",
         "inflight",
+        "live_retained",
         "next_inbound",
         "next_seq",
         "number",
@@ -76,8 +77,9 @@ class DurableSession:
         self.protocol_version = 4
         self.window = 64
         self.session_present = False
-        self.held = 0  # retained reads under way: live messages queue and wait
+        self.holds: deque[int] = deque()  # ends of retained reads under way: live messages queue and wait
         self.held_topics: set[bytes] = set()  # of retained messages that came live meanwhile
+        self.live_retained: dict[bytes, tuple[int, int, int]] = {}  # topic -> origin of the last such message; bounded
         self.ephemeral_end = False
         self.subscriptions: dict[str, Subscription] = {}
         self.inbound: dict[int, int] = {}  # packet identifier -> counter of the origin
@@ -93,6 +95,11 @@ class DurableSession:
         self.dropped = 0
         self.acked_rows: list[int] = []  # consumed entries whose queue rows still stand
         self.stored_rows: set[int] = set()  # those of them that have an INFLIGHT row too
+
+    @property
+    def held(self) -> bool:
+        """True while a retained read is under way."""
+        return bool(self.holds)
 
     @property
     def online(self) -> bool:

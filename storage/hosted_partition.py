@@ -165,8 +165,8 @@ class HostedPartition:
             self.retained.expire(who)
         elif what == "unhold":
             session = self.core.sessions.get(int(who))
-            if session is not None and session.held:
-                self.delivery.unhold(session)
+            if session is not None:
+                self.delivery.unhold_overdue(session)
 
 
 def _coarse(number: int) -> int:

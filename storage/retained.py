@@ -135,6 +135,9 @@ class RetainedRegisters:
             for message, retain in zip(request.messages, request.retain_flags, strict=True):
                 if message.topic.encode() in session.held_topics:
                     continue  # a newer value of this register came live and waits in the queue
+                if self._delivery.is_overtaken(session, message):
+                    partition.count("retained_overtaken")
+                    continue
                 self._delivery.remember_retained(session, message)
                 if message.qos == 0:
                     self._delivery.push_retained(session, message, retain)

@@ -148,6 +148,7 @@ class Subscriptions:
             for name in request.topic_filters:
                 codes.append(0 if name in session.subscriptions else NO_SUBSCRIPTION_EXISTED)
                 if name in session.subscriptions:
+                    self._delivery.forget_live(session)
                     gone += self._detach(session, name)
             self._remove_routes(gone)
         partition.tell(edge, SessionUnsubscribed(request.request, codes))

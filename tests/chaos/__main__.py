@@ -176,6 +176,8 @@ def main() -> int:
     parser.add_argument("--per-cluster", type=int, default=PER_CLUSTER, help="schedules per cluster")
     parser.add_argument("--keep", type=Path, default=Path("chaos-failures"), help="folder for histories that fail")
     parser.add_argument("--results", type=Path, help=f"append results here; kept ones are in {RESULTS.name}")
+    parser.add_argument("--schedules", type=int, default=0, help="so many instead of minutes, each row in turn")
+    parser.add_argument("--kills", type=int, default=0, help="then measure so many rounds of kills, one per role")
     parser.add_argument("--write", type=Path, help="with --report: put the tables into this page, between its marks")
     parser.add_argument("--report", action="store_true", help="only print the tables of the kept results")
     options = parser.parse_args()

@@ -310,19 +310,24 @@ class RealCluster:
         }
         (self.folder / "up.json").write_text(json.dumps(state))
 
-    async def _placed(self) -> bool:
-        command = [sys.executable, "-m", "stratamq", "cluster", "status", "-o", "json", "--data", str(self.folder)]
+    async def ask(self, verb: str) -> Any:
+        """Return what an operator's command says as JSON; None when no router answers."""
+        command = [sys.executable, "-m", "stratamq", *verb.split(), "-o", "json", "--data", str(self.folder)]
         with trio.move_on_after(10.0):
             result = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
             try:
-                status = json.loads(result.stdout)
+                return json.loads(result.stdout)
             except ValueError:
                 self.missing = {result.stderr.decode(errors="replace")[-200:]: 0}
-                return False  # no router answers yet
-            self.missing = {name: status[name] for name in WHAT_IS_MISSING if status[name]}
-            return not self.missing
+                return None
         self.missing = {"routers that answer": 0}
-        return False
+        return None
+
+    async def _placed(self) -> bool:
+        status = await self.ask("cluster status")
+        if status is not None:
+            self.missing = {name: status[name] for name in WHAT_IS_MISSING if status[name]}
+        return status is not None and not self.missing
 
     def _address(self, node: str) -> str:
         return self._network.address(node) if self._network is not None else "127.0.0.1"

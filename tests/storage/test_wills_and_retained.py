@@ -12,6 +12,7 @@ from wire.messages import (
     RetainedPage,
     SubscribeSession,
     Subscription,
+    UnsubscribeSession,
     Will,
 )
 
@@ -177,6 +178,61 @@ def test_s14_a_retained_copy_and_its_live_twin() -> None:
     cluster.settle()
     assert edge.answers(RetainedDelivered)
     assert sorted(push.payload for push in alice.received) == [b"r1", b"r3"]
+
+
+def _ask_subscribe(cluster: Cluster, topic_filter: str, session: int, owner_epoch: tuple[int, int] | int) -> None:
+    edge = cluster.edges["e1"]
+    wanted = [Subscription(topic_filter, 1, retain_handling=0)]
+    edge.ask(SubscribeSession(next(edge.requests), 0, edge.epoch(0), session, owner_epoch, wanted))  # type: ignore[arg-type]
+    cluster.settle()
+
+
+def _deliver_copies(
+    cluster: Cluster, session: int, owner_epoch: tuple[int, int] | int, copies: list[RetainedMessage]
+) -> None:
+    edge = cluster.edges["e1"]
+    flags = [True] * len(copies)
+    edge.ask(
+        DeliverRetained(next(edge.requests), 0, edge.epoch(0), session, owner_epoch, copies, flags, True)  # type: ignore[arg-type]
+    )
+    cluster.settle()
+
+
+def test_an_earlier_retained_read_ends_no_later_hold() -> None:
+    """The timer that a finished read left behind used to end the hold of the next one (chaos F20 seed 200)."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    _ask_subscribe(cluster, "a/#", alice.session, alice.owner_epoch)
+    _deliver_copies(cluster, alice.session, alice.owner_epoch, [])
+    cluster.run(4.0)
+    _ask_subscribe(cluster, "a/#", alice.session, alice.owner_epoch)
+    cluster.run(2.0)
+    edge.publish(PublishMessage(0, b"a/b", b"m", 1), 0)
+    cluster.settle()
+    assert not alice.received
+    cluster.run(4.0)
+    assert [push.payload for push in alice.received] == [b"m"]
+
+
+def test_no_retained_copy_follows_a_newer_message_that_came_before_the_subscribe() -> None:
+    """A live message may come before its register is written: a read then finds the older one (chaos F20 seed 200)."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    _ask_subscribe(cluster, "a/#", alice.session, alice.owner_epoch)
+    _deliver_copies(cluster, alice.session, alice.owner_epoch, [])
+    edge.publish(retained("a/1", "new"), 0)
+    cluster.settle()
+    _ask_subscribe(cluster, "a/#", alice.session, alice.owner_epoch)
+    copies = [RetainedMessage("a/1", b"old", 1, b"", 0xFFFFFFFF, 0, 9, 9)]
+    _deliver_copies(cluster, alice.session, alice.owner_epoch, copies)
+    assert [push.payload for push in alice.received] == [b"new"]
+    edge.ask(UnsubscribeSession(next(edge.requests), 0, edge.epoch(0), alice.session, alice.owner_epoch, ["a/#"]))
+    cluster.settle()
+    _ask_subscribe(cluster, "a/1", alice.session, alice.owner_epoch)
+    _deliver_copies(cluster, alice.session, alice.owner_epoch, copies)
+    assert [push.payload for push in alice.received] == [b"new", b"old"]  # what brought the other one is gone
 
 
 def test_s24_live_messages_wait_five_seconds_at_most() -> None:
