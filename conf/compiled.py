@@ -18,6 +18,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "edge.hot.encode",
     "edge.hot.deliver",
     "edge.hot.peers",
+    "edge.hot.origins",
     "edge.hot.acks",
     "edge.hot.pushes",
     "edge.hot.fanout",

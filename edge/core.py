@@ -454,36 +454,37 @@ class EdgeCore:
     def pick(self, group: Group, route: Route, conn: Conn | None, topic: bytes, qos: int) -> Sub | Remote | None:
         """Choose a shared group's destination for one message."""
         assert isinstance(group, SharedGroup)
-        return self._resolve_pick(group, group.next(topic), None)
+        recorded = self.publishing.recorded
+        return self._member(group, recorded.get(group.share) if recorded is not None else self.choose(group, topic))
 
-    def _resolve_pick(
-        self, group: SharedGroup, choice: Remote | int | None, refused: Remote | int | None
-    ) -> Sub | Remote | None:
-        if choice == HERE:
-            sub = self.ephemeral.pick(group.share)
-            if sub is not None:
-                return sub
-            refused = HERE
-        elif isinstance(choice, Remote):
-            return choice
-        for other in group.others(refused):
-            if isinstance(other, Remote):
-                return other
-            sub = self.ephemeral.pick(group.share)
-            if sub is not None:
-                return sub
+    def _member(self, group: SharedGroup, choice: Remote | int | None) -> Sub | Remote | None:
+        return choice if isinstance(choice, Remote) else self.ephemeral.pick(group.share) if choice == HERE else None
+
+    def choose(self, group: SharedGroup, topic: bytes, refused: Sequence[Remote | int] = ()) -> Remote | int | None:
+        """Return the next destination of a group that can take a message; None if there is none."""
+        choices: list[Remote | int] = group.others(refused)
+        first = None if refused else group.next(topic)
+        if first is not None:
+            choices.insert(0, first)
+        for choice in choices:
+            if isinstance(choice, Remote) or self.ephemeral.has_member(group.share):
+                return choice
         return None
 
     def picked(self, peer: Peer, share: bytes, topic: bytes, qos: int) -> Sub | None:
         """Another edge picked us for a message of a group: choose the member."""
         return self.ephemeral.pick(share)
 
-    def refused(self, message: Message, remote: Remote, reason_code: int) -> Sub | Remote | None:
-        """A picked destination refused or died: choose another."""
+    def refused(self, message: Message, remote: Remote, reason_code: int) -> Sub | Remote | Message | None:
+        """A picked destination refused or died: choose another, each at most once."""
         group = message.group
         if not isinstance(group, SharedGroup):
             return None
-        return self._resolve_pick(group, None, remote)
+        message.tried = [*(message.tried or ()), remote]
+        if self.publishing.is_recorded(message):
+            self.publishing.pick_again(message, group)
+            return message
+        return self._member(group, self.choose(group, b"", message.tried))
 
     def local(self, topic: bytes) -> Sequence[Sub]:
         """Return this edge's own subscribers of a topic."""

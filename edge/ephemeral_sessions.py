@@ -66,6 +66,10 @@ class EphemeralSubscriptions:
         """Return how many local members a shared group has."""
         return len(self._groups.get(share, ()))
 
+    def has_member(self, share: bytes) -> bool:
+        """Whether a shared group has a local member that ``pick`` would return."""
+        return any(not client.conn.closed for client, _ in self._groups.get(share, {}).values())
+
     def pick(self, share: bytes) -> Sub | None:
         """Return the next local member of a shared group, round robin; None if there is none."""
         members = self._groups.get(share)

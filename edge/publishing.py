@@ -1,8 +1,9 @@
 """PUBLISH that needs a decision: route misses, retained messages, QoS 2 of durable publishers, wills.
 
 QoS 2 of a durable session: its packet identifier is recorded at the session's partition before any fan-out, and the
-origin that the partition gave travels with the message, so that a repeat through any edge is known. A retained message
-has one destination more, the partition that holds the topic's register. Source: MQTT 5.0 sections 3.3, 4.3; ADR 4.
+origin that the partition gave travels with the message, so that a repeat through any edge is known. Where its copies
+for shared groups go is recorded with it, and sent to again instead of picking anew. A retained message has one
+destination more, the partition that holds the topic's register. Source: MQTT 5.0 sections 3.3, 4.3; ADR 4.
 """
 
 from collections.abc import Callable
@@ -10,8 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from edge.client import Client
-from edge.hot.state import Conn, Inbound, Route
+from edge.hot.state import Conn, Inbound, Message, Remote, Route
 from edge.partition_requests import RequestsFull
+from edge.shared_groups import HERE, SharedGroup
 from mqtt.errors import MqttError
 from mqtt.reasons import ReasonCode
 from mqtt.topics import validate_topic_name
@@ -23,6 +25,7 @@ from wire.messages import (
     InboundReleased,
     RecordInbound,
     ReleaseInbound,
+    SharePick,
     WillFired,
 )
 
@@ -49,6 +52,8 @@ class PublishDesk:
 
     def __init__(self, edge: "EdgeCore") -> None:
         self._edge = edge
+        # Where the copies of the message at hand go, by share, as recorded; None: nothing is, pick as you like.
+        self.recorded: dict[bytes, Remote | int | None] | None = None
         self._wills: set[tuple[int, int, int]] = set()  # fan-outs under way: (partition, partition_epoch, op_index)
 
     # --- misses
@@ -68,6 +73,14 @@ class PublishDesk:
             edge.hot.resume(conn)
             return
         edge.cache.need(name, lambda _: edge.hot.resume(conn))
+
+    def _with_route(self, name: str, then: Callable[[Route], None]) -> None:
+        """Call with the topic's Route; the one in use, whose shared groups know whose turn it is, if there is one."""
+        route = self._edge.hot.route(name.encode())
+        if route is not None:
+            then(route)
+        else:
+            self._edge.cache.need(name, then)
 
     # --- handed over
 
@@ -92,15 +105,28 @@ class PublishDesk:
             self._publish(conn, publish, OriginKind.EDGE, 0, 0)
 
     def _record(self, client: Client, publish: Inbound) -> None:
+        self._with_route(publish.topic.decode(), partial(self._record_routed, client, publish, -1, {}))
+
+    def _record_routed(
+        self, client: Client, publish: Inbound, counter: int, known: dict[bytes, SharePick], route: Route
+    ) -> None:
+        """Record the identifier, and a pick for every group of the route that has none; then send the message."""
         edge = self._edge
-        request = RecordInbound(
-            edge.requests.next_number(),
-            client.partition,
-            0,
-            client.session,
-            client.owner_epoch,
-            publish.packet_identifier,
-        )
+        if client.conn.closed:
+            return
+        destinations: dict[bytes, Remote | int | None] = {}
+        picks = []
+        for group in route.groups:
+            assert isinstance(group, SharedGroup)
+            pick = known.get(group.share)
+            if pick is not None and counter >= 0:
+                choice = self._destination(client, group, pick, counter)
+                if choice is not None:
+                    destinations[group.share] = choice
+                    continue
+            choice = edge.choose(group, publish.topic)
+            if choice is not None:
+                picks.append(group.written(choice, edge.incarnation, 0 if pick is None else pick.attempt + 1))
 
         def recorded(answer: Control) -> None:
             if client.conn.closed or not isinstance(answer, InboundRecorded):
@@ -108,18 +134,93 @@ class PublishDesk:
             if answer.reason_code:
                 edge.error(client.conn, answer.reason_code)
                 return
-            self._publish(client.conn, publish, OriginKind.SESSION, client.session, answer.counter)
+            now_known = {pick.share: pick for pick in answer.picks}
+            name = publish.topic.decode()
+            self._with_route(name, partial(self._record_routed, client, publish, answer.counter, now_known))
 
+        if counter < 0 or picks:
+            self._ask_to_record(client, publish.packet_identifier, picks, recorded)
+            return
+        self._routed(client.conn, publish, OriginKind.SESSION, client.session, counter, route, destinations)
+
+    def _destination(self, client: Client, group: SharedGroup, pick: SharePick, counter: int) -> Remote | int | None:
+        """Return where a recorded pick can still go, None if it has to be replaced."""
+        edge = self._edge
+        choice = group.read(pick, edge.incarnation, edge.peers.get(pick.edge))
+        if choice == HERE and not edge.ephemeral.has_member(group.share):
+            return HERE if edge.hot.knows_pick(group.share, client.session, counter) else None
+        return choice
+
+    def _ask_to_record(
+        self, client: Client, packet_identifier: int, picks: list[SharePick], then: Callable[[Control], None]
+    ) -> None:
+        edge = self._edge
+        request = RecordInbound(
+            edge.requests.next_number(),
+            client.partition,
+            0,
+            client.session,
+            client.owner_epoch,
+            packet_identifier,
+            picks,
+        )
         try:
-            edge.requests.ask(request, recorded, edge.now)
+            edge.requests.ask(request, then, edge.now)
         except RequestsFull:
             edge.error(client.conn, ReasonCode.SERVER_BUSY)
 
+    def is_recorded(self, copy: Message) -> bool:
+        """Whether a shared group's copy is one of a message whose picks are recorded."""
+        whole = copy.parent
+        return whole is not None and whole.conn is not None and whole.qos == 2 and whole.conn.session != 0
+
+    def pick_again(self, copy: Message, group: SharedGroup) -> None:
+        """A recorded pick refused, or was an edge that died: record another, then send there."""
+        assert copy.pick is not None
+        self._pick_again(copy, group, copy.pick.attempt + 1)
+
+    def _pick_again(self, copy: Message, group: SharedGroup, attempt: int) -> None:
+        edge, whole, tried = self._edge, copy.parent, copy.tried or []
+        assert whole is not None and whole.conn is not None
+        client = whole.conn.owner
+        choice = edge.choose(group, b"", tried)
+        if not isinstance(client, Client) or whole.conn.closed or choice is None:
+            edge.hot.send_pick(copy, None)  # the publisher repeats it elsewhere, or there is nobody
+            return
+        pick = group.written(choice, edge.incarnation, attempt)
+
+        def recorded(answer: Control) -> None:
+            if whole.conn is None or whole.conn.closed:
+                edge.hot.send_pick(copy, None)
+                return
+            if not isinstance(answer, InboundRecorded) or answer.reason_code:
+                edge.error(whole.conn, getattr(answer, "reason_code", ReasonCode.UNSPECIFIED_ERROR))
+                return
+            now = group.read(pick, edge.incarnation, edge.peers.get(pick.edge))
+            if now == HERE and edge.ephemeral.has_member(group.share):
+                edge.hot.send_pick(copy, edge.ephemeral.pick(group.share))
+            elif isinstance(now, Remote):
+                edge.hot.send_pick(copy, now)
+            else:
+                copy.tried = [*tried, choice] if isinstance(choice, Remote) else tried
+                self._pick_again(copy, group, attempt + 1)
+
+        self._ask_to_record(client, whole.packet_identifier, [pick], recorded)
+
     def _publish(self, conn: Conn, publish: Inbound, kind: int, origin_a: int, origin_b: int) -> None:
         name = publish.topic.decode()
-        self._edge.cache.need(name, partial(self._routed, conn, publish, kind, origin_a, origin_b))
+        self._with_route(name, partial(self._routed, conn, publish, kind, origin_a, origin_b))
 
-    def _routed(self, conn: Conn, publish: Inbound, kind: int, origin_a: int, origin_b: int, route: Route) -> None:
+    def _routed(
+        self,
+        conn: Conn,
+        publish: Inbound,
+        kind: int,
+        origin_a: int,
+        origin_b: int,
+        route: Route,
+        recorded: dict[bytes, Remote | int | None] | None = None,
+    ) -> None:
         edge = self._edge
         if conn.closed:
             return
@@ -133,11 +234,13 @@ class PublishDesk:
         def done(reason_code: int) -> None:
             if publish.retain and publish.qos:
                 edge.cache.retained_finished(name)
-            if reason_code >= 0x80 and kind == OriginKind.SESSION:
+            if reason_code >= 0x80 and kind == OriginKind.SESSION and not conn.closed:
                 # A failing PUBREC frees the identifier at the client: its record goes first in the partition's order.
                 self._release(client, publish.packet_identifier, lambda _: None)
 
+        self.recorded = recorded
         edge.hot.publish(route, publish, register, kind, origin_a, origin_b, done if publish.qos else None)
+        self.recorded = None
         edge.hot.resume(conn)
 
     # --- PUBREL

@@ -15,6 +15,7 @@ from mqtt.reasons import ReasonCode
 from storage import keys
 from storage.durable_sessions import READY_MAX, DurableSession, InFlight
 from storage.partition import Partition
+from storage.picked_origins import PickedOrigins
 from storage.rows import (
     ENTRY_OVERHEAD_BYTES,
     NEVER,
@@ -46,6 +47,7 @@ HOLD_S = 5.0  # after which a retained read counts as ended
 RETAINED_ORIGINS_MAX = 256  # of retained copies, remembered per session so that their live twins are dropped
 LIVE_RETAINED_MAX = 64  # topics per session, the last ones
 SESSION_ORIGINS_MAX = 100_000  # per partition: nobody tells it that a publishing session elsewhere has ended
+PICKED = 3  # in the key of an origin row, beside OriginKind: a session's picks
 WILL_ORIGINS_MAX = 4_096  # wills reach a partition in any order, so each origin is kept, the newest ones
 
 
@@ -56,15 +58,19 @@ class Delivery:
         self._partition = partition
         self._origins: dict[tuple[int, int], int] = {}
         self._will_origins: deque[int] = deque()
+        self._picked: dict[int, PickedOrigins] = {}  # by group and publishing session, the longest silent first
         self._session_origins: dict[int, None] = {}  # publishing sessions of any partition, the longest silent first
         self._groups: dict[bytes, list[DurableSession]] = {}
         self._lazy: dict[int, DurableSession] = {}  # sessions with consumed entries not yet saved
 
     # --- restore
 
-    def restore_origin(self, kind: int, sender: int, counter: int) -> None:
-        """Take over a sender's highest counter from disk."""
-        self._origins[kind, sender] = counter
+    def restore_origin(self, kind: int, sender: int, value: bytes) -> None:
+        """Take over a sender's highest counter, or which picks came, from disk."""
+        if kind == PICKED:
+            self._picked[sender] = PickedOrigins(self._partition.settings.inbound_unreleased_max, value)
+            return
+        self._origins[kind, sender] = int.from_bytes(value, "big")
         if kind == OriginKind.WILL:
             self._will_origins.append(sender)
         elif kind == OriginKind.SESSION:
@@ -112,7 +118,7 @@ class Delivery:
         targets = list(self._targets(message))
         refusal = self._refusal(message, targets)
         if refusal:
-            partition.count("refused_queue_full")
+            partition.count("refused_queue_full" if targets else "refused_no_member")
             self.acknowledge(message, node, refusal)
             return
         if message.qos:
@@ -130,11 +136,16 @@ class Delivery:
         if not message.qos:
             return False
         sender, counter = _origin(message, node, incarnation)
+        if _is_session_pick(message):
+            return sender in self._picked and self._picked[sender].has(counter)
         return counter <= self._origins.get((message.origin_kind, sender), 0)
 
     def _remember(self, message: PublishMessage, node: str, incarnation: int) -> None:
         partition, kind = self._partition, message.origin_kind
         sender, counter = _origin(message, node, incarnation)
+        if _is_session_pick(message):
+            self._remember_pick(sender, counter)
+            return
         self._origins[kind, sender] = counter
         partition.put(keys.origin_key(partition.number, kind, sender), counter.to_bytes(8, "big"))
         if kind == OriginKind.WILL:
@@ -148,6 +159,18 @@ class Delivery:
                 partition.count("origins_forgotten")
                 self.forget_sender(kind, next(iter(self._session_origins)))
 
+    def _remember_pick(self, sender: int, counter: int) -> None:
+        partition = self._partition
+        picked = self._picked.pop(sender, None) or PickedOrigins(partition.settings.inbound_unreleased_max)
+        self._picked[sender] = picked
+        picked.add(counter)
+        partition.put(keys.origin_key(partition.number, PICKED, sender), picked.value())
+        if len(self._picked) > SESSION_ORIGINS_MAX:
+            partition.count("origins_forgotten")
+            oldest = next(iter(self._picked))
+            del self._picked[oldest]
+            partition.delete(keys.origin_key(partition.number, PICKED, oldest))
+
     def acknowledge(self, message: PublishMessage, node: str, reason_code: int) -> None:
         """Tell the edge that this partition has finished a message, behind the operation being built."""
         if message.tag:
@@ -158,7 +181,7 @@ class Delivery:
         """Yield (session, merged subscription, its identifiers encoded): one copy per session [MQTT-3.3.4-2]."""
         if message.share:
             member = self._pick(message.share, message.qos)
-            if member is not None:
+            if member is not None:  # else a QoS 1/2 message is refused: there may be a member elsewhere
                 subscription = member.subscriptions["$share/" + message.share.decode()]
                 yield member, subscription, _identifiers((subscription,))
             return
@@ -185,7 +208,8 @@ class Delivery:
         """Choose a member: the next one that is connected with room, else, for QoS 1/2, the next one at all."""
         members = self._groups.get(share)
         if not members:
-            self._partition.count("dropped_no_member")
+            if qos == 0:
+                self._partition.count("dropped_no_member")
             return None
         for index, member in enumerate(members):
             if member.window_open and not member.sizes:
@@ -198,6 +222,8 @@ class Delivery:
         return members[-1]
 
     def _refusal(self, message: PublishMessage, targets: list[tuple[DurableSession, Subscription, bytes]]) -> int:
+        if message.share and not targets and message.qos:
+            return ReasonCode.QUOTA_EXCEEDED
         if self._partition.settings.queue_full != "refuse" or not message.qos:
             return 0
         size = len(message.payload) + len(message.topic) + len(message.properties) + ENTRY_OVERHEAD_BYTES
@@ -636,6 +662,11 @@ def _origin(message: PublishMessage, node: str, incarnation: int) -> tuple[int, 
     if message.share:
         return _sender(message.share.decode(), message.origin_a), message.origin_b
     return message.origin_a, message.origin_b
+
+
+def _is_session_pick(message: PublishMessage) -> bool:
+    """Whether it is a QoS 2 message's copy for a shared group: its session's picks come in any order."""
+    return bool(message.share) and message.origin_kind == OriginKind.SESSION
 
 
 def edge_sender(edge: str, incarnation: int) -> int:

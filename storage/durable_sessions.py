@@ -10,7 +10,7 @@ from collections import deque
 
 from mqtt.session_state import PacketIdentifiers
 from storage.rows import STATE_RELEASED, STATE_SENT, Entry, SessionRow
-from wire.messages import Subscription
+from wire.messages import SharePick, Subscription
 
 __all__ = ["READY_MAX", "DurableSession", "InFlight"]
 
@@ -53,6 +53,7 @@ class DurableSession:
         "next_seq",
         "number",
         "owner_epoch",
+        "picks",
         "protocol_version",
         "push_seq",
         "queue_bytes",
@@ -83,6 +84,7 @@ class DurableSession:
         self.ephemeral_end = False
         self.subscriptions: dict[str, Subscription] = {}
         self.inbound: dict[int, int] = {}  # packet identifier -> counter of the origin
+        self.picks: dict[int, list[SharePick]] = {}  # packet identifier -> where its shared copies go
         self.next_inbound = 1
         self.retained_origins: dict[tuple[int, int, int], None] = {}  # of retained copies just delivered
         self.next_seq = 1

@@ -7,11 +7,13 @@ said which connections it holds) -> serving. What asks before that waits here, b
 from collections import deque
 from collections.abc import Callable
 
+from mqtt.reasons import ReasonCode
 from storage.claims import ClaimTable
 from storage.delivery import Delivery, edge_sender
 from storage.inbound import Inbound
 from storage.loading import load
 from storage.partition import Overlay, Partition, Reads
+from storage.publishers import Publishers
 from storage.retained import RetainedRegisters
 from storage.settings import PartitionSettings
 from storage.subscriptions import Subscriptions
@@ -45,6 +47,7 @@ class HostedPartition:
         self.claims = ClaimTable(self.core, self.delivery, self.subscriptions, self._is_alive, self._live)
         self.retained = RetainedRegisters(self.core, self.delivery)
         self.inbound = Inbound(self.core)
+        self.publishers = Publishers()
         self.serving = False
         self.reported = False  # the shards' owners were told this partition's filters
         self.placed_at = 0  # map epoch that made this node the primary
@@ -117,6 +120,11 @@ class HostedPartition:
 
     def publish(self, message: PublishMessage, peer: PeerKey) -> None:
         """Take one message: into this topic's register when it is retained, into the queues of its subscribers."""
+        core = self.core
+        if self.publishers.is_superseded(message.session, message.owner_epoch, core.now, self._map().lease_s):
+            core.count("superseded")
+            self.delivery.acknowledge(message, peer.node, ReasonCode.SESSION_TAKEN_OVER)
+            return
         registered = message.retain and not message.share and self._holds_register(message.topic)
         if registered and not self.delivery.is_repeat(message, peer.node, peer.incarnation):
             refusal = self.retained.refusal(message)

@@ -99,11 +99,11 @@ def load(
     for _, value in rows.of(keys.FILTER):
         subscriptions.restore_standing(unpack(FilterRow, value).route)
     for key, value in rows.of(keys.ORIGIN):
-        delivery.restore_origin(key[3], int.from_bytes(key[4:12], "big"), int.from_bytes(value, "big"))
+        delivery.restore_origin(key[3], int.from_bytes(key[4:12], "big"), value)
     for key, value in rows.of(keys.INBOUND):
         session = _owner(partition, key)
         if session is not None:
-            inbound.restore(session, int.from_bytes(key[11:13], "big"), int.from_bytes(value, "big"))
+            inbound.restore(session, int.from_bytes(key[11:13], "big"), value)
     _load_queues(partition, rows)
     for _, value in rows.of(keys.RETAINED):
         row = unpack(RetainedRow, value)

@@ -86,6 +86,11 @@ class Partition:
         self._now = now
 
     @property
+    def now(self) -> float:
+        """Monotonic seconds of the event at hand."""
+        return self._now
+
+    @property
     def served_ms(self) -> int:
         """The served clock: milliseconds that a primary has served this partition, over all primaries."""
         return self.meta.served_ms + int((self._now - self._running_since) * 1000)

@@ -116,7 +116,7 @@ class RowReader:
 
     def _inbound(self, key: bytes, value: bytes, seq: int, epoch: int, crc: int) -> Row:
         number, identifier = int.from_bytes(key[3:11], "big"), int.from_bytes(key[11:13], "big")
-        origin = f"1:{number:x}:{int.from_bytes(value, 'big'):x}"
+        origin = f"1:{number:x}:{int.from_bytes(value[:8], 'big'):x}"
         head = (self._partition, None, INFLIGHT_IN, key, seq, value, False, 0, epoch, crc)
         return (*head, number, None, identifier, None, None, None, None, None, origin)
 

@@ -377,8 +377,18 @@ class SessionUnsubscribed(Message):
     reason_codes: list[int]
 
 
+class SharePick(msgspec.Struct, array_like=True):
+    """Where the copy of one QoS 2 message for one shared group goes: a partition, or an edge."""
+
+    share: bytes  # "share name/topic filter"
+    partition: int  # -1: an edge
+    edge: str = ""
+    incarnation: int = 0
+    attempt: int = 0  # a higher one replaces a lower one: its destination refused, or was an edge and died
+
+
 class RecordInbound(Message):
-    """QoS 2 PUBLISH of a durable publisher, before any fan-out; the same origin again until released."""
+    """QoS 2 PUBLISH of a durable publisher, before any fan-out; the same origin and picks again until released."""
 
     request: int
     partition: int
@@ -386,6 +396,7 @@ class RecordInbound(Message):
     session: int
     owner_epoch: int
     packet_identifier: int
+    picks: list[SharePick] = []  # kept where none of that group and attempt, or of a higher one, is recorded
 
 
 class InboundRecorded(Message):
@@ -394,6 +405,7 @@ class InboundRecorded(Message):
     request: int
     counter: int
     reason_code: int = 0
+    picks: list[SharePick] = []  # all that are recorded: send there, wherever else one would pick now
 
 
 class ReleaseInbound(Message):

@@ -2,8 +2,9 @@
 from edge.hot.acks cimport answer, count_back, destination_done, enter_gate, new_message
 from edge.hot.buffers cimport Buffer, append_bytes, take_bytes
 from edge.hot.deliver cimport deliver_to, drain_pending
-from edge.hot.fanout cimport fan_out, refused
+from edge.hot.fanout cimport fan_out, pick_again, refused
 from edge.hot.forwarded cimport receive_link
+from edge.hot.origins cimport was_picked
 from edge.hot.output cimport drained, end_lag, mark_dirty, note_high, pending_output, output_of, release_waiters, unpark, write_short
 from edge.hot.parse cimport parse
 from edge.hot.peers cimport flush_batches, flush_peer, pump_outboxes, release_peer, send_frame

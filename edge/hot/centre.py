@@ -20,8 +20,9 @@ if not cython.compiled:
     from edge.hot.acks import count_back, destination_done, new_message
     from edge.hot.buffers import append_bytes, take_bytes
     from edge.hot.deliver import deliver_to, drain_pending
-    from edge.hot.fanout import fan_out, refused
+    from edge.hot.fanout import fan_out, pick_again, refused
     from edge.hot.forwarded import receive_link
+    from edge.hot.origins import was_picked
     from edge.hot.output import (
         drained,
         end_lag,
@@ -361,6 +362,14 @@ class Hot(HotState):
         publish.gated = None
         if message is not None:
             destination_done(self, message, reason_code)
+
+    def send_pick(self, copy: Message, chosen: object) -> None:
+        """Go on with a shared group's copy that ``Handler.refused`` answered with the copy itself."""
+        pick_again(self, copy, chosen)
+
+    def knows_pick(self, share: bytes, session: int, counter: int) -> bool:
+        """Whether a member here got the message of this origin as its group's pick."""
+        return was_picked(self, share, 1, session, counter)
 
     def released(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
         """Write PUBCOMP for a PUBREL of ``Handler.pubrel`` and count its quota back."""

@@ -2,6 +2,7 @@
 from edge.hot.acks cimport destination_done, new_message
 from edge.hot.deliver cimport deliver_local, deliver_run, deliver_to
 from edge.hot.encode cimport load_plain
+from edge.hot.origins cimport is_repeated, note_pick, was_picked
 from edge.hot.peers cimport (
     append_record, append_run, find_targets, load_record, record_of, send_to_edge, send_to_partition,
     send_to_partitions
@@ -15,10 +16,11 @@ cdef object fan_out_run(
     Py_ssize_t packet_max, Py_ssize_t count
 )
 cdef object refused(HotState hot, Message copy, int reason_code)
+cdef object pick_again(HotState hot, Message copy, object chosen)
 
 
 # private
 cdef object _of_session(Packet packet, Conn publisher)
 cdef object _pick(HotState hot, Conn publisher, Route route, Packet packet, Message message, Group group)
-cdef object _deliver_pick(HotState hot, Sub sub, Packet packet)
+cdef object _deliver_pick(HotState hot, Sub sub, Packet packet, bytes share)
 cdef object _send_pick(HotState hot, Remote remote, bytes record, Message copy)

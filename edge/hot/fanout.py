@@ -14,6 +14,7 @@ if not cython.compiled:
     from edge.hot.acks import destination_done, new_message
     from edge.hot.deliver import deliver_local, deliver_run, deliver_to
     from edge.hot.encode import load_plain
+    from edge.hot.origins import is_repeated, note_pick, was_picked
     from edge.hot.peers import (
         append_record,
         append_run,
@@ -49,7 +50,7 @@ def fan_out(
     if hot.ledger is not None and message is not None:
         origin = (packet.origin_kind, packet.origin_a, packet.origin_b)
         message.noted = (route, extra_partition, origin, message.at_ns)
-    if route.subs:
+    if route.subs and not is_repeated(hot, packet.origin_kind, packet.origin_a, packet.origin_b):
         deliver_local(hot, publisher, route, packet)
     if not route.remote and extra_partition < 0:
         return
@@ -118,11 +119,14 @@ def _of_session(packet: Packet, publisher: Conn | None) -> None:
 def _pick(
     hot: HotState, publisher: Conn | None, route: Route, packet: Packet, message: Message | None, group: Group
 ) -> None:
+    if was_picked(hot, group.share, packet.origin_kind, packet.origin_a, packet.origin_b):
+        hot.dropped_repeated += 1
+        return
     chosen = hot.handler.pick(group, route, publisher, packet.topic, packet.qos)
     if chosen is None:
         hot.dropped_no_pick += 1
     elif isinstance(chosen, Sub):
-        _deliver_pick(hot, chosen, packet)
+        _deliver_pick(hot, chosen, packet, group.share)
     elif message is None:
         _send_pick(hot, chosen, record_of(hot, packet, 0), None)
     else:
@@ -134,11 +138,12 @@ def _pick(
         _send_pick(hot, chosen, copy.record, copy)
 
 
-def _deliver_pick(hot: HotState, sub: Sub, packet: Packet) -> None:
+def _deliver_pick(hot: HotState, sub: Sub, packet: Packet, share: bytes) -> None:
     qos: cython.int = packet.qos if packet.qos < sub.qos else sub.qos
     if sub.conn.closed:
         hot.dropped_closed += 1
         return
+    note_pick(hot, share, packet.origin_kind, packet.origin_a, packet.origin_b)
     deliver_to(hot, sub.conn, packet, qos, packet.retain and sub.retain_as_published, sub.identifiers)
 
 
@@ -164,11 +169,17 @@ def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: Message | Non
 def refused(hot: HotState, copy: Message, reason_code: cython.int) -> None:
     """A picked destination refused the copy, or died: the core picks another, until none is left [MQTT-4.8.2-5]."""
     chosen = hot.handler.refused(copy, copy.pick, reason_code)
+    if chosen is not copy:  # else the core has to write its choice down first
+        pick_again(hot, copy, chosen)
+
+
+def pick_again(hot: HotState, copy: Message, chosen: object) -> None:
+    """Send a copy that was refused to the destination that the core chose instead, None for nowhere."""
     if chosen is None:
         hot.dropped_no_pick += 1
     elif isinstance(chosen, Sub):
         load_record(hot.second, copy.record)
-        _deliver_pick(hot, chosen, hot.second)
+        _deliver_pick(hot, chosen, hot.second, copy.group.share)
     else:
         copy.waiting -= 1
         _send_pick(hot, chosen, copy.record, copy)

@@ -4,6 +4,7 @@ from edge.hot.buffers cimport Buffer, get16, get32, get64, put16, put64, reserve
 from edge.hot.deliver cimport deliver_local, deliver_run, deliver_to
 from edge.hot.encode cimport load_plain, walk_properties
 from edge.hot.fanout cimport refused
+from edge.hot.origins cimport is_repeated, note_pick, was_picked
 from edge.hot.output cimport mark_dirty
 from edge.hot.peers cimport leave_outbox, note_room, publish_acks_of
 from edge.hot.pushes cimport receive_pushes
@@ -16,6 +17,7 @@ cdef enum:
     PUSH = 6
     AT_AN_EDGE = 0xFFFF
     QUOTA_EXCEEDED = 0x97
+    SUPERSEDED = 0x8E
 
 
 cdef object receive_link(HotState hot, Conn conn, bytes data)
@@ -32,4 +34,4 @@ cdef Py_ssize_t _receive_message(
     HotState hot, Peer peer, bytes payload, unsigned char* data, Py_ssize_t at, Py_ssize_t end
 )
 cdef object _receive_pick(HotState hot, Peer peer, Packet packet, bytes share, unsigned long long tag)
-cdef bint _is_repeated_will(HotState hot, unsigned long long origin_a, unsigned long long origin_b)
+cdef object _superseded(HotState hot, Message message)

@@ -18,6 +18,7 @@ if not cython.compiled:
     from edge.hot.deliver import deliver_local, deliver_run, deliver_to
     from edge.hot.encode import walk_properties
     from edge.hot.fanout import refused
+    from edge.hot.origins import is_repeated, note_pick, was_picked
     from edge.hot.output import mark_dirty
     from edge.hot.peers import leave_outbox, note_room, publish_acks_of
     from edge.hot.pushes import receive_pushes
@@ -28,6 +29,7 @@ if not cython.compiled:  # compiled, these are C constants: forwarded.pxd
     PUBLISH, PUBLISH_ACK, PUSH = int(FrameKind.PUBLISH), int(FrameKind.PUBLISH_ACK), int(FrameKind.PUSH)
     AT_AN_EDGE = 0xFFFF  # the partition in PUBLISH_ACK of a shared pick at an edge
     QUOTA_EXCEEDED = 0x97  # no member can take it
+    SUPERSEDED = 0x8E  # in PUBLISH_ACK: the publisher has a newer connection
 
 HELLO = int(FrameKind.HELLO)
 HELLO_BYTES_MAX = 64 * 1024
@@ -200,25 +202,32 @@ def _receive_message(
     if stop > end:
         raise ValueError("message ends outside its frame")
     packet.topic = payload[topic_at : packet.properties_at]
+    packet.origin_kind = data[at + 3]
+    packet.origin_a = get64(data, at + 12)
+    packet.origin_b = get64(data, at + 20)
     hot.forwarded_in += 1
     if share:
         _receive_pick(hot, peer, packet, share, tag)
-    elif data[at + 3] == 2 and _is_repeated_will(hot, get64(data, at + 12), get64(data, at + 20)):
-        hot.dropped_repeated += 1
-    else:
+    elif not is_repeated(hot, packet.origin_kind, packet.origin_a, packet.origin_b):
         deliver_local(hot, None, _local_route(hot, packet.topic), packet)
     return stop
 
 
 def _receive_pick(hot: HotState, peer: Peer, packet: Packet, share: bytes, tag: cython.ulonglong) -> None:
     """Another edge picked us for a shared group's copy: deliver it to a member, or refuse it."""
-    sub: Sub | None = hot.handler.picked(peer, share, packet.topic, packet.qos)
+    sub: Sub | None = None
     code: cython.int = QUOTA_EXCEEDED
+    if was_picked(hot, share, packet.origin_kind, packet.origin_a, packet.origin_b):
+        hot.dropped_repeated += 1
+        code = 0
+    else:
+        sub = hot.handler.picked(peer, share, packet.topic, packet.qos)
     if sub is not None and not sub.conn.closed:
         code = 0
+        note_pick(hot, share, packet.origin_kind, packet.origin_a, packet.origin_b)
         qos: cython.int = packet.qos if packet.qos < sub.qos else sub.qos
         deliver_to(hot, sub.conn, packet, qos, packet.retain and sub.retain_as_published, sub.identifiers)
-    elif tag == 0:
+    elif tag == 0 and code != 0:
         hot.dropped_no_pick += 1
     if tag != 0:
         acks: Buffer = publish_acks_of(hot, peer)
@@ -227,17 +236,6 @@ def _receive_pick(hot: HotState, peer: Peer, packet: Packet, share: bytes, tag: 
         put16(acks, at + 8, AT_AN_EDGE)
         acks.data[at + 10] = code
         acks.end = at + 11
-
-
-def _is_repeated_will(hot: HotState, origin_a: cython.ulonglong, origin_b: cython.ulonglong) -> cython.bint:
-    """A will is handed to another edge when its first one dies: drop what came from both."""
-    key = (origin_a, origin_b)
-    if key in hot.will_origins:
-        return True
-    if len(hot.will_origins) >= hot.limits.will_origins_max:
-        del hot.will_origins[next(iter(hot.will_origins))]
-    hot.will_origins[key] = None
-    return False
 
 
 # -- acknowledgements
@@ -270,8 +268,18 @@ def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
                 leave_outbox(hot, message)
         if message is None:
             hot.acks_unknown += 1  # a repeat was answered twice
+        elif code == SUPERSEDED:
+            _superseded(hot, message)
         elif code >= 0x80 and message.pick is not None:
             refused(hot, message, code)
         else:
             destination_done(hot, message, code)
         at += 11
+
+
+def _superseded(hot: HotState, message: Message) -> None:
+    """A partition heard of a newer connection of the publisher: this one is over, and nothing of it is acknowledged."""
+    first: Message = message if message.parent is None else message.parent
+    if first.conn is not None and not first.conn.closed:
+        hot.handler.error(first.conn, SUPERSEDED)
+    destination_done(hot, message, SUPERSEDED)

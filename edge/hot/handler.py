@@ -77,8 +77,11 @@ class Handler(Protocol):
     def picked(self, peer: Peer, share: bytes, topic: bytes, qos: int) -> Sub | None:
         """Choose the local member for a message that another edge picked us for; None refuses it."""
 
-    def refused(self, message: Message, remote: Remote, reason_code: int) -> Sub | Remote | None:
-        """A picked destination refused (code >= 0x80) or died: choose another; None ends the message there."""
+    def refused(self, message: Message, remote: Remote, reason_code: int) -> Sub | Remote | Message | None:
+        """A picked destination refused (code >= 0x80) or died: choose another; None ends the message there.
+
+        ``message`` itself: later, by ``hot.send_pick``.
+        """
 
     def local(self, topic: bytes) -> Sequence[Sub]:
         """Return this edge's own subscribers of a topic, for messages that other edges forwarded here.

@@ -42,7 +42,9 @@ class HotLimits:
     partitions: int = 256  # P of the cluster; a Route that names another is a bug and raises
     outbox_bytes_max: int = 64 * 1024 * 1024  # unacknowledged messages towards all partitions; full: publishers wait
     peer_low_bytes: int = 2 * 1024 * 1024  # room of a link below which publishers to it wait
-    will_origins_max: int = 4_096  # remembered origins of forwarded wills
+    will_origins_max: int = 4_096  # remembered origins of wills
+    session_origins_max: int = 100_000  # durable publishers of QoS 2 whose latest message is remembered
+    picked_origins_max: int = 16_384  # remembered QoS 2 messages that a member of a shared group got here
     accepts_per_round: int = 64
     handshakes_per_round: int = 4
     publish_rate_max: float = 0.0  # messages per second of one client; beyond it is not read; 0: no limit

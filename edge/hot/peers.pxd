@@ -1,6 +1,6 @@
 # C form of peers.py.
 from edge.hot.buffers cimport (
-    Buffer, copy_bytes, copy_span, get16, get32, give_buffer, put16, put32, put64,
+    Buffer, copy_bytes, copy_span, get16, get32, get64, give_buffer, put16, put32, put64,
     reserve, take_buffer, take_bytes
 )
 from edge.hot.encode cimport copy_plain

@@ -23,6 +23,7 @@ if not cython.compiled:
         copy_span,
         get16,
         get32,
+        get64,
         give_buffer,
         put16,
         put32,
@@ -152,6 +153,9 @@ def load_record(packet: Packet, record: bytes) -> None:
     packet.expiry_at = -1
     topic_bytes: cython.Py_ssize_t = get16(packet.data, 50)
     packet.topic = record[MESSAGE_HEAD : MESSAGE_HEAD + topic_bytes]
+    packet.origin_kind = record[3]
+    packet.origin_a = get64(packet.data, 12)
+    packet.origin_b = get64(packet.data, 20)
     packet.properties_at = MESSAGE_HEAD + topic_bytes
     packet.properties_bytes = get32(packet.data, 52)
     packet.plain_bytes = packet.properties_bytes

@@ -101,10 +101,11 @@ cdef class Remote:
     cdef readonly Peer peer
     cdef readonly int partition
     cdef readonly bytes share
+    cdef readonly int attempt
 
 
 cdef class Group:
-    pass
+    cdef public bytes share
 
 
 cdef class Route:
@@ -148,8 +149,9 @@ cdef class Message:
     cdef bytes record
     cdef long long at_ns
     cdef readonly Remote pick
-    cdef Message parent
+    cdef readonly Message parent
     cdef readonly Group group
+    cdef public list tried
     cdef readonly object noted
 
 
@@ -253,6 +255,8 @@ cdef class HotState:
     cdef list outbox_waiters
     cdef Py_ssize_t peer_low_bytes
     cdef dict will_origins
+    cdef dict session_origins
+    cdef dict picked_origins
     # bounds
     cdef Py_ssize_t output_high
     cdef Py_ssize_t output_low

@@ -134,15 +134,22 @@ class Sub:
 class Remote:
     """One destination elsewhere that ``Handler.pick`` chose: an edge, or a storage partition."""
 
-    def __init__(self, peer: "Peer | None", partition: int, share: bytes) -> None:
-        """``peer`` for an edge (partition -1), else None and the partition; share: b"share name/topic filter"."""
+    def __init__(self, peer: "Peer | None", partition: int, share: bytes, attempt: int = 0) -> None:
+        """``peer`` for an edge (partition -1), else None and the partition; share: b"share name/topic filter".
+
+        attempt: The core's, of a pick that is recorded.
+        """
         self.peer = peer
         self.partition = partition
         self.share = share
+        self.attempt = attempt
 
 
 class Group:
-    """A shared group as a Route names it: opaque here, ``Handler.pick`` chooses. The core subclasses it."""
+    """A shared group as a Route names it: ``Handler.pick`` chooses. The core subclasses it and sets ``share``."""
+
+    def __init__(self) -> None:
+        self.share = b""  # b"share name/topic filter"
 
 
 def _encoding(sub: Sub) -> tuple[bool, bytes]:
@@ -267,6 +274,7 @@ class Message:
         self.pick: Remote | None = None  # of a shared group's copy: where it went
         self.parent: Message | None = None  # the message that it is a copy of
         self.group: Group | None = None
+        self.tried: list[Remote] | None = None  # destinations that refused it, for the core
         self.noted: object = None  # for the ledger: route, partition of the register, origin
 
 
@@ -383,6 +391,8 @@ class HotState:
         self.outbox_waiters: list[Conn] = []
         self.peer_low_bytes = limits.peer_low_bytes
         self.will_origins: dict[tuple[int, int], None] = {}
+        self.session_origins: dict[int, int] = {}  # publishing session: highest inbound counter delivered here
+        self.picked_origins: dict[tuple[bytes, int, int], None] = {}  # share, session, counter
         self.output_high = limits.output_high_bytes
         self.output_low = limits.output_low_bytes
         self.drop_above = 2 * limits.output_high_bytes  # QoS 0 is dropped; while forwarded messages are delivered: high

@@ -11,6 +11,7 @@ import pytest
 from router.cluster_map import Delegate, PlaceShards
 from router.route_shard import RouteShard
 from tests.simulation.scene import EPHEMERAL, Scene
+from tests.simulation.sim_client import ClientOptions
 from wire.messages import Control, Invalidate
 
 PATIENT = replace(EPHEMERAL, silence_s=60.0)  # a connection that waits for SUBACK is not read, PINGREQ neither
@@ -447,6 +448,41 @@ def test_c2_a_frame_older_than_the_release() -> None:
     scene.publish(publisher, "t/x", "last", 2)
     scene.until(lambda: "last" in subscriber.received)
     assert subscriber.received == ["warm", "stuck", "last"]
+    scene.judge()
+
+
+def test_c3_two_primaries_push_to_one_edge() -> None:
+    """The former primary's pushes are stuck on their way when the next one sends the same and more."""
+    scene = Scene(edges=2, storages=2, replicas=2, min_in_sync=1, partitions=1)
+    primary = scene.map.partitions[0].primary
+    publisher = scene.client("publisher", "e1")
+    subscriber = scene.client("subscriber", "e2", None, "t/x")
+    scene.network.jam(primary, "e2")
+    scene.publish(publisher, "t/x", "first")  # committed; its PUSH is stuck
+    scene.cut(primary, "r1")
+    scene.until(lambda: scene.is_dead(primary), 10.0)
+    scene.publish(publisher, "t/x", "second")
+    scene.until(lambda: len(subscriber.received) == 2)
+    scene.network.release(primary, "e2")
+    scene.run(2.0)
+    assert subscriber.received == ["first", "second"]
+    scene.heal(primary, "r1")
+    scene.judge()
+
+
+def test_c5_takeover_from_an_edge_that_is_paused_within_its_lease() -> None:
+    scene = Scene(edges=2)
+    old = scene.client("old", "e1", replace(ClientOptions(), resend=False), client_id="same")
+    subscriber = scene.client("subscriber", "e2", None, "t/x")
+    scene.publish(old, "t/x", "before")
+    scene.cluster.nodes["e1"].pause()
+    old.publish("t/x", "in-a-socket", 1)
+    new = scene.cluster.client("new", replace(ClientOptions(), resend=False), "same")
+    scene.connect(new, "e2", 1.0)
+    scene.publish(new, "t/x", "after")
+    scene.cluster.nodes["e1"].resume()
+    scene.run(2.0)
+    assert subscriber.received == ["before", "after"]
     scene.judge()
 
 

@@ -167,6 +167,83 @@ def test_s13_a_picked_edge_dies() -> None:
     assert len(durable.received) == len(set(durable.received))
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_s13_a_repeat_goes_to_the_member_that_was_picked(late: bool) -> None:
+    """Whether the pick's partition has answered, or the first copy is still on its way to it."""
+    scene = Scene(edges=2, storages=3, replicas=3, partitions=8)
+    publisher = scene.client("publisher", "e1", client_id=scene.name_on("s1", "p"))
+    members = [
+        scene.client(f"of-{storage}", "e2", None, "$share/g/t/x", client_id=scene.name_on(storage, f"m{storage}"))
+        for storage in ("s2", "s3")
+    ]
+    scene.publish(publisher, "t/x", "warm", 2)  # whose turn it is differs between the edges from here on
+    scene.run(0.1)
+    first = next(member for member in members if not member.received)
+    if late:
+        scene.network.jam("e1", first.process[3:])
+    else:
+        scene.network.jam("e1", "publisher")
+    publisher.publish("t/x", "m", 2)
+    scene.run(0.3)
+    assert publisher.publishing
+    publisher.drop()
+    if not late:
+        assert first.received == ["m"]
+        scene.kill("e1")
+    scene.connect(publisher, "e2")
+    scene.until(lambda: not publisher.publishing and not publisher.session.outbound)
+    if late:
+        scene.network.release("e1", first.process[3:])
+    scene.run(3.0)
+    assert first.received == ["m"]
+    scene.judge()
+
+
+def test_s13_a_partition_without_a_member_is_replaced() -> None:
+    scene = Scene(edges=2, storages=3, replicas=3, partitions=8)
+    publisher = scene.client("publisher", "e1", client_id=scene.name_on("s1", "p"))
+    members = [
+        scene.client(f"of-{storage}", "e2", None, "$share/g/t/x", client_id=scene.name_on(storage, f"m{storage}"))
+        for storage in ("s2", "s3")
+    ]
+    scene.publish(publisher, "t/x", "warm", 2)
+    scene.run(0.1)
+    leaver = next(member for member in members if not member.received)
+    stayer = next(member for member in members if member is not leaver)
+    scene.network.jam("e1", leaver.process[3:])  # the pick is recorded and on its way
+    publisher.publish("t/x", "m", 2)
+    scene.run(0.1)
+    leaver.unsubscribe("$share/g/t/x")
+    scene.run(0.3)
+    scene.network.release("e1", leaver.process[3:])
+    scene.until(lambda: not publisher.publishing and "m" in stayer.received)
+    assert not leaver.received
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_s15_the_old_edges_publishes_arrive_late(qos: int) -> None:
+    scene = Scene(edges=2, storages=2, replicas=2, partitions=8)
+    topic = scene.name_on("s2", "t")
+    publisher = scene.client(
+        "publisher", "e1", replace(ClientOptions(), resend=False), client_id=scene.name_on("s1", "p")
+    )
+    subscriber = scene.client("subscriber", "e2", None, topic, client_id=scene.name_on("s2", "q"))
+    scene.publish(publisher, topic, "warm")
+    scene.network.jam("e1", "s2")
+    publisher.publish(topic, "old", qos, retain=True)
+    scene.run(0.2)
+    publisher.drop()
+    scene.connect(publisher, "e2")
+    scene.publish(publisher, topic, "new", retain=True)
+    scene.network.release("e1", "s2")
+    scene.run(1.0)
+    reader = scene.client("reader", "e1", EPHEMERAL, topic)
+    scene.until(lambda: reader.received)
+    assert subscriber.received == ["warm", "new"]
+    assert reader.received == ["new"]
+    scene.judge()
+
+
 def test_s17_owner_epochs_do_not_start_again() -> None:
     scene = Scene(edges=2)
     one = scene.client("one", "e1", EPHEMERAL, client_id="same")

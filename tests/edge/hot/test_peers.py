@@ -213,6 +213,23 @@ def test_repeated_wills_are_dropped(hot: Any) -> None:
     assert len(broker.take(sub)) == 1
 
 
+def test_what_another_edge_fanned_out_before_is_dropped(hot: Any) -> None:
+    """A durable publisher repeats QoS 2 through another edge: our subscribers get it once, from whichever came first."""
+    broker = Broker(hot)
+    one, other = Node(broker, 2, "edge"), Node(broker, 3, "edge")
+    sub = broker.subscriber(b"w", 2)
+
+    def sent(edge: Node, counter: int, share: bytes = b"") -> int:
+        message = PublishMessage(7, b"w", b"x", 2, origin_kind=OriginKind.SESSION, origin_a=9, origin_b=counter)
+        message.share = share
+        edge.send(FrameKind.PUBLISH, encode_message(message))
+        return len(broker.take(sub))
+
+    assert [sent(one, 1), sent(other, 1), sent(other, 2), sent(one, 1), sent(one, 2)] == [1, 0, 1, 0, 0]
+    broker.handler.picked = lambda *_: hot.state.Sub(sub, 2)  # type: ignore[method-assign]
+    assert [sent(one, 4, b"g/w"), sent(other, 4, b"g/w"), sent(other, 3, b"g/w")] == [1, 0, 1]  # picks in any order
+
+
 @pytest.mark.parametrize("cut", range(0, 90, 7))
 def test_broken_frames_end_the_link_not_the_process(hot: Any, cut: int) -> None:
     broker = Broker(hot)

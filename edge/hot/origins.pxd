@@ -1,0 +1,14 @@
+# C form of origins.py.
+from edge.hot.state cimport HotState
+
+
+cdef enum:
+    SESSION = 1
+    WILL = 2
+
+
+cdef bint is_repeated(HotState hot, int kind, unsigned long long origin_a, unsigned long long origin_b) except -1
+cdef bint was_picked(
+    HotState hot, bytes share, int kind, unsigned long long origin_a, unsigned long long origin_b
+) except -1
+cdef object note_pick(HotState hot, bytes share, int kind, unsigned long long origin_a, unsigned long long origin_b)

@@ -1,0 +1,59 @@
+# mypy: disable-error-code="no-any-return, assignment, union-attr, arg-type"
+"""Origins of what this edge delivered to its own sessions, so that a repeat through another edge reaches nobody twice.
+
+A link delivers a frame once, but a QoS 2 message of a durable publisher is fanned out again when the publisher comes
+back before PUBREC, and a will when the edge that fired it dies. A session's messages reach an edge in the order of
+their counters, so the highest one tells old from new; wills and shared picks, which other picks may overtake, are
+remembered one by one. All of it bounded, the oldest is forgotten first: an ephemeral session has exactly once while its
+connection and edge live. Source: docs/adr/0004-origins.md; MQTT 5.0 section 4.3.3.
+"""
+
+import cython
+
+from edge.hot.state import HotState
+
+__all__: list[str] = []
+
+if not cython.compiled:  # compiled, these are C constants: origins.pxd
+    SESSION = 1
+    WILL = 2
+
+
+def is_repeated(hot: HotState, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong) -> cython.bint:
+    """Whether an ordinary copy with this origin was delivered here before; remembers it."""
+    if kind == SESSION:
+        if origin_b <= hot.session_origins.get(origin_a, 0):
+            hot.dropped_repeated += 1
+            return True
+        if origin_a not in hot.session_origins and len(hot.session_origins) >= hot.limits.session_origins_max:
+            del hot.session_origins[next(iter(hot.session_origins))]
+        hot.session_origins[origin_a] = origin_b
+        return False
+    if kind != WILL:
+        return False
+    key = (origin_a, origin_b)
+    if key in hot.will_origins:
+        hot.dropped_repeated += 1
+        return True
+    if len(hot.will_origins) >= hot.limits.will_origins_max:
+        del hot.will_origins[next(iter(hot.will_origins))]
+    hot.will_origins[key] = None
+    return False
+
+
+def was_picked(
+    hot: HotState, share: bytes, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong
+) -> cython.bint:
+    """Whether a member here got this message as its group's pick before."""
+    return kind == SESSION and (share, origin_a, origin_b) in hot.picked_origins
+
+
+def note_pick(
+    hot: HotState, share: bytes, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong
+) -> None:
+    """A member here got this message as its group's pick."""
+    if kind != SESSION:
+        return
+    if len(hot.picked_origins) >= hot.limits.picked_origins_max:
+        del hot.picked_origins[next(iter(hot.picked_origins))]
+    hot.picked_origins[share, origin_a, origin_b] = None

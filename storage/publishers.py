@@ -1,0 +1,47 @@
+"""Publishers that a partition heard of lately: what an older connection of one sent comes too late.
+
+A client that moved on to another edge may have messages in a frame of the old edge that is stuck. Every message carries
+its publisher's session and owner_epoch; once a higher owner_epoch was heard, lower ones are superseded: dropped, and
+the old edge acknowledges nothing. Sessions only: an ephemeral publisher has no name that outlives its connection.
+It is remembered while a frame may be stuck, four leases, by the primary that heard it.
+Source: docs/adr/0004-origins.md.
+"""
+
+__all__ = ["Publishers"]
+
+LEASES_REMEMBERED = 4  # a link that is stuck for two costs one of its ends the lease, which takes as long again
+PUBLISHERS_MAX = 100_000
+
+
+class Publishers:
+    """The newest connection of each session that published here lately."""
+
+    def __init__(self) -> None:
+        self._heard: dict[int, tuple[int, float]] = {}  # session -> owner_epoch, when; the longest silent first
+
+    def __len__(self) -> int:
+        return len(self._heard)
+
+    def is_superseded(self, session: int, owner_epoch: int, now: float, lease_s: float) -> bool:
+        """Hear of a publisher; whether a newer connection of it was heard before.
+
+        Args:
+            session: 0 for none: never superseded.
+            owner_epoch: Of the connection that the message came on.
+            now: Monotonic seconds.
+            lease_s: The cluster's.
+        """
+        if not session:
+            return False
+        oldest = now - LEASES_REMEMBERED * lease_s
+        while self._heard:
+            first = next(iter(self._heard))
+            if self._heard[first][1] >= oldest and len(self._heard) < PUBLISHERS_MAX:
+                break
+            del self._heard[first]
+        known = self._heard.get(session)
+        if known is not None and owner_epoch < known[0]:
+            return True
+        self._heard.pop(session, None)
+        self._heard[session] = (owner_epoch, now)
+        return False

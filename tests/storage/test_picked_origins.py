@@ -1,0 +1,48 @@
+"""Picks of one session may come in any order: each is taken once, within a window."""
+
+from storage.picked_origins import PickedOrigins
+from storage.publishers import PUBLISHERS_MAX, Publishers
+
+
+def test_each_pick_is_new_once_whatever_its_order() -> None:
+    """One that comes after later ones is no repeat; what lies below the window is."""
+    picked = PickedOrigins(1_024)
+    for counter in (5, 9, 6, 7, 1_000):
+        assert not picked.has(counter)
+        picked.add(counter)
+        assert picked.has(counter)
+    assert not picked.has(8)
+    assert not picked.has(1_001)
+    picked.add(5_000)
+    assert picked.has(1_000)
+    assert picked.has(8)
+
+
+def test_what_was_picked_survives_the_store() -> None:
+    """The row says the same as what wrote it, and is small."""
+    picked = PickedOrigins(64)
+    for counter in (3, 40, 70):
+        picked.add(counter)
+    again = PickedOrigins(64, picked.value())
+    assert [counter for counter in range(1, 100) if again.has(counter)] == [
+        counter for counter in range(1, 100) if picked.has(counter)
+    ]
+    assert len(picked.value()) <= 8 + 9
+
+
+def test_a_lower_owner_epoch_is_superseded_for_four_leases() -> None:
+    """After that nothing of the older connection can be on its way; without a session nobody is judged."""
+    publishers = Publishers()
+    assert not publishers.is_superseded(7, 2, 100.0, 2.0)
+    assert publishers.is_superseded(7, 1, 107.9, 2.0)
+    assert not publishers.is_superseded(7, 2, 107.9, 2.0)
+    assert not publishers.is_superseded(0, 1, 108.0, 2.0)
+    assert not publishers.is_superseded(7, 1, 116.0, 2.0)
+
+
+def test_publishers_are_bounded() -> None:
+    """The longest silent one is forgotten first."""
+    publishers = Publishers()
+    for session in range(1, PUBLISHERS_MAX + 10):
+        publishers.is_superseded(session, 1, 100.0, 2.0)
+    assert len(publishers) <= PUBLISHERS_MAX
