@@ -11,7 +11,9 @@ REGRESSIONS: list[tuple[int, Mode, float]] = [
     (23, "liveness", 20.0),  # an edge with a waiting report of DISCONNECT 0x00 claimed nothing: the will fired
     (211, "safety", 8.0),  # the harness: a timer of a clock that rounds was asked for without end
     (2013, "safety", 60.0),  # CONNECTs sent again to a new primary took over newer ones: wills twice
+    (2023, "safety", 60.0),  # QoS 2 repeated through another edge reached an ephemeral subscriber twice
     (2027, "liveness", 60.0),  # DISCONNECT 0x00 was confirmed by the close before its partition knew
+    (3014, "liveness", 60.0),  # what was held for one subscription was overtaken by what another one got
     (3034, "safety", 60.0),  # an edge followed a former life of a router: its map stood still
 ]
 
