@@ -214,7 +214,7 @@ def test_repeated_wills_are_dropped(hot: Any) -> None:
 
 
 def test_what_another_edge_fanned_out_before_is_dropped(hot: Any) -> None:
-    """A durable publisher repeats QoS 2 through another edge: our subscribers get it once, from whichever came first."""
+    """A durable publisher repeats QoS 2 through another edge: our subscribers get what came first, and no more."""
     broker = Broker(hot)
     one, other = Node(broker, 2, "edge"), Node(broker, 3, "edge")
     sub = broker.subscriber(b"w", 2)
