@@ -456,9 +456,16 @@ class Delivery:
         partition.set_timer(deadline, "unhold", str(session.number))
 
     def unhold(self, session: DurableSession) -> None:
-        """A retained read ended; which one is not known, so the oldest, and the later deadline stays."""
+        """A retained read ended; which one is not known.
+
+        The earlier deadlines stay: were it the later ones, one hold whose read never ends would hold for ever, because
+        each read that ends would leave it the deadline of a newer one.
+        """
         if session.holds:
-            session.holds.popleft()
+            session.holds.pop()
+        self._if_unheld(session)
+
+    def _if_unheld(self, session: DurableSession) -> None:
         if not session.holds:
             session.held_topics.clear()
             self.pump(session)
@@ -467,7 +474,8 @@ class Delivery:
         """A hold's time is up; a read that ended in time has left its timer behind, which ends nobody else's hold."""
         while session.holds and session.holds[0] <= self._partition.served_ms:
             self._partition.count("retained_holds_overdue")
-            self.unhold(session)
+            session.holds.popleft()
+            self._if_unheld(session)
 
     def push_retained(self, session: DurableSession, message: RetainedMessage, retain: bool) -> None:
         """Send a QoS 0 retained copy to the connection, if there is one."""

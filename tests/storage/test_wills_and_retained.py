@@ -215,6 +215,20 @@ def test_an_earlier_retained_read_ends_no_later_hold() -> None:
     assert [push.payload for push in alice.received] == [b"m"]
 
 
+def test_a_read_that_never_ends_holds_five_seconds_whatever_comes_after_it() -> None:
+    """Each later read that ends used to leave it a later deadline (chaos F20 seed 200)."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    _ask_subscribe(cluster, "a/#", alice.session, alice.owner_epoch)
+    edge.publish(PublishMessage(0, b"a/b", b"m", 1), 0)
+    for _ in range(6):
+        cluster.run(1.0)
+        _ask_subscribe(cluster, "a/#", alice.session, alice.owner_epoch)
+        _deliver_copies(cluster, alice.session, alice.owner_epoch, [])
+    assert [push.payload for push in alice.received] == [b"m"]
+
+
 def test_no_retained_copy_follows_a_newer_message_that_came_before_the_subscribe() -> None:
     """A live message may come before its register is written: a read then finds the older one (chaos F20 seed 200)."""
     cluster = Cluster(partitions=1)
