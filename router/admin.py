@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from router.cluster_map import Command, Delegate, ForgetNode, Outcome
-from router.ring_desk import RingDesk
+from router.cluster_map import Command, Delegate, ForgetNode, MapMachine, Outcome
+from router.ring_desk import RingDesk, problems
 from wire.messages import Admin, AdminReply
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ __all__ = ["AdminDesk"]
 FAILED = 1
 NOT_READY = 4
 USAGE = 2
+LEADERS = ("ring plan", "ring status")  # sizes and rates are told to the leader only
 CHANGING = ("add", "drain", "undrain", "remove", "rebalance", "pause", "resume", "abort")
 # What the process around the core answers: the Raft group's members, and gossip's keys.
 SHELL_VERBS = ("cluster join", "cluster leave", "cluster transfer")
@@ -52,6 +53,9 @@ class AdminDesk:
             router.questions.append((peer, question))
             return
         verb = self._verbs.get(question.verb)
+        if question.verb in LEADERS and not router.leads:
+            self._leader_only(peer, question)
+            return
         if verb is not None:
             if not router.machine.map.cluster:
                 router.tell(peer, AdminReply(question.request, False, None, "the cluster has no map yet", NOT_READY))
@@ -63,12 +67,16 @@ class AdminDesk:
             return
         self._change(peer, question)
 
+    def _leader_only(self, peer: str, question: Admin) -> None:
+        router = self._router
+        text = f"router {router.node} does not lead; ask {router.leader or 'again when one is elected'}"
+        router.tell(peer, AdminReply(question.request, False, {"leader": router.leader}, text, NOT_READY))
+
     def _change(self, peer: str, question: Admin) -> None:
         router = self._router
         arguments: dict[str, Any] = dict(question.arguments)
         if not router.leads:
-            text = f"router {router.node} does not lead; ask {router.leader or 'again when one is elected'}"
-            router.tell(peer, AdminReply(question.request, False, {"leader": router.leader}, text, NOT_READY))
+            self._leader_only(peer, question)
             return
         if question.verb in SHELL_VERBS:
             router.questions.append((peer, question))
@@ -81,8 +89,35 @@ class AdminDesk:
         if isinstance(command, dict):
             router.tell(peer, AdminReply(question.request, True, command))
             return
+        if arguments.get("dry_run"):
+            router.tell(peer, self._supposed(question.request, command))
+            return
         self._waiting[peer, question.request] = question
         router.propose(command, peer, question.request)
+
+    def _supposed(self, request: int, command: Command) -> AdminReply:
+        """Carry a command out on a copy of the map, and say what it changed there."""
+        machine = MapMachine()
+        machine.restore(self._router.machine.snapshot())
+        outcome = machine.apply(command)
+        if outcome.refusal:
+            return AdminReply(request, False, None, outcome.refusal, FAILED)
+        delta = outcome.delta
+        changes: Answer = {"dry_run": True, "map_epoch": self._router.machine.map.epoch}
+        if delta is not None:
+            changes |= {
+                "nodes": [entry.node for entry in delta.nodes],
+                "forgotten": list(delta.forgotten),
+                "partitions": sorted(delta.partitions),
+                "shards": len(delta.shards),
+                "owners_changed": sum(
+                    1
+                    for number, shard in delta.shards.items()
+                    if number >= len(self._router.machine.map.shards)
+                    or shard.owner != self._router.machine.map.shards[number].owner
+                ),
+            }
+        return AdminReply(request, True, changes)
 
     def _command(self, verb: str, arguments: Answer) -> Command | Answer:
         if verb == "ring delegate":
@@ -176,6 +211,20 @@ class AdminDesk:
         return {"nodes": nodes}
 
     def _ring_show(self, _: dict[str, Any]) -> Answer:
+        """Return the placement; the leader adds how many keys and bytes there are, and what is wrong."""
+        shown = self._placement()
+        partitions, shards = self._ring.sizes()
+        wrong = dict(problems(self._router.machine.map))
+        for row, sizes in (
+            *((row, partitions.get(row["partition"])) for row in shown["partitions"]),
+            *((row, shards.get(row["shard"])) for row in shown["shards"]),
+        ):
+            row["keys"], row["bytes"] = sizes if sizes is not None else (None, None)
+        for row in shown["partitions"]:
+            row["state"] = wrong.get(row["partition"], "ok")
+        return shown
+
+    def _placement(self) -> Answer:
         cluster_map = self._router.machine.map
         return {
             "map_epoch": cluster_map.epoch,
@@ -229,7 +278,7 @@ class AdminDesk:
         }
 
     def _ring_export(self, _: dict[str, Any]) -> Answer:
-        exported = self._ring_show({})
+        exported = self._placement()
         exported["format"] = "stratamq-ring"
         exported["version"] = 1
         exported["base_shards"] = self._router.machine.map.base_shards

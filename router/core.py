@@ -267,7 +267,9 @@ class RouterCore:
             edges, partitions = shard.waited_for(now, patience)
             waited |= edges | {cluster_map.partitions[partition].primary for partition in partitions}
         self.holder.unreachable = self.reach.unreachable(now, cluster_map, waited)
-        self.holder.sizes = {number: (self.shards[number].routes, 0) for number in sorted(self.shards)}
+        self.holder.sizes = {
+            number: (self.shards[number].routes, self.shards[number].bytes) for number in sorted(self.shards)
+        }
         if not self.leads:
             return
         owners = self.reach.rescue(now, cluster_map, self.leases.silent_s)

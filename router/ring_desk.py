@@ -97,14 +97,19 @@ class RingDesk:
             return {"id": None, "phase": "nothing to move", "moves": 0, "map_epoch": cluster_map.epoch}
         return StartRebalance(plan, max(0, int(arguments.get("throttle_bytes_s", 0))))
 
-    def _plan(self, cluster_map: ClusterMap) -> Plan:
+    def sizes(self) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
+        """Return (keys, bytes) of partitions and of route shards, as their owners told the leader last."""
+        cluster_map = self._router.machine.map
         partitions: dict[int, tuple[int, int]] = {}
         shards: dict[int, tuple[int, int]] = {}
         for name in sorted(cluster_map.nodes):
             entry = cluster_map.nodes[name]
             sizes = self._router.leases.sizes((name, entry.incarnation))
             (partitions if entry.tier == TIER_STORAGE else shards).update(sizes)
-        return make_plan(cluster_map, partitions, shards)
+        return partitions, shards
+
+    def _plan(self, cluster_map: ClusterMap) -> Plan:
+        return make_plan(cluster_map, *self.sizes())
 
     def _node(self, cluster_map: ClusterMap, name: str) -> Any:
         entry = cluster_map.nodes.get(name)

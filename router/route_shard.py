@@ -74,6 +74,7 @@ class RouteShard:
         self.number = number
         self.epoch = epoch
         self.routes = 0
+        self.bytes = 0  # of the filters' names: what a report of them is long
         self.held_dropped = 0
         self.now = now  # set by the owner before it hands a message in
         self._began = now
@@ -261,6 +262,7 @@ class RouteShard:
             self._trie.add(topic_filter, sender, sender)  # one object for all routes of a sender
         if known is None:
             self.routes += 1
+            self.bytes += len(name)
         return known is None
 
     def _drop(self, sender: Sender, name: str) -> None:
@@ -268,6 +270,7 @@ class RouteShard:
         share, topic_filter = _parts(name)
         self._trie.remove(topic_filter, (*sender, share) if share else sender)
         self.routes -= 1
+        self.bytes -= len(name)
 
     # --- invalidation
 

@@ -21,6 +21,7 @@ RouterOption = Annotated[
 ]
 DataOption = Annotated[Path, typer.Option("--data", help="Folder of a running `stratamq up`; also its certificates.")]
 DATA = Path("data")
+DRY = ("ring remove", "ring undelegate", "cluster forget")  # steps of the map: carried out on a copy of it
 
 
 def register(app: typer.Typer) -> None:
@@ -58,17 +59,25 @@ def group() -> typer.Typer:
     return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def verb(to: typer.Typer, name: str, text: str) -> None:
+def verb(to: typer.Typer, name: str, text: str, *, changes: bool = False) -> None:
     """Add a verb without arguments."""
 
-    def command(router: RouterOption = "", data: DataOption = DATA, output: OutputOption = OutputFormat.TABLE) -> None:
-        show(name, {}, router, data, output)
+    def command(
+        router: RouterOption = "",
+        data: DataOption = DATA,
+        output: OutputOption = OutputFormat.TABLE,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Only show what would change.", hidden=not changes)
+        ] = False,
+    ) -> None:
+        show(name, {"dry_run": True} if dry_run and changes else {}, router, data, output)
 
     to.command(name.partition(" ")[2], help=text)(command)
 
 
 def verb_about(to: typer.Typer, name: str, argument: str, text: str, *, confirm: bool = False) -> None:
     """Add a verb about one thing; one that cannot be undone wants --yes."""
+    dry = name in DRY
 
     def command(
         value: Annotated[str, typer.Argument(metavar=argument.upper())],
@@ -76,9 +85,15 @@ def verb_about(to: typer.Typer, name: str, argument: str, text: str, *, confirm:
         data: DataOption = DATA,
         output: OutputOption = OutputFormat.TABLE,
         yes: Annotated[bool, typer.Option("--yes", help="Do it.", hidden=not confirm)] = False,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Only show what would change.", hidden=not dry)
+        ] = False,
     ) -> None:
         from conf.errors import ExitCode, UserError
 
+        if dry_run and dry:
+            show(name, {argument: value, "dry_run": True}, router, data, output)
+            return
         if confirm and not yes:
             raise UserError(f"`{name} {value}` changes the cluster for good: say --yes", ExitCode.USAGE)
         show(name, {argument: value}, router, data, output)

@@ -47,6 +47,18 @@ def _is_table(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
 
+def _shown(key: str, value: object) -> str:
+    """Return a cell; sizes in binary units (in JSON they stay numbers)."""
+    if isinstance(value, int) and (key == "bytes" or key.endswith("_bytes")):
+        size = float(value)
+        for unit in ("B", "KiB", "MiB", "GiB"):
+            if size < 1024:
+                return f"{size:.4g} {unit}"
+            size /= 1024
+        return f"{size:.4g} TiB"
+    return _cell(value)
+
+
 def _facts(facts: Mapping[str, Any]) -> list[str]:
     width = max((len(str(key)) for key in facts), default=0)
     lines: list[str] = []
@@ -55,14 +67,14 @@ def _facts(facts: Mapping[str, Any]) -> list[str]:
         if _is_table(value):
             tables += ["", *_table(value)]
         else:
-            lines.append(f"{str(key).ljust(width)}  {_cell(value)}")
+            lines.append(f"{str(key).ljust(width)}  {_shown(str(key), value)}")
     return lines + tables if lines else tables[1:]
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = list(dict.fromkeys(str(key) for row in rows for key in row))
     cells = [[column.upper() for column in columns]]
-    cells += [[_cell(row.get(column)) for column in columns] for row in rows]
+    cells += [[_shown(column, row.get(column)) for column in columns] for row in rows]
     widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
     return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells]
 

@@ -21,7 +21,7 @@ BAR_WIDTH = 30
 LOST_S = 30.0  # without an answer of any router before watching is given up
 PARTIAL = 3
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would move.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
 DetachOption = Annotated[bool, typer.Option("--detach", help="Start, and do not watch.")]
 ThrottleOption = Annotated[int, typer.Option("--throttle", min=0, help="MiB/s of copied data; 0: as fast as it goes.")]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE")]
@@ -33,9 +33,9 @@ def ring() -> typer.Typer:
     verb(made, "ring show", "Partitions and shards: primary, copies, epochs.")
     verb(made, "ring export", "The whole map, for programs (-o json).")
     verb(made, "ring status", "The rebalance that runs, or the last one.")
-    verb(made, "ring pause", "Begin no further move.")
-    verb(made, "ring resume", "Go on after a pause.")
-    verb(made, "ring abort", "Stop: what is half-way goes back, or on if that is nearer.")
+    verb(made, "ring pause", "Begin no further move.", changes=True)
+    verb(made, "ring resume", "Go on after a pause.", changes=True)
+    verb(made, "ring abort", "Stop: what is half-way goes back, or on if that is nearer.", changes=True)
     verb_about(made, "ring explain", "name", "Where a client identifier or a topic lives, and why.")
     verb_about(made, "ring remove", "node", "Forget a node that was drained and stopped.", confirm=True)
     verb_about(made, "ring undelegate", "prefix", "Take a delegation back.", confirm=True)
@@ -111,12 +111,13 @@ def delegate(
     prefix: Annotated[str, typer.Argument(help="Whole levels without wildcard, as in plant-7/line-1.")],
     depth: Annotated[int, typer.Option(min=1, max=32, help="Levels of the route key below this prefix.")],
     pin: Annotated[str, typer.Option(help="Router that owns the subtree; default: the ring decides.")] = "",
+    dry_run: DryRunOption = False,
     router: RouterOption = "",
     data: DataOption = DATA,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Give a subtree of the topic hierarchy a jurisdiction of its own."""
-    show("ring delegate", {"prefix": prefix, "depth": depth, "pin": pin}, router, data, output)
+    show("ring delegate", {"prefix": prefix, "depth": depth, "pin": pin, "dry_run": dry_run}, router, data, output)
 
 
 def _for_node(

@@ -1,6 +1,10 @@
 """Moving partitions and shards in a real cluster, with the leader killed meanwhile; routers leave and join."""
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -49,6 +53,75 @@ def test_a_rebalance_goes_on_when_the_leader_is_killed(cluster: LocalCluster) ->
     cluster.kill(cluster.admin("cluster", "status")["leader"])
     cluster.wait_for(lambda: cluster.admin("ring", "status")["phase"] == "done", "rebalanced")
     assert cluster.admin("ring", "verify")["ok"]
+
+
+def placement(cluster: LocalCluster) -> list[set[str]]:
+    return [set(row["in_sync"]) for row in cluster.admin("ring", "show")["partitions"]]
+
+
+def finished(cluster: LocalCluster) -> bool:
+    return cluster.admin("ring", "status")["phase"] not in ("running", "aborting")
+
+
+def test_a_killed_command_leaves_the_old_or_the_new_placement(cluster: LocalCluster) -> None:
+    """kill -9 of the command line from its start to long after its order was taken."""
+    began = time.monotonic()
+    cluster.admin("ring", "plan")
+    whole_s = time.monotonic() - began
+    seen = set()
+    for number, share in enumerate((0.5, 0.8, 0.95, 1.05, 1.2, 1.5, 2.5)):
+        before = placement(cluster)
+        verb = "add" if number % 2 else "drain"
+        command = [sys.executable, "-m", "stratamq", "ring", verb, "storage-2", "--data", str(cluster.data)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(whole_s * share)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        cluster.wait_for(lambda: finished(cluster), "at rest")
+        verified = cluster.admin("ring", "verify")
+        assert verified["ok"], verified
+        after = placement(cluster)
+        assert all(len(copies) == 2 for copies in after)
+        whole = not cluster.admin("ring", "plan")["slots_moved"]
+        assert after == before or whole, (share, verb)
+        seen.add(after == before)
+    cluster.admin("ring", "add", "storage-2")
+    assert seen == {True, False}, "killed too early, or too late, every time"
+
+
+def test_a_rebalance_is_paused_resumed_and_aborted(cluster: LocalCluster) -> None:
+    """Each is one word; the end is 3, partial, for who watches."""
+    planned = cluster.admin("ring", "drain", "storage-1", "--dry-run")
+    assert planned["slots_moved"] and {"keys", "bytes"} <= set(planned["moves"][0])
+    before = placement(cluster)
+    cluster.admin("ring", "drain", "storage-1", "--detach", "--throttle", "1")
+    if not cluster.command("ring", "pause", "--data", str(cluster.data)).returncode:  # else it was done before
+        assert cluster.admin("ring", "status")["phase"] == "paused"
+        assert "paused" in refused(cluster, "ring", "rebalance")
+        cluster.admin("ring", "resume")
+    cluster.command("ring", "abort", "--data", str(cluster.data))  # it may be done already
+    cluster.wait_for(lambda: finished(cluster), "at rest")
+    status: Any = cluster.admin("ring", "status")
+    assert status["phase"] in ("aborted", "done")
+    if status["phase"] == "aborted" and not status["done"]:
+        assert placement(cluster) == before
+    cluster.admin("ring", "add", "storage-1")
+    assert cluster.admin("ring", "verify")["ok"]
+
+
+def test_a_delegation_is_tried_made_and_taken_back(cluster: LocalCluster) -> None:
+    """explain follows it; without --yes nothing is taken back."""
+    at = cluster.admin("ring", "explain", "plant-7/x/y")["shard"]
+    assert cluster.admin("ring", "delegate", "plant-7", "--depth", "2", "--pin", "router-1", "--dry-run")["dry_run"]
+    assert cluster.admin("ring", "explain", "plant-7/x/y")["shard"] == at
+    cluster.admin("ring", "delegate", "plant-7", "--depth", "2", "--pin", "router-1")
+    assert cluster.admin("ring", "explain", "plant-7/x/y")["owner"] == "router-1"
+    assert cluster.command("ring", "undelegate", "plant-7", "--data", str(cluster.data)).returncode == 2
+    cluster.admin("ring", "undelegate", "plant-7", "--yes")
+    assert cluster.admin("ring", "explain", "plant-7/x/y")["shard"] == at
+    assert cluster.admin("ring", "export")["format"] == "stratamq-ring"
 
 
 def test_refusals_are_one_line(cluster: LocalCluster) -> None:

@@ -11,7 +11,7 @@ from router.core import Applied, FrameArrived, RoleChanged, RouterCore, RouterSe
 from wire.cluster_map import NodeEntry
 from wire.frames import FrameKind
 from wire.hello import TIER_OPERATOR, PeerKey
-from wire.messages import Admin, AdminReply, decode_control, encode_control
+from wire.messages import Admin, AdminReply, Heartbeat, decode_control, encode_control
 
 VECTORS = Path(__file__).parent / "vectors" / "ring.json"
 SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "ring_explain.py"
@@ -62,6 +62,38 @@ def test_a_third_party_script_reproduces_explain(tmp_path: Path) -> None:
     for name in NAMES[1:4]:
         printed = subprocess.run([sys.executable, SCRIPT, exported, name], capture_output=True, text=True, check=True)
         assert printed.stdout.split() == [str(item) for item in explained(cluster, name)]
+
+
+def test_a_dry_run_says_what_would_change_and_changes_nothing() -> None:
+    """The command is carried out on a copy of the map; a refusal is the same as without --dry-run."""
+    cluster = Cluster()
+    cluster.core.handle(1.5, [RoleChanged(True, "r1")])
+    before = cluster.core.machine.snapshot()
+    reply: Any = cluster.ask("ring delegate", prefix="plant-8", depth=2, pin="r2", dry_run=True)
+    assert reply.ok and reply.result["shards"] == 10 and reply.result["owners_changed"] == 1
+    assert cluster.ask("ring undelegate", prefix="devices", dry_run=True).ok
+    assert "no delegation" in cluster.ask("ring undelegate", prefix="nothing", dry_run=True).error
+    assert "still holds" in cluster.ask("ring remove", node="s1", dry_run=True).error
+    assert cluster.core.machine.snapshot() == before
+
+
+def test_plan_and_show_tell_keys_and_bytes() -> None:
+    """Nodes tell the leader; another router has not been told, and says who has."""
+    cluster = Cluster()
+    assert cluster.ask("ring plan").exit_code == 4
+    cluster.core.handle(1.5, [RoleChanged(True, "r1")])
+    beat = Heartbeat("s1", 1, 1.6, 9, sizes={number: (10 + number, 1000) for number in range(16)})
+    other = Heartbeat("s2", 1, 1.6, 9, sizes={number: (10 + number, 1000) for number in range(16)})
+    for message in (beat, other):
+        peer = PeerKey(message.node, "storage", 1)
+        cluster.core.handle(1.7, [FrameArrived(peer, FrameKind.CONTROL, encode_control(message))])
+    shown: Any = cluster.ask("ring show").result
+    assert [(row["keys"], row["bytes"], row["state"]) for row in shown["partitions"]][3] == (13, 1000, "ok")
+    cluster.core.handle(1.8, [Applied(encode_command(RegisterNode(NodeEntry("s3", "storage", 1, "h:1"))))])
+    planned: Any = cluster.ask("ring plan").result
+    moves = [move for move in planned["moves"] if move["kind"] == "partition"]
+    assert moves and all(move["bytes"] == 1000 and move["keys"] == 10 + move["number"] for move in moves)
+    assert planned["bytes"] == 1000 * len(moves)
 
 
 def test_who_does_not_lead_says_who_does() -> None:
