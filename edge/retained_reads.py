@@ -18,6 +18,7 @@ from wire.messages import (
     DeliverRetained,
     ReadRetained,
     ReadRetainedAll,
+    RetainedDelivered,
     RetainedMessage,
     RetainedNone,
     RetainedPage,
@@ -49,13 +50,18 @@ class _Read:
 class _Subscribe:
     """One SUBSCRIBE's reads."""
 
-    __slots__ = ("client", "durable", "hold", "open")
+    __slots__ = ("client", "durable", "hold", "number", "open", "over", "wanted")
 
-    def __init__(self, client: Client, durable: bool, hold: Hold | None) -> None:
+    def __init__(
+        self, client: Client, durable: bool, hold: Hold | None, wanted: list[Subscription], number: int = 0
+    ) -> None:
         self.client = client
         self.durable = durable
         self.hold = hold
-        self.open = 0
+        self.wanted = wanted
+        self.number = number  # durable: the request that made the partition hold live messages
+        self.open = len(wanted)
+        self.over = False  # another one has taken its place
 
 
 class RetainedReads:
@@ -71,9 +77,9 @@ class RetainedReads:
         """An ephemeral session subscribed; what is held for it is delivered after the last copy."""
         self._start(client, granted, existed, durable=False, hold=hold)
 
-    def read_for_session(self, client: Client, granted: list[Subscription], existed: list[bool]) -> None:
-        """A durable session subscribed; its partition holds live messages until the last copy is delivered."""
-        self._start(client, granted, existed, durable=True)
+    def read_for_session(self, client: Client, granted: list[Subscription], existed: list[bool], number: int) -> None:
+        """A durable session subscribed, with this request; its partition holds live messages until the last copy."""
+        self._start(client, granted, existed, durable=True, number=number)
 
     def _start(
         self,
@@ -83,8 +89,8 @@ class RetainedReads:
         *,
         durable: bool,
         hold: Hold | None = None,
+        number: int = 0,
     ) -> None:
-        whole = _Subscribe(client, durable, hold)
         wanted = []
         for subscription, before in zip(granted, existed, strict=True):
             if subscription.topic_filter.startswith("$share/"):
@@ -92,10 +98,13 @@ class RetainedReads:
             if subscription.retain_handling == 2 or (subscription.retain_handling == 1 and before):
                 continue  # [MQTT-3.3.1-10] [MQTT-3.3.1-11]
             wanted.append(subscription)
-        whole.open = len(wanted)
         if hold is not None and not wanted:
             self._edge.held.end(hold)
-        for subscription in wanted:
+        self._read(_Subscribe(client, durable, hold, wanted, number))
+
+    def _read(self, whole: _Subscribe) -> None:
+        client = whole.client
+        for subscription in whole.wanted:
             if subscription.topic_filter.startswith("$SYS"):
                 self._edge.deliver_sys(client, subscription)
                 self._ended(whole)
@@ -168,6 +177,8 @@ class RetainedReads:
         if len(messages) < len(answer.messages):
             self._edge.count("dropped_retained_limit", len(answer.messages) - len(messages))
         read.left -= len(messages)
+        if read.whole.over:
+            return
         if messages and not read.whole.client.conn.closed and self._is_wanted(read):
             self._deliver(read, messages)
         if answer.more and read.left > 0:
@@ -197,8 +208,8 @@ class RetainedReads:
         whole.open -= 1
         if whole.open == 0 and whole.hold is not None:
             self._edge.held.end(whole.hold)
-        if whole.open == 0 and whole.durable:
-            self._send(whole.client, [], done=True)
+        if whole.open == 0 and whole.durable and not whole.over:
+            self._send(whole, [], done=True)
 
     def tick(self, now: float) -> None:
         """End reads that a partition did not answer in time: what is missing is counted, live messages go on."""
@@ -232,12 +243,26 @@ class RetainedReads:
             message.qos = min(message.qos, subscription.qos)
             message.properties += identifiers
         for start in range(0, len(messages), DELIVER_MAX):
-            self._send(client, messages[start : start + DELIVER_MAX], done=False)
+            self._send(read.whole, messages[start : start + DELIVER_MAX], done=False)
 
-    def _send(self, client: Client, messages: list[RetainedMessage], *, done: bool) -> None:
-        edge = self._edge
+    def _send(
+        self, whole: _Subscribe, messages: list[RetainedMessage], *, done: bool = False, begin: bool = False
+    ) -> None:
+        edge, client = self._edge, whole.client
+        number = edge.requests.next_number()
+        if begin:
+            whole.number = number
+
+        def delivered(answer: Control) -> None:
+            if client.conn.closed:
+                return
+            if begin:
+                self._read(whole)
+            elif isinstance(answer, RetainedDelivered) and answer.again:
+                self._again(whole)
+
         request = DeliverRetained(
-            edge.requests.next_number(),
+            number,
             client.partition,
             0,
             client.session,
@@ -245,8 +270,22 @@ class RetainedReads:
             messages,
             [True] * len(messages),
             done,
+            whole.number,
         )
         try:
-            edge.requests.ask(request, lambda _: None, edge.now)
+            edge.requests.ask(request, delivered, edge.now)
         except RequestsFull:
             edge.count("retained_reads_dropped")
+
+    def _again(self, whole: _Subscribe) -> None:
+        """The session has a new primary, which held nothing while this was read: hold there, then read anew."""
+        if whole.over:
+            return
+        whole.over = True
+        held = whole.client.subscriptions
+        wanted = [
+            one for one in whole.wanted if held.get(one.topic_filter) is one
+        ]  # neither removed nor replaced since
+        if wanted:
+            self._edge.count("retained_reads_again")
+            self._send(_Subscribe(whole.client, True, None, wanted), [], begin=True)

@@ -112,7 +112,7 @@ class SubscribeDesk:
             for subscription in granted:
                 client.subscriptions[subscription.topic_filter] = subscription
             edge.hot.resume(client.conn)
-            edge.retained.read_for_session(client, granted, answer.existed)
+            edge.retained.read_for_session(client, granted, answer.existed, request.request)
 
         try:
             edge.requests.ask(request, subscribed, edge.now)

@@ -320,8 +320,7 @@ class ClaimTable:
         session.incarnation = holder.incarnation
         session.connection = holder.connection
         session.deadline = NEVER
-        session.holds.clear()
-        session.held_topics.clear()
+        session.reads = None
         session.live_retained.clear()
         session.ready.clear()
         self._partition.touch(session)
@@ -392,7 +391,7 @@ class ClaimTable:
             return
         session.edge = ""
         session.ready.clear()
-        session.holds.clear()
+        session.reads = None
         self._delivery.save_acks(session)
         if ends:
             self.delete_session(session)

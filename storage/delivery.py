@@ -28,6 +28,7 @@ from storage.rows import (
     encode_entry,
     pack,
 )
+from storage.session_reads import SessionReads
 from wire.batches import (
     NO_EXPIRY,
     OriginKind,
@@ -262,18 +263,18 @@ class Delivery:
         if message.retain and not message.share:
             self._remember_live(session, message)
         if qos == 0:
-            if message.retain and not message.share and session.held and session.edge:
-                session.held_topics.add(message.topic)  # not held back itself: an older retained copy may not follow
+            if message.retain and not message.share and session.edge:
+                self._overtake(session, message.topic)  # not held back itself: an older retained copy may not follow
             self._push_qos0(session, message, retain, properties)
             return
         if message.retain and not message.share:
-            if session.held:
-                session.held_topics.add(message.topic)
-            elif (message.origin_kind, message.origin_a, message.origin_b or message.tag) in session.retained_origins:
+            if (message.origin_kind, message.origin_a, message.origin_b or message.tag) in session.retained_origins:
                 self._partition.count("retained_twins")  # its retained copy went first
                 if ledger is not None:
                     ledger.not_queued(message, node, session.number, "retained copy went first")
                 return
+            if session.reads is not None:
+                session.reads.came_live(message.topic)
         entry = Entry(
             session.next_seq,
             message.topic,
@@ -292,6 +293,20 @@ class Delivery:
         if ledger is not None:
             ledger.matched(session.number, entry.session_seq)
         self.enqueue(session, entry)
+
+    def _overtake(self, session: DurableSession, topic: bytes) -> None:
+        """A retained message goes out live at QoS 0: what is read or queued of the topic's older values must not."""
+        if session.reads is not None:
+            session.reads.came_live(topic)
+        copy = session.waiting_copies.pop(topic, 0)
+        if copy:
+            session.overtaken.add(copy)
+
+    def enqueue_copy(self, session: DurableSession, entry: Entry) -> None:
+        """Append a retained copy; it leaves unless its topic's next value goes first."""
+        self.enqueue(session, entry)
+        if entry.state == STATE_QUEUED:
+            session.waiting_copies[entry.topic] = entry.session_seq
 
     def enqueue(self, session: DurableSession, entry: Entry) -> None:
         """Append an entry (its session_seq is the session's next) to a session's queue, and push it if it may go."""
@@ -409,7 +424,13 @@ class Delivery:
             size = session.sizes.popleft()
             session.push_seq = entry.session_seq + 1
             if entry.deadline != NEVER and entry.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
-                self._expire(session, entry, size)
+                self._pass_over(session, entry, size, "expired", "message expiry")
+                continue
+            if session.waiting_copies.get(entry.topic) == entry.session_seq:
+                del session.waiting_copies[entry.topic]
+            elif entry.session_seq in session.overtaken:
+                session.overtaken.discard(entry.session_seq)
+                self._pass_over(session, entry, size, "dropped", "a newer retained value went first")
                 continue
             flight = session.begin(entry.session_seq, entry.qos, size)
             flight.stored = True
@@ -419,15 +440,15 @@ class Delivery:
             )
             self._push(session, entry, flight, dup=False)
 
-    def _expire(self, session: DurableSession, entry: Entry, size: int) -> None:
+    def _pass_over(self, session: DurableSession, entry: Entry, size: int, event: str, reason: str) -> None:
         self.release_body(entry.body)
         if self._partition.ledger is not None:
-            self._partition.ledger.dropped("expired", session.number, entry.session_seq, "message expiry")
+            self._partition.ledger.dropped(event, session.number, entry.session_seq, reason)
         session.forget(entry.session_seq, size)
         passed_over = session.identifiers.allocate()  # each message counts up, as at brokers that number when queueing
         if passed_over is not None:
             session.identifiers.release(passed_over)
-        self._partition.count("dropped_expired")
+        self._partition.count("dropped_expired" if event == "expired" else "retained_overtaken")
         self._note_consumed(session)
 
     def _read_ahead(self, session: DurableSession) -> None:
@@ -448,34 +469,29 @@ class Delivery:
             session.ready.append(decode_entry(expected, value_now))
             expected += 1
 
-    def hold(self, session: DurableSession) -> None:
+    def hold(self, session: DurableSession, read: int) -> None:
         """A retained read begins: live messages queue until ``unhold``, at most HOLD_S."""
         partition = self._partition
         deadline = partition.deadline_in(HOLD_S)
-        session.holds.append(deadline)
+        session.reads = session.reads or SessionReads()
+        session.reads.begin(read, deadline)
         partition.set_timer(deadline, "unhold", str(session.number))
 
-    def unhold(self, session: DurableSession) -> None:
-        """A retained read ended; which one is not known.
-
-        The earlier deadlines stay: were it the later ones, one hold whose read never ends would hold for ever, because
-        each read that ends would leave it the deadline of a newer one.
-        """
-        if session.holds:
-            session.holds.pop()
-        self._if_unheld(session)
-
-    def _if_unheld(self, session: DurableSession) -> None:
-        if not session.holds:
-            session.held_topics.clear()
+    def unhold(self, session: DurableSession, read: int) -> None:
+        """A retained read ended."""
+        if session.reads is not None:
+            session.reads.end(read)
+            if not session.reads:
+                session.reads = None
+        if not session.held:
             self.pump(session)
 
-    def unhold_overdue(self, session: DurableSession) -> None:
-        """A hold's time is up; a read that ended in time has left its timer behind, which ends nobody else's hold."""
-        while session.holds and session.holds[0] <= self._partition.served_ms:
-            self._partition.count("retained_holds_overdue")
-            session.holds.popleft()
-            self._if_unheld(session)
+    def hold_expired(self, session: DurableSession) -> None:
+        """Live messages have waited long enough for one read; for later ones they go on waiting."""
+        if session.reads is not None:
+            session.reads.expire(self._partition.served_ms)
+        if not session.held:
+            self.pump(session)
 
     def push_retained(self, session: DurableSession, message: RetainedMessage, retain: bool) -> None:
         """Send a QoS 0 retained copy to the connection, if there is one."""

@@ -10,6 +10,7 @@ from collections import deque
 
 from mqtt.session_state import PacketIdentifiers
 from storage.rows import STATE_RELEASED, STATE_SENT, Entry, SessionRow
+from storage.session_reads import SessionReads
 from wire.messages import SharePick, Subscription
 
 __all__ = ["READY_MAX", "DurableSession", "InFlight"]
@@ -42,8 +43,6 @@ class DurableSession:
         "edge",
         "ephemeral_end",
         "expiry_s",
-        "held_topics",
-        "holds",
         "identifiers",
         "inbound",
         "incarnation",
@@ -52,17 +51,20 @@ class DurableSession:
         "next_inbound",
         "next_seq",
         "number",
+        "overtaken",
         "owner_epoch",
         "picks",
         "protocol_version",
         "push_seq",
         "queue_bytes",
+        "reads",
         "ready",
         "retained_origins",
         "session_present",
         "sizes",
         "stored_rows",
         "subscriptions",
+        "waiting_copies",
         "window",
     )
 
@@ -78,8 +80,9 @@ class DurableSession:
         self.protocol_version = 4
         self.window = 64
         self.session_present = False
-        self.holds: deque[int] = deque()  # ends of retained reads under way: live messages queue and wait
-        self.held_topics: set[bytes] = set()  # of retained messages that came live meanwhile
+        self.reads: SessionReads | None = None  # retained reads under way
+        self.waiting_copies: dict[bytes, int] = {}  # topic: session_seq of its retained copy, not in the window yet
+        self.overtaken: set[int] = set()  # those of them that a newer value overtook at QoS 0
         self.live_retained: dict[bytes, tuple[int, int, int]] = {}  # topic -> origin of the last such message; bounded
         self.ephemeral_end = False
         self.subscriptions: dict[str, Subscription] = {}
@@ -97,11 +100,6 @@ class DurableSession:
         self.dropped = 0
         self.acked_rows: list[int] = []  # consumed entries whose queue rows still stand
         self.stored_rows: set[int] = set()  # those of them that have an INFLIGHT row too
-
-    @property
-    def held(self) -> bool:
-        """True while a retained read is under way."""
-        return bool(self.holds)
 
     @property
     def online(self) -> bool:
@@ -134,6 +132,11 @@ class DurableSession:
     def window_open(self) -> bool:
         """True if another QoS 1/2 message may leave now."""
         return self.edge != "" and not self.held and len(self.inflight) < self.window
+
+    @property
+    def held(self) -> bool:
+        """True while live messages wait for retained copies."""
+        return self.reads is not None and self.reads.hold
 
     def row(self) -> SessionRow:
         """Return the row as of now."""

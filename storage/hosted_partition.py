@@ -173,8 +173,8 @@ class HostedPartition:
             self.retained.expire(who)
         elif what == "unhold":
             session = self.core.sessions.get(int(who))
-            if session is not None:
-                self.delivery.unhold_overdue(session)
+            if session is not None and session.held:
+                self.delivery.hold_expired(session)
 
 
 def _coarse(number: int) -> int:

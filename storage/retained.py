@@ -128,22 +128,31 @@ class RetainedRegisters:
         return len(self._topics) > 0 and next(iter(self._topics.match(topic_filter)), None) is not None
 
     def deliver(self, request: DeliverRetained, edge: str) -> None:
-        """Queue retained copies for a durable session; the last ones end the holding of its live messages."""
+        """Queue retained copies for a durable session; the last ones end the holding of its live messages.
+
+        Of a read that began under a former primary nobody here knows what came live since: it has to begin again.
+        """
         partition = self._partition
         session = partition.sessions.get(request.session)
         if session is not None and session.owner_epoch == request.owner_epoch:
-            for message, retain in zip(request.messages, request.retain_flags, strict=True):
-                if message.topic.encode() in session.held_topics:
-                    continue  # a newer value of this register came live and waits in the queue
+            if request.read == request.request:
+                self._delivery.hold(session, request.read)
+            if session.reads is None or request.read not in session.reads:
+                partition.tell(edge, RetainedDelivered(request.request, again=bool(request.messages)))
+                return
+            copies = zip(request.messages, request.retain_flags, strict=True)
+            for message, retain in copies if session.reads.is_new(request.read, request.request) else ():
+                if session.reads.is_older(request.read, message.topic.encode()):
+                    continue  # a newer value of this register came live
                 if self._delivery.is_overtaken(session, message):
                     partition.count("retained_overtaken")
                     continue
-                self._delivery.remember_retained(session, message)
                 if message.qos == 0:
                     self._delivery.push_retained(session, message, retain)
                     continue
+                self._delivery.remember_retained(session, message)
                 deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
-                self._delivery.enqueue(
+                self._delivery.enqueue_copy(
                     session,
                     Entry(
                         session.next_seq,
@@ -161,5 +170,5 @@ class RetainedRegisters:
                     ),
                 )
             if request.done:
-                self._delivery.unhold(session)
+                self._delivery.unhold(session, request.read)
         partition.tell(edge, RetainedDelivered(request.request))

@@ -105,7 +105,7 @@ class Subscriptions:
                 subscription.retain_handling == 0 or (subscription.retain_handling == 1 and not before)
             )
         if holds:
-            self._delivery.hold(session)
+            self._delivery.hold(session, request.request)
         answer = SessionSubscribed(
             request.request, [subscription.qos for subscription in request.subscriptions], existed
         )

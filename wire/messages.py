@@ -477,7 +477,7 @@ class RetainedNone(Message):
 class DeliverRetained(Message):
     """Retained copies for a durable session: enqueue them at the session's primary, before the held live messages.
 
-    The last one (``done``) ends the holding of live messages that began with SubscribeSession.
+    The last one (``done``) ends the holding of live messages of its ``read``.
     """
 
     request: int
@@ -488,12 +488,14 @@ class DeliverRetained(Message):
     messages: list[RetainedMessage]  # qos already limited, properties with the subscription identifier
     retain_flags: list[bool]
     done: bool = True
+    read: int = 0  # request of the SubscribeSession that began the read; this one's own: it begins (again) here
 
 
 class RetainedDelivered(Message):
-    """Committed."""
+    """Committed; or not done (``again``): the read began under a former primary."""
 
     request: int
+    again: bool = False
 
 
 class PollClaims(Message):

@@ -31,6 +31,7 @@ from wire.messages import (
     ReportRoutes,
     Resolve,
     Resolved,
+    RetainedDelivered,
     RetainedMessage,
     RetainedPage,
     RoutesAdded,
@@ -602,3 +603,29 @@ def test_packets_before_the_exchange_is_over() -> None:
     plain = edge.client("d")
     plain.send(Auth(0x19, METHOD))
     assert plain.closed
+
+
+def test_a_retained_read_that_began_under_a_former_primary_begins_again() -> None:
+    """R12: hold at the new primary first, then read anew; what was unsubscribed meanwhile is not read."""
+    edge = Edge()
+    edge.retained = [RetainedMessage("a/b", b"v", 1, b"")]
+    session = edge.client("d", properties={PropertyId.SESSION_EXPIRY_INTERVAL: 100})
+    edge.held = {DeliverRetained}
+    session.subscribe("a/b", qos=1)
+    subscribed = next(m.request for m in edge.seen if isinstance(m, SubscribeSession))
+    first, last = edge.take(DeliverRetained)
+    assert (first.read, last.read, len(first.messages), last.done) == (subscribed, subscribed, 1, True)
+    edge.seen.clear()
+    edge.storage(RetainedDelivered(first.request, again=True))
+    edge.storage(RetainedDelivered(last.request))
+    (begin,) = edge.take(DeliverRetained)
+    assert begin.read == begin.request and not begin.messages and not begin.done
+    assert not any(isinstance(m, ReadRetained) for m in edge.seen)
+    edge.storage(RetainedDelivered(begin.request))
+    edge.round()
+    copies, done = edge.take(DeliverRetained)
+    assert (copies.read, len(copies.messages), done.read, done.done) == (begin.request, 1, begin.request, True)
+    session.unsubscribe("a/b")
+    edge.storage(RetainedDelivered(copies.request, again=True))
+    edge.round()
+    assert edge.take(DeliverRetained) == []

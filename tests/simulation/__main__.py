@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tests.simulation.faults import Fault
-from tests.simulation.simulation import KNOWN, Mode, Options, Result, run_seed, shorter
+from tests.simulation.simulation import Mode, Options, Result, run_seed, shorter
 
 SHRINK_REAL_S = 60.0  # spent on shortening one seed's faults
 BAR_WIDTH = 30
@@ -72,8 +72,6 @@ def _count(totals: Counter[str], result: Result) -> None:
     totals["faults"] += len(result.faults)
     totals["checked"] += sum(result.checked.values())
     totals["acknowledged"] += result.acknowledged
-    for kind, count in result.known.items():
-        totals[f"known {kind}"] += count
     for fault in result.faults:
         totals[f"fault {fault.kind}"] += 1
 
@@ -135,9 +133,6 @@ def _summary(totals: Counter[str], seeds: int, failed: list[int], real_s: float)
     )
     kinds = sorted((name.removeprefix("fault "), count) for name, count in totals.items() if name.startswith("fault "))
     print("faults: " + ", ".join(f"{name} {count}" for name, count in kinds))
-    for kind, why in KNOWN.items():
-        if count := totals[f"known {kind}"]:
-            print(f"known and not counted as failures: {count} of {kind}: {why}")
     print(f"{len(failed)} failed" + (f": {', '.join(map(str, failed))}" if failed else ""))
 
 

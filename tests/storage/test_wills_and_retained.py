@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.storage.storage_cluster import Cluster, with_settings
+from tests.storage.storage_cluster import Cluster, Connection, with_settings
 from wire.batches import PublishMessage
 from wire.messages import (
     DeliverRetained,
@@ -174,28 +174,14 @@ def test_s14_a_retained_copy_and_its_live_twin() -> None:
         RetainedMessage("a/2", b"r3", 2, b"", 0xFFFFFFFF, 0, 1, 3),
     ]
     number = next(edge.requests)
-    edge.ask(DeliverRetained(number, 0, edge.epoch(0), alice.session, alice.owner_epoch, copies, [True, True], True))
+    edge.ask(
+        DeliverRetained(
+            number, 0, edge.epoch(0), alice.session, alice.owner_epoch, copies, [True, True], True, cluster_request
+        )
+    )
     cluster.settle()
     assert edge.answers(RetainedDelivered)
     assert sorted(push.payload for push in alice.received) == [b"r1", b"r3"]
-
-
-def _ask_subscribe(cluster: Cluster, topic_filter: str, session: int, owner_epoch: tuple[int, int] | int) -> None:
-    edge = cluster.edges["e1"]
-    wanted = [Subscription(topic_filter, 1, retain_handling=0)]
-    edge.ask(SubscribeSession(next(edge.requests), 0, edge.epoch(0), session, owner_epoch, wanted))  # type: ignore[arg-type]
-    cluster.settle()
-
-
-def _deliver_copies(
-    cluster: Cluster, session: int, owner_epoch: tuple[int, int] | int, copies: list[RetainedMessage]
-) -> None:
-    edge = cluster.edges["e1"]
-    flags = [True] * len(copies)
-    edge.ask(
-        DeliverRetained(next(edge.requests), 0, edge.epoch(0), session, owner_epoch, copies, flags, True)  # type: ignore[arg-type]
-    )
-    cluster.settle()
 
 
 def test_an_earlier_retained_read_ends_no_later_hold() -> None:
@@ -203,10 +189,9 @@ def test_an_earlier_retained_read_ends_no_later_hold() -> None:
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
-    _ask_subscribe(cluster, "a/#", alice.session, alice.owner_epoch)
-    _deliver_copies(cluster, alice.session, alice.owner_epoch, [])
+    bring(cluster, alice, begin_read(cluster, alice))
     cluster.run(4.0)
-    _ask_subscribe(cluster, "a/#", alice.session, alice.owner_epoch)
+    begin_read(cluster, alice)
     cluster.run(2.0)
     edge.publish(PublishMessage(0, b"a/b", b"m", 1), 0)
     cluster.settle()
@@ -220,12 +205,11 @@ def test_a_read_that_never_ends_holds_five_seconds_whatever_comes_after_it() -> 
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
-    _ask_subscribe(cluster, "a/#", alice.session, alice.owner_epoch)
+    begin_read(cluster, alice)
     edge.publish(PublishMessage(0, b"a/b", b"m", 1), 0)
     for _ in range(6):
         cluster.run(1.0)
-        _ask_subscribe(cluster, "a/#", alice.session, alice.owner_epoch)
-        _deliver_copies(cluster, alice.session, alice.owner_epoch, [])
+        bring(cluster, alice, begin_read(cluster, alice))
     assert [push.payload for push in alice.received] == [b"m"]
 
 
@@ -234,18 +218,14 @@ def test_no_retained_copy_follows_a_newer_message_that_came_before_the_subscribe
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
-    _ask_subscribe(cluster, "a/#", alice.session, alice.owner_epoch)
-    _deliver_copies(cluster, alice.session, alice.owner_epoch, [])
+    bring(cluster, alice, begin_read(cluster, alice))
     edge.publish(retained("a/1", "new"), 0)
     cluster.settle()
-    _ask_subscribe(cluster, "a/#", alice.session, alice.owner_epoch)
-    copies = [RetainedMessage("a/1", b"old", 1, b"", 0xFFFFFFFF, 0, 9, 9)]
-    _deliver_copies(cluster, alice.session, alice.owner_epoch, copies)
+    bring(cluster, alice, begin_read(cluster, alice), ("a/1", "old", 1))
     assert [push.payload for push in alice.received] == [b"new"]
     edge.ask(UnsubscribeSession(next(edge.requests), 0, edge.epoch(0), alice.session, alice.owner_epoch, ["a/#"]))
     cluster.settle()
-    _ask_subscribe(cluster, "a/1", alice.session, alice.owner_epoch)
-    _deliver_copies(cluster, alice.session, alice.owner_epoch, copies)
+    bring(cluster, alice, begin_read(cluster, alice), ("a/1", "old", 1))
     assert [push.payload for push in alice.received] == [b"new", b"old"]  # what brought the other one is gone
 
 
@@ -265,3 +245,92 @@ def test_s24_live_messages_wait_five_seconds_at_most() -> None:
     assert not alice.received
     cluster.run(1.5)
     assert [push.payload for push in alice.received] == [b"m"]
+
+
+def begin_read(cluster: Cluster, alice: Connection, qos: int = 1) -> int:
+    """Subscribe to a/#, which holds live messages; return the number of the read."""
+    edge = cluster.edges["e1"]
+    read = next(edge.requests)
+    edge.ask(SubscribeSession(read, 0, edge.epoch(0), alice.session, alice.owner_epoch, [Subscription("a/#", qos)]))
+    cluster.settle()
+    return read
+
+
+def bring(cluster: Cluster, alice: Connection, read: int, *values: tuple[str, str, int], done: bool = True) -> bool:
+    """Deliver copies (topic, payload, QoS) for a read; return whether it has to begin again."""
+    edge = cluster.edges["e1"]
+    copies = [RetainedMessage(topic, text.encode(), qos, b"", 0xFFFFFFFF, 0, 1, 99) for topic, text, qos in values]
+    number = next(edge.requests)
+    flags = [True] * len(copies)
+    edge.ask(
+        DeliverRetained(number, 0, edge.epoch(0), alice.session, alice.owner_epoch, copies, flags, done, read or number)
+    )
+    cluster.settle()
+    (answer,) = [one for one in edge.answers(RetainedDelivered) if one.request == number]
+    return bool(answer.again)
+
+
+def payloads(alice: Connection) -> list[bytes]:
+    return [push.payload for push in alice.received]
+
+
+def test_the_time_of_an_older_read_does_not_end_the_holding_for_a_newer_one() -> None:
+    """Simulation seed 4009: the timer of a read long finished let a live value go before the older retained one."""
+    cluster = Cluster(partitions=1)
+    alice = cluster.edges["e1"].open("alice")
+    bring(cluster, alice, begin_read(cluster, alice))
+    cluster.run(4.9)
+    read = begin_read(cluster, alice)
+    cluster.run(0.5)  # the first one's five seconds are over
+    cluster.edges["e1"].publish(retained("a/b", "new"), 0)
+    cluster.settle()
+    assert payloads(alice) == []
+    bring(cluster, alice, read, ("a/b", "old", 1), ("a/c", "other", 1))
+    assert payloads(alice) == [b"new", b"other"]
+
+
+def test_a_retained_copy_that_comes_after_the_holding_is_not_older_than_what_came_live() -> None:
+    """A read may take longer than live messages wait for it."""
+    cluster = Cluster(partitions=1)
+    alice = cluster.edges["e1"].open("alice")
+    read = begin_read(cluster, alice)
+    cluster.run(5.5)
+    cluster.edges["e1"].publish(retained("a/b", "new"), 0)
+    cluster.settle()
+    bring(cluster, alice, read, ("a/b", "old", 1), ("a/c", "other", 1))
+    assert payloads(alice) == [b"new", b"other"]
+
+
+def test_a_read_that_began_under_a_former_primary_begins_again() -> None:
+    """The new one does not know what came live; it holds from the new beginning on."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    read = begin_read(cluster, alice)
+    cluster.crash_all()
+    edge.publish(retained("a/b", "new"), 0)
+    cluster.settle()
+    assert bring(cluster, alice, read, ("a/b", "old", 1))
+    assert not bring(cluster, alice, read)  # nothing to deliver: nothing to repeat
+    assert not bring(cluster, alice, 0, done=False)  # a beginning
+    assert payloads(alice) == [b"new"]
+    edge.publish(retained("a/b", "newer"), 0)
+    cluster.settle()
+    assert payloads(alice) == [b"new"]
+
+
+def test_a_copy_in_the_queue_does_not_follow_a_newer_value_of_qos_0() -> None:
+    """QoS 0 waits for no window: the copy that still does is dropped, and counted."""
+    cluster = Cluster(partitions=1, settings=with_settings(outbound_window_max=1))
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    read = begin_read(cluster, alice)
+    bring(cluster, alice, read, ("a/x", "first", 1), ("a/b", "old", 1), ("a/c", "other", 1))
+    edge.publish(retained("a/b", "new", qos=0), 0)
+    cluster.settle()
+    for _ in range(3):
+        for push in list(alice.outbound.values()):
+            edge.acknowledge(push, 4)
+        cluster.settle()
+    assert payloads(alice) == [b"first", b"new", b"other"]
+    assert cluster.nodes["s1"].core.event_counts()["retained_overtaken"] == 1
