@@ -21,7 +21,7 @@ FAILED = 1
 NOT_READY = 4
 USAGE = 2
 LEADERS = ("ring plan", "ring status")  # sizes and rates are told to the leader only
-CHANGING = ("add", "drain", "undrain", "remove", "rebalance", "pause", "resume", "abort")
+CHANGING = ("add", "drain", "undrain", "remove", "rebalance", "pause", "resume", "abort", "recover")
 # What the process around the core answers: the Raft group's members, and gossip's keys.
 SHELL_VERBS = ("cluster join", "cluster leave", "cluster transfer")
 KEY_VERBS = tuple(f"membership keys {step}" for step in ("list", "install", "use", "remove"))
@@ -44,6 +44,7 @@ class AdminDesk:
             "ring plan": self._ring.plan,
             "ring status": self._ring.status,
             "ring verify": self._ring.verify,
+            "ring lost": self._ring.lost,
         }
 
     def ask(self, peer: str, question: Admin) -> None:
@@ -204,6 +205,7 @@ class AdminDesk:
                     "map_epoch": router.leases.acknowledged(life) if router.leads else None,
                     "primaries": sum(1 for placement in cluster_map.partitions if placement.primary == name),
                     "replicas": sum(1 for placement in cluster_map.partitions if name in placement.in_sync),
+                    "joining": sum(1 for placement in cluster_map.partitions if name in placement.joining),
                     "shards": sum(1 for shard in cluster_map.shards if shard.owner == name),
                 }
             )

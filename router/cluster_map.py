@@ -15,6 +15,7 @@ from wire.cluster_map import ClusterMap, Delegation, MapDelta, NodeEntry, NodeSt
 from wire.hello import TIER_ROUTER, TIER_STORAGE
 
 __all__ = [
+    "AcceptLoss",
     "Bootstrap",
     "Command",
     "DeclareDead",
@@ -70,6 +71,16 @@ class PlacePartitions(_Command):
     each: bool = False  # an entry that does not fit is left out; otherwise all are, and it is said why
 
 
+class AcceptLoss(_Command):
+    """An operator's word that the whole copies of partitions are gone for good: another node begins with what it has.
+
+    All or none; each partition must be at the epoch that is named, and without a primary.
+    """
+
+    partitions: dict[int, int]  # number -> partition_epoch
+    node: str
+
+
 class PlaceShards(_Command):
     """New owners of shards, each at the next epoch of its shard; all or none."""
 
@@ -118,6 +129,7 @@ Command = (
     | RegisterNode
     | DeclareDead
     | PlacePartitions
+    | AcceptLoss
     | PlaceShards
     | Delegate
     | SetAdminState
@@ -193,6 +205,8 @@ class MapMachine:
             refusal = step.declare_dead(command)
         elif isinstance(command, PlacePartitions):
             refusal = step.place_partitions(command)
+        elif isinstance(command, AcceptLoss):
+            refusal = step.accept_loss(command)
         elif isinstance(command, PlaceShards):
             refusal = step.place_shards(command)
         elif isinstance(command, Delegate):
@@ -411,6 +425,21 @@ class _Step:
             return f"partition {number} would lose its last replica"
         if entry.primary and entry.primary not in entry.in_sync:
             return f"{entry.primary} is not in sync with partition {number}"
+        return ""
+
+    def accept_loss(self, command: AcceptLoss) -> str:
+        entry = self.before.nodes.get(command.node)
+        if entry is None or not entry.alive or entry.tier != TIER_STORAGE:
+            return f"{command.node} is not a live storage node"
+        for number, epoch in command.partitions.items():
+            if not 0 <= number < len(self.before.partitions):
+                return f"no partition {number}"
+            current = self.before.partitions[number]
+            if current.primary:
+                return f"partition {number} is served by {current.primary}: nothing is lost"
+            if current.epoch != epoch or not epoch:
+                return f"partition {number} is at epoch {current.epoch}, not {epoch}: look again"
+            self._set(number, command.node, (command.node,), ())
         return ""
 
     # --- shards

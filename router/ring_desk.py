@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from router.cluster_map import Command, ForgetNode, SetAdminState, SetRebalance, StartRebalance
+from router.cluster_map import AcceptLoss, Command, ForgetNode, SetAdminState, SetRebalance, StartRebalance
 from router.rebalance import Move, Plan, make_plan, ring_nodes
 from router.rebalance_run import reached
 from wire.cluster_map import ClusterMap
@@ -60,6 +60,17 @@ class RingDesk:
             "ok": not found,
         }
 
+    def lost(self, arguments: Answer) -> Answer:
+        """Return the partitions that have no primary, and where their last whole copies are."""
+        cluster_map = self._router.machine.map
+        partitions = []
+        for number in _lost(cluster_map, arguments["partition"]):
+            placement = cluster_map.partitions[number]
+            states = {name: _state(cluster_map, name) for name in placement.in_sync}
+            partitions.append({"partition": number, "partition_epoch": placement.epoch, "whole_copies": states})
+        storages = {entry.node: entry.address for entry in cluster_map.live(TIER_STORAGE)}
+        return {"map_epoch": cluster_map.epoch, "partitions": partitions, "storages": storages}
+
     def command(self, verb: str, arguments: Answer) -> Command | Answer:
         """Return the command that a verb stands for, or an answer when there is nothing to do.
 
@@ -76,6 +87,11 @@ class RingDesk:
             states = {"ring pause": "paused", "ring resume": "running", "ring abort": "aborting"}
             return SetRebalance(job.number, states[verb])
         entry = self._node(cluster_map, str(arguments["node"]))
+        if verb == "ring recover":
+            lost = _lost(cluster_map, arguments["partition"])
+            if not lost:
+                raise ValueError("every partition has a primary: nothing to recover")
+            return AcceptLoss({number: cluster_map.partitions[number].epoch for number in lost}, entry.node)
         if verb in ("ring drain", "node drain"):
             self._check_drain(cluster_map, entry.node)
             return SetAdminState(entry.node, DRAINING)
@@ -136,6 +152,29 @@ class RingDesk:
         shards = sum(1 for shard in cluster_map.shards if shard.owner == node)
         said = [f"{copies} partitions"] * bool(copies) + [f"{shards} route shards"] * bool(shards)
         return " and ".join(said)
+
+
+def _lost(cluster_map: ClusterMap, wanted: Any) -> list[int]:
+    """Return the partitions without a primary: all, or the one that is meant, which must be one."""
+    if str(wanted) == "all":
+        placements = enumerate(cluster_map.partitions)
+        return [number for number, placement in placements if placement.epoch and not placement.primary]
+    number = int(wanted)
+    if not 0 <= number < len(cluster_map.partitions):
+        raise ValueError(f"no partition {number}: they count from 0 to {len(cluster_map.partitions) - 1}")
+    placement = cluster_map.partitions[number]
+    if placement.primary or not placement.epoch:
+        by = f"served by {placement.primary}" if placement.primary else "not placed yet"
+        raise ValueError(f"partition {number} is {by}: nothing to recover")
+    return [number]
+
+
+def _state(cluster_map: ClusterMap, node: str) -> str:
+    """Say why a node with a whole copy does not serve it."""
+    entry = cluster_map.nodes.get(node)
+    if entry is None:
+        return "forgotten"
+    return "came back without its store" if entry.alive else "dead"
 
 
 def describe(plan: Plan, cluster_map: ClusterMap) -> Answer:

@@ -210,6 +210,8 @@ class StorageCore:
             self._next_look = now + LOOK_S
             self.lease.unreachable = self._unreached.nodes(now, self.map)
             self.lease.sizes = self.placements.sizes()
+            if not self._fenced:
+                self.placements.discard(now)
         self.lease.beat(now)
         self._advance()
         return self._ready(now)

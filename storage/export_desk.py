@@ -1,9 +1,9 @@
-"""Exports of a running storage node: an operator asks over a link, the node writes runs and says how far it is.
+"""Operators' verbs at a running storage node: exports, written here and now, and what its copies are worth.
 
 One export at a time. The work is done on the loop between its rounds, in slices with pauses between them, so that what
 clients wait for is not behind it; what blocks on the disk goes to a thread. The runs are garbage until the operator's
 command publishes a manifest that lists them. Verbs: ``store export`` begins, ``store export status`` tells,
-``store export cancel`` ends.
+``store export cancel`` ends. ``store copies`` describes copies of partitions.
 """
 
 import logging
@@ -89,6 +89,7 @@ class ExportDesk:
             "store export": self._begin,
             "store export status": lambda _: self._status(),
             "store export cancel": lambda _: self._cancel(),
+            "store copies": lambda wanted: self._core.placements.describe(wanted["partitions"]),
         }
         verb = verbs.get(question.verb)
         if verb is None:

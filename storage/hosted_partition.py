@@ -26,6 +26,8 @@ __all__ = ["HostedPartition"]
 
 Asked = Callable[[], None]
 POLL_AGAIN_S = 0.2
+SESSIONS_PER_EPOCH_BITS = 28  # of the 48 that count sessions: more than a partition ever makes under one epoch
+INBOUND_SKIPPED = 1 << 32  # QoS 2 messages of one session that a lost copy may have counted
 SESSION_BYTES = 256  # rows of a session without its queue, roughly
 
 
@@ -68,6 +70,17 @@ class HostedPartition:
         """Read the state from the store."""
         load(self.core, self.delivery, self.subscriptions, self.claims, self.retained, self.inbound)
         self.loaded_to = self.core.meta.op_index
+        first = self.core.local.accepted << SESSIONS_PER_EPOCH_BITS
+        if self.core.meta.next_session < first:
+            self._renumber(first)
+
+    def _renumber(self, first: int) -> None:
+        """Give no number again that this copy may have missed: elsewhere it would be taken for a repeat."""
+        core = self.core
+        core.meta.next_session = first
+        for session in core.sessions.values():
+            if not session.inbound:  # else its lowest counter stays, and no other may be far above it
+                session.next_inbound += INBOUND_SKIPPED
 
     @property
     def weight(self) -> int:

@@ -13,6 +13,8 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import Protocol
 
+import msgspec
+
 from mqtt.topic_trie import TopicTrie
 from storage import keys
 from storage.durable_sessions import DurableSession
@@ -218,7 +220,7 @@ class Partition:
             local.log_start += 1
         local.epoch = self.epoch
         if local != self._local_saved:
-            self._local_saved = LocalRow(local.epoch, local.log_start, local.floor, local.transferring)
+            self._local_saved = msgspec.structs.replace(local)
             trimmed.append((keys.local_key(self.number), pack(local)))
         return trimmed
 

@@ -26,6 +26,8 @@ TEND_S = 0.05  # between two looks at what the map should change
 # Sessions and entries read in one round, one partition at least: a large store is read in slices, between which the
 # lease is renewed and partitions that were read already serve.
 LOADED_PER_ROUND = 2_000
+AWAY_S = 60.0  # a partition's copy stays for so long after it has become whole elsewhere
+DISCARDED_ROWS = 1_000  # of such a copy, in one go
 MEASURED_IN_TURN = 16  # a partition's size is measured with every so many'th look
 
 
@@ -59,6 +61,9 @@ class Placements:
         self._known: list[PartitionEntry] = []  # of the map before
         self._next_tend = float("-inf")
         self._more_to_read = False
+        self._away: dict[int, tuple[int, float]] = {}  # partitions that live elsewhere: epoch, since when
+        self._discarding: tuple[int, bytes] = (-1, b"")  # partition, next key
+        self._clear: set[int] = set()  # partitions that live elsewhere and left nothing here
         self._request = 0
         self._sizes: dict[int, tuple[int, int]] = {}  # partition -> keys, bytes
         self._measured = 0  # looks so far
@@ -121,8 +126,11 @@ class Placements:
     ) -> HostedPartition:
         if number in self.hosted:
             self._demote(number)
+        former = self._known[number] if number < len(self._known) else None
         replica = self._replica(number)
         replica.seen_epoch(placement.epoch)
+        if former is not None and former.epoch and self._node not in former.in_sync:
+            replica.accept_loss()  # never in sync, and now the primary: by an operator's word
         replica.promote()
         self._touched.add(number)
         hosted = HostedPartition(number, self._settings, self._store, self._overlay, self._map, now)
@@ -130,7 +138,6 @@ class Placements:
         hosted.core.ledger = self._ledger(number)
         self.hosted[number] = hosted
         replication = self.replication[number] = Replication(hosted.core, self._node)
-        former = self._known[number] if number < len(self._known) else None
         replication.configure(placement, cluster_map.min_in_sync, former)
         self._promoting[number] = next_commit
         return hosted
@@ -241,6 +248,29 @@ class Placements:
                 )
         return requests
 
+    def catching_up(self) -> tuple[int, int]:
+        """Return how many copies here are still being made, and how many are whole or served."""
+        here = [placement for placement in self._map().partitions if self._node in placement.joining]
+        done = sum(1 for placement in self._map().partitions if self._node in placement.in_sync)
+        return len(here), done
+
+    def describe(self, numbers: Iterable[int]) -> dict[str, str]:
+        """Say what this node's copies of partitions are worth, by number."""
+        return {str(number): self._describe(int(number)) for number in numbers}
+
+    def _describe(self, number: int) -> str:
+        if number in self.hosted:
+            return "serves it"
+        replica = self.replicas.get(number)
+        if replica is None:
+            replica = Replica(number, self._store, self._overlay)
+            replica.load()
+        if not replica.log_end:
+            return "half a copy, of no use" if replica.local.transferring else "nothing"
+        if not replica.whole:
+            return "half a copy, of no use"
+        return f"up to operation {replica.log_end} of epoch {replica.log_end_epoch}"
+
     def sizes(self) -> dict[int, tuple[int, int]]:
         """Return what the partitions served here hold; each call measures some of them anew, so that it is cheap."""
         self._measured += 1
@@ -250,6 +280,34 @@ class Placements:
         for number in [number for number in self._sizes if number not in self.hosted]:
             del self._sizes[number]
         return self._sizes
+
+    def discard(self, now: float) -> None:
+        """Delete some rows of a partition that moved away: not before it is whole elsewhere, for a while.
+
+        Until then this copy, though out of date, may be the best that is left (``ring recover``).
+        """
+        cluster_map = self._map()
+        for number, placement in enumerate(cluster_map.partitions):
+            here = self._node in placement.in_sync or self._node in placement.joining
+            if here or not placement.primary or len(placement.in_sync) < cluster_map.replicas:
+                self._away.pop(number, None)
+                self._clear.discard(number)
+            elif self._away.get(number, (0, 0.0))[0] != placement.epoch:
+                self._away[number] = (placement.epoch, now)
+        number, start = self._discarding
+        if number not in self._away:
+            ripe = (
+                number
+                for number, (_, since) in self._away.items()
+                if number not in self._clear and now - since >= AWAY_S
+            )
+            number, start = next(ripe, -1), b""
+        if number >= 0:
+            after = self._replica(number).discard(start, DISCARDED_ROWS)
+            self._touched.add(number)
+            if after is None:
+                self._clear.add(number)
+            self._discarding = (number, after) if after is not None else (-1, b"")
 
     def deadline(self, now: float) -> float:
         """Return when to look again."""

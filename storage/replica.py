@@ -122,6 +122,42 @@ class Replica:
         self._apply(self.log_end)
         self._save_local()
 
+    @property
+    def log_end_epoch(self) -> int:
+        """The partition_epoch of the newest operation in the log."""
+        return self._epoch_at(self.log_end)
+
+    def accept_loss(self) -> None:
+        """An operator makes this copy the only one, whatever it lacks; half a copy is worth nothing: begin empty."""
+        if not self.whole:
+            start, stop = keys.partition_range(self.number)
+            for key in self._keys(start, stop):
+                self._put(key, None)
+            self._empty(LocalRow(self.epoch))
+        self.local.accepted = self.epoch
+
+    def discard(self, start: bytes, limit: int) -> bytes | None:
+        """Delete up to ``limit`` rows of a copy that is not needed here; return where to go on, None at the end.
+
+        It is worth nothing from the first row on, and keeps the row that says so, and which epochs it has seen.
+        """
+        first, stop = keys.partition_range(self.number)
+        local = keys.local_key(self.number)
+        if not self.local.transferring:
+            self._empty(LocalRow(self.epoch, transferring=True))
+        rows = self._store.scan(max(start, first), stop, limit)
+        for key, _ in rows:
+            if key != local:
+                self._put(key, None)
+        return rows[-1][0] + b"\x00" if len(rows) == limit else None
+
+    def _empty(self, local: LocalRow) -> None:
+        self._tail = {}
+        self.log_end = self.applied = self.applied_epoch = 0
+        self._transfer = (0, 0)
+        self.local = local
+        self._save_local()
+
     # --- the stream
 
     def append(self, message: Append) -> AppendAck:

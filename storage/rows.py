@@ -63,6 +63,7 @@ class LocalRow(msgspec.Struct, array_like=True):
     floor: int = 0  # a range transfer carried state up to here: the log must reach it before the copy is whole
     floor_epoch: int = 0  # partition_epoch of the operation at the floor
     transferring: bool = False  # a range transfer began and did not end: the copy is worth nothing
+    accepted: int = 0  # partition_epoch under which an operator accepted what this copy lacks
 
 
 class SessionRow(msgspec.Struct, array_like=True):

@@ -32,6 +32,7 @@ __all__ = ["StorageService", "main"]
 logger = logging.getLogger(__name__)
 
 TICK_MAX_S = 0.25
+PROGRESS_S = 1.0  # between two lines about copies that are made anew
 ROOM_LOOK_S = 0.1  # between two looks at the free space of the disk
 EVENTS_PER_ROUND_MAX = 2_000  # frames handled before the next commit is handed out
 
@@ -84,6 +85,8 @@ class StorageService:
         self._peers: dict[str, tuple[str, str, int]] = {}
         self._said_ready = False
         self._look_at = 0.0
+        self._progress_at = 0.0
+        self._catches_up = False
         self._store = self._open_store()
         self._ledger = self._open_ledger()
 
@@ -255,13 +258,32 @@ class StorageService:
         if peers and peers != self._peers:
             self._peers = peers
             self._hub.set_peers(peers)
+        self._say_progress()
         if not self._said_ready and self.core.lease.has_lease(boot_time()) and self.core.serving:
             self._said_ready = True
             self._process.ready({"link": self._bound})
 
+    def _say_progress(self) -> None:
+        """Say how far this node is with copies that it makes anew."""
+        now = boot_time()
+        if now < self._progress_at:
+            return
+        self._progress_at = now + PROGRESS_S
+        missing, whole = self.core.placements.catching_up()
+        if missing:
+            logger.info("catching up: %d of %d copies are whole", whole, whole + missing)
+        elif self._catches_up:
+            logger.info("caught up: %d copies are whole", whole)
+        self._catches_up = missing > 0
+
     def _register_metrics(self) -> None:
         metrics, core = self._process.metrics, self.core
         metrics.gauge("partitions_primary", "Partitions served here.", lambda: float(len(core.partitions)))
+        metrics.gauge(
+            "partitions_catching_up",
+            "Copies that are made anew here.",
+            lambda: float(core.placements.catching_up()[0]),
+        )
         metrics.gauge(
             "sessions",
             "Durable sessions of these partitions, by state.",

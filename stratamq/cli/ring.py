@@ -39,7 +39,7 @@ def ring() -> typer.Typer:
     verb_about(made, "ring explain", "name", "Where a client identifier or a topic lives, and why.")
     verb_about(made, "ring remove", "node", "Forget a node that was drained and stopped.", confirm=True)
     verb_about(made, "ring undelegate", "prefix", "Take a delegation back.", confirm=True)
-    for command in (plan, rebalance, verify, add, drain, delegate):
+    for command in (plan, rebalance, verify, add, drain, delegate, recover):
         made.command(command.__name__)(command)
     return made
 
@@ -118,6 +118,47 @@ def delegate(
 ) -> None:
     """Give a subtree of the topic hierarchy a jurisdiction of its own."""
     show("ring delegate", {"prefix": prefix, "depth": depth, "pin": pin, "dry_run": dry_run}, router, data, output)
+
+
+def recover(
+    partition: Annotated[str, typer.Argument(help="A partition without a primary, or all of them: all.")],
+    accept_loss: Annotated[
+        str, typer.Option("--accept-loss", metavar="NODE", help="Begin with what this node has; the rest is lost.")
+    ] = "",
+    router: RouterOption = "",
+    data: DataOption = DATA,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show what is left of partitions whose whole copies are gone; with --accept-loss, serve that.
+
+    Such a partition waits for a node with a whole copy: start that one if there is any way to. What the accepted copy
+    lacks (sessions, queued and retained messages, acknowledged or not) is lost for good, and publishers' repeats from
+    before may come twice.
+    """
+    from conf.errors import UserError
+
+    lost = _asked("ring lost", {"partition": partition}, router, data)
+    if accept_loss:
+        typer.echo(render(_asked("ring recover", {"partition": partition, "node": accept_loss}, router, data), output))
+        return
+    numbers = [row["partition"] for row in lost["partitions"]]
+    for row in lost["partitions"]:
+        row["whole_copies"] = ", ".join(f"{node} ({state})" for node, state in row["whole_copies"].items())
+    for node, address in lost.pop("storages").items():
+        try:
+            reply = ask("store copies", {"partitions": numbers}, address, data, follow_leader=False)
+            said = reply.result if reply.ok else {}
+        except UserError:
+            said = {}
+        for row in lost["partitions"]:
+            row[node] = said.get(str(row["partition"]), "does not answer")
+    typer.echo(render(lost, output))
+    if numbers:
+        typer.echo(
+            "Nothing was changed. Start a node with a whole copy; if none is left, "
+            f"`stratamq ring recover {partition} --accept-loss NODE` serves what NODE has and loses the rest.",
+            err=True,
+        )
 
 
 def _for_node(

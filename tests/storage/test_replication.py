@@ -2,15 +2,17 @@
 
 import pytest
 
-from router.cluster_map import DeclareDead
-from storage import keys
+from router.cluster_map import AcceptLoss, DeclareDead, PlacePartitions
+from storage import keys, placements
 from storage.partition import Overlay
 from storage.replica import Replica
 from storage.rows import LocalRow, LogRow, MetaRow, pack, unpack
 from tests.simulation.model_store import ModelDisk
 from tests.storage.storage_cluster import Cluster, with_settings
 from wire.batches import PublishMessage, encode_message
+from wire.cluster_map import PartitionEntry
 from wire.frames import FrameKind
+from wire.messages import SessionOpened
 from wire.replication import STALE, Append
 
 
@@ -292,6 +294,55 @@ def test_a_new_primary_that_ends_below_what_a_copy_applied_gives_it_a_transfer()
     assert replica.append(Append(0, 2, 1, 1, 0, 1, 0, [])).transfer_needed
 
 
+def test_rows_of_a_partition_that_moved_away_are_deleted_when_it_is_whole_elsewhere() -> None:
+    """Not before; and the copy that was deleted is made anew when the partition comes back."""
+    cluster = Cluster(nodes=3, replicas=2, min_in_sync=1)
+    heal_placement(cluster, 2)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "a/#")
+    edge.close(alice)
+    for number in range(30):
+        edge.publish(message(str(number)), alice.session >> 48)
+    cluster.settle()
+    number = alice.session >> 48
+    backup = next(n for n in cluster.machine.map.partitions[number].in_sync if cluster.primary(number).core.node != n)
+    start, stop = keys.partition_range(number)
+
+    def rows() -> int:
+        return sum(1 for key in cluster.disks[backup].records if start <= key < stop)
+
+    assert rows() > 30
+    placement = cluster.machine.map.partitions[number]
+    assert not cluster.apply(
+        PlacePartitions({number: PartitionEntry(placement.epoch + 1, placement.primary, (placement.primary,))})
+    )
+    cluster.run(3.0)
+    assert rows() > 30, "deleted while it was the only other copy"
+    heal_placement(cluster, 2)
+    if backup in cluster.machine.map.partitions[number].in_sync:  # it had a copy: it got it back
+        other = next(name for name in cluster.nodes if name not in cluster.machine.map.partitions[number].in_sync)
+        placement = cluster.machine.map.partitions[number]
+        joined = PartitionEntry(placement.epoch + 1, placement.primary, placement.in_sync, (other,))
+        assert not cluster.apply(PlacePartitions({number: joined}))
+        cluster.run(3.0)
+        placement = cluster.machine.map.partitions[number]
+        left = tuple(name for name in placement.in_sync if name != backup)
+        assert not cluster.apply(
+            PlacePartitions({number: PartitionEntry(placement.epoch + 1, placement.primary, left)})
+        )
+    cluster.run(placements.AWAY_S / 2)
+    assert rows() > 30
+    cluster.run(placements.AWAY_S / 2 + 5.0)
+    assert rows() == 1, "what is left says which epochs this copy has seen"
+    placement = cluster.machine.map.partitions[number]
+    again = PartitionEntry(placement.epoch + 1, placement.primary, placement.in_sync, (backup,))
+    assert not cluster.apply(PlacePartitions({number: again}))
+    cluster.run(3.0)
+    assert backup in cluster.machine.map.partitions[number].in_sync
+    assert_equal_states(cluster)
+
+
 def test_a_backup_that_comes_back_gets_its_copy_back_at_once() -> None:
     """A spare node would need everything; the one that was dropped lacks only what came since."""
     cluster = Cluster(nodes=4, replicas=3, min_in_sync=2)
@@ -306,3 +357,47 @@ def test_a_backup_that_comes_back_gets_its_copy_back_at_once() -> None:
     heal_placement(cluster, 3)
     assert cluster.now - began < 4.0
     assert [set(placement.in_sync) for placement in cluster.machine.map.partitions] == [set(names) for names in former]
+
+
+@pytest.mark.parametrize("left", ["stale", "nothing"])
+def test_an_operator_accepts_the_loss_of_the_whole_copies(left: str) -> None:
+    """The node that was named serves what it has, and gives no number again that it may have missed."""
+    cluster = Cluster(nodes=3, replicas=2, min_in_sync=1)
+    heal_placement(cluster, 2)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "a/#")
+    cluster.settle()
+    number = alice.session >> 48
+    whole = cluster.machine.map.partitions[number].in_sync
+    heir = next(n for n in whole if n != cluster.primary(number).core.node)
+    if left == "nothing":
+        heir = next(name for name in cluster.nodes if name not in whole)
+        for name in whole:
+            cluster.kill(name, wipe=True)
+    else:
+        placement = cluster.machine.map.partitions[number]
+        alone = PartitionEntry(placement.epoch + 1, placement.primary, (placement.primary,))
+        cluster.kill(heir)
+        cluster.apply(PlacePartitions({number: alone}))
+        bob = edge.open("bob")  # what the copy misses
+        cluster.kill(placement.primary, wipe=True)
+        cluster.start(heir)
+        assert bob
+    cluster.run(1.0)
+    lost = cluster.machine.map.partitions[number]
+    assert not lost.primary
+    assert "nothing" not in cluster.nodes[heir].core.placements.describe([number])[str(number)] or left == "nothing"
+    assert "not a live storage node" in cluster.apply(
+        AcceptLoss({number: lost.epoch}, whole[0] if heir != whole[0] else whole[1])
+    )
+    assert "look again" in cluster.apply(AcceptLoss({number: lost.epoch - 1}, heir))
+    assert not cluster.apply(AcceptLoss({number: lost.epoch}, heir))
+    cluster.run(3.0)
+    assert "nothing is lost" in cluster.apply(AcceptLoss({number: lost.epoch + 1}, heir))
+    again = cluster.edges["e2"].open("alice")
+    assert cluster.edges["e2"].answers(SessionOpened)[-1].session_present == (left == "stale")
+    carol = edge.open("carol")
+    if carol.session >> 48 == number:
+        assert carol.session & (1 << 48) - 1 >= 1 << 28
+    assert again.session if left == "stale" else again.session & (1 << 48) - 1 >= 1 << 28

@@ -1,0 +1,36 @@
+"""A partition whose only whole copy is gone waits, says what is left, and serves that when an operator accepts it."""
+
+import shutil
+
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.test_cluster import Subscriber, publish
+
+
+def test_an_operator_accepts_what_a_wiped_disk_took() -> None:
+    """Nothing is served before that."""
+    with local_cluster("--edges", "1", "--set", "router.partitions=8") as cluster:
+        former = cluster.pid("storage-0")
+        cluster.kill("storage-0")
+        shutil.move(cluster.data / "storage-0" / "store", cluster.data / "gone")
+        cluster.wait_for(lambda: without_primary(cluster) == 8, "known to be empty")
+        shown = cluster.admin("ring", "recover", "all")
+        assert [row["partition"] for row in shown["partitions"]] == list(range(8))
+        assert shown["partitions"][0]["storage-0"] == "nothing"
+        assert "came back without its store" in shown["partitions"][0]["whole_copies"]
+        refused = cluster.command("ring", "recover", "3", "--accept-loss", "edge-0", "--data", str(cluster.data))
+        assert refused.returncode == 1
+        assert "edge-0 is not a live storage node" in refused.stderr
+        cluster.admin("ring", "recover", "all", "--accept-loss", "storage-0")
+        served = cluster.command("ring", "recover", "3", "--data", str(cluster.data))
+        assert "nothing to recover" in served.stderr
+        cluster.wait_for(lambda: cluster.pid("storage-0") != former, "ready again")
+        subscriber = Subscriber(cluster, 0, "after", clean=False)
+        subscriber.subscribe("a/#", 1)
+        publish(cluster, 0, "a/b", "m", 1)
+        assert subscriber.wait_for(1) == ["a/b m"]
+        subscriber.close()
+
+
+def without_primary(cluster: LocalCluster) -> int:
+    """Return how many partitions nobody serves."""
+    return int(cluster.admin("cluster", "status")["partitions_without_primary"])
