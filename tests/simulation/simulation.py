@@ -36,6 +36,7 @@ class Options:
     seconds: float = 20.0
     faults: tuple[Fault, ...] | None = None  # None: drawn
     works: tuple[str, ...] | None = None
+    routers: int = 0  # 0: drawn
     log: bool = False
     real_time_max_s: float = 60.0
 
@@ -110,6 +111,8 @@ def run_seed(seed: int, options: Options | None = None) -> Result:
     """Run a seed to its end; what went wrong is in the result."""
     options = options or Options()
     result = Result(seed, knobs=draw_knobs(seed))
+    if options.routers:
+        result.knobs = replace(result.knobs, routers=options.routers)
     started = time.monotonic()
     scheduler = Scheduler(real_time_max_s=options.real_time_max_s)
     if options.log:
