@@ -1,5 +1,8 @@
 """``python -m tests.chaos --minutes N [--seed n] [--rows F01,...]``: schedules of faults on real processes.
 
+``--schedules 30 --seconds 60 --kills 4 --fresh --write docs/guarantees.md`` is the run whose tables the manual shows:
+every row at least once, then kills of one node per role with clients that measure how long they are not served.
+
 Decides which rows run on which cluster with which workload; what is broken is drawn in ``schedule.py``. Every schedule
 ends in a quiet phase and all checkers. Exit code 1 when a promise was seen broken or a process ended by itself; the
 history and the logs of such a run are kept.
@@ -25,8 +28,8 @@ from stratamq.history.history import parse_history
 from stratamq.history.recorder import RecordSettings, record
 from stratamq.history.report import as_text
 from stratamq.history.run import Run
-from tests.chaos import namespaces
-from tests.chaos.chaos_result import RESULTS, Result, fault_table, read_results, result_of, wait_table
+from tests.chaos import namespaces, probes
+from tests.chaos.chaos_result import RESULTS, Result, fault_table, points_line, read_results, result_of, wait_table
 from tests.chaos.chaos_run import run_schedule
 from tests.chaos.node_disk import can_mount, can_preload
 from tests.chaos.real_cluster import RealCluster, Shape, real_cluster
@@ -39,6 +42,12 @@ DAMAGE = frozenset({"F20", "F21", "F22"})  # other copies are needed to mend it
 LINKS = frozenset({"F08", "F09", "F10", "F11", "F12", "F14"})
 SHIMMED = frozenset({"F02", "F05", "F06", "F16", "F17", "F24"})
 LEFT_OUT = {"F13": "this harness cannot delay links of real processes; tests/chaos/test_fault_proxy.py does"}
+# Of --schedules: each once, then the first ten again with other seeds. F19 has disks, and so a cluster, of its own.
+SHOWN = (
+    *("F01", "F02", "F03", "F04", "F05", "F06", "F07", "F08", "F09", "F10"),
+    *("F11", "F14", "F16", "F17", "F20", "F21", "F22", "F34", "F35", "F19"),
+)
+SHOWN_MINUTES = 45.0
 SECONDS = 20.0  # of faults per schedule
 DETECTION_S = 12.0  # what a lost edge, a lease and a slow machine may take until a will is fired
 PER_CLUSTER = 6  # schedules before a cluster is replaced by a new one
@@ -53,7 +62,7 @@ async def run_one(
     slow: list[str] = []
 
     async def break_things(run: Run) -> None:
-        late = await run_schedule(schedule, cluster, run)
+        late = await run_schedule(schedule, cluster, run, seconds)
         slow.extend(f"{line}; still missing at the end: {cluster.missing or 'nothing'}" for line in late)
 
     clients = CLIENTS_OF.get(schedule.row, 0)
@@ -70,10 +79,12 @@ async def run_one(
     )
     sink = io.BytesIO()
     before = len(cluster.ended)
+    cluster.crash_points.clear()
     await record(settings, sink, break_things)
     history = parse_history(sink.getvalue())
     verdict = judge(history)
-    result = result_of(schedule, str(cluster.shape), workload, history, verdict, slow, cluster.ended[before:])
+    result = result_of(schedule, str(cluster.shape), workload, history, verdict, slow, cluster.ended[before:][:3])
+    result = msgspec.structs.replace(result, points=dict(cluster.crash_points))
     if not result.clean:
         folder = kept / f"{schedule.row}-{schedule.seed}-{workload}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +133,11 @@ async def _run_all(options: argparse.Namespace) -> list[Result]:
     rows, results = _rows(options), []
     end = time.monotonic() + options.minutes * 60
     number = 0
-    while rows and time.monotonic() < end:
+
+    def goes_on() -> bool:
+        return time.monotonic() < end and (not options.schedules or number < options.schedules)
+
+    while rows and goes_on():
         row = rows[number % len(rows)]
         shape = shape_for(row, random.Random(f"{options.seed}/{number}/shape"), options)
         folder = Path(tempfile.mkdtemp(prefix="stratamq-chaos-"))
@@ -132,23 +147,37 @@ async def _run_all(options: argparse.Namespace) -> list[Result]:
                     result = await _run_number(cluster, rows[number % len(rows)], number, options)
                     results.append(result)
                     number += 1
-                    same = (
-                        shape_for(rows[number % len(rows)], random.Random(0), options).small_disks == shape.small_disks
-                    )
-                    needs_more = rows[number % len(rows)] in DAMAGE | LINKS and shape.storages < 3
-                    if not result.clean or result.slow or time.monotonic() > end or not same or needs_more:
+                    row = rows[number % len(rows)]
+                    same = shape_for(row, random.Random(0), options).small_disks == shape.small_disks
+                    needs_more = row in DAMAGE | LINKS and shape.storages < 3
+                    if not result.clean or result.slow or not goes_on() or not same or needs_more:
                         break
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return results
 
 
+async def _measure(options: argparse.Namespace) -> list[probes.Unavailability]:
+    """Kill nodes by role on one cluster of three each."""
+    print(f"{options.kills} rounds of kills, one per role", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="stratamq-chaos-"))
+    try:
+        async with real_cluster(folder / "cluster", Shape(3, 3, 3, namespaces=options.namespaces), 1) as cluster:
+            found = await probes.measure(cluster, options.kills, options.seed)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    with (options.waits or probes.RESULTS).open("ab") as file:
+        for entry in found:
+            file.write(msgspec.json.encode(entry) + b"\n")
+    return found
+
+
 async def _run_number(cluster: RealCluster, row: str, number: int, options: argparse.Namespace) -> Result:
     seed = options.seed + number
-    choice = random.Random(f"{seed}/workload").choice(WORKLOADS_OF.get(row, WORKLOADS))
+    choice = options.workload or random.Random(f"{seed}/workload").choice(WORKLOADS_OF.get(row, WORKLOADS))
     schedule = draw(row, seed, cluster.nodes(), options.seconds)
-    print(f"{choice} on {cluster.shape}: {schedule}", flush=True)
-    result = await run_one(cluster, schedule, options.workload or choice, options.seconds, options.keep)
+    print(f"{number + 1}. {choice} on {cluster.shape}: {schedule}", flush=True)
+    result = await run_one(cluster, schedule, choice, options.seconds, options.keep)
     said = "clean" if result.clean else f"NOT CLEAN {result.found} {' '.join(result.ended)}, kept in {options.keep}"
     print(f"  {said}; {result.accepted} accepted; {' '.join(result.slow)}", flush=True)
     if options.results is not None:
@@ -162,6 +191,12 @@ def _write_between(page: Path, tables: str) -> None:
     begin, end = "<!-- chaos: begin -->", "<!-- chaos: end -->"
     head, _, rest = page.read_text().partition(begin)
     page.write_text(f"{head}{begin}\n{tables}\n{end}{rest.partition(end)[2]}")
+
+
+def _tables(options: argparse.Namespace) -> str:
+    kept = read_results(options.results or RESULTS)
+    waits = probes.unavailability_table(probes.read_unavailability(options.waits or probes.RESULTS))
+    return f"{fault_table(kept)}\n\n{points_line(kept)}\n\n{waits}"
 
 
 def main() -> int:
@@ -178,16 +213,27 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help=f"append results here; kept ones are in {RESULTS.name}")
     parser.add_argument("--schedules", type=int, default=0, help="so many instead of minutes, each row in turn")
     parser.add_argument("--kills", type=int, default=0, help="then measure so many rounds of kills, one per role")
-    parser.add_argument("--write", type=Path, help="with --report: put the tables into this page, between its marks")
+    parser.add_argument("--waits", type=Path, help=f"append what the kills came to here, not to {probes.RESULTS.name}")
+    parser.add_argument("--fresh", action="store_true", help="forget kept results first")
+    parser.add_argument(
+        "--write", type=Path, help="put the tables of all kept results into this page, between its marks"
+    )
     parser.add_argument("--report", action="store_true", help="only print the tables of the kept results")
     options = parser.parse_args()
     if options.report:
-        kept = read_results(options.results or RESULTS)
-        tables = f"{fault_table(kept)}\n\n{wait_table(kept)}"
+        tables = _tables(options)
         print(tables)
         if options.write is not None:
             _write_between(options.write, tables)
         return 0
+    if options.schedules or options.kills:
+        options.results = options.results or RESULTS
+        options.rows = options.rows or ",".join((*SHOWN, *SHOWN[:10]))
+        options.shape = options.shape or "3/3/3"
+        options.minutes = max(options.minutes, SHOWN_MINUTES)
+    if options.fresh:
+        for path in (options.results or RESULTS, options.waits or probes.RESULTS):
+            path.unlink(missing_ok=True)
     options.keep = options.keep.absolute()
     options.namespaces = namespaces.available()
     if options.namespaces:
@@ -197,8 +243,12 @@ def main() -> int:
             options.namespaces = False
     print(f"seed {options.seed}; each node in a network namespace: {'yes' if options.namespaces else 'no'}", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
-        results = trio.run(_run_all, options)
-        print(f"\n{fault_table(results)}\n\n{wait_table(results)}")
+        results = trio.run(_run_all, options) if options.schedules or not options.kills else []
+        print(f"\n{fault_table(results)}\n{points_line(results)}\n\n{wait_table(results)}")
+        if options.kills:
+            print(probes.unavailability_table(trio.run(_measure, options)))
+        if options.write is not None:
+            _write_between(options.write, _tables(options))
         return 0 if all(result.clean for result in results) else 1
     return 130
 

@@ -20,7 +20,17 @@ RESULTS = Path(__file__).parents[2] / "bench" / "results" / "chaos.jsonl"
 LEASE_S = 2.5  # of an edge, and a moment: until then an older connection may still act when its edge does not answer
 MEASURED = (Kind.CONNECT, Kind.PUBLISH, Kind.SUBSCRIBE)
 
-__all__ = ["RESULTS", "Result", "Wait", "fault_table", "is_outside", "read_results", "result_of", "wait_table"]
+__all__ = [
+    "RESULTS",
+    "Result",
+    "Wait",
+    "fault_table",
+    "is_outside",
+    "points_line",
+    "read_results",
+    "result_of",
+    "wait_table",
+]
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -40,6 +50,7 @@ class Result(msgspec.Struct, frozen=True):
         slow: Faults after which not everything served again in time.
         ended: Processes that ended by themselves without a reason of ours.
         accepted: QoS 1 and 2 publishes with a success answer.
+        points: Crash points that were armed (F02), and how often they were reached.
         known: Findings that no promise excludes (``is_outside``); not among ``found``.
     """
 
@@ -57,6 +68,7 @@ class Result(msgspec.Struct, frozen=True):
     ended: tuple[str, ...] = ()
     complete: bool = True
     known: dict[str, int] = {}
+    points: dict[str, int] = {}
 
     @property
     def clean(self) -> bool:
@@ -146,6 +158,17 @@ def fault_table(results: Iterable[Result]) -> str:
         clean = sum(run.clean for run in runs)
         lines.append(f"| {row} | {shape} | {len(runs)} | {faults} | {accepted} | {clean} of {len(runs)} | {said} |")
     return "\n".join(lines)
+
+
+def points_line(results: Iterable[Result]) -> str:
+    """Return one line: at which kinds of system call processes ended themselves (F02), and how often."""
+    points: Counter[str] = Counter()
+    for result in results:
+        points.update(result.points)
+    reached = [
+        f"{name.removesuffix(', reached')} {count}" for name, count in sorted(points.items()) if "not" not in name
+    ]
+    return f"Crash points reached (F02): {'; '.join(reached) or 'none'}."
 
 
 def wait_table(results: Iterable[Result]) -> str:

@@ -75,10 +75,17 @@ class Cluster(Protocol):
         """Return when every node serves again and every partition has its copies."""
 
 
-async def run_schedule(schedule: Schedule, cluster: Cluster, marks: Marks) -> list[str]:
-    """Run all faults in turn, up to one that does not recover in time; return that, to be told beside the findings."""
+async def run_schedule(schedule: Schedule, cluster: Cluster, marks: Marks, seconds: float = float("inf")) -> list[str]:
+    """Run all faults in turn, up to one that does not recover in time; return that, to be told beside the findings.
+
+    Args:
+        seconds: No fault begins later, because recoveries take time too.
+    """
     slow: list[str] = []
+    end = trio.current_time() + seconds
     for number, fault in enumerate(schedule.faults, 1):
+        if number > 1 and trio.current_time() + fault.after_s > end:
+            break
         await trio.sleep(fault.after_s)
         target = ", ".join(fault.nodes)
         try:

@@ -28,7 +28,7 @@ from stratamq.local_plan import CLUSTER, NodePlan, UpOptions, make_plan
 from tests.chaos.namespaces import Namespaces
 from tests.chaos.node_disk import CRASH_POINTS, NodeDisk, build_shim, can_preload
 from tests.chaos.schedule import Verb, tier_of
-from wire.process import EXIT_RESTART
+from wire.process import EXIT_DAMAGED, EXIT_RESTART
 
 READY_S = 90.0
 BACKOFF_S = 0.2
@@ -239,6 +239,11 @@ class RealCluster:
                 continue
             if code == EXIT_RESTART:
                 self.deaths[name] += 1
+            elif code == EXIT_DAMAGED and tier_of(name) == "router":
+                self._say(name, "moved the damaged log away, as docs/ring.md says")
+                raft = Path(entry.disk.folder) / "raft"
+                if raft.exists():
+                    raft.rename(raft.with_name(f"raft.damaged-{self._rng.randrange(1 << 30)}"))
             elif code and not entry.damaged:
                 self.ended.append(f"{name} ended with {code}: {self._tail(name)}")
             await trio.sleep(BACKOFF_S)
