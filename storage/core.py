@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from mqtt.reasons import ReasonCode
 from storage.early_requests import EarlyRequests
@@ -19,7 +20,15 @@ from storage.ledger import PartitionLedger
 from storage.partition import Output, Overlay, Reads
 from storage.placements import Placements
 from storage.settings import PartitionSettings
-from wire.batches import PublishMessage, PublishRun, PushAck, decode_publish, decode_push_acks, encode_publish_ack
+from wire.batches import (
+    PublishMessage,
+    PublishRun,
+    PushAck,
+    decode_publish,
+    decode_push_acks,
+    encode_message,
+    encode_publish_ack,
+)
 from wire.cluster_map import ClusterMap, NodeEntry, ShardEntry
 from wire.frames import FrameKind
 from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
@@ -119,6 +128,7 @@ class StorageCore:
         self._synced_commit = 0
         self._unsynced: list[tuple[int, int, int, int]] = []  # commit, partition, partition_epoch, op_index
         self._early = EarlyRequests()
+        self._left: dict[int, int] = {}  # partitions that moved from here -> the map epoch that said so
         self._fenced = True  # in this round
         self._sweeps = True  # this round looks at every partition, not only at those that something happened to
         self._next_sweep = float("-inf")
@@ -382,16 +392,35 @@ class StorageCore:
             for number in record.partitions:
                 hosted = self.partitions.get(number)
                 if hosted is None:
+                    if self._pass_on(number, record, peer):
+                        continue
                     size = len(record.payload) + len(record.topic) + 256
                     if not self._early.keep(self._now, number, size, partial(self._publish_to, number, record, peer)):
                         self._refuse(record, number, peer)
                     continue
                 self._publish_to(number, record, peer)
 
+    def _pass_on(self, number: int, record: PublishMessage, peer: PeerKey) -> bool:
+        """Send QoS 0 for a partition that has just moved from here on to where it is: its edge does not send it again.
+
+        Until the map epoch of the move is settled: after that every edge knows. QoS 1 and 2 are sent again.
+        """
+        if record.tag or number not in self._left or peer.tier != TIER_EDGE or self._fenced:
+            return False
+        primary = self.map.partitions[number].primary
+        if not primary or self.lease.settled_epoch >= self._left[number]:
+            return False
+        self._count("passed_on")
+        self._sends.append((primary, FrameKind.PUBLISH, encode_message(replace(record, partitions=(number,)))))
+        return True
+
     def _publish_to(self, number: int, record: PublishMessage, peer: PeerKey) -> None:
         hosted = self.partitions[number]
         self._touch(number, hosted)
-        if hosted.serving:
+        if peer.tier == TIER_STORAGE:  # passed on: older than all that its edge sent here
+            if not hosted.before_serving(partial(self._take, hosted, record, peer)):
+                self._count("passed_on_late")
+        elif hosted.serving:
             self._take(hosted, record, peer)
         elif not hosted.when_serving(partial(self._take, hosted, record, peer)):
             self._refuse(record, number, peer)
@@ -526,12 +555,15 @@ class StorageCore:
     def _map_moved(self, cluster_map: ClusterMap) -> None:
         if not self.lease.active:
             return
+        before = set(self.partitions)
         for hosted in self.placements.map_moved(cluster_map, self._now, self._commit + 1):
             self._touch(hosted.core.number, hosted)
             self._moved.append(hosted.core.number)
             self._unsettled = True
         for number in [number for number in self._active if number not in self.partitions]:
             del self._active[number]
+        self._left = {number: epoch for number, epoch in self._left.items() if number not in self.partitions}
+        self._left |= dict.fromkeys(sorted(before - self.partitions.keys()), cluster_map.epoch)
         changed = {
             number
             for number, shard in enumerate(cluster_map.shards)

@@ -58,6 +58,7 @@ class HostedPartition:
         self._polled: dict[str, int] | None = None  # live edges that have not answered the claims poll
         self._poll_at = float("-inf")
         self._waiting: deque[Asked] = deque()
+        self._passed_on: deque[Asked] = deque()
 
     def _is_alive(self, edge: str, incarnation: int) -> bool:
         return self._map().is_alive(edge, incarnation)
@@ -105,6 +106,13 @@ class HostedPartition:
         else:
             self.core.count("requests_dropped_not_serving")
             return False
+        return True
+
+    def before_serving(self, ask: Asked) -> bool:
+        """Carry out, before what ``when_serving`` keeps, what the former primary passed on; False if it is too late."""
+        if self.serving or len(self._passed_on) >= self.core.settings.waiting_opens_max:
+            return False
+        self._passed_on.append(ask)
         return True
 
     def advance(self, now: float, settled_epoch: int) -> None:
@@ -156,6 +164,8 @@ class HostedPartition:
         live = {edge_sender(edge.node, edge.incarnation) for edge in self._map().live("edge")}
         self.delivery.forget_dead_edges(live)
         self.subscriptions.serve()
+        while self._passed_on:
+            self._passed_on.popleft()()
         while self._waiting:
             self._waiting.popleft()()
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from router.cluster_map import Delegate, PlaceShards
+from router.cluster_map import Delegate, PlacePartitions, PlaceShards
 from router.route_shard import RouteShard
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.sim_client import ClientOptions
+from wire.cluster_map import PartitionEntry
 from wire.messages import Control, Invalidate
 
 PATIENT = replace(EPHEMERAL, silence_s=60.0)  # a connection that waits for SUBACK is not read, PINGREQ neither
@@ -498,6 +499,30 @@ def test_c4_two_messages_wait_for_their_record() -> None:
     scene.start("s1")
     scene.until(lambda: len(subscriber.received) == 3, 15.0)
     assert subscriber.received == ["first", "second", "third"]
+    scene.judge()
+
+
+def test_c6_a_planned_move_keeps_qos_0() -> None:
+    """An edge that has not heard of the move sends QoS 0 to the former primary, which passes it on, in order."""
+    scene = Scene(edges=2, storages=2, replicas=2, min_in_sync=1, partitions=1)
+    placement = scene.map.partitions[0]
+    other = next(name for name in placement.in_sync if name != placement.primary)
+    publisher = scene.client("publisher", "e1", EPHEMERAL)
+    subscriber = scene.client("subscriber", "e2", None, "t/x")
+    scene.publish(publisher, "t/x", "warm")  # e1 caches the topic
+    scene.network.jam("r1", "e1")
+    scene.decide(PlacePartitions({0: PartitionEntry(placement.epoch + 1, other, placement.in_sync)}))
+    scene.run(0.2)
+    for number in range(5):
+        scene.publish(publisher, "t/x", f"old-map-{number}", 0)
+    scene.run(0.1)
+    scene.network.release("r1", "e1")
+    for number in range(5):
+        scene.run(0.002)
+        scene.publish(publisher, "t/x", f"new-map-{number}", 0)
+    scene.until(lambda: "new-map-4" in subscriber.received)
+    expected = ["warm", *(f"{which}-map-{number}" for which in ("old", "new") for number in range(5))]
+    assert subscriber.received == expected
     scene.judge()
 
 
