@@ -26,11 +26,10 @@ from wire.messages import (
     Subscription,
     UnsubscribeSession,
 )
+from wire.route_registrar import REPEAT_S, by_shard, route_entry, sender_reports
 
 __all__ = ["Subscriptions"]
 
-REPEAT_S = 2.0  # an unanswered AddRoutes is sent again this often
-REPORT_ROUTES_MAX = 5_000  # filters in one piece of a report
 NO_SUBSCRIPTION_EXISTED = 0x11
 STALE_SESSION = 0x80
 
@@ -191,37 +190,31 @@ class Subscriptions:
     # --- routes
 
     def _entry(self, name: str) -> RouteEntry:
-        shared = parse_shared(name)
-        if shared is None:
-            return RouteEntry(name)
-        return RouteEntry(shared[1], shared[0], self._members.get(name, 0))
-
-    def _by_shard(self, routes: list[str]) -> dict[int, list[str]]:
-        placed: dict[int, list[str]] = {}
-        for name in routes:
-            for shard in self._map().shards_for_filter(self._entry(name).topic_filter):
-                placed.setdefault(shard, []).append(name)
-        return placed
+        return route_entry(name, self._members.get(name, 0))
 
     def _request_routes(self, routes: list[str]) -> None:
-        by_shard = self._by_shard(routes)
-        for shard, names in by_shard.items():
+        placed = by_shard(self._map(), routes)
+        for shard, names in placed.items():
             for name in names:
                 self._pending.setdefault(name, set()).add(shard)
-        for shard, names in sorted(by_shard.items()):
+        for shard, names in sorted(placed.items()):
             self._ask(shard, names)
 
     def _ask(self, shard: int, names: list[str]) -> None:
-        partition = self._partition
-        placement = self._map().shards[shard]
-        self._version += 1
         self._request += 1
         self._asked[self._request] = (shard, names)
-        partition.set_timer(partition.deadline_in(REPEAT_S), "routes", str(self._request))
+        self._send(self._request)
+
+    def _send(self, request: int) -> None:
+        partition = self._partition
+        shard, names = self._asked[request]
+        placement = self._map().shards[shard]
+        self._version += 1
+        partition.set_timer(partition.deadline_in(REPEAT_S), "routes", str(request))
         partition.tell(
             placement.owner,
             AddRoutes(
-                self._request,
+                request,
                 shard,
                 placement.epoch,
                 partition.number,
@@ -235,54 +228,44 @@ class Subscriptions:
         """Tell the shards how many members shared groups have here now; nobody waits for it."""
         if self._recounted:
             names, self._recounted = sorted(self._recounted), set()
-            for shard, placed in sorted(self._by_shard(names).items()):
+            for shard, placed in sorted(by_shard(self._map(), names).items()):
                 self._ask(shard, placed)
 
     def ask_again(self, request: int) -> None:
-        """An AddRoutes was not answered (owner gone, moved, slow): send what still counts to the owner of now."""
-        asked = self._asked.pop(request, None)
-        if asked is None:
+        """An AddRoutes was not answered: send it again, under its number, so that either answer will do."""
+        if request not in self._asked:
             return
-        shard, names = asked
+        shard, names = self._asked[request]
+        waits = any(shard in self._pending.get(name, ()) for name in names)
+        if waits and shard < len(self._map().shards):
+            self._send(request)
+        else:
+            del self._asked[request]
+
+    def _ask_new_owner(self, request: int) -> None:
+        shard, names = self._asked.pop(request)
         left = [name for name in names if shard in self._pending.get(name, ())]
-        if not left:
-            return
-        if shard < len(self._map().shards):
+        if left and shard < len(self._map().shards):
             self._ask(shard, left)
 
     def placement_changed(self, shards: set[int]) -> None:
         """These shards have another owner or epoch: ask it for what is pending."""
         for request in sorted(self._asked):
             if self._asked[request][0] in shards:
-                self.ask_again(request)
+                self._ask_new_owner(request)
 
     def reports(self) -> dict[int, list[SenderReport]]:
         """Return, per shard, every filter of this partition that its owner should know, pending ones included."""
         partition = self._partition
-        by_shard = self._by_shard(sorted(self._members))
         self._version += 1
-        reports = {}
-        for shard in range(len(self._map().shards)):
-            names = by_shard.get(shard, [])
-            pieces = [names[at : at + REPORT_ROUTES_MAX] for at in range(0, len(names), REPORT_ROUTES_MAX)] or [[]]
-            reports[shard] = [
-                SenderReport(
-                    partition.number,
-                    partition.epoch,
-                    self._version,
-                    [self._entry(name) for name in piece],
-                    number == 0,
-                    number == len(pieces) - 1,
-                )
-                for number, piece in enumerate(pieces)
-            ]
-        return reports
+        return sender_reports(self._map(), partition.number, partition.epoch, self._version, self._members)
 
     def routes_added(self, answer: RoutesAdded) -> None:
         """No edge holds a cached answer without these routes any more, as far as this shard is concerned."""
-        asked = self._asked.pop(answer.request, None)
+        asked = self._asked.get(answer.request)
         if asked is None or self._map().shards[answer.shard].epoch != answer.shard_epoch:
             return
+        del self._asked[answer.request]
         partition = self._partition
         shard, names = asked
         standing = set()
@@ -311,7 +294,7 @@ class Subscriptions:
 
     def _remove_routes(self, routes: list[str]) -> None:
         partition = self._partition
-        for shard, names in sorted(self._by_shard(routes).items()):
+        for shard, names in sorted(by_shard(self._map(), routes).items()):
             placement = self._map().shards[shard]
             self._version += 1
             partition.tell(

@@ -11,10 +11,49 @@ from mqtt.topics import parse_shared
 from wire.cluster_map import ClusterMap
 from wire.messages import AddRoutes, Control, RemoveRoutes, RouteEntry, RoutesAdded, SenderReport
 
-__all__ = ["RouteRegistrar"]
+__all__ = ["REPEAT_S", "RouteRegistrar", "by_shard", "route_entry", "sender_reports"]
 
 REPEAT_S = 0.5  # an unanswered AddRoutes is sent again this often, under its number: either answer will do
 REPORT_ROUTES_MAX = 5_000  # filters in one piece of a report
+
+
+def route_entry(name: str, members: int) -> RouteEntry:
+    """Return a filter, $share included, as its shards know it; members are those of a shared group at this sender."""
+    shared = parse_shared(name)
+    return RouteEntry(name) if shared is None else RouteEntry(shared[1], shared[0], members)
+
+
+def by_shard(cluster_map: ClusterMap, names: list[str]) -> dict[int, list[str]]:
+    """Return the filters of each shard; a broad one belongs to several."""
+    placed: dict[int, list[str]] = {}
+    for name in names:
+        shared = parse_shared(name)
+        for shard in cluster_map.shards_for_filter(name if shared is None else shared[1]):
+            placed.setdefault(shard, []).append(name)
+    return placed
+
+
+def sender_reports(
+    cluster_map: ClusterMap, partition: int, sender_epoch: int, version: int, holders: dict[str, int]
+) -> dict[int, list[SenderReport]]:
+    """Return, per shard, one sender's whole report in pieces; a shard without filters of it is told just that."""
+    placed = by_shard(cluster_map, sorted(holders))
+    reports = {}
+    for shard in range(len(cluster_map.shards)):
+        names = placed.get(shard, [])
+        pieces = [names[at : at + REPORT_ROUTES_MAX] for at in range(0, len(names), REPORT_ROUTES_MAX)] or [[]]
+        reports[shard] = [
+            SenderReport(
+                partition,
+                sender_epoch,
+                version,
+                [route_entry(name, holders[name]) for name in piece],
+                number == 0,
+                number == len(pieces) - 1,
+            )
+            for number, piece in enumerate(pieces)
+        ]
+    return reports
 
 
 class RouteRegistrar:
@@ -77,7 +116,7 @@ class RouteRegistrar:
                 gone.append(name)
         for _, asked, _ in self._asked.values() if gone else ():
             asked[:] = [name for name in asked if name in self._holders]  # the answer says nothing of a later holder
-        for shard, left in sorted(self._by_shard(gone).items()):
+        for shard, left in sorted(by_shard(self._map(), gone).items()):
             placement = self._map().shards[shard]
             self._version += 1
             entries = [self._entry(name) for name in left]
@@ -87,24 +126,14 @@ class RouteRegistrar:
             )
 
     def _entry(self, name: str) -> RouteEntry:
-        shared = parse_shared(name)
-        if shared is None:
-            return RouteEntry(name)
-        return RouteEntry(shared[1], shared[0], self._holders.get(name, 0))
-
-    def _by_shard(self, names: list[str]) -> dict[int, list[str]]:
-        placed: dict[int, list[str]] = {}
-        for name in names:
-            for shard in self._map().shards_for_filter(self._entry(name).topic_filter):
-                placed.setdefault(shard, []).append(name)
-        return placed
+        return route_entry(name, self._holders.get(name, 0))
 
     def _ask_all(self, names: list[str], now: float) -> None:
-        by_shard = self._by_shard(names)
-        for shard, some in by_shard.items():
+        placed = by_shard(self._map(), names)
+        for shard, some in placed.items():
             for name in some:
                 self._pending.setdefault(name, set()).add(shard)
-        for shard, some in sorted(by_shard.items()):
+        for shard, some in sorted(placed.items()):
             self._ask(shard, some, now)
 
     def _ask(self, shard: int, names: list[str], now: float) -> None:
@@ -149,24 +178,8 @@ class RouteRegistrar:
 
     def reports(self) -> dict[int, list[SenderReport]]:
         """Return, per shard, every filter that its owner should know, pending ones included."""
-        by_shard = self._by_shard(sorted(self._holders))
         self._version += 1
-        reports = {}
-        for shard in range(len(self._map().shards)):
-            names = by_shard.get(shard, [])
-            pieces = [names[at : at + REPORT_ROUTES_MAX] for at in range(0, len(names), REPORT_ROUTES_MAX)] or [[]]
-            reports[shard] = [
-                SenderReport(
-                    self._partition,
-                    self._sender_epoch,
-                    self._version,
-                    [self._entry(name) for name in piece],
-                    number == 0,
-                    number == len(pieces) - 1,
-                )
-                for number, piece in enumerate(pieces)
-            ]
-        return reports
+        return sender_reports(self._map(), self._partition, self._sender_epoch, self._version, self._holders)
 
     def added(self, answer: RoutesAdded) -> None:
         """An owner says that no edge holds a cached answer without these routes any more."""

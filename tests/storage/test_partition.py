@@ -161,6 +161,26 @@ def test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_no
     assert again not in edge.asked
 
 
+def test_a_late_answer_to_a_repeated_question_about_routes_counts() -> None:
+    """If each repeat had a new number, an owner that needs longer than the time to repeat would never be heard."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    cluster.routes_answered = False
+    request = edge.subscribe(alice, "a/b")
+    cluster.run(3.0)
+    assert len(cluster.added) > 1
+    first = cluster.added[0]
+    cluster.send(
+        cluster.router_key,
+        "s1",
+        FrameKind.CONTROL,
+        encode_control(RoutesAdded(first.request, first.shard, first.shard_epoch)),
+    )
+    cluster.settle()
+    assert request not in edge.asked
+
+
 def test_nothing_leaves_before_it_is_synced() -> None:
     """While the disk stands still, no answer, acknowledgement or push comes."""
     cluster = Cluster()
