@@ -17,7 +17,8 @@ class Publishers:
     """The newest connection of each session that published here lately."""
 
     def __init__(self) -> None:
-        self._heard: dict[int, tuple[int, float]] = {}  # session -> owner_epoch, when; the longest silent first
+        self._heard: dict[int, tuple[int, float]] = {}  # session -> owner_epoch, when
+        self._forget_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._heard)
@@ -33,15 +34,15 @@ class Publishers:
         """
         if not session:
             return False
-        oldest = now - LEASES_REMEMBERED * lease_s
-        while self._heard:
-            first = next(iter(self._heard))
-            if self._heard[first][1] >= oldest and len(self._heard) < PUBLISHERS_MAX:
-                break
-            del self._heard[first]
+        remembered_s = LEASES_REMEMBERED * lease_s
+        if now >= self._forget_at:  # all together and seldom: a dict whose first entry is deleted each time gets slow
+            self._forget_at = now + remembered_s
+            self._heard = {one: heard for one, heard in self._heard.items() if heard[1] > now - remembered_s}
         known = self._heard.get(session)
-        if known is not None and owner_epoch < known[0]:
+        if known is not None and owner_epoch < known[0] and now - known[1] < remembered_s:
             return True
-        self._heard.pop(session, None)
+        if known is None and len(self._heard) >= PUBLISHERS_MAX:
+            for one in list(self._heard)[: PUBLISHERS_MAX // 2]:
+                del self._heard[one]
         self._heard[session] = (owner_epoch, now)
         return False
