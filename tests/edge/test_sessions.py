@@ -19,6 +19,7 @@ from wire.messages import (
     FireWill,
     GroupDestinations,
     HeartbeatReply,
+    InboundRecorded,
     Invalidate,
     Invalidated,
     MapSnapshot,
@@ -35,6 +36,7 @@ from wire.messages import (
     RetainedMessage,
     RetainedPage,
     RoutesAdded,
+    SharePick,
     SubscribeSession,
     Will,
     WillFired,
@@ -463,6 +465,40 @@ def test_qos2_of_a_durable_publisher_is_recorded_first() -> None:
     edge.round()
     (pubcomp,) = session.read()
     assert (pubcomp.packet_identifier, pubcomp.reason_code) == (5, 0)
+
+
+def test_where_a_groups_qos2_copy_goes_is_recorded_first() -> None:
+    """A repeat goes where the record says and reaches the member once; a dead edge in it is replaced, by attempt."""
+    edge = Edge()
+    member = edge.client("m")
+    member.subscribe("$share/g/a")
+    member.read()
+    edge.routes["a"] = Destinations(groups=[GroupDestinations("g/a", [("e0", 1)])])
+    publisher = edge.client("d", properties=DURABLE)
+    edge.held = {RecordInbound}
+
+    def recorded(counter: int, pick: SharePick) -> RecordInbound:
+        edge.round()
+        (asked,) = edge.take(RecordInbound)
+        edge.storage(InboundRecorded(asked.request, counter, picks=[pick]))
+        return asked
+
+    here, gone = SharePick(b"g/a", -1, "e0", 1), SharePick(b"g/a", -1, "e9", 4)
+    publisher.publish("a", b"1", 2, 1)
+    assert publishes(member) == []
+    assert recorded(1, here).picks == [here]
+    assert [copy.payload for copy in publishes(member)] == [b"1"]
+    assert len(said(publisher, Pubrec)) == 1
+    publisher.publish("a", b"1", 2, 1, dup=True)  # it did not see PUBREC
+    recorded(1, here)
+    assert publishes(member) == []
+    assert len(said(publisher, Pubrec)) == 1
+    publisher.publish("a", b"2", 2, 2)
+    recorded(2, gone)  # another edge picked one that has died since
+    again = SharePick(b"g/a", -1, "e0", 1, 1)
+    assert publishes(member) == []
+    assert recorded(2, again).picks == [again]
+    assert [copy.payload for copy in publishes(member)] == [b"2"]
 
 
 # --- wills, groups, $SYS, fencing
