@@ -16,6 +16,7 @@ __all__ = ["EdgeSettings", "ListenerSettings"]
 
 KIB = 1024
 MIB = 1024 * KIB
+PACKET_BYTES_MAX = 8 * MIB - 64 * KIB  # a message and what is said about it fit into one frame between nodes (8 MiB)
 
 
 class ListenerSettings(BaseModel, frozen=True, extra="forbid"):
@@ -44,6 +45,12 @@ class ListenerSettings(BaseModel, frozen=True, extra="forbid"):
         description="PROXY header expected before the first byte; with it every connection must send one",
     )
     backlog: int = Field(default=1024, ge=1, le=65535, description="connections the kernel queues before accept")
+    tls_session_tickets: int = Field(
+        default=0,
+        ge=0,
+        le=2,
+        description="TLS 1.3 tickets per handshake; each costs a tenth of it, and resumes at this edge process only",
+    )
 
     @model_validator(mode="after")
     def _certificates(self) -> "ListenerSettings":
@@ -79,8 +86,12 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
     maximum_packet_size: int = Field(
         default=MIB + 64 * KIB,  # a payload of 1 MiB with its topic and properties
         ge=KIB,
-        le=268_435_460,
+        le=PACKET_BYTES_MAX,
         description="bytes of a packet from a client; larger ones end the connection (0x95)",
+    )
+    announce_maximum_packet_size: bool = Field(
+        default=True,
+        description="tell every MQTT 5 client; false: those that send a limit of their own, as `stratamq up` does",
     )
     session_expiry_max_s: int = Field(
         default=7 * 86400,
@@ -110,6 +121,10 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
         default=5.0, gt=0, le=60, description="s that live messages of a new subscription wait for its retained ones"
     )
 
+    shared_subscriptions: Literal["round_robin", "sticky"] = Field(
+        default="round_robin",
+        description="member for a message of a shared subscription: in turn, or always the same one for a topic",
+    )
     scram_users_file: Path | None = Field(
         default=None,
         description="users of MQTT 5's method SCRAM-SHA-256, mode 0600, one a line; none: the method is not offered",

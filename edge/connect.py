@@ -55,7 +55,8 @@ class ConnectDesk:
             from_client=True,
         )
         self._new_client_id = new_client_id or (lambda: "auto-" + secrets.token_hex(10))
-        self._waiting: list[Client] = []  # for a lease
+        self._waiting: list[Client] = []  # for a lease, or until claim_at
+        self.claim_at = 0.0
         self._leaving: deque[Client] = deque()  # their DISCONNECT 0x00 is reported, and not accepted yet
         self._tokens = max(1.0, edge.limits.connect_rate_max)  # CONNECTs that may still be taken
         self._filled_at = 0.0
@@ -158,17 +159,22 @@ class ConnectDesk:
             self._edge.end(client)
             return
         client.phase = Phase.OPENING
-        if not self._edge.has_lease():
-            self._waiting.append(client)
-            return
-        self._claim(client)
+        self._waiting.append(client)
+        self.claim_waiting(self._edge.now)
 
-    def lease_returned(self) -> None:
-        """Claim what waited for the lease."""
+    def claim_waiting(self, now: float) -> None:
+        """Claim what waits, for the lease or for company: in a storm claims that go together cost a fraction."""
+        if not self._waiting or now < self.claim_at or not self._edge.has_lease():
+            return
+        self.claim_at = now + self._limits.claim_gap_s
         waiting, self._waiting = self._waiting, []
         for client in waiting:
             if not client.conn.closed:
                 self._claim(client)
+
+    def next_deadline(self) -> float:
+        """Return when claims that wait for company are due."""
+        return self.claim_at if self._waiting and self._edge.has_lease() else float("inf")
 
     def _claim(self, client: Client) -> None:
         edge, packet = self._edge, client.connect
@@ -268,8 +274,9 @@ class ConnectDesk:
             PropertyId.TOPIC_ALIAS_MAXIMUM: limits.topic_alias_maximum,
             PropertyId.RECEIVE_MAXIMUM: limits.receive_maximum,
         }
-        if PropertyId.MAXIMUM_PACKET_SIZE in packet.properties and limits.maximum_packet_size < PACKET_BYTES_MAX:
-            # Told to those who speak of it: clients exist that take no CONNACK with it. Beyond it DISCONNECT says 0x95.
+        asked = limits.announce_maximum_packet_size or PropertyId.MAXIMUM_PACKET_SIZE in packet.properties
+        if asked and limits.maximum_packet_size < PACKET_BYTES_MAX:
+            # Whom it is not told learns of it by DISCONNECT 0x95 (section 3.2.2.3.6).
             properties[PropertyId.MAXIMUM_PACKET_SIZE] = limits.maximum_packet_size
         if limits.maximum_qos < 2:
             properties[PropertyId.MAXIMUM_QOS] = limits.maximum_qos

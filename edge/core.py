@@ -436,7 +436,9 @@ class EdgeCore:
                 for node, _ in group.edges
                 if (peer := self.peers.get(node)) is not None
             }
-            groups = tuple(SharedGroup(group, self.node, known, False) for group in destinations.groups)
+            groups = tuple(
+                SharedGroup(group, self.node, known, self.limits.sticky_shares) for group in destinations.groups
+            )
         route = Route(name, self.ephemeral.subscribers(topic), edges, tuple(destinations.partitions), groups)
         self.hot.drop_route(name)
         self.hot.install_route(name, route)
@@ -455,10 +457,15 @@ class EdgeCore:
         """Choose a shared group's destination for one message."""
         assert isinstance(group, SharedGroup)
         recorded = self.publishing.recorded
-        return self._member(group, recorded.get(group.share) if recorded is not None else self.choose(group, topic))
+        choice = recorded.get(group.share) if recorded is not None else self.choose(group, topic)
+        return self._member(group, choice, topic if group.sticky else None)
 
-    def _member(self, group: SharedGroup, choice: Remote | int | None) -> Sub | Remote | None:
-        return choice if isinstance(choice, Remote) else self.ephemeral.pick(group.share) if choice == HERE else None
+    def _member(
+        self, group: SharedGroup, choice: Remote | int | None, sticky_to: bytes | None = None
+    ) -> Sub | Remote | None:
+        if isinstance(choice, Remote):
+            return choice
+        return self.ephemeral.pick(group.share, sticky_to) if choice == HERE else None
 
     def choose(self, group: SharedGroup, topic: bytes, refused: Sequence[Remote | int] = ()) -> Remote | int | None:
         """Return the next destination of a group that can take a message; None if there is none."""
@@ -473,7 +480,7 @@ class EdgeCore:
 
     def picked(self, peer: Peer, share: bytes, topic: bytes, qos: int) -> Sub | None:
         """Another edge picked us for a message of a group: choose the member."""
-        return self.ephemeral.pick(share)
+        return self.ephemeral.pick(share, topic if self.limits.sticky_shares else None)
 
     def refused(self, message: Message, remote: Remote, reason_code: int) -> Sub | Remote | Message | None:
         """A picked destination refused or died: choose another, each at most once."""
@@ -516,6 +523,7 @@ class EdgeCore:
             self._started = now
         self.lease.beat(now)
         self._lease_state(now)
+        self.connecting.claim_waiting(now)
         self.cache.flush(now)
         if self.ledger is not None:
             self.ledger.flush()  # before the acknowledgements that it records
@@ -523,7 +531,7 @@ class EdgeCore:
             # What changes anything before then comes through a method of ``Handler``, and each of those sets it to 0.
             self.hot.round_end_ns = int(self.next_deadline() * NS)
             return
-        self.hot.round_end_ns = 0  # timers make work: look again after the next round
+        self.hot.round_end_ns = now_ns + 1  # timers make work: look again after the next round
         if self.ledger is not None:
             self.ledger.set_clock()
         self._next_tick = now + TICK_S
@@ -547,7 +555,7 @@ class EdgeCore:
         self.hot.set_lease(int(self.lease.lease_until * NS) if leased else 0)
         if leased and not self._had_lease:
             self._fenced_since = float("inf")
-            self.connecting.lease_returned()
+            self.connecting.claim_at = now
             fenced, self._fenced = self._fenced, []
             for conn in fenced:
                 if not conn.closed:
@@ -569,7 +577,7 @@ class EdgeCore:
 
     def next_deadline(self) -> float:
         """Return when ``round_end`` wants to be called next."""
-        return min(self._next_tick, self.lease.next_deadline())
+        return min(self._next_tick, self.lease.next_deadline(), self.connecting.next_deadline())
 
     @property
     def ready(self) -> bool:

@@ -4,6 +4,7 @@ Overlapping subscriptions of one connection give one copy: highest QoS, all iden
 """
 
 from collections.abc import Callable
+from zlib import crc32
 
 from edge.client import Client
 from edge.hot.state import Sub
@@ -70,17 +71,18 @@ class EphemeralSubscriptions:
         """Whether a shared group has a local member that ``pick`` would return."""
         return any(not client.conn.closed for client, _ in self._groups.get(share, {}).values())
 
-    def pick(self, share: bytes) -> Sub | None:
-        """Return the next local member of a shared group, round robin; None if there is none."""
+    def pick(self, share: bytes, sticky_to: bytes | None = None) -> Sub | None:
+        """Return the next local member of a shared group, or the one for a topic; None if there is none."""
         members = self._groups.get(share)
         if not members:
             return None
         numbers = sorted(members)
-        turn = self._turn.get(share, 0)
+        turn = self._turn.get(share, 0) if sticky_to is None else crc32(b"member" + sticky_to)
         for offset in range(len(numbers)):
             client, subscription = members[numbers[(turn + offset) % len(numbers)]]
             if not client.conn.closed:
-                self._turn[share] = (turn + offset + 1) % len(numbers)
+                if sticky_to is None:
+                    self._turn[share] = (turn + offset + 1) % len(numbers)
                 return merged_subscriber(client, [subscription])
         return None
 

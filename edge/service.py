@@ -43,6 +43,7 @@ BEAT_MAX_S = 0.25
 DIAL_TIMEOUT_S = 3.0
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
+CLAIM_GAP_S = 0.003  # connects of a storm share their claims' frames and commits; well below what a storm waits
 REFUSED_MAX = 1_000  # connections beyond connections_max that may wait for their CONNACK 0x89
 
 
@@ -68,6 +69,7 @@ class _Listening:
             self.context = client_listener_context(
                 settings.certificate, settings.key, settings.client_ca, settings.require_client_certificate
             )
+            self.context.num_tickets = settings.tls_session_tickets
         self.filter = listener_filter(settings.protocol, settings.proxy_protocol)
         self.socket = _bind(settings.bind, settings.port, settings.backlog, f"listener {settings.name}")
 
@@ -348,7 +350,7 @@ def edge_limits(settings: EdgeSettings) -> EdgeLimits:
     """Return what the core is told of the operator's settings."""
     names = EdgeLimits.__dataclass_fields__
     values = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
-    return EdgeLimits(**values)
+    return EdgeLimits(**values, claim_gap_s=CLAIM_GAP_S, sticky_shares=settings.shared_subscriptions == "sticky")
 
 
 def hot_limits(settings: EdgeSettings) -> HotLimits:

@@ -22,6 +22,8 @@ class EdgeLimits:
     receive_maximum: int = 20
     topic_alias_maximum: int = 10
     maximum_packet_size: int = 1024 * 1024
+    announce_maximum_packet_size: bool = False  # to every MQTT 5 client; else to those that send one
+    sticky_shares: bool = False  # a shared subscription's member is chosen by topic, not in turn
     session_expiry_max_s: int = 7 * 24 * 3600
     topic_levels_max: int = 32
     topic_bytes_max: int = 1024
@@ -33,6 +35,7 @@ class EdgeLimits:
     retained_per_subscribe_max: int = 10_000
     retained_hold_s: float = 5.0
     connect_timeout_s: float = 10.0
+    claim_gap_s: float = 0.0  # between claims of client identifiers; one that comes alone does not wait
     connections_max: int = 100_000
     connect_rate_max: float = 0.0
     unauthenticated_bytes_max: int = 64 * 1024

@@ -20,7 +20,7 @@ cdef int acknowledged(HotState hot, Conn conn, int first, unsigned char* data, P
 
 # private
 cdef object _withhold(HotState hot, Conn conn, Message message)
-cdef object _ephemeral(HotState hot, Conn conn, int first, int identifier, int reason_code)
+cdef int _ephemeral(HotState hot, Conn conn, int first, int identifier, int reason_code) except -1
 cdef object _released(HotState hot, Conn conn, int identifier, int reason_code)
 cdef bint _valid_code(int first, int code)
 cdef int _ack_properties(unsigned char* data, Py_ssize_t at, Py_ssize_t end)

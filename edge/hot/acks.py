@@ -165,30 +165,36 @@ def acknowledged(
         if first == 0x50:
             write_short(hot, conn, 0x62, identifier, 0x92)
     else:
-        _ephemeral(hot, conn, first, identifier, reason_code)
+        return _ephemeral(hot, conn, first, identifier, reason_code)
     return 0
 
 
-def _ephemeral(hot: HotState, conn: Conn, first: cython.int, identifier: cython.int, reason_code: cython.int) -> None:
+def _ephemeral(
+    hot: HotState, conn: Conn, first: cython.int, identifier: cython.int, reason_code: cython.int
+) -> cython.int:
+    """An acknowledgement of a message that was sent (state 1: QoS 1, 2: QoS 2, 3: released); 0x82 if of another QoS."""
     outbound: Outbound = conn.outbound
     state: cython.int = state_of(outbound, identifier)
+    if (state == 1 and first != 0x40) or (state > 1 and first == 0x40) or (state == 2 and first == 0x70):
+        return 0x82  # [MQTT-4.3.2-2] [MQTT-4.3.3-4]: no packet of that flow
     if first == 0x40:
         if state != 1:
             hot.acks_unknown += 1
-            return
+            return 0
     elif first == 0x50:
         if state == 2 and reason_code < 0x80:
             set_state(outbound, identifier, 3)
             state = 3
         if state != 2:  # released now or before, or not ours: let the client end its side
             write_short(hot, conn, 0x62, identifier, 0 if state == 3 else 0x92)
-            return
+            return 0
     elif state != 3:
         hot.acks_unknown += 1
-        return
+        return 0
     free_identifier(outbound, identifier)
     if outbound.pending:
         drain_pending(hot, conn)
+    return 0
 
 
 def _released(hot: HotState, conn: Conn, identifier: cython.int, reason_code: cython.int) -> None:

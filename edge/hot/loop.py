@@ -244,6 +244,8 @@ class Loop:
         )
         if blocks:
             until_ns = min(until_ns, self.swept_ns + SWEEP_NS + 1)
+            if hot.round_end_ns > 0:
+                until_ns = min(until_ns, hot.round_end_ns)
             if hot.high:
                 until_ns = min(until_ns, boot_ns() + LAG_CHECK_NS)
         self.event_at = 0

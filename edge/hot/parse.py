@@ -68,6 +68,9 @@ def parse(
         if length > 127:
             length = _long_length(data, at + 1, end, five)
             if length == -1:
+                if first < 0x10 and conn.version == 5:  # packet type 0 is forbidden (section 2.1.2), however it goes on
+                    run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
+                    fail(hot, conn, 0x82)
                 break
             if length == -2:
                 run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)

@@ -36,6 +36,22 @@ def test_connack_announces_the_limits() -> None:
     assert edge.client().connack.properties == {PropertyId.TOPIC_ALIAS_MAXIMUM: 10, PropertyId.RECEIVE_MAXIMUM: 20}
     other = edge.client("d", properties={PropertyId.MAXIMUM_PACKET_SIZE: 5000})
     assert other.connack.properties[PropertyId.MAXIMUM_PACKET_SIZE] == 1024 * 1024
+    told = Edge(limits(announce_maximum_packet_size=True)).client()
+    assert told.connack.properties[PropertyId.MAXIMUM_PACKET_SIZE] == 1024 * 1024
+
+
+def test_claims_of_a_storm_go_together() -> None:
+    """The first CONNECT is claimed at once, those of the next moment share a round; no order is changed."""
+    edge = Edge(limits(claim_gap_s=0.003))
+    edge.client("first")
+    sessions = [edge.accept() for _ in range(3)]
+    for number, session in enumerate(sessions):
+        session.connect(f"c{number}")
+    assert [m.client_id for m in edge.seen if isinstance(m, OpenSession)] == ["first"]
+    assert edge.core.next_deadline() <= edge.now + 0.003
+    edge.round(0.0031)
+    assert [m.client_id for m in edge.seen if isinstance(m, OpenSession)] == ["first", "c0", "c1", "c2"]
+    assert all(session.read()[0].reason_code == 0 for session in sessions)
 
 
 def test_client_without_identifier_is_told_its_own() -> None:

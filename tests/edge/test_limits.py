@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from conf.edge_settings import PACKET_BYTES_MAX, EdgeSettings
 from edge.client import Client
 from edge.proxy_protocol import ProxyHeader
 from edge.service import certificate_name, edge_limits, hot_limits
@@ -19,6 +21,8 @@ from mqtt.packets import Connack, Connect, Disconnect, Publish, Subscribe, Subsc
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session
 from wire.authority import DevelopmentAuthority
+from wire.batches import PublishMessage, encode_message
+from wire.frames import FRAME_BYTES_MAX
 from wire.tls import client_listener_context
 
 
@@ -187,3 +191,12 @@ def test_dollar_topics_and_wildcards() -> None:
     edge.round()
     assert payloads(session) == [b"$other/x", b"a"]
     assert isinstance(session.client, Client)
+
+
+def test_largest_packet_fits_into_a_frame_between_nodes() -> None:
+    """A setting beyond it is refused at start; the first message of that size would end the link again and again."""
+    payload = bytes(PACKET_BYTES_MAX - 5 - 2 - 65_535)
+    record = encode_message(PublishMessage(1, b"t" * 65_535, payload, 1, share=b"s" * 32_000))
+    assert len(record) < FRAME_BYTES_MAX
+    with pytest.raises(ValidationError, match="maximum_packet_size"):
+        EdgeSettings(maximum_packet_size=PACKET_BYTES_MAX + 1)

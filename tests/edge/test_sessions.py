@@ -537,6 +537,29 @@ def test_shared_group_takes_turns() -> None:
     assert [len(publishes(member)) for member in members[1:]] == [2, 2]
 
 
+def test_sticky_group_keeps_a_topic_with_its_member() -> None:
+    """With ``shared_subscriptions = "sticky"`` a topic's messages stay in order at one member, until it leaves."""
+    edge = Edge(EdgeLimits(sys_interval_s=0, sticky_shares=True))
+    members = [edge.client(f"m{number}") for number in range(3)]
+    topics = [f"t{number}" for number in range(12)]
+    for member in members:
+        member.subscribe("$share/g/+", qos=0)
+        member.read()
+    for topic in topics:
+        edge.routes[topic] = Destinations(groups=[GroupDestinations("g/+", [("e0", 3)])])
+    publisher = edge.client("p")
+    for _ in range(5):
+        for topic in topics:
+            publisher.publish(topic, b"m")
+    got = [[copy.topic_name for copy in publishes(member)] for member in members]
+    assert sum(map(len, got)) == 60 and all(got)
+    assert all(count in (0, 5) for topic in topics for count in (names.count(topic) for names in got))
+    members[0].drop()
+    for topic in topics:
+        publisher.publish(topic, b"m")
+    assert sorted(copy.topic_name for member in members[1:] for copy in publishes(member)) == sorted(topics)
+
+
 def test_sys_is_delivered_at_subscribe_and_when_it_changes() -> None:
     """$SYS/# has this edge's figures; # never matches them [MQTT-4.7.2-1]."""
     edge = Edge(EdgeLimits(sys_interval_s=10))

@@ -102,7 +102,7 @@ def draw_knobs(seed: int) -> Knobs:
             inline_bytes_max=rng.choice((8, 256)),
             session_expiry_max_s=0,
         ),
-        edge=EdgeLimits(sys_interval_s=0, receive_maximum=rng.choice((1, 5, 20))),
+        edge=EdgeLimits(sys_interval_s=0, claim_gap_s=0.003, receive_maximum=rng.choice((1, 5, 20))),
         hot=HotLimits(routes_max=rng.choice((2, 16, 65_536)), outbound_window_max=rng.choice((1, 4, 64))),
     )
 

@@ -62,3 +62,16 @@ def test_round_end_waits_for_its_time(hot: Any) -> None:
     broker.hot.ledger = object()
     broker.round()
     assert len(calls) == 2
+
+
+def test_acknowledgement_of_another_flow_ends_the_connection(hot: Any) -> None:
+    """PUBREC for a QoS 1 message, PUBACK or an early PUBCOMP for a QoS 2 message (section 4.3): a protocol error."""
+    for qos, answer in ((1, 0x50), (1, 0x70), (2, 0x40), (2, 0x70)):
+        broker = Broker(hot)
+        errors: list[int] = []
+        broker.handler.error = lambda _, code, told=errors: told.append(code)  # type: ignore[method-assign, misc]
+        sub = broker.subscriber(b"a", qos)
+        broker.send(broker.client(), publish(b"a", b"m", qos, 1))
+        assert len(broker.take(sub)) == 1
+        broker.send(sub, ack(answer, 1))
+        assert errors == [0x82], (qos, hex(answer))
