@@ -15,7 +15,7 @@ cdef bint may_read(HotState hot, Conn conn) except -1
 # private
 cdef object _cut(HotState hot, Conn conn)
 cdef object _count_rate(HotState hot, Conn conn, long long count)
-cdef bint _wrong_flags(int first)
+cdef int _wrong_start(int first) except -1
 cdef Py_ssize_t _long_length(unsigned char* data, Py_ssize_t at, Py_ssize_t end, bint five)
 cdef Py_ssize_t _end_run(
     HotState hot, Conn conn, Route route, unsigned char* data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t packet_max, Py_ssize_t count

@@ -46,6 +46,7 @@ def parse(
     length: cython.Py_ssize_t
     topic_bytes: cython.Py_ssize_t
     wrong: cython.int
+    begun: cython.int = -1  # first byte of a packet that has not come whole
     run_at: cython.Py_ssize_t = -1  # of the run's first packet, -1: no run
     run_bytes_max: cython.Py_ssize_t = 0
     packet_max: cython.Py_ssize_t = 0
@@ -62,15 +63,14 @@ def parse(
         first = data[at]
         body = at + 1
         if body >= end:
+            begun = first
             break
         length = data[body]
         body += 1
         if length > 127:
             length = _long_length(data, at + 1, end, five)
             if length == -1:
-                if first < 0x10 and conn.version == 5:  # packet type 0 is forbidden (section 2.1.2), however it goes on
-                    run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
-                    fail(hot, conn, 0x82)
+                begun = first
                 break
             if length == -2:
                 run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
@@ -85,9 +85,7 @@ def parse(
             break
         if stop > end:
             conn.needed = stop - at
-            if conn.version > 3 and _wrong_flags(first):  # told before the body has come
-                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
-                fail(hot, conn, 0x81)
+            begun = first
             break
         if first == 0x30 and conn.version != 0:
             if length < 2 or 2 + get16(data, body) > length:
@@ -167,6 +165,10 @@ def parse(
             _cut(hot, conn)
             break
     _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
+    if begun >= 0 and conn.version > 3 and not conn.closed and conn.parked == 0:
+        wrong = _wrong_start(begun)
+        if wrong != 0:
+            fail(hot, conn, wrong)  # told before the rest of the packet has come
     conn.parsing = False
     if hot.publish_gap_ns > 0:
         _count_rate(hot, conn, hot.publish_in_qos0 + hot.publish_in_qos1 + hot.publish_in_qos2 - published)
@@ -189,15 +191,20 @@ def _cut(hot: HotState, conn: Conn) -> None:
         hot.ready.append(conn)
 
 
-def _wrong_flags(first: cython.int) -> cython.bint:
-    """Whether a fixed header of the kinds handled here is malformed by itself [MQTT-2.1.3-1] [MQTT-3.3.1-4]."""
+def _wrong_start(first: cython.int) -> cython.int:
+    """Reason code of what the first byte shows of the kinds handled here, 0 [MQTT-2.1.3-1] [MQTT-3.3.1-4]."""
     kind: cython.int = first >> 4
     flags: cython.int = first & 0x0F
+    wrong: cython.bint
+    if kind == 0:
+        return 0x82  # forbidden (section 2.1.2)
     if kind == 3:
-        return flags & 6 == 6 or flags & 14 == 8
-    if kind == 6:
-        return flags != 2
-    return (4 <= kind <= 7 or kind == 12) and flags != 0
+        wrong = flags & 6 == 6 or flags & 14 == 8
+    elif kind == 6:
+        wrong = flags != 2
+    else:
+        wrong = (4 <= kind <= 7 or kind == 12) and flags != 0
+    return 0x81 if wrong else 0
 
 
 def _long_length(

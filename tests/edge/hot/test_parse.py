@@ -113,6 +113,17 @@ def test_errors(hot: Any, version: int, data: bytes, code: int) -> None:
     assert [packet[4:10] for packet in broker.take(sub)] == [b"before"]
 
 
+@pytest.mark.parametrize(("data", "code"), [(b"\x3e", 0x81), (b"\x60", 0x81), (b"\x0a\xc0", 0x82), (b"\x3e\x80", 0x81)])
+def test_errors_told_before_the_packet_has_come(hot: Any, data: bytes, code: int) -> None:
+    """What the first byte shows does not wait for the length; what came before still counts."""
+    broker = Broker(hot)
+    sub = broker.subscriber(b"#")
+    pub = broker.client(5)
+    broker.send(pub, publish(b"before", b"", version=5) + data)
+    assert broker.handler.errors == [(pub, code)] and pub.closed
+    assert len(broker.take(sub)) == 1
+
+
 MUTABLE = st.lists(
     st.tuples(
         st.sampled_from([b"a", b"a/b", b"$x", b"\xc3\xa9", b"a#", b""]),
