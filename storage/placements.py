@@ -12,7 +12,7 @@ from storage.hosted_partition import HostedPartition
 from storage.ledger import PartitionLedger
 from storage.partition import Overlay, Reads
 from storage.replica import Replica, Writes
-from storage.replication import Replication
+from storage.replication import CATCH_UP_ROWS, CatchUp, Replication
 from storage.settings import PartitionSettings
 from wire.cluster_map import ClusterMap, PartitionEntry
 from wire.frames import FrameKind
@@ -64,6 +64,7 @@ class Placements:
         self._away: dict[int, tuple[int, float]] = {}  # partitions that live elsewhere: epoch, since when
         self._discarding: tuple[int, bytes] = (-1, b"")  # partition, next key
         self._clear: set[int] = set()  # partitions that live elsewhere and left nothing here
+        self._catch_up = CatchUp()
         self._request = 0
         self._sizes: dict[int, tuple[int, int]] = {}  # partition -> keys, bytes
         self._measured = 0  # looks so far
@@ -220,11 +221,15 @@ class Placements:
     def stream(self, now: float, numbers: Iterable[int] | None) -> list[tuple[str, int, bytes]]:
         """Return the frames that go to backups now, of these partitions (None: of all)."""
         frames = []
+        self._catch_up.rows = CATCH_UP_ROWS
+        if numbers is None:
+            waiting = (number for number, replication in self.replication.items() if replication.transferring)
+            self._catch_up.take_turns(list(waiting))
         for number in self.replication if numbers is None else numbers:
             replication = self.replication.get(number)
             if replication is None or number in self._promoting or not replication.backups:
                 continue
-            for node, message in replication.stream(now, self._linked):
+            for node, message in replication.stream(now, self._linked, self._catch_up):
                 frames.append((node, int(FrameKind.REPLICATE), encode_replica_message(message)))
         return frames
 

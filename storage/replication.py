@@ -19,7 +19,7 @@ from wire.cluster_map import ClusterMap, PartitionEntry
 from wire.hello import TIER_STORAGE
 from wire.replication import STALE, Append, AppendAck, ReplicaMessage, TransferSlice
 
-__all__ = ["Replication"]
+__all__ = ["CATCH_UP_ROWS", "TRANSFERS_AT_A_TIME", "CatchUp", "Replication"]
 
 WINDOW_OPERATIONS = 512  # sent to a backup and not acknowledged by it
 APPEND_BYTES_MAX = 1024 * 1024  # of log rows in one frame, one row at least
@@ -33,6 +33,30 @@ RELINQUISH_S = 2.0  # blocked so long, while another replica may reach more node
 SLICE_ROWS = 512  # of a range transfer
 SLICE_BYTES = 256 * 1024  # likewise; one row at least
 SLICE_SCAN_ROWS = 32
+CATCH_UP_ROWS = 512  # of log and state in one round, for all copies that are made anew: clients wait behind it
+TRANSFERS_AT_A_TIME = 4  # of all partitions of a node; each keeps one slice on its way
+
+
+class CatchUp:
+    """What a node may read in one round for copies that are not in sync: hundreds begin at once when a node returns."""
+
+    __slots__ = ("rows", "transfers")
+
+    def __init__(self) -> None:
+        self.rows = CATCH_UP_ROWS
+        self.transfers: set[int] = set()  # partitions whose turn it is
+
+    def take_turns(self, waiting: list[int]) -> None:
+        """Let the next transfers begin where others have ended.
+
+        Args:
+            waiting: Partitions with a transfer under way or to come, in order.
+        """
+        self.transfers &= set(waiting)
+        for number in waiting:
+            if len(self.transfers) >= TRANSFERS_AT_A_TIME:
+                return
+            self.transfers.add(number)
 
 
 class _Transfer:
@@ -153,24 +177,32 @@ class Replication:
 
     # --- out
 
-    def stream(self, now: float, linked: set[str]) -> list[tuple[str, ReplicaMessage]]:
+    @property
+    def transferring(self) -> bool:
+        """True while some replica takes a whole copy."""
+        return any(backup.transfer is not None for backup in self.backups.values())
+
+    def stream(self, now: float, linked: set[str], catch_up: CatchUp) -> list[tuple[str, ReplicaMessage]]:
         """Return what is to be sent to the backups now."""
         out: list[tuple[str, ReplicaMessage]] = []
         for backup in self.backups.values():
             if backup.node not in linked:
                 continue
             if backup.transfer is not None:
+                if self._core.number not in catch_up.transfers or catch_up.rows <= 0:
+                    continue
                 message: ReplicaMessage | None = self._slice(backup, backup.transfer, now)
                 if message is not None:
+                    catch_up.rows -= len(message.rows)
                     out.append((backup.node, message))
             elif not backup.matched:
                 if now - backup.sent_at >= RETRY_S:
                     out.append((backup.node, self._append(backup, [], now)))
             else:
-                self._stream_to(backup, now, out)
+                self._stream_to(backup, now, out, catch_up)
         return out
 
-    def _stream_to(self, backup: _Backup, now: float, out: list[tuple[str, ReplicaMessage]]) -> None:
+    def _stream_to(self, backup: _Backup, now: float, out: list[tuple[str, ReplicaMessage]], catch_up: CatchUp) -> None:
         core = self._core
         if backup.previous > backup.acked and now - max(backup.answered_at, backup.sent_at) >= RETRY_S:
             backup.matched = False  # frames are lost only with a process, but nothing here relies on it
@@ -180,20 +212,23 @@ class Replication:
         while (
             backup.previous < core.meta.op_index
             and backup.previous - max(backup.acked, backup.base) < WINDOW_OPERATIONS
+            and (backup.counted or catch_up.rows > 0)
         ):
-            rows = self._rows(backup.previous)
+            rows = self._rows(backup.previous, WINDOW_OPERATIONS if backup.counted else catch_up.rows)
             if not rows:
                 self._begin_transfer(backup)
                 return
+            if not backup.counted:
+                catch_up.rows -= len(rows)
             out.append((backup.node, self._append(backup, rows, now)))
         if core.commit_index > backup.sent_commit and now - backup.sent_at >= COMMIT_TOLD_S:
             out.append((backup.node, self._append(backup, [], now)))
 
-    def _rows(self, previous: int) -> list[bytes]:
+    def _rows(self, previous: int, most: int) -> list[bytes]:
         core = self._core
         rows: list[bytes] = []
         size = 0
-        for op_index in range(previous + 1, core.meta.op_index + 1):
+        for op_index in range(previous + 1, min(previous + most, core.meta.op_index) + 1):
             value = core.get(keys.log_key(core.number, op_index))
             if value is None or (rows and size + len(value) > APPEND_BYTES_MAX):
                 break

@@ -1,11 +1,15 @@
 """Primary and backups: what is acknowledged is on every replica in sync, and equal op_index means equal state."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from router.cluster_map import AcceptLoss, DeclareDead, PlacePartitions
 from storage import keys, placements
 from storage.partition import Overlay
+from storage.placements import Placements
 from storage.replica import Replica
+from storage.replication import CATCH_UP_ROWS, TRANSFERS_AT_A_TIME
 from storage.rows import LocalRow, LogRow, MetaRow, pack, unpack
 from tests.simulation.model_store import ModelDisk
 from tests.storage.storage_cluster import Cluster, with_settings
@@ -401,3 +405,43 @@ def test_an_operator_accepts_the_loss_of_the_whole_copies(left: str) -> None:
     if carol.session >> 48 == number:
         assert carol.session & (1 << 48) - 1 >= 1 << 28
     assert again.session if left == "stale" else again.session & (1 << 48) - 1 >= 1 << 28
+
+
+def test_a_wiped_node_is_rebuilt_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of partitions begin to copy at once; what is read for them in a round is bounded."""
+    read: list[int] = []
+    turns: list[int] = []
+    stream = Placements.stream
+
+    def counted(self: Placements, now: float, numbers: Iterable[int] | None) -> list[tuple[str, int, bytes]]:
+        frames = stream(self, now, numbers)
+        read.append(CATCH_UP_ROWS - self._catch_up.rows)
+        turns.append(len(self._catch_up.transfers))
+        return frames
+
+    monkeypatch.setattr(Placements, "stream", counted)
+    few = with_settings(log_operations_max=4)  # so that copies need more than the log
+    cluster = Cluster(nodes=3, replicas=3, min_in_sync=2, partitions=24, settings=few)
+    edge = cluster.edges["e1"]
+    for name in range(60):
+        session = edge.open(f"c{name}", settle=False)
+    cluster.settle()
+    for connection in list(edge.connections.values()):
+        edge.subscribe(connection, "a/#", settle=False)
+    cluster.settle()
+    for connection in list(edge.connections.values()):
+        edge.close(connection, settle=False)
+    cluster.settle()
+    assert session.session
+    for number in range(240):
+        edge.publish(message("x" * 100 + str(number)), number % 24)
+    cluster.settle()
+    cluster.kill("s2", wipe=True)
+    cluster.run(1.0)
+    read.clear()
+    turns.clear()
+    cluster.start("s2")
+    heal_placement(cluster, 3)
+    assert 0 < max(turns) <= TRANSFERS_AT_A_TIME
+    assert 0 < max(read) <= 2 * CATCH_UP_ROWS  # the last slice of a round may pass it
+    assert_equal_states(cluster)
