@@ -191,7 +191,7 @@ class Replication:
             if backup.transfer is not None:
                 if self._core.number not in catch_up.transfers or catch_up.rows <= 0:
                     continue
-                message: ReplicaMessage | None = self._slice(backup, backup.transfer, now)
+                message = self._slice(backup, backup.transfer, now)
                 if message is not None:
                     catch_up.rows -= len(message.rows)
                     out.append((backup.node, message))
