@@ -4,7 +4,8 @@ A *debt* is an acknowledged message and a session that was subscribed when it wa
 partition, or its subscription to that very topic was acknowledged before. Every debt has one state: DELIVERED, EXPIRED
 and DROPPED as the primaries recorded it or the session row shows, QUEUED when the entry is in the store (or is newer
 than the export), else LOST. DUPLICATED counts debts of QoS 2 that were met twice. A partition that an edge named and
-that recorded nothing of the message is a debt to an unknown session, LOST.
+that recorded nothing of the message is a debt to an unknown session, LOST. What a partition took for a shared group is
+a debt to the member it chose; what is not proven stands in ``NOT_PROVEN``, and every report says it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from wire.ledger import PICKED_MARK
 from wire.sstable import RowKind
 
 if TYPE_CHECKING:
@@ -22,9 +24,16 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["LEDGER_SCHEMA", "PROOF_COLUMNS", "Proof", "account", "read_ledgers", "summarize"]
+__all__ = ["LEDGER_SCHEMA", "NOT_PROVEN", "PROOF_COLUMNS", "Proof", "account", "read_ledgers", "summarize"]
 
 PROOF_COLUMNS = ("ACKED", "DELIVERED", "QUEUED", "EXPIRED", "DROPPED", "LOST", "DUPLICATED")
+NOT_PROVEN = (
+    "that every acknowledged message was handed to each shared group of its topic: edges do not record the choice; "
+    "what partitions took for groups is in the columns, as a debt to the member chosen",
+    "anything about sessions that end with their connection, members of shared groups among them",
+    "who was subscribed, independently of the partition's own match, for filters with wildcards",
+    "QoS 0",
+)
 CLOCK_MARGIN_MS = 2_000  # node clocks differ: a subscription counts only when it is this much older than the message
 
 _LONG, _INT, _TEXT = T.LongType(), T.IntegerType(), T.StringType()
@@ -61,6 +70,7 @@ class Proof:
     dropped: int
     lost: int
     duplicated: int
+    shared: int = 0  # of acked: taken for shared groups
 
     def as_row(self) -> dict[str, int]:
         """Return the columns by their names."""
@@ -140,7 +150,14 @@ def _owed(records: DataFrame, acked: DataFrame, entries: DataFrame) -> DataFrame
     refused = _event(records, "dropped").where("o IS NOT NULL").select(*_DEBT)
     subscribed = _subscribed_then(records, acked)
     debts = matched.unionByName(refused).unionByName(subscribed).distinct().unionByName(silent)
-    return debts.join(acked.select("o", "q"), on="o", how="inner")
+    return debts.join(acked.select("o", "q"), on="o", how="inner").unionByName(_picked(records))
+
+
+def _picked(records: DataFrame) -> DataFrame:
+    """Debts to members of shared groups: what a partition took is owed, acknowledged or not."""
+    taken = _event(records, "queued").where(F.col("o").contains(PICKED_MARK))
+    pairs = taken.select("p", "o", "q", F.explode("d").alias("pair"))
+    return pairs.groupBy("p", "o", F.col("pair")[0].alias("s")).agg(F.max("q").alias("q")).select("o", "p", "s", "q")
 
 
 def _outcomes(records: DataFrame, entries: DataFrame, store: DataFrame | None, op_index: DataFrame) -> DataFrame:
@@ -235,5 +252,6 @@ def summarize(accounted: DataFrame) -> Proof:
         F.count(F.lit(1)).alias("acked"),
         *[F.count_if(F.col("state") == state).alias(state.lower()) for state in states],
         F.count_if("duplicated").alias("duplicated"),
+        F.count_if(F.col("o").contains(PICKED_MARK)).alias("shared"),
     ).collect()[0]
     return Proof(**{name: int(value) for name, value in row.asDict().items()})

@@ -48,11 +48,15 @@ def _state(manifest: Manifest, partition: int) -> dict[str, int]:
 
 def summary(result: AuditResult, partitions: list[dict[str, Any]]) -> dict[str, Any]:
     """Return everything that the page shows, as plain JSON."""
+    from jobs.proof import NOT_PROVEN
+
     first = next(iter(result.manifests.values()))
     return {
         "exit_code": int(result.exit_code),
         "counts": dict(sorted(result.counts.items())),
         "proof": result.proof.as_row() if result.proof else None,
+        "proof_shared": result.proof.shared if result.proof else 0,
+        "not_proven": list(NOT_PROVEN) if result.proof else [],
         "inputs": [
             {"input": uri, "manifest_no": m.manifest_no, "created_ms": m.created_ms, **m.totals}
             for uri, m in result.manifests.items()

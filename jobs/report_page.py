@@ -52,7 +52,7 @@ def page(summary: dict[str, Any], findings: Sequence[dict[str, Any]]) -> str:
     """
     parts = [
         _head(summary),
-        _proof(summary["proof"]),
+        _proof(summary["proof"], summary["proof_shared"], summary["not_proven"]),
         _counts(summary["counts"]),
         '<div class="plots">',
         *_partition_plots(summary["partitions"]),
@@ -103,16 +103,18 @@ def _head(summary: dict[str, Any]) -> str:
     )
 
 
-def _proof(proof: dict[str, int] | None) -> str:
+def _proof(proof: dict[str, int] | None, shared: int, not_proven: Sequence[str]) -> str:
     if proof is None:
         return "<h2>Acknowledged messages</h2><p class=dim>No ledgers were given: nothing is proven about messages.</p>"
     tiles = []
     for name, value in proof.items():
         bad = " bad" if name in ("LOST", "DUPLICATED") and value else ""
         tiles.append(f'<div class="tile{bad}"><b class="{bad.strip()}">{_number(value)}</b>{name}</div>')
+    of_groups = f"of these, {_number(shared)} taken for shared groups"
     return (
         "<h2>Acknowledged messages</h2><p class=dim>Each acknowledged message, once per durable session that was "
-        f'subscribed then.</p><div class="tiles">{"".join(tiles)}</div>'
+        f'subscribed then; {of_groups}.</p><div class="tiles">{"".join(tiles)}</div>'
+        f"<p class=dim>Not proven: {_text('; '.join(not_proven))}.</p>"
     )
 
 
@@ -137,6 +139,9 @@ def _partition_plots(partitions: list[dict[str, Any]]) -> list[str]:
         bars = [(label, now) for label, now, _ in shown]
         before = [old for _, _, old in shown]
         known = any(old is not None for old in before)
+        if not any(now or old for _, now, old in shown):
+            plots.append(f"<section><h2>{title}</h2><p class=good>none</p></section>")
+            continue
         note = f"<p class=dim>the largest {_ROWS_MAX} of {len(pairs)}</p>" if len(pairs) > _ROWS_MAX else ""
         plots.append(
             f"<section><h2>{title}</h2>{legend if known else ''}{note}"
@@ -156,7 +161,7 @@ def _table_plots(tables: dict[str, list[dict[str, Any]]]) -> list[str]:
         names = {-2: "connected, or never", 0: "expired", -1: "later"}
         rows = sorted(tables["session_expiries"], key=lambda row: (row["hours"] < 0, -row["hours"] if row["hours"] < 0
                       else row["hours"]))  # fmt: skip
-        bars = [(names.get(r["hours"], f"within {r['hours']} h"), float(r["sessions"])) for r in rows]
+        bars = [(names.get(r["hours"], f"within {_hours(r['hours'])}"), float(r["sessions"])) for r in rows]
         plots.append(f"<section><h2>Sessions by time until they expire</h2>{_bars(bars, _number)}</section>")
     if tables.get("queue_depths"):
         rows = sorted(tables["queue_depths"], key=lambda row: math.inf if row["up_to"] < 0 else row["up_to"])
@@ -170,6 +175,10 @@ def _table_plots(tables: dict[str, list[dict[str, Any]]]) -> list[str]:
         bars = [(_kind_name(r["kind"]), float(r["rows"])) for r in tables["kinds"]]
         plots.append(f"<section><h2>Live rows by kind</h2>{_bars(bars, _number)}</section>")
     return plots
+
+
+def _hours(hours: int) -> str:
+    return f"{hours} h" if hours < 48 else f"{hours // 24} days"
 
 
 def _kind_name(kind: int) -> str:

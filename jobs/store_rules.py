@@ -27,22 +27,38 @@ NEWEST_COLUMNS = [
 
 
 def newest_versions(rows: DataFrame) -> DataFrame:
-    """Keep the newest version of each key of each replica, tombstones included."""
+    """Keep the newest version of each key of each replica, tombstones included, and every ``conflict``.
+
+    A conflict has the seq of the version before it and other content: one operation wrote one version of a key.
+    """
     versions = Window.partitionBy("replica", "partition", "key").orderBy(F.desc("seq"), F.desc("epoch"), F.desc("crc"))
-    return rows.withColumn("rank", F.row_number().over(versions)).where("rank = 1").drop("rank")
+    other = (F.lag("crc").over(versions) != F.col("crc")) | (F.lag("tombstone").over(versions) != F.col("tombstone"))
+    conflict = (F.lag("seq").over(versions) == F.col("seq")) & other
+    ranked = rows.withColumn("rank", F.row_number().over(versions))
+    return ranked.withColumn("conflict", F.coalesce(conflict, F.lit(False))).where("rank = 1 OR conflict").drop("rank")
 
 
-def live_rows(newest: DataFrame) -> DataFrame:
-    """Keep rows that are there, and say of queue entries whether the session row calls them finished."""
-    live = newest.where("NOT tombstone")
-    sessions = live.where(_kind(RowKind.SESSION) & F.col("acked_up_to").isNotNull()).select(
+def live_rows(newest: DataFrame, versions: DataFrame, *, broadcast: bool) -> DataFrame:
+    """Keep rows that are there, and say of queue entries whether the session row calls them finished.
+
+    Conflicts stay, for ``conflicting_versions``; every other rule wants ``NOT conflict``.
+
+    Args:
+        newest: newest_versions of versions.
+        versions: Session rows are taken from here once more: a reader skips everything else, and the rest need not
+            be shuffled for them.
+        broadcast: The sessions are few enough for every task to have them all, about 100 B each.
+    """
+    rows = newest_versions(versions.where(_kind(RowKind.SESSION)))
+    sessions = rows.where("NOT conflict AND NOT tombstone AND acked_up_to IS NOT NULL").select(
         "replica", "partition", "session_id", F.col("acked_up_to").alias("up_to"), F.col("acked_gaps").alias("gaps")
     )
     finished = (F.col("session_seq") <= F.col("up_to")) | F.coalesce(
         F.array_contains("gaps", F.col("session_seq")), F.lit(False)
     )
     return (
-        live.join(sessions, on=["replica", "partition", "session_id"], how="left")
+        newest.where("NOT tombstone OR conflict")
+        .join(F.broadcast(sessions) if broadcast else sessions, on=["replica", "partition", "session_id"], how="left")
         .withColumn("finished", F.coalesce(finished, F.lit(False)))
         .drop("up_to", "gaps")
     )
@@ -176,9 +192,5 @@ def session_seq_gaps(live: DataFrame) -> DataFrame:
 
 
 def conflicting_versions(rows: DataFrame) -> DataFrame:
-    """One operation wrote one version of a key: two rows with the same key and seq but other content."""
-    same = rows.groupBy("replica", "partition", "key", "seq").agg(
-        F.min("crc").alias("low"), F.max("crc").alias("high"), F.count(F.lit(1)).alias("rows"),
-        F.count_distinct("tombstone").alias("kinds"),
-    )  # fmt: skip
-    return _found(same.where("rows > 1 AND (low <> high OR kinds > 1)"), F.lit("two versions with the same seq"))
+    """Rows with the key and seq of another, and other content."""
+    return _found(rows.where("conflict"), F.lit("two versions with the same seq"))

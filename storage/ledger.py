@@ -9,7 +9,7 @@ epoch has behind that never was. Format: docs/jobs.md.
 from collections.abc import Callable
 
 from wire.batches import PublishMessage
-from wire.ledger import LedgerRecord, LedgerSink, origin_text, topic_hash
+from wire.ledger import LedgerRecord, LedgerSink, origin_text, picked_origin, topic_hash
 from wire.messages import Subscription
 
 __all__ = ["PartitionLedger"]
@@ -103,4 +103,6 @@ def _owes(subscription: Subscription) -> bool:
 
 
 def _origin(message: PublishMessage, node: str) -> str:
-    return origin_text(message.origin_kind, message.origin_a, message.origin_b or message.tag, node)
+    origin = origin_text(message.origin_kind, message.origin_a, message.origin_b or message.tag, node)
+    # The group's copy and the ordinary one may meet in a partition, even in one session: they are two messages there.
+    return picked_origin(origin, message.share.decode()) if message.share else origin

@@ -25,9 +25,20 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["LEDGER_SUFFIXES", "FileLedger", "LedgerFull", "LedgerRecord", "LedgerSink", "origin_text", "topic_hash"]
+__all__ = [
+    "LEDGER_SUFFIXES",
+    "PICKED_MARK",
+    "FileLedger",
+    "LedgerFull",
+    "LedgerRecord",
+    "LedgerSink",
+    "origin_text",
+    "picked_origin",
+    "topic_hash",
+]
 
 LEDGER_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.open")
+PICKED_MARK = "$"  # in an origin: behind it the hash of a shared group
 _BUFFER_BYTES = 64 * 1024  # handed to the file system at the latest when this much has gathered
 _TAIL_BYTES = 1 << 20  # longer than any line
 _COMPRESSIONS_MAX = 2  # waiting; a file beyond stays uncompressed, which costs space only
@@ -58,6 +69,16 @@ class LedgerRecord(msgspec.Struct, omit_defaults=True):
 def origin_text(kind: int, origin_a: int, origin_b: int, edge: str) -> str:
     """Return a message's origin; numbers that an edge gave (kind 0) are unique only with its name."""
     return f"{kind}:{origin_a:x}:{origin_b:x}" if kind else f"0:{origin_a:x}:{origin_b:x}@{edge}"
+
+
+def picked_origin(origin: str, share: str) -> str:
+    """Return the origin of the copy that a shared group gets, told from the ordinary one.
+
+    Args:
+        origin: Of the message.
+        share: Share name, slash, topic filter.
+    """
+    return f"{origin}{PICKED_MARK}{topic_hash(share):x}"
 
 
 @lru_cache(maxsize=65_536)

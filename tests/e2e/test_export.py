@@ -19,6 +19,7 @@ from wire.run_reader import verify_manifest
 
 MESSAGES = 60  # per QoS and phase
 SUBSCRIBERS = 8
+MEMBERS = 2  # of a shared group, absent
 RETAINED = 20
 
 
@@ -125,6 +126,10 @@ def _workload(cluster: LocalCluster) -> None:
         subscriber.subscribe("work/+", 2)
         subscriber.subscribe("plain", 1)
         subscriber.close()
+    for number in range(MEMBERS):
+        member = Client(cluster, number % 2, f"member-{number}")
+        member.subscribe("$share/pool/work/2", 2)
+        member.close()
     present = Client(cluster, 0, "present")
     present.subscribe("work/+", 2)
     publisher = Client(cluster, 1, "publisher")
@@ -206,6 +211,12 @@ def _everything_is_there(cluster: LocalCluster, late: int) -> None:
         )
         assert {payload for _, payload in got} == _expected()
         subscriber.close()
+    members = [Client(cluster, number % 2, f"member-{number}") for number in range(MEMBERS)]
+    cluster.wait_for(lambda: sum(len(member.messages) for member in members) >= 2 * MESSAGES, "delivered to the group")
+    shared = sorted(payload for member in members for _, payload in member.messages)
+    assert shared == sorted(payload for payload in _expected() if ".2." in payload)
+    for member in members:
+        member.close()
     reader = Client(cluster, 0, "reader", clean=True)
     reader.subscribe("kept/+", 0)
     assert len(reader.wait_for(RETAINED)) == RETAINED

@@ -16,7 +16,7 @@ from jobs.findings import ExitCode
 from jobs.selection import Policy
 from tests.jobs.damage import AFTER, KINDS, LISTED, damage_all, find, write_run
 from tests.jobs.generator import NOW_MS, add_generation, generate
-from wire.ledger import FileLedger
+from wire.ledger import FileLedger, picked_origin
 from wire.manifest import manifest_name, next_manifest, publish_manifest, read_manifest
 from wire.run_reader import iter_rows
 from wire.sstable import COLUMN_INDEX, RowKind
@@ -118,6 +118,13 @@ def test_ledgers_that_do_not_add_up(spark: SparkSession, tmp_path: Path) -> None
     node.finished("delivered", NOW_MS, 0, session, 1_002)
     edge.acked(NOW_MS, "x/dropped", 1, "t", [0])
     node.dropped_on_arrival(NOW_MS, "x/dropped", 0, session, "queue full")
+    both = [("x/shared", 2_000), (picked_origin("x/shared", "g/t"), 2_001)]
+    edge.acked(NOW_MS, "x/shared", 2, "t", [0])
+    for origin, entry in both:  # a session with the topic and a group of it gets two messages, none of them twice
+        node.queued(NOW_MS, origin, 2, 0, op_index, [(session, entry)])
+        node.finished("delivered", NOW_MS, 0, session, entry)
+    picked = picked_origin("x/shared-and-gone", "g/t")
+    node.queued(NOW_MS, picked, 1, 0, op_index, [(session, 66_666)])
     edge.close(NOW_MS)
     node.close(NOW_MS)
     full = FileLedger(tmp_path / "l" / "s3", "s3", 1, "storage", NOW_MS, total_bytes_max=100)
@@ -132,13 +139,14 @@ def test_ledgers_that_do_not_add_up(spark: SparkSession, tmp_path: Path) -> None
         ("lost_message", "origin x/never-arrived session -1"),
         ("lost_message", f"origin x/never-queued session {session}"),
         ("lost_message", f"origin x/gone session {session}"),
+        ("lost_message", f"origin {picked} session {session}"),
         ("duplicate_delivery", f"origin x/twice session {session}"),
         ("duplicate_delivery", f"origin x/delivered-twice session {session}"),
     } == {d for d in details if d[0] in ("lost_message", "duplicate_delivery")}
     assert {"ledger_damaged", "ledger_stopped"} <= result.names()
     assert result.proof is not None
     row = result.proof.as_row()
-    assert (row["LOST"], row["DUPLICATED"]) == (3, 2)
+    assert (row["LOST"], row["DUPLICATED"], result.proof.shared) == (4, 2, 2)
     assert row["ACKED"] == sum(row[name] for name in ("DELIVERED", "QUEUED", "EXPIRED", "DROPPED", "LOST"))
 
 
@@ -147,7 +155,8 @@ def test_command_line_and_report(spark: SparkSession, tmp_path: Path, capsys: py
     generate(tmp_path / "in", 7, generations=2, operations=60, partitions=2, ledgers=tmp_path / "l")
     words = ["--input", str(tmp_path / "in")]
     assert audit.main([*words, "--ledger", str(tmp_path / "l"), "--output", str(tmp_path / "clean")]) == ExitCode.CLEAN
-    assert "LOST 0" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "LOST 0" in said and "shared groups" in said and said.count("not proven: ") == 4
     (tmp_path / "in" / read_manifest(tmp_path / "in").files[0].path).unlink()
     assert audit.main([*words, "--output", str(tmp_path / "report")]) == ExitCode.FINDINGS
     assert audit.main([]) == ExitCode.USAGE
