@@ -1,5 +1,7 @@
 """Moving partitions and shards in a real cluster, with the leader killed meanwhile; routers leave and join."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -137,3 +139,24 @@ def test_a_router_leaves_the_group_and_joins_again(cluster: LocalCluster) -> Non
     other = next(name for name in ("router-0", "router-1", "router-2") if name != leader)
     assert other not in cluster.admin("cluster", "leave", other, "--yes")["voters"]
     assert other in cluster.admin("cluster", "join", other)["voters"]
+
+
+def test_without_a_majority_a_change_is_refused(cluster: LocalCluster) -> None:
+    """Two of three routers stand still: exit code 4, one line for each router that was asked, nothing changed."""
+    before = placement(cluster)
+    leader = cluster.admin("cluster", "status")["leader"]
+    stopped = [cluster.pid(name) for name in ("router-0", "router-1", "router-2") if name != leader]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        for words in (("ring", "delegate", "plant-9", "--depth", "2"), ("ring", "rebalance")):
+            result = cluster.command(*words, "--data", str(cluster.data))
+            assert result.returncode == 4, result
+            assert "Traceback" not in result.stderr and 1 <= result.stderr.count("\n") <= 3, result.stderr
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    cluster.wait_for(lambda: cluster.command("ring", "plan", "--data", str(cluster.data)).returncode == 0, "led again")
+    shown = cluster.admin("ring", "show")
+    assert not any(rule["prefix"] == "plant-9" for rule in shown["delegations"])
+    assert placement(cluster) == before
