@@ -89,6 +89,8 @@ class LeaseHolder:
         """The link to a router is gone."""
         if node in self._routers:
             self._routers.remove(node)
+        if self._told_sizes[0] == node:
+            self._told_sizes = ("", {})  # its next life has not been told
         if self._following == node:
             self._following = ""
             self._next_try = float("-inf")  # ask another one at once: who lags holds everybody up

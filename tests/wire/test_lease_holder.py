@@ -108,3 +108,21 @@ def test_a_router_that_lags_is_not_followed_for_ever() -> None:
         node.holder.beat(tenth / 10)
         node.holder.handle(tenth / 10, HeartbeatReply(tenth / 10, 2.0, 4, "r2", map_epoch=9))
     assert [router for router, message in node.sent if isinstance(message, FollowMap)] == ["r1", "r2"]
+
+
+def test_a_leader_that_started_again_is_told_the_sizes_again() -> None:
+    """It leads under its name as before, and knows nothing of what its former life was told."""
+    node = Node()
+    node.holder.router_up("r1", 0.0)
+    node.holder.handle(0.0, Registered(1, 4))
+    node.holder.handle(0.0, node.map(node.entry(2)))
+    node.holder.handle(0.1, HeartbeatReply(0.0, 2.0, 4, "r1"))
+    node.holder.sizes = {7: (3, 100)}
+    for now in (0.2, 0.8):
+        node.holder.beat(now)
+    node.holder.router_down("r1")
+    node.holder.router_up("r1", 0.9)
+    node.holder.handle(0.9, HeartbeatReply(0.8, 2.0, 4, "r1"))
+    node.holder.beat(1.0)
+    told = [message.sizes for _, message in node.sent if isinstance(message, Heartbeat)]
+    assert told == [{7: (3, 100)}, {}, {7: (3, 100)}]
