@@ -5,7 +5,6 @@ import os
 import random
 import secrets
 import socket
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -15,7 +14,7 @@ from typing import Any
 import trio
 
 from conf.errors import UserError
-from conf.settings import EdgeConfig, EdgeSettings, ListenerSettings, NodeConfig
+from conf.settings import EdgeConfig, EdgeSettings, NodeConfig
 from edge.authentication import Method
 from edge.client import Client
 from edge.core import EdgeCore
@@ -24,15 +23,15 @@ from edge.hot.loop import Loop, connections_allowed
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, LINK, Conn
 from edge.ledger import EdgeLedger
-from edge.listener_filters import listener_filter
+from edge.listeners import Listener, address_of, bind_socket, start_listening
 from edge.scram import Scram, load_users
-from edge.settings import EdgeLimits, ListenerPolicy
+from edge.settings import EdgeLimits
 from membership.node_gossip import NodeGossip
 from wire.connection import split_address
 from wire.hello import TIER_EDGE
 from wire.ledger import FileLedger
 from wire.process import NodeProcess, boot_time, own_version, run_process
-from wire.tls import client_listener_context, peer_identity
+from wire.tls import peer_identity
 
 __all__ = ["EdgeService", "certificate_name", "edge_limits", "hot_limits", "identify", "main"]
 
@@ -57,41 +56,6 @@ def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
     return run_process(config, TIER_EDGE, ready, service)
 
 
-class _Listening:
-    """One listener: its socket, what it allows, its certificate."""
-
-    def __init__(self, settings: ListenerSettings) -> None:
-        self.settings = settings
-        self.policy = ListenerPolicy(settings.name, settings.allow_anonymous, settings.protocol)
-        self.context: ssl.SSLContext | None = None
-        if settings.tls:
-            assert settings.certificate is not None and settings.key is not None
-            self.context = client_listener_context(
-                settings.certificate, settings.key, settings.client_ca, settings.require_client_certificate
-            )
-            self.context.num_tickets = settings.tls_session_tickets
-        self.filter = listener_filter(settings.protocol, settings.proxy_protocol)
-        self.socket = _bind(settings.bind, settings.port, settings.backlog, f"listener {settings.name}")
-
-
-def _bind(bind: str, port: int, backlog: int, what: str) -> socket.socket:
-    address = bind.strip("[]")
-    bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((address, port))
-        bound.listen(backlog)
-    except OSError as error:
-        bound.close()
-        raise UserError(f"{what}: cannot listen on {bind}:{port}: {error.strerror or error}") from None
-    return bound
-
-
-def _address(bound: socket.socket) -> str:
-    host_name, port = bound.getsockname()[:2]
-    return f"{host_name}:{port}"
-
-
 class EdgeService:
     """One edge process."""
 
@@ -108,12 +72,13 @@ class EdgeService:
         limit, allowed = connections_allowed()
         logger.info("the file limit of %d allows %d connections", limit, allowed)
         with ExitStack() as stack:
-            links = stack.enter_context(_bind(node.link_bind, node.link_port, 256, "links of other nodes"))
-            self._listening = [_Listening(listener) for listener in settings.listeners]
+            links = stack.enter_context(bind_socket(node.link_bind, node.link_port, "links of other nodes"))
+            start_listening(links, 256, "links of other nodes")
+            self._listening = [Listener(listener) for listener in settings.listeners]
             for listening in self._listening:
                 stack.enter_context(listening.socket)
-            clients = {listening.policy.name: _address(listening.socket) for listening in self._listening}
-            bound = _address(links)
+            clients = {listening.policy.name: address_of(listening.socket) for listening in self._listening}
+            bound = address_of(links)
             self.core = EdgeCore(
                 self._process.identity._replace(address=node.advertise or bound),
                 self._process.entry(bound, clients),
@@ -174,6 +139,7 @@ class EdgeService:
             if not said_ready and self.core.ready:
                 said_ready = True
                 for listening in self._listening:
+                    listening.open()
                     loop.listen(listening.socket, listening)
                 self._process.ready(dict(addresses))
 
@@ -187,7 +153,7 @@ class EdgeService:
             tls = contexts.server if contexts is not None else None
             core.hot.attach(fd, LINK, ConnOptions(tls=tls), now_ns)
             return
-        assert isinstance(listener, _Listening)
+        assert isinstance(listener, Listener)
         limits = core.limits
         if core.client_count >= limits.connections_max + REFUSED_MAX:
             os.close(fd)  # not even room to say 0x89

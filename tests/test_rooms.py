@@ -29,6 +29,7 @@ SHELLS = {
     "conf.settings",  # asks for the host's name
     "edge.hot.host",
     "edge.hot.loop",
+    "edge.listeners",
     "membership.admin",
     "membership.discovery",
     "membership.exchange_streams",
