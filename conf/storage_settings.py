@@ -47,7 +47,7 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
         description="drop the oldest (counted), or refuse the new one: 0x97, no acknowledgement in 3.1.1",
     )
     outbound_window_max: int = Field(
-        default=64,
+        default=256,
         ge=1,
         le=65535,
         description="QoS 1/2 messages open towards a client: the smaller of its Receive Maximum and this",

@@ -322,7 +322,7 @@ class ClaimTable:
         session.deadline = NEVER
         session.reads = None
         session.live_retained.clear()
-        session.ready.clear()
+        session.unbind()
         self._partition.touch(session)
 
     # --- close
@@ -390,7 +390,7 @@ class ClaimTable:
         if session is None:
             return
         session.edge = ""
-        session.ready.clear()
+        session.unbind()
         session.reads = None
         self._delivery.save_acks(session)
         if ends:

@@ -287,6 +287,7 @@ class StorageCore:
             core = self._active[number].core
             if not self.placements.loaded(number):
                 continue
+            self._active[number].delivery.pump_freed()
             self._active[number].subscriptions.tell_counts()
             if core.dirty or core.clock_due:
                 writes = core.close_operation()

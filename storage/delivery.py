@@ -1,15 +1,17 @@
 """Messages of a partition: into the queues of its sessions, out to their connections, and gone when acknowledged.
 
 Commit first, then push: an entry is written with its packet identifier, and its PUSH leaves behind that operation.
-A message that finds the window full is queued without an identifier and gets one, in a small row of its own, when it
-enters the window. Repeats are known by their origin (docs/adr/0004): a sender's messages reach a partition in the order
-of their counters, so one number per sender, the highest taken, tells old from new.
+A message that finds the window full is queued without one. The next entries of a queue that is being sent get theirs
+together, some way ahead of the window, in the session row: when one of them enters the window that is committed long
+since, and a drain does not wait for the disk once per window. Repeats are known by their origin (docs/adr/0004): a
+sender's messages reach a partition in the order of their counters, so one number per sender tells old from new.
 """
 
 from collections import deque
 from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import islice
 
 from mqtt.reasons import ReasonCode
 from storage import keys
@@ -49,6 +51,8 @@ RETAINED_ORIGINS_MAX = 256  # of retained copies, remembered per session so that
 LIVE_RETAINED_MAX = 64  # topics per session, the last ones
 SESSION_ORIGINS_MAX = 100_000  # per partition: nobody tells it that a publishing session elsewhere has ended
 PICKED = 3  # in the key of an origin row, beside OriginKind: a session's picks
+IDENTIFIERS_AHEAD = 512  # given to entries that wait for the window, at most
+AHEAD_BYTES = 512 * 1024  # of their bodies, in memory
 WILL_ORIGINS_MAX = 4_096  # wills reach a partition in any order, so each origin is kept, the newest ones
 
 
@@ -63,6 +67,7 @@ class Delivery:
         self._session_origins: dict[int, None] = {}  # publishing sessions of any partition, the longest silent first
         self._groups: dict[bytes, list[DurableSession]] = {}
         self._lazy: dict[int, DurableSession] = {}  # sessions with consumed entries not yet saved
+        self._freed: dict[int, DurableSession] = {}  # sessions whose window has room since this round
 
     # --- restore
 
@@ -213,7 +218,7 @@ class Delivery:
                 self._partition.count("dropped_no_member")
             return None
         for index, member in enumerate(members):
-            if member.window_open and not member.sizes:
+            if member.window_open and member.caught_up:
                 members.append(members.pop(index))
                 return member
         if qos == 0:
@@ -316,8 +321,8 @@ class Delivery:
             self._drop_oldest(session)
         session.next_seq += 1
         session.queue_bytes += size
-        if session.window_open and not session.sizes:
-            flight = session.begin(entry.session_seq, entry.qos, size)
+        if session.window_open and session.caught_up:
+            flight = session.begin(entry, size)
             session.push_seq = session.next_seq
             entry.packet_identifier = flight.packet_identifier
             entry.state = STATE_SENT
@@ -329,13 +334,13 @@ class Delivery:
         partition.put(keys.queue_key(partition.number, session.number, entry.session_seq), encode_entry(entry))
 
     def _drop_oldest(self, session: DurableSession) -> None:
-        self._forget_body(session, session.push_seq)
+        body = self._body_of(session, session.push_seq)
         if self._partition.ledger is not None:
             self._partition.ledger.dropped("dropped", session.number, session.push_seq, "queue full")
         session.drop_oldest_waiting()
         session.dropped += 1
         self._partition.count("dropped_queue_full")
-        self._note_consumed(session)
+        self._note_consumed(session, body)
 
     # --- out
 
@@ -357,9 +362,11 @@ class Delivery:
             False,
             message.expiry_s,
         )
-        self._partition.emit(session.edge, FrameKind.PUSH, encode_push(push))
+        self._partition.push(session, encode_push(push))
 
-    def _push(self, session: DurableSession, entry: Entry, flight: InFlight, *, dup: bool) -> None:
+    def _push(
+        self, session: DurableSession, entry: Entry, flight: InFlight, *, dup: bool, settled: bool = False
+    ) -> None:
         partition = self._partition
         expiry_s = NO_EXPIRY
         if entry.deadline != NEVER:
@@ -382,7 +389,7 @@ class Delivery:
             False,
             expiry_s,
         )
-        partition.emit(session.edge, FrameKind.PUSH, encode_push(push))
+        partition.push(session, encode_push(push), settled=settled)
 
     def _push_pubrel(self, session: DurableSession, session_seq: int, flight: InFlight) -> None:
         push = Push(
@@ -402,67 +409,119 @@ class Delivery:
         After a change of primary too: the edge knows what it wrote on this connection, does not write it twice, and
         says again what the client answered, so no acknowledgement is lost with the former primary.
         """
-        partition = self._partition
-        for session_seq, flight in list(session.inflight.items()):
+        session.unbind()
+        session.behind = self._partition.building  # the answer to its CONNECT goes first
+        for session_seq, flight in session.inflight.items():
             if flight.state == STATE_RELEASED:
+                session.enter_window(flight)
                 self._push_pubrel(session, session_seq, flight)
-                continue
-            value = partition.get(keys.queue_key(partition.number, session.number, session_seq))
-            if value is not None:
-                self._push(session, decode_entry(session_seq, value), flight, dup=True)
+            else:
+                session.unsent.append((session_seq, None, 0))
         self.pump(session)
 
+    def pump_freed(self) -> None:
+        """Fill the windows that have room since this round; called before its operation is closed."""
+        if self._freed:
+            freed, self._freed = self._freed, {}
+            for session in freed.values():
+                if self._partition.sessions.get(session.number) is session:
+                    self.pump(session)
+
     def pump(self, session: DurableSession) -> None:
-        """Move waiting entries into the window while there is room."""
+        """Send what waits, in order, while the window has room; give identifiers to what comes next."""
         partition = self._partition
-        while session.window_open and session.sizes:
+        while session.window_open:
+            if not session.unsent:
+                self._give(session)
+            following = session.next_unsent()
+            if following is None:
+                return  # or written by the operation being built and not readable yet; the next event goes on
+            session_seq, flight, entry = following
+            if entry is None:
+                value = partition.get(keys.queue_key(partition.number, session.number, session_seq))
+                if value is None:
+                    continue
+                entry = decode_entry(session_seq, value)
+            if not flight.sent and self._drop_unsent(session, session_seq, entry):
+                continue
+            session.enter_window(flight)
+            dup, flight.sent = flight.sent, True
+            while session.given and session.given[0][1] <= partition.released:
+                session.given.popleft()
+            settled = not session.given or session_seq < session.given[0][0]
+            self._push(session, entry, flight, dup=dup, settled=settled)
+        if session.sizes and session.edge and len(session.unsent) <= IDENTIFIERS_AHEAD // 2:
+            self._give(session)
+
+    def _give(self, session: DurableSession) -> None:
+        """Give packet identifiers to the next entries of the queue, as one run of the session row."""
+        partition = self._partition
+        ahead = min(IDENTIFIERS_AHEAD, partition.settings.queue_messages_max // 4)
+        wanted = max(ahead, session.window - session.out) - len(session.unsent)
+        first = session.push_seq
+        while wanted > 0 and session.sizes and (not session.unsent or session.unsent_bytes < AHEAD_BYTES):
             if not session.ready:
-                self._read_ahead(session)
+                self._read_ahead(session, wanted)
                 if not session.ready:
-                    return  # written by the operation being built and not readable yet; the next event goes on
+                    break
             entry = session.ready.popleft()
             size = session.sizes.popleft()
             session.push_seq = entry.session_seq + 1
             if entry.deadline != NEVER and entry.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
-                self._pass_over(session, entry, size, "expired", "message expiry")
+                self._pass_over(session, entry, size)
                 continue
-            if session.waiting_copies.get(entry.topic) == entry.session_seq:
-                del session.waiting_copies[entry.topic]
-            elif entry.session_seq in session.overtaken:
-                session.overtaken.discard(entry.session_seq)
-                self._pass_over(session, entry, size, "dropped", "a newer retained value went first")
-                continue
-            flight = session.begin(entry.session_seq, entry.qos, size)
-            flight.stored = True
-            partition.put(
-                keys.inflight_key(partition.number, session.number, entry.session_seq),
-                pack(InflightRow(flight.packet_identifier, STATE_SENT, entry.qos)),
-            )
-            self._push(session, entry, flight, dup=False)
+            session.give(entry, size)
+            wanted -= 1
+        if session.push_seq > first:
+            session.given.append((first, partition.building))
+            partition.touch(session)
 
-    def _pass_over(self, session: DurableSession, entry: Entry, size: int, event: str, reason: str) -> None:
-        self.release_body(entry.body)
+    def _drop_unsent(self, session: DurableSession, session_seq: int, entry: Entry) -> bool:
+        """Drop an entry that must not leave any more; its identifier is free again."""
+        event, count, reason = "expired", "dropped_expired", "message expiry"
+        if session.waiting_copies.get(entry.topic) == session_seq:
+            del session.waiting_copies[entry.topic]
+        elif session_seq in session.overtaken:
+            session.overtaken.discard(session_seq)
+            event, count, reason = "dropped", "retained_overtaken", "a newer retained value went first"
+        if event == "expired" and not 0 < entry.deadline <= self._partition.served_ms:  # [MQTT-3.3.2-5]
+            return False
         if self._partition.ledger is not None:
-            self._partition.ledger.dropped(event, session.number, entry.session_seq, reason)
+            self._partition.ledger.dropped(event, session.number, session_seq, reason)
+        session.consume(session_seq)
+        self._partition.count(count)
+        self._note_consumed(session, entry.body)
+        return True
+
+    def _pass_over(self, session: DurableSession, entry: Entry, size: int) -> None:
+        """An entry expired while it waited without an identifier."""
+        if self._partition.ledger is not None:
+            self._partition.ledger.dropped("expired", session.number, entry.session_seq, "message expiry")
         session.forget(entry.session_seq, size)
         passed_over = session.identifiers.allocate()  # each message counts up, as at brokers that number when queueing
         if passed_over is not None:
             session.identifiers.release(passed_over)
-        self._partition.count("dropped_expired" if event == "expired" else "retained_overtaken")
-        self._note_consumed(session)
+        self._partition.count("dropped_expired")
+        self._note_consumed(session, entry.body)
 
-    def _read_ahead(self, session: DurableSession) -> None:
+    def _read_ahead(self, session: DurableSession, wanted: int) -> None:
+        """Read up to so many of the entries that wait, and as few of them as fill AHEAD_BYTES."""
         partition = self._partition
+        size = 0
+        for count, entry_bytes in enumerate(islice(session.sizes, wanted), 1):
+            size += entry_bytes
+            if size >= AHEAD_BYTES:
+                wanted = count
         start = keys.queue_key(partition.number, session.number, session.push_seq)
         _, stop = keys.session_range(partition.number, keys.QUEUE, session.number)
         expected = session.push_seq
-        for key, value in partition.store.scan(start, stop, min(READY_MAX, len(session.sizes))):
+        for key, value in partition.store.scan(start, stop, min(wanted, len(session.sizes))):
             session_seq = int.from_bytes(key[-8:], "big")
             if session_seq != expected:
                 break
             session.ready.append(decode_entry(session_seq, value))
             expected += 1
-        while len(session.ready) < min(8, len(session.sizes)):  # rows on their way to the store
+        while len(session.ready) < min(wanted, 8, len(session.sizes)):  # rows on their way to the store
             value_now = partition.get(keys.queue_key(partition.number, session.number, expected))
             if value_now is None:
                 break
@@ -509,7 +568,7 @@ class Delivery:
                 retain,
                 expiry_s=message.expiry_s,
             )
-            self._partition.emit(session.edge, FrameKind.PUSH, encode_push(push))
+            self._partition.push(session, encode_push(push))
 
     def _remember_live(self, session: DurableSession, message: PublishMessage) -> None:
         """A retained message comes live: its register may be written only later, in another partition."""
@@ -544,15 +603,16 @@ class Delivery:
         partition = self._partition
         for session_seq, flight in session.inflight.items():
             if flight.state != STATE_RELEASED:
-                self._forget_body(session, session_seq)
+                self.release_body(flight.body)
                 partition.delete(keys.queue_key(partition.number, session.number, session_seq))
             if flight.stored:
                 partition.delete(keys.inflight_key(partition.number, session.number, session_seq))
         for session_seq in range(session.push_seq, session.next_seq):
-            self._forget_body(session, session_seq)
+            self.release_body(self._body_of(session, session_seq))
             partition.delete(keys.queue_key(partition.number, session.number, session_seq))
         session.inflight.clear()
         session.sizes.clear()
+        session.unbind()
 
     # --- acknowledged by the client
 
@@ -570,26 +630,25 @@ class Delivery:
             return
         if ack.packet_type == 5 and ack.reason_code < 0x80:
             if flight.state != STATE_RELEASED:
-                flight.state = STATE_RELEASED
-                flight.stored = True
-                session.queue_bytes -= flight.size - ENTRY_OVERHEAD_BYTES
-                flight.size = ENTRY_OVERHEAD_BYTES
+                session.received(flight)
                 partition.put(
                     keys.inflight_key(partition.number, session.number, ack.session_seq),
                     pack(InflightRow(flight.packet_identifier, STATE_RELEASED, flight.qos)),
                 )
-                self._forget_body(session, ack.session_seq)
+                self.release_body(flight.body)
                 partition.delete(keys.queue_key(partition.number, session.number, ack.session_seq))
             self._push_pubrel(session, ack.session_seq, flight)
             return
-        if flight.state != STATE_RELEASED:
-            self._forget_body(session, ack.session_seq)
+        body = flight.body if flight.state != STATE_RELEASED else 0
         session.consume(ack.session_seq)
-        self._note_consumed(session)
-        self.pump(session)
+        self._note_consumed(session, body)
+        self._freed[session.number] = session
 
-    def _note_consumed(self, session: DurableSession) -> None:
-        if len(session.acked_rows) >= self._partition.settings.acks_per_row:
+    def _note_consumed(self, session: DurableSession, body: int) -> None:
+        if body:
+            self.release_body(body)
+            self.save_acks(session)  # no row may outlive the body that it names
+        elif len(session.acked_rows) >= self._partition.settings.acks_per_row:
             self.save_acks(session)
         elif session.number not in self._lazy:
             self._lazy[session.number] = session
@@ -648,13 +707,13 @@ class Delivery:
             pieces.append(value)
         return b"".join(pieces)
 
-    def _forget_body(self, session: DurableSession, session_seq: int) -> None:
+    def _body_of(self, session: DurableSession, session_seq: int) -> int:
+        """Return the id of the shared body that a waiting entry names, 0 for none."""
         partition = self._partition
         if not partition.body_references:
-            return
+            return 0
         value = partition.get(keys.queue_key(partition.number, session.number, session_seq))
-        if value is not None:
-            self.release_body(decode_entry(session_seq, value).body)
+        return decode_entry(session_seq, value).body if value is not None else 0
 
     def release_body(self, body: int) -> None:
         partition = self._partition

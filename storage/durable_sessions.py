@@ -1,34 +1,44 @@
 """A durable session in memory: its queue's bounds, its outbound window, its packet identifiers.
 
 Pure state; which rows an event writes is decided by ``storage/delivery.py`` and ``storage/claims.py``. Entries are
-named by ``session_seq``; everything below ``head`` is consumed, ``push_seq`` is the next entry that was never sent, and
-what lies between is consumed unless it is in flight. Bodies stay on disk except for a short read-ahead (``ready``) of
-a connected session.
+named by ``session_seq``; everything below ``head`` is consumed, ``push_seq`` is the next entry without a packet
+identifier, and what lies between is consumed unless it is in flight. Identifiers are given some way ahead of the window
+(``unsent``), so that a push need not wait for the commit of its own; they stand in the session row as runs. Bodies stay
+on disk except for a short read-ahead of a connected session.
 """
 
+from bisect import bisect_right
 from collections import deque
 
 from mqtt.session_state import PacketIdentifiers
-from storage.rows import STATE_RELEASED, STATE_SENT, Entry, SessionRow
+from storage.rows import ENTRY_OVERHEAD_BYTES, STATE_RELEASED, STATE_SENT, Entry, SessionRow
 from storage.session_reads import SessionReads
 from wire.messages import SharePick, Subscription
 
 __all__ = ["READY_MAX", "DurableSession", "InFlight"]
 
 READY_MAX = 128  # entries kept in memory ahead of the window of a connected session
+WINDOW_ANY_SIZE = 64  # messages that may be open towards a client whatever their size
+WINDOW_BYTES = 128 * 1024  # of open messages, above which there are no more than that
+RUNS_MANY = 16  # runs of identifiers in a session row, before those without an entry in flight are looked for
 
 
 class InFlight:
     """One outbound QoS 1/2 message that has its packet identifier."""
 
-    __slots__ = ("packet_identifier", "qos", "size", "state", "stored")
+    __slots__ = ("body", "out", "packet_identifier", "qos", "sent", "size", "state", "stored")
 
-    def __init__(self, packet_identifier: int, qos: int, state: int, size: int, stored: bool) -> None:
+    def __init__(
+        self, packet_identifier: int, qos: int, state: int, size: int, stored: bool, body: int = 0, *, sent: bool = True
+    ) -> None:
         self.packet_identifier = packet_identifier
         self.qos = qos
         self.state = state
         self.size = size
-        self.stored = stored  # an INFLIGHT row exists (otherwise the queue row itself says SENT)
+        self.stored = stored  # an INFLIGHT row exists (otherwise the queue row says SENT, or a run of the session row)
+        self.body = body  # shared body id, 0 for none
+        self.sent = sent  # a PUBLISH may have left, on whatever connection: the next one is a repeat
+        self.out = False  # it takes a place in the window of this connection
 
 
 class DurableSession:
@@ -36,6 +46,7 @@ class DurableSession:
 
     __slots__ = (
         "acked_rows",
+        "behind",
         "client_id",
         "connection",
         "deadline",
@@ -43,6 +54,7 @@ class DurableSession:
         "edge",
         "ephemeral_end",
         "expiry_s",
+        "given",
         "identifiers",
         "inbound",
         "incarnation",
@@ -51,6 +63,8 @@ class DurableSession:
         "next_inbound",
         "next_seq",
         "number",
+        "out",
+        "out_bytes",
         "overtaken",
         "owner_epoch",
         "picks",
@@ -60,10 +74,13 @@ class DurableSession:
         "reads",
         "ready",
         "retained_origins",
+        "runs",
         "session_present",
         "sizes",
         "stored_rows",
         "subscriptions",
+        "unsent",
+        "unsent_bytes",
         "waiting_copies",
         "window",
     )
@@ -94,6 +111,14 @@ class DurableSession:
         self.push_seq = 1
         self.identifiers = PacketIdentifiers()
         self.inflight: dict[int, InFlight] = {}  # by session_seq, ascending
+        self.out = 0  # of them, in the window of this connection
+        self.out_bytes = 0
+        # Of them, not on this connection yet: session_seq, entry (None: on disk), bytes in memory.
+        self.unsent: deque[tuple[int, Entry | None, int]] = deque()
+        self.unsent_bytes = 0
+        self.runs: list[list[int]] = []  # [session_seq, packet identifier, count]: identifiers given ahead
+        self.given: deque[tuple[int, int]] = deque()  # [seq it ends before, operation]: runs that are not committed
+        self.behind = 0  # operation that must be committed before anything more is pushed
         self.sizes: deque[int] = deque()  # of the entries from push_seq on
         self.ready: deque[Entry] = deque()  # the first of them, in memory
         self.queue_bytes = 0  # of all unconsumed entries
@@ -131,7 +156,13 @@ class DurableSession:
     @property
     def window_open(self) -> bool:
         """True if another QoS 1/2 message may leave now."""
-        return self.edge != "" and not self.held and len(self.inflight) < self.window
+        room = self.out < self.window and (self.out < WINDOW_ANY_SIZE or self.out_bytes < WINDOW_BYTES)
+        return room and self.edge != "" and not self.held
+
+    @property
+    def caught_up(self) -> bool:
+        """True if nothing waits to be sent: a new message may leave at once."""
+        return not self.sizes and not self.unsent
 
     @property
     def held(self) -> bool:
@@ -158,7 +189,18 @@ class DurableSession:
             self.protocol_version,
             self.window,
             self.session_present,
+            self._given_runs(),
         )
+
+    def _given_runs(self) -> list[int]:
+        """Return the runs that still name an entry in flight, flat."""
+        head = self.head
+        self.runs = [run for run in self.runs if run[0] + run[2] > head]
+        if len(self.runs) > RUNS_MANY:
+            starts = [run[0] for run in self.runs]
+            named = {bisect_right(starts, session_seq) - 1 for session_seq in self.inflight}
+            self.runs = [run for index, run in enumerate(self.runs) if index in named]
+        return [number for run in self.runs for number in run]
 
     @classmethod
     def from_row(cls, number: int, row: SessionRow) -> "DurableSession":
@@ -179,7 +221,16 @@ class DurableSession:
         session.protocol_version = row.protocol_version
         session.window = row.window
         session.session_present = row.session_present
+        given = row.given
+        session.runs = [given[at : at + 3] for at in range(0, len(given), 3)]
         return session
+
+    def given_identifier(self, session_seq: int) -> int:
+        """Return the identifier that a run gives to an entry, 0 if none does."""
+        for first, identifier, count in self.runs:
+            if first <= session_seq < first + count:
+                return identifier + session_seq - first
+        return 0
 
     def restore_inflight(self, session_seq: int, flight: InFlight) -> None:
         """Take over an outbound message that has its identifier, from disk, in seq order."""
@@ -202,13 +253,57 @@ class DurableSession:
         if not self.sizes:
             self.push_seq = self.next_seq
 
-    def begin(self, session_seq: int, qos: int, size: int) -> InFlight:
-        """Give the entry its packet identifier: it enters the outbound window."""
-        packet_identifier = self.identifiers.allocate()
-        assert packet_identifier is not None  # the window is far smaller than the identifier space
-        flight = InFlight(packet_identifier, qos, STATE_SENT, size, False)
-        self.inflight[session_seq] = flight
+    def begin(self, entry: Entry, size: int) -> InFlight:
+        """Give the entry its packet identifier: it enters the outbound window at once."""
+        flight = self._identify(entry, size)
+        flight.sent = True
+        self.enter_window(flight)
         return flight
+
+    def give(self, entry: Entry, size: int) -> None:
+        """Give the entry its packet identifier, in a run of the session row; it will enter the window later."""
+        flight = self._identify(entry, size)
+        session_seq = entry.session_seq
+        run = self.runs[-1] if self.runs else [0, 0, 0]
+        if run[0] + run[2] == session_seq and run[1] + run[2] == flight.packet_identifier:
+            run[2] += 1
+        else:
+            self.runs.append([session_seq, flight.packet_identifier, 1])
+        self.unsent.append((session_seq, entry, size))
+        self.unsent_bytes += size
+
+    def _identify(self, entry: Entry, size: int) -> InFlight:
+        packet_identifier = self.identifiers.allocate()
+        assert packet_identifier is not None  # far fewer are given than there are
+        flight = InFlight(packet_identifier, entry.qos, STATE_SENT, size, False, entry.body, sent=False)
+        self.inflight[entry.session_seq] = flight
+        return flight
+
+    def enter_window(self, flight: InFlight) -> None:
+        """The message takes a place in the window of this connection."""
+        if not flight.out:
+            flight.out = True
+            self.out += 1
+            self.out_bytes += flight.size
+
+    def next_unsent(self) -> tuple[int, InFlight, Entry | None] | None:
+        """Take the next message in flight that is not on this connection yet; None if there is none."""
+        while self.unsent:
+            session_seq, entry, size = self.unsent.popleft()
+            self.unsent_bytes -= size
+            flight = self.inflight.get(session_seq)
+            if flight is not None and not flight.out:
+                return session_seq, flight, entry
+        return None
+
+    def unbind(self) -> None:
+        """The connection is gone, or another one comes: nothing is in its window, and no body is kept in memory."""
+        self.ready.clear()
+        self.unsent.clear()
+        self.unsent_bytes = 0
+        self.out = self.out_bytes = 0
+        for flight in self.inflight.values():
+            flight.out = False
 
     def consume(self, session_seq: int) -> InFlight | None:
         """The client has finished this entry; None if it was not in flight."""
@@ -216,6 +311,9 @@ class DurableSession:
         if flight is None:
             return None
         self.identifiers.release(flight.packet_identifier)
+        if flight.out:
+            self.out -= 1
+            self.out_bytes -= flight.size
         if flight.stored:
             self.stored_rows.add(session_seq)
         self.forget(session_seq, flight.size)
@@ -239,6 +337,15 @@ class DurableSession:
         """True if PUBREC of this entry is recorded."""
         flight = self.inflight.get(session_seq)
         return flight is not None and flight.state == STATE_RELEASED
+
+    def received(self, flight: InFlight) -> None:
+        """PUBREC came: only the identifier is kept."""
+        flight.state = STATE_RELEASED
+        flight.stored = True
+        self.enter_window(flight)
+        self.out_bytes -= flight.size - ENTRY_OVERHEAD_BYTES
+        self.queue_bytes -= flight.size - ENTRY_OVERHEAD_BYTES
+        flight.size = ENTRY_OVERHEAD_BYTES
 
     def forget(self, session_seq: int, size: int) -> None:
         """Count an entry as consumed; its row is deleted with the next batch of acknowledgements."""

@@ -88,8 +88,12 @@ def load(
     for _, value in rows.of(keys.LOCAL):
         partition.local = unpack(LocalRow, value)
     partition.note_synced("", partition.meta.op_index)
+    gaps: dict[int, list[int]] = {}
     for key, value in rows.of(keys.SESSION):
-        _load_session(partition, int.from_bytes(key[3:11], "big"), unpack(SessionRow, value), claims)
+        number, session_row = int.from_bytes(key[3:11], "big"), unpack(SessionRow, value)
+        _load_session(partition, number, session_row, claims)
+        if session_row.gaps:
+            gaps[number] = session_row.gaps
     for key, value in rows.of(keys.SUBSCRIPTION):
         session = _owner(partition, key)
         if session is not None:
@@ -104,7 +108,7 @@ def load(
         session = _owner(partition, key)
         if session is not None:
             inbound.restore(session, int.from_bytes(key[11:13], "big"), value)
-    _load_queues(partition, rows)
+    _load_queues(partition, rows, gaps)
     for _, value in rows.of(keys.RETAINED):
         row = unpack(RetainedRow, value)
         if row.body:
@@ -134,7 +138,14 @@ def _owner(partition: Partition, key: bytes) -> DurableSession | None:
     return session
 
 
-def _load_queues(partition: Partition, rows: _Rows) -> None:
+def _is_consumed(session: DurableSession, session_seq: int, gaps: list[int]) -> bool:
+    """True if the session row says so: its rows go with a later batch than the row that tells of them."""
+    if session_seq < session.push_seq:  # the row's head
+        return True
+    return any(start <= session_seq < stop for start, stop in zip(gaps[::2], gaps[1::2], strict=True))
+
+
+def _load_queues(partition: Partition, rows: _Rows, gaps: dict[int, list[int]]) -> None:
     states = {key[3:19]: unpack(InflightRow, value) for key, value in rows.of(keys.INFLIGHT)}
     found: dict[int, dict[int, InFlight | int]] = {}
     for key, value in rows.of(keys.QUEUE):
@@ -142,6 +153,9 @@ def _load_queues(partition: Partition, rows: _Rows) -> None:
         if session is None:
             continue
         session_seq = int.from_bytes(key[11:19], "big")
+        if _is_consumed(session, session_seq, gaps.get(session.number, [])):
+            partition.delete(key)
+            continue
         entry = decode_entry(session_seq, value)
         if entry.body:
             partition.body_references[entry.body] = partition.body_references.get(entry.body, 0) + 1
@@ -150,15 +164,18 @@ def _load_queues(partition: Partition, rows: _Rows) -> None:
         state = states.pop(key[3:19], None)
         place = found.setdefault(session.number, {})
         if state is not None:
-            place[session_seq] = InFlight(state.packet_identifier, entry.qos, state.state, size, True)
+            place[session_seq] = InFlight(state.packet_identifier, entry.qos, state.state, size, True, entry.body)
         elif entry.state == STATE_SENT:
-            place[session_seq] = InFlight(entry.packet_identifier, entry.qos, STATE_SENT, size, False)
+            place[session_seq] = InFlight(entry.packet_identifier, entry.qos, STATE_SENT, size, False, entry.body)
+        elif identifier := session.given_identifier(session_seq):
+            place[session_seq] = InFlight(identifier, entry.qos, STATE_SENT, size, False, entry.body)
         else:
             place[session_seq] = size
     for name, state in states.items():  # released: the queue row is gone
         session = partition.sessions.get(int.from_bytes(name[:8], "big"))
         session_seq = int.from_bytes(name[8:16], "big")
-        if session is None or state.state != STATE_RELEASED:
+        consumed = session is not None and _is_consumed(session, session_seq, gaps.get(session.number, []))
+        if session is None or consumed or state.state != STATE_RELEASED:
             number = int.from_bytes(name[:8], "big")
             partition.delete(keys.inflight_key(partition.number, number, session_seq))
             continue

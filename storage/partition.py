@@ -70,8 +70,11 @@ class Partition:
         self.acknowledges = True  # False while fewer than the minimum are in sync
         self.counts: dict[str, int] = {}
         self.ledger: PartitionLedger | None = None
+        self.building = 1  # number of the operation being built, counted here and in this life only
+        self.released = 0  # everything emitted behind operations up to this number has left
         self._outputs: list[Output] = []
-        self._gated: deque[tuple[int, list[Output]]] = deque()
+        self._at_once: list[Output] = []
+        self._gated: deque[tuple[int, int, list[Output]]] = deque()  # op_index, number, outputs
         self._timers: list[tuple[int, int, str, str]] = []
         self._timer_number = 0
         self._running_since = now
@@ -147,11 +150,21 @@ class Partition:
 
     def emit(self, node: str, kind: int, payload: bytes) -> None:
         """Send whole records to a node once this operation is committed."""
-        outputs = self._outputs
-        if outputs and outputs[-1][0] == node and outputs[-1][1] == kind and kind != FrameKind.CONTROL:
-            outputs[-1] = (node, kind, outputs[-1][2] + payload)
+        self._outputs.append((node, kind, payload))
+
+    def push(self, session: DurableSession, payload: bytes, *, settled: bool = False) -> None:
+        """Send a record to a session's connection: in the order of the calls, and when everything in it is committed.
+
+        Args:
+            session: Connected.
+            payload: A PUSH record.
+            settled: What it shows was committed before: it need not wait, unless what went before it does.
+        """
+        if settled and session.behind <= self.released:
+            self._at_once.append((session.edge, FrameKind.PUSH, payload))
         else:
-            outputs.append((node, kind, payload))
+            session.behind = self.building
+            self._outputs.append((session.edge, FrameKind.PUSH, payload))
 
     def tell(self, node: str, message: Control) -> None:
         """Send a control message to a node once this operation is committed."""
@@ -225,9 +238,9 @@ class Partition:
         return trimmed
 
     def _gate(self, op_index: int) -> None:
-        if self._outputs:
-            self._gated.append((op_index, self._outputs))
-            self._outputs = []
+        self._gated.append((op_index, self.building, self._outputs))
+        self._outputs = []
+        self.building += 1
 
     # --- commit
 
@@ -251,7 +264,11 @@ class Partition:
         gated = self._gated
         outputs: list[Output] = []
         while gated and gated[0][0] <= self.commit_index:
-            outputs.extend(gated.popleft()[1])
+            _, self.released, released = gated.popleft()
+            outputs.extend(released)
+        if self._at_once:
+            outputs.extend(self._at_once)
+            self._at_once = []
         return outputs
 
     @property

@@ -446,6 +446,9 @@ class Replication:
     def _add(self, now: float, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
         """Find a node for a missing copy: the one that had it, when it comes back; another one after a while."""
         placed = {*self._placement.in_sync, *self._placement.joining}
+        if len(placed) >= cluster_map.replicas:
+            self._short_since = float("inf")
+            return None
         live = [entry for entry in cluster_map.live(TIER_STORAGE) if not entry.admin_state]
         if len(placed) >= min(cluster_map.replicas, max(len(live), 1)):
             self._short_since = float("inf")

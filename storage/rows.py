@@ -86,6 +86,7 @@ class SessionRow(msgspec.Struct, array_like=True):
     protocol_version: int = 4
     window: int = 64  # of the live connection
     session_present: bool = False  # what the live connection was told, or would have been
+    given: list[int] = []  # runs of identifiers, flat: session_seq, identifier, count; consumed entries among them
 
 
 class SubscriptionRow(msgspec.Struct, array_like=True):

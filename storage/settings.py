@@ -12,7 +12,7 @@ class PartitionSettings:
     queue_messages_max: int = 10_000  # unconsumed entries per session
     queue_bytes_max: int = 64 * 1024 * 1024
     queue_full: str = "drop_oldest"  # or "refuse": 0x97 and nothing is kept
-    outbound_window_max: int = 64  # min(client's Receive Maximum, this)
+    outbound_window_max: int = 256  # min(client's Receive Maximum, this)
     inbound_unreleased_max: int = 1_024  # QoS 2 counters above the lowest unreleased one
     session_expiry_max_s: int = 7 * 24 * 3600  # longer requests are cut to this; 0: no cap
     retained_messages_max: int = 1_000_000  # registers per partition

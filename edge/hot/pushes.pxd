@@ -10,7 +10,7 @@ from edge.hot.state cimport Conn, HotState, Outbound, Packet, Peer
 cdef enum:
     PUSH_HEAD = 45
     PUSH_ACK_BYTES = 30
-    ANSWERED_MAX = 256
+    ANSWERED_MAX = 512
     WRITTEN = 2
     RECEIVED = 4
     RELEASED = 3

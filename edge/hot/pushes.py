@@ -25,8 +25,8 @@ __all__: list[str] = []
 if not cython.compiled:  # compiled, these are C constants: pushes.pxd
     PUSH_HEAD = 45  # bytes of a PUSH record before its topic
     PUSH_ACK_BYTES = 30
-    # The primary has at most a window of identifiers out whose acknowledgement it has not committed: 64.
-    ANSWERED_MAX = 256
+    # Acknowledgements that a new primary may not know of. Of older ones QoS 1 messages are sent again as repeats.
+    ANSWERED_MAX = 512
     # QoS 2 states beside 1 for QoS 1: PUBLISH written, PUBREC came, PUBREL written.
     WRITTEN, RECEIVED, RELEASED = 2, 4, 3
 

@@ -109,7 +109,7 @@ def _leased_before_listed(_: Any, holder: LeaseHolder, now: float) -> bool:
 def _removed_at_once(original: Any, partition: Partition, node: str, message: Any) -> None:
     original(partition, node, message)
     if isinstance(message, RemoveRoutes):
-        partition._gated.appendleft((0, [partition._outputs.pop()]))
+        partition._at_once.append(partition._outputs.pop())
 
 
 def _clock_stood_still(_: Any, process: Process, seconds: float) -> None:

@@ -110,7 +110,7 @@ def _pubrel_at_once(
     partition = delivery._partition
     held, partition._outputs = partition._outputs, []
     original(delivery, session, session_seq, flight)
-    partition._gated.appendleft((0, partition._outputs))
+    partition._at_once.extend(partition._outputs)
     partition._outputs = held
 
 

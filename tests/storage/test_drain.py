@@ -1,0 +1,134 @@
+"""Queues of the absent: how they are sent, and what a crash leaves of them."""
+
+import pytest
+
+from tests.storage.storage_cluster import Cluster, Connection, with_settings
+from wire.batches import PublishMessage, Push
+from wire.messages import Subscription
+
+
+def queued(cluster: Cluster, count: int, *, qos: int = 1, size: int = 3) -> None:
+    """Let alice subscribe, go away, and so many messages wait for her."""
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, Subscription("a/#", qos))
+    edge.close(alice)
+    for number in range(count):
+        edge.publish(PublishMessage(0, b"a/b", str(number).encode().ljust(size, b"."), qos), 0)
+    cluster.settle()
+
+
+def acknowledge_all(cluster: Cluster, connection: Connection) -> list[Push]:
+    """The client acknowledges what it has; return that."""
+    pushes = list(connection.outbound.values())
+    for push in pushes:
+        cluster.edges["e1"].acknowledge(push, 4 if push.qos == 1 else (7 if push.pubrel else 5))
+    return pushes
+
+
+def numbers(pushes: list[Push]) -> list[int]:
+    """Return what was sent first, in order."""
+    return [int(push.payload.rstrip(b".")) for push in pushes if not push.pubrel]
+
+
+def test_a_drain_does_not_wait_for_the_disk_once_per_window() -> None:
+    """Identifiers are committed ahead of the window, so acknowledgements alone move it on (section 4.9)."""
+    cluster = Cluster(partitions=1)
+    queued(cluster, 300)
+    alice = cluster.edges["e1"].open("alice", receive_maximum=10)
+    assert numbers(alice.received) == list(range(10))
+    cluster.nodes["s1"].disk_slow = True
+    for _ in range(20):
+        assert len(alice.outbound) <= 10
+        acknowledge_all(cluster, alice)
+        for _ in range(3):
+            cluster.step()
+    assert numbers(alice.received) == list(range(210))
+    assert [push.packet_identifier for push in alice.received] == list(range(1, 211))
+    cluster.nodes["s1"].disk_slow = False
+    for _ in range(12):
+        acknowledge_all(cluster, alice)
+        cluster.settle()
+    assert numbers(alice.received) == list(range(300))
+
+
+def test_nothing_leaves_before_its_identifier_is_committed() -> None:
+    """The first window of a connection, and whatever has no identifier yet, waits for the operation that gives it."""
+    cluster = Cluster(partitions=1, settings=with_settings(queue_messages_max=40))  # 10 ahead
+    queued(cluster, 40)
+    cluster.nodes["s1"].disk_slow = True
+    alice = cluster.edges["e1"].open("alice", receive_maximum=10, settle=False)
+    cluster.run(0.1)
+    assert not alice.received
+    cluster.nodes["s1"].disk_slow = False
+    cluster.settle()
+    assert len(alice.received) == 10
+    cluster.nodes["s1"].disk_slow = True
+    for _ in range(4):
+        acknowledge_all(cluster, alice)
+        cluster.run(0.1)
+    assert len(alice.received) <= 20
+    cluster.nodes["s1"].disk_slow = False
+    for _ in range(4):
+        acknowledge_all(cluster, alice)
+        cluster.settle()
+    assert numbers(alice.received) == list(range(40))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_given_ahead_keeps_its_identifier_over_a_crash(qos: int) -> None:
+    """Nobody knows which of them had left: each is sent again under the same identifier, in order, DUP set."""
+    cluster = Cluster(partitions=1)
+    queued(cluster, 100, qos=qos)
+    first = cluster.edges["e1"].open("alice", receive_maximum=10)
+    for _ in range(3):
+        acknowledge_all(cluster, first)
+        cluster.step()
+        cluster.step()
+    cluster.crash_all()
+    second = cluster.edges["e1"].open("alice", receive_maximum=10)
+    for _ in range(40):
+        assert len(second.outbound) <= 10
+        acknowledge_all(cluster, second)
+        cluster.settle()
+    identifiers: dict[int, int] = {}
+    for push in (*first.received, *second.received):
+        assert identifiers.setdefault(push.session_seq, push.packet_identifier) == push.packet_identifier
+    assert numbers(second.received) == sorted(numbers(second.received))
+    assert sorted({*numbers(first.received), *numbers(second.received)}) == list(range(100))
+
+
+def test_consumed_entries_stay_consumed_over_a_crash() -> None:
+    """Their rows go with a later batch: the session row, if it was written meanwhile, says that they are none."""
+    cluster = Cluster(partitions=1, settings=with_settings(ack_delay_s=60.0))
+    queued(cluster, 5)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    for push in list(alice.outbound.values())[:3]:
+        edge.acknowledge(push, 4)
+    cluster.settle()
+    session = cluster.nodes["s1"].core.partitions[0].core.by_client["alice"]
+    cluster.nodes["s1"].core.partitions[0].core.touch(session)  # as a subscription or the next run does
+    edge.publish(PublishMessage(0, b"a/b", b"5", 1), 0)
+    cluster.settle()
+    cluster.crash_all()
+    again = edge.open("alice")
+    assert numbers(again.received) == [3, 4, 5]
+
+
+def test_no_row_outlives_the_body_that_it_names() -> None:
+    """The body of a message goes with its last acknowledgement: the row that names it must go at the same time."""
+    cluster = Cluster(partitions=1, settings=with_settings(ack_delay_s=60.0))
+    edge = cluster.edges["e1"]
+    connections = [edge.open(name) for name in ("alice", "bob")]
+    for connection in connections:
+        edge.subscribe(connection, Subscription("a/#", 1))
+    payload = b"x" * 400  # shared: stored once
+    edge.publish(PublishMessage(0, b"a/b", payload, 1), 0)
+    cluster.settle()
+    for connection in connections:
+        acknowledge_all(cluster, connection)
+    cluster.settle()
+    cluster.crash_all()
+    for name in ("alice", "bob"):
+        assert edge.open(name).received == []
