@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--log", type=Path, default=None, help="write the log of the (last failing) seed here")
     parser.add_argument("--history", type=Path, default=None, help="write its history here")
     parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--hardware", action="store_true", help="also full disks, flipped bits and clocks that drift")
     parser.add_argument("--only-faults", default=None, help="replay: positions of the drawn faults to keep, 0,3,7")
     arguments = parser.parse_args()
     if arguments.seed is not None and "--seeds" not in sys.argv:
@@ -40,7 +41,12 @@ def main() -> int:
     started = time.monotonic()
     for number in range(arguments.seeds):
         seed = first + number
-        options = Options(mode=_mode(arguments.mode, seed), seconds=arguments.seconds, log=arguments.log is not None)
+        options = Options(
+            mode=_mode(arguments.mode, seed),
+            seconds=arguments.seconds,
+            log=arguments.log is not None,
+            hardware=arguments.hardware,
+        )
         if arguments.only_faults is not None:
             options = _only(seed, options, arguments.only_faults)
         result = run_seed(seed, options)
@@ -99,6 +105,8 @@ def _report(result: Result, options: Options, *, shrink: bool) -> None:
     for position in kept:
         print(f"    {position:3d}: {faults[position]}")
     replay = f"--seed {result.seed} --mode {options.mode} --seconds {options.seconds}"
+    if options.hardware:
+        replay += " --hardware"
     if shrink:
         replay += f" --only-faults {','.join(map(str, kept)) or ','}"
     print(f"  replay: python -m tests.simulation {replay} --log sim.log --history sim.jsonl", flush=True)

@@ -11,7 +11,7 @@ from stratamq.history.operations import Kind
 from tests.simulation.cluster import Cluster
 from tests.simulation.storage_process import StorageProcess
 
-__all__ = ["KINDS", "Fault", "draw_faults", "inflict"]
+__all__ = ["KINDS", "Fault", "draw_faults", "draw_hardware_faults", "inflict"]
 
 KINDS = (
     "kill",
@@ -86,6 +86,23 @@ def _draw(rng: random.Random, kind: str, at: float, nodes: list[str], clients: l
     return Fault(at, at + lasts, kind, target, other, amount)
 
 
+def draw_hardware_faults(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fault]:
+    """Draw what else disks do, apart from the other faults so that those of a seed stay what they are.
+
+    Bits of one node are flipped, once, and only where another copy is in sync whatever else happens: damage to the last
+    copy is no question of promises.
+    """
+    storages = [name for name, node in cluster.nodes.items() if isinstance(node, StorageProcess)]
+    faults = []
+    for _ in range(rng.randrange(3)):
+        at = rng.uniform(0.0, seconds)
+        faults.append(Fault(at, at + rng.choice((0.1, 1.0, 6.0)), "full_disk", rng.choice(storages)))
+    if cluster.knobs.replicas >= 3 and cluster.knobs.min_in_sync >= 2 and rng.random() < 0.7:
+        at = rng.uniform(0.0, seconds)
+        faults.append(Fault(at, at + rng.uniform(0.01, 2.0), "flip_bits", rng.choice(storages), "", rng.choice((1, 8))))
+    return faults
+
+
 def inflict(cluster: Cluster, faults: list[Fault], start: float) -> None:
     """Put a list of faults on the clock."""
     for fault in faults:
@@ -100,6 +117,7 @@ def heal(cluster: Cluster) -> None:
         node.resume()
         if isinstance(node, StorageProcess):
             node.slow_s = 0.0
+            node.disk.full = False
         cluster.start(name)
     cluster.network.heal()
 
@@ -108,7 +126,7 @@ def _begin(cluster: Cluster, fault: Fault) -> None:
     if cluster.faults_over:
         return
     cluster.scheduler.note(f"fault: {fault}")
-    lethal = fault.kind in ("kill", "power", "replace", "tier_down", "sync_error")
+    lethal = fault.kind in ("kill", "power", "replace", "tier_down", "sync_error", "flip_bits")
     cluster.mark(Kind.KILL if lethal else Kind.FAULT, fault.target, fault.kind)
     kind, target, other = fault.kind, fault.target, fault.other
     network = cluster.network
@@ -142,6 +160,12 @@ def _begin(cluster: Cluster, fault: Fault) -> None:
         cluster.storage(target).slow_s = fault.amount
     elif kind == "sync_error":
         cluster.storage(target).disk.fail_sync = True
+    elif kind == "full_disk":
+        cluster.storage(target).disk.full = True
+    elif kind == "flip_bits":
+        cluster.kill(target)
+        for _ in range(int(fault.amount)):
+            cluster.storage(target).flip_bit()
 
 
 def _finish(cluster: Cluster, fault: Fault) -> None:
@@ -149,7 +173,7 @@ def _finish(cluster: Cluster, fault: Fault) -> None:
         return
     kind, target, other = fault.kind, fault.target, fault.other
     network = cluster.network
-    if kind in ("kill", "power", "replace"):
+    if kind in ("kill", "power", "replace", "flip_bits"):
         cluster.start(target, proof=kind != "replace")
     elif kind == "tier_down":
         for name in cluster.nodes:
@@ -175,4 +199,8 @@ def _finish(cluster: Cluster, fault: Fault) -> None:
                 network.release(name, target)
     elif kind == "slow_disk":
         cluster.storage(target).slow_s = 0.0
-    cluster.mark(Kind.RESTART if kind in ("kill", "power", "replace", "tier_down") else Kind.HEAL, target, kind)
+    elif kind == "full_disk":
+        cluster.storage(target).disk.full = False
+    cluster.mark(
+        Kind.RESTART if kind in ("kill", "power", "replace", "tier_down", "flip_bits") else Kind.HEAL, target, kind
+    )

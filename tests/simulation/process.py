@@ -34,6 +34,7 @@ class Process:
         self.paused = False
         self.life = 0
         self._offset = clock_offset_s
+        self._rate = 1.0  # of the boot clock
         self._due = float("inf")  # of the earliest turn asked for, on the scheduler's clock
         self._missed = False
         self._suspended_at = float("nan")
@@ -55,7 +56,12 @@ class Process:
 
     def clock(self) -> float:
         """Read this host's boot clock, in seconds."""
-        return self.world.scheduler.now + self._offset
+        return self.world.scheduler.now * self._rate + self._offset
+
+    def drift(self, rate: float) -> None:
+        """Let the boot clock run at another rate from now on, as a crystal does that is warm or cheap."""
+        self._offset += self.world.scheduler.now * (self._rate - rate)
+        self._rate = rate
 
     def overslept(self, seconds: float) -> None:
         """The host was suspended for so long. CLOCK_BOOTTIME went on meanwhile; another clock might not have."""
@@ -79,7 +85,8 @@ class Process:
     def wake_by(self, deadline: float) -> None:
         """Ask for a turn at a time of this host's clock, or a tick from now, whichever is first."""
         now = self.world.scheduler.now
-        self.wake_at(min(max(deadline - self._offset, now + self.world.turn_s), now + self.tick_max_s))
+        due = (deadline - self._offset) / self._rate
+        self.wake_at(min(max(due, now + self.world.turn_s), now + self.tick_max_s))
 
     def wake_at(self, when: float) -> None:
         """Ask for a turn at a time of the scheduler's clock."""

@@ -15,7 +15,7 @@ from storage.settings import PartitionSettings
 from stratamq.history.operations import Kind
 from tests.simulation.cluster import Cluster, Knobs
 from tests.simulation.edge_process import EdgeProcess
-from tests.simulation.faults import Fault, draw_faults, heal, inflict
+from tests.simulation.faults import Fault, draw_faults, draw_hardware_faults, heal, inflict
 from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
@@ -37,6 +37,7 @@ class Options:
     faults: tuple[Fault, ...] | None = None  # None: drawn
     works: tuple[str, ...] | None = None
     routers: int = 0  # 0: drawn
+    hardware: bool = False  # also full disks, flipped bits and clocks that drift
     log: bool = False
     real_time_max_s: float = 60.0
 
@@ -150,6 +151,13 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
     cluster.run(1.0)
     drawn = draw_faults(rng, cluster, options.seconds - 1.0)
     result.faults = drawn if options.faults is None else list(options.faults)
+    if options.hardware:
+        hardware = cluster.rng("hardware")
+        drift = hardware.choice((0.0, 0.0001, 0.01))
+        for node in cluster.nodes.values():
+            node.drift(1.0 + hardware.uniform(-drift, drift))
+        if options.faults is None:
+            result.faults += draw_hardware_faults(hardware, cluster, options.seconds - 1.0)
     inflict(cluster, result.faults, cluster.scheduler.now)
     cluster.run(options.seconds)
     permanent = _calm(cluster, options.mode, rng)

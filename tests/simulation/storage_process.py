@@ -8,7 +8,7 @@ from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCo
 from storage.group_commit import Committed, GroupCommit, GroupCommitReady, Submitted, Waited
 from storage.group_commit import Synced as GroupSynced
 from storage.settings import PartitionSettings
-from storage.store_errors import StoreShort, SyncFailed
+from storage.store_errors import StoreDamaged, StoreShort, SyncFailed
 from storage.store_settings import GroupCommitSettings, StoreSettings
 from tests.simulation.link_process import CLUSTER, LinkProcess
 from tests.simulation.model_store import ModelDisk, ModelStore, ModelSync
@@ -54,6 +54,8 @@ class StorageProcess(LinkProcess):
         self.slow_s = 0.0  # added to every sync
         self.short = 0
         self.syncs = 0
+        self.damaged = 0
+        self._disk_lost = False  # found damaged: the next life begins with an empty one, and says so
         self._disk_rng = random.Random(seed)
 
     # -- lives
@@ -70,19 +72,27 @@ class StorageProcess(LinkProcess):
             self.disk.wipe()
             self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
             whole = False
+        if self._disk_lost:
+            whole, self._disk_lost = False, False
         knobs = self.knobs
         self._group = GroupCommit(
             GroupCommitSettings(delay_s=knobs.delay_s, batch_ops=knobs.batch_ops, small_batch_ops=knobs.small_batch_ops)
         )
         self._group_deadline = float("inf")
-        self.core = StorageCore(
-            NodeEntry(self.node, TIER_STORAGE, incarnation, self.address),
-            self.settings,
-            self.store,
-            now=self.clock(),
-            whole=whole,
-            ended_incarnation=ended_incarnation,
-        )
+        node = NodeEntry(self.node, TIER_STORAGE, incarnation, self.address)
+
+        def begin(whole: bool) -> StorageCore:
+            return StorageCore(
+                node, self.settings, self.store, now=self.clock(), whole=whole, ended_incarnation=ended_incarnation
+            )
+
+        try:
+            self.core = begin(whole)
+        except StoreDamaged:
+            self._put_aside()
+            self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
+            self._disk_lost = False
+            self.core = begin(False)
         self.begin_links(incarnation, random.Random(seed))
 
     def kill(self, *, power: bool = False) -> None:
@@ -93,6 +103,18 @@ class StorageProcess(LinkProcess):
                 self.disk.power_loss(self._disk_rng)
             else:
                 self.disk.kill()
+
+    def flip_bit(self) -> None:
+        """Flip a bit of any record of the disk."""
+        keys = sorted(self.disk.records)
+        if keys:
+            self.disk.flip_bit(self._disk_rng.choice(keys), self._disk_rng.randrange(4096))
+
+    def _put_aside(self) -> None:
+        self.world.scheduler.note(f"{self.node}: its disk is damaged")
+        self.damaged += 1
+        self._disk_lost = True
+        self.disk.wipe()
 
     # -- links
 
@@ -111,7 +133,13 @@ class StorageProcess(LinkProcess):
         """One round: links, the core, its batch."""
         self.read_links()
         events, self._events = self._events, []
-        ready = self.core.handle(self.clock(), events or [Tick()])
+        self.core.full = self.disk.full
+        try:
+            ready = self.core.handle(self.clock(), events or [Tick()])
+        except StoreDamaged:  # the service ends, and puts its store aside when it starts again
+            self._put_aside()
+            self.failed()
+            return
         self._carry_out(ready)
         self.flush_links()
         if ready.ended:
