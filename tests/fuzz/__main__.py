@@ -150,7 +150,7 @@ def main() -> int:
     parser.add_argument("--random", action="store_true", help="without atheris")
     parser.add_argument("--log", type=Path, help=f"append counts here; kept ones are in {RESULTS.name}")
     parser.add_argument("--report", action="store_true", help="only print the table of the kept counts")
-    parser.add_argument("--write", type=Path, help="with --report: put the table into this page, between its marks")
+    parser.add_argument("--write", type=Path, help="put the table of kept counts into this page, between its marks")
     options = parser.parse_args()
     if options.report:
         return _report(options)
@@ -162,9 +162,9 @@ def main() -> int:
         why = "as asked" if options.random else "ATHERIS IS NOT INSTALLED (pip install atheris)"
         print(f"*** {why}: nothing is guided by coverage; seeded mutation of good input only ***", flush=True)
     clean = sanitized.can_build()
-    if clean:
+    if clean and any(target.compiled for target in chosen):
         sanitized.build()
-    else:
+    elif not clean:
         print("*** NO GCC: the compiled targets run without bounds checks and address sanitizer ***", flush=True)
     print(f"seed {options.seed}", flush=True)
     fuzzing = Fuzzing(options, clean)
@@ -175,6 +175,8 @@ def main() -> int:
             if not use_atheris or target.guides:
                 fuzzing.run(target, use_atheris, share * target.weight * part)
     print(f"{fuzzing.total} executions, {fuzzing.failed} processes failed")
+    if options.write is not None:
+        _report(options)
     return 1 if fuzzing.failed else 0
 
 
