@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.simulation.faults import Fault
 from tests.simulation.simulation import Mode, Options, run_seed
 
 REGRESSIONS: list[tuple[int, Mode, float]] = [
@@ -24,6 +25,16 @@ def test_random_seed(seed: int) -> None:
     mode: Mode = "liveness" if seed % 3 == 0 else "safety"
     result = run_seed(seed, Options(mode=mode, seconds=4.0))
     assert not result.failures, result.failures
+
+
+@pytest.mark.parametrize("seed", [1, 20])
+def test_flipped_bits_of_one_node_lose_nothing(seed: int) -> None:
+    """R3: a damaged disk is noticed when it is read, put aside, and rebuilt from another copy; clocks drift meanwhile."""
+    faults = (Fault(0.5, 0.8, "flip_bits", "s1", "", 8.0), Fault(1.5, 1.6, "kill", "s2"))
+    options = Options(seconds=2.5, hardware=True, faults=faults, works=("queue",), log=True)
+    result = run_seed(seed, options)
+    assert not result.failures, result.failures
+    assert any("its disk is damaged" in line for line in result.log)
 
 
 @pytest.mark.parametrize(("seed", "mode", "seconds"), REGRESSIONS)
