@@ -29,7 +29,7 @@ def test_random_seed(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 20])
 def test_flipped_bits_of_one_node_lose_nothing(seed: int) -> None:
-    """R3: a damaged disk is noticed when it is read, put aside, and rebuilt from another copy; clocks drift meanwhile."""
+    """R3: a damaged disk is noticed when it is read, put aside, and rebuilt from another copy; clocks drift."""
     faults = (Fault(0.5, 0.8, "flip_bits", "s1", "", 8.0), Fault(1.5, 1.6, "kill", "s2"))
     options = Options(seconds=2.5, hardware=True, faults=faults, works=("queue",), log=True)
     result = run_seed(seed, options)
