@@ -121,6 +121,12 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
         default=5.0, gt=0, le=60, description="s that live messages of a new subscription wait for its retained ones"
     )
 
+    response_information: str = Field(
+        default="",
+        max_length=1024,
+        pattern=r"^[^#+\x00]*$",
+        description="topics for responses begin with it, the client identifier follows; told on request; none: never",
+    )
     shared_subscriptions: Literal["round_robin", "sticky"] = Field(
         default="round_robin",
         description="member for a message of a shared subscription: in turn, or always the same one for a topic",

@@ -250,6 +250,7 @@ class ConnectDesk:
         )
         if client.session:
             edge.hot.set_home(client.conn, edge.primary_peer(client.partition))
+        # Session Present as the partition found it [MQTT-3.2.2-2] [MQTT-3.2.2-3].
         connack = Connack(answer.session_present, ReasonCode.SUCCESS, self._announcements(client, told_keep_alive))
         self._write_connack(client, connack)
         edge.opened(client)
@@ -278,6 +279,9 @@ class ConnectDesk:
         if asked and limits.maximum_packet_size < PACKET_BYTES_MAX:
             # Whom it is not told learns of it by DISCONNECT 0x95 (section 3.2.2.3.6).
             properties[PropertyId.MAXIMUM_PACKET_SIZE] = limits.maximum_packet_size
+        wanted = limits.response_information and packet.properties.get(PropertyId.REQUEST_RESPONSE_INFORMATION)
+        if wanted and not set(client.client_id) & set("+#/"):  # it becomes one level of a topic name
+            properties[PropertyId.RESPONSE_INFORMATION] = limits.response_information + client.client_id
         if limits.maximum_qos < 2:
             properties[PropertyId.MAXIMUM_QOS] = limits.maximum_qos
         if not limits.retain_available:

@@ -215,7 +215,7 @@ class EdgeCore:
         self.hot.close(client.conn, last)
 
     def disconnect(self, client: Client, reason_code: int) -> None:
-        """Tell a v5 client why, and close; a 3.1.1 client only sees the close."""
+        """Tell a v5 client why, and close [MQTT-4.13.2-1]; a 3.1.1 client only sees the close."""
         if reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:  # [MQTT-3.14.2-1]
             reason_code = ReasonCode.UNSPECIFIED_ERROR
         last = encode_packet(Disconnect(reason_code, {}), 5) if client.version == 5 else b""

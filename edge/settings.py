@@ -23,6 +23,7 @@ class EdgeLimits:
     topic_alias_maximum: int = 10
     maximum_packet_size: int = 1024 * 1024
     announce_maximum_packet_size: bool = False  # to every MQTT 5 client; else to those that send one
+    response_information: str = ""  # what topics for responses begin with; "": nothing is told
     sticky_shares: bool = False  # a shared subscription's member is chosen by topic, not in turn
     session_expiry_max_s: int = 7 * 24 * 3600
     topic_levels_max: int = 32

@@ -40,6 +40,15 @@ def test_connack_announces_the_limits() -> None:
     assert told.connack.properties[PropertyId.MAXIMUM_PACKET_SIZE] == 1024 * 1024
 
 
+def test_response_information_is_told_on_request() -> None:
+    """Section 3.1.2.11.7: only to who asks for it, and only where it is a topic of that client alone."""
+    edge = Edge(limits(response_information="responses/"))
+    asking: dict[int, object] = {PropertyId.REQUEST_RESPONSE_INFORMATION: 1}
+    assert edge.client("c", properties=asking).connack.properties[PropertyId.RESPONSE_INFORMATION] == "responses/c"
+    assert PropertyId.RESPONSE_INFORMATION not in edge.client("d").connack.properties
+    assert PropertyId.RESPONSE_INFORMATION not in edge.client("+", properties=asking).connack.properties
+
+
 def test_claims_of_a_storm_go_together() -> None:
     """The first CONNECT is claimed at once, those of the next moment share a round; no order is changed."""
     edge = Edge(limits(claim_gap_s=0.003))
