@@ -10,7 +10,7 @@ up() {
     stratamq up --data "$work/data" --tls-port 0 --plain-port 0 "$@" >"$work/up.log" 2>&1 &
     broker=$!
     trap 'kill -INT $broker 2>/dev/null || true' EXIT
-    until grep -q "ready after" "$work/up.log"; do sleep 0.2; done
+    until grep -q "ready after" "$work/up.log"; do kill -0 $broker; sleep 0.2; done
     port=$(python3 -c "import json; print(json.load(open('$work/data/up.json'))['listeners']['edge-0']['plain'])")
 }
 
