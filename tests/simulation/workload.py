@@ -243,6 +243,8 @@ class Workload:
             self._member(
                 self._client(f"ww{number}", ClientOptions(protocol_version=4 + number)), {"wills/#": 1 + number}
             )
+        # QoS 1: what a session without a memory is sent on two connections is no repeat
+        self._member(self._client("wx", EPHEMERAL), {"wills/#": 1})
         for number in range(2):
             mortal = self._client(f"m{number}", ClientOptions(protocol_version=4 + number))
             self._mortals.append(mortal)
