@@ -3,8 +3,9 @@
 While the retained messages are read, copies for the subscription's topics go to a connection without a socket; at the
 end they are read from its output and delivered. All holds of a client share that connection, and a topic's messages are
 held while any of its filters is, so that the end of one hold lets nothing overtake what waits for another. What the
-retained read found among them is sent once. Bounded like any ephemeral session; a durable session's live messages wait
-in its queue instead. Source: MQTT 5.0 section 3.3.1.3; docs/adr/0003.
+retained read found among them is sent once. What a read that lasts too long can hold no longer still goes that way, and
+its topics are noted: the read's copies of them are older. Bounded like any ephemeral session; a durable session's live
+messages wait in its queue instead. Source: MQTT 5.0 section 3.3.1.3; docs/adr/0003.
 """
 
 from typing import TYPE_CHECKING
@@ -27,34 +28,37 @@ __all__ = ["HeldLive", "Hold"]
 NO_EXPIRY = 0xFFFFFFFF
 ANY_SIZE = Limits(user_properties_bytes_max=1 << 28)  # our own copies: they were checked when they came
 PUBACK, PUBREC = 0x40, 0x50
-MESSAGES_MAX = 1_000  # held for one client; more end its holds
+MESSAGES_MAX = 1_000  # held for one client; more end the holding
+TOPICS_MAX = 10_000  # noted for one client; beyond it a late copy of any topic counts as older
 REFUSED = 0x80  # in PUBREC: ends the flow of QoS 2 at once [MQTT-4.3.3-9]
 
 
 class Hold:
     """One SUBSCRIBE's retained reads, and the filters that wait for them."""
 
-    __slots__ = ("client", "deadline", "topic_filters")
+    __slots__ = ("client", "deadline", "late", "topic_filters")
 
     def __init__(self, client: Client, topic_filters: list[str], deadline: float) -> None:
         self.client = client
         self.topic_filters = set(topic_filters)  # without those that were unsubscribed meanwhile
         self.deadline = deadline
+        self.late = False  # messages pass; the read is still under way
 
 
 class Waiting:
     """What is held for one client, of all its SUBSCRIBEs: one order, so that a topic's messages keep theirs."""
 
-    __slots__ = ("conn", "holds", "messages")
+    __slots__ = ("conn", "holds", "messages", "passed")
 
     def __init__(self, conn: HotConn) -> None:
         self.conn = conn  # without a socket: where copies go
         self.holds: list[Hold] = []
         self.messages: list[tuple[float, Publish]] = []  # when, what
+        self.passed: set[str] = set()  # topics of messages that went out before a late read ended
 
     def is_wanted(self, topic: str) -> bool:
         """Whether a filter of the topic still waits for its retained messages."""
-        return any(matches(name, topic) for hold in self.holds for name in hold.topic_filters)
+        return any(matches(name, topic) for hold in self.holds if not hold.late for name in hold.topic_filters)
 
 
 class HeldLive:
@@ -68,15 +72,16 @@ class HeldLive:
         return len(self._waiting)
 
     def begin(self, client: Client, granted: list[Subscription], existed: list[bool]) -> Hold | None:
-        """Hold the new filters of a SUBSCRIBE, before they are added; None if nothing will be read for them.
+        """Hold the filters of a SUBSCRIBE, before they are added; None if nothing will be read for them.
+
+        A filter that is subscribed to again too: its retained messages are sent once more [MQTT-3.8.4-3].
 
         No Local subscriptions are not held: from the copy alone nobody could tell whose message it was.
         """
         filters = [
             subscription.topic_filter
             for subscription, before in zip(granted, existed, strict=True)
-            if not before
-            and subscription.retain_handling != 2
+            if (subscription.retain_handling == 0 or (subscription.retain_handling == 1 and not before))
             and not subscription.no_local
             and not subscription.topic_filter.startswith(("$share/", "$SYS"))
         ]
@@ -95,12 +100,14 @@ class HeldLive:
         return hold
 
     def is_held(self, hold: Hold, message: RetainedMessage) -> bool:
-        """Whether a retained message is among the held ones: those are sent, it is not sent twice."""
+        """Whether a retained message is among the held ones, which are sent, or older than one that has passed."""
         waiting = self._waiting.get(hold.client.number)
         if waiting is None:
             return False
         self._collect(waiting)
         topic = message.topic
+        if topic in waiting.passed or len(waiting.passed) > TOPICS_MAX:
+            return True
         return any(
             publish.topic_name == topic and publish.payload == message.payload for _, publish in waiting.messages
         )
@@ -141,6 +148,8 @@ class HeldLive:
             if waiting.is_wanted(publish.topic_name):
                 waiting.messages.append((since, publish))
             else:
+                if waiting.holds and len(waiting.passed) <= TOPICS_MAX:
+                    waiting.passed.add(publish.topic_name)
                 self._deliver(client, publish, edge.now - since)
 
     def _collect(self, waiting: Waiting) -> None:
@@ -179,13 +188,17 @@ class HeldLive:
         self._edge.hot.deliver(client.conn, inbound, publish.qos)
 
     def tick(self, now: float) -> None:
-        """End what was held for long enough, and what became much."""
+        """Let go what was held for long enough, and what became much; a read that ends later brings nothing older."""
         for waiting in list(self._waiting.values()):
             self._collect(waiting)
             full = len(waiting.messages) > MESSAGES_MAX
             for hold in list(waiting.holds):
-                if full or hold.deadline <= now or hold.client.conn.closed:
+                if hold.client.conn.closed:
                     self.end(hold)
+                elif full or hold.deadline <= now:
+                    hold.late = True
+            if waiting.messages and any(hold.late for hold in waiting.holds):
+                self._release(waiting.holds[0].client, waiting, [])
 
 
 def _packets(data: bytes) -> list[tuple[int, bytes]]:

@@ -342,6 +342,10 @@ class Hot(HotState):
         if message is None and (publish.qos > 0 or on_done is not None):
             message = new_message(self, publish.qos, None, 0)
             message.waiting = 1
+        elif message is not None:
+            # Numbered when it came, and others have left since: a partition takes a lower number for a repeat.
+            self.tags += 1
+            message.tag = self.tags
         packet: Packet = self.load_inbound(publish)
         packet.origin_kind = origin_kind
         packet.origin_a = origin_a

@@ -348,6 +348,30 @@ def test_publish_of_the_core_reports_when_done(hot: Any) -> None:
     assert done == [0]
 
 
+def test_what_the_core_publishes_late_is_numbered_then(hot: Any) -> None:
+    """A partition takes a number below one that it took for a repeat: the message was acknowledged and lost."""
+    broker = Broker(hot)
+    store = Node(broker, 3, "storage")
+    broker.hot.set_primary(5, store.peer)
+    broker.route_to(partitions=(5,))
+    slow, quick = broker.client(), broker.client()
+
+    def wait(conn: Any, publish: Any) -> None:  # noqa: ARG001
+        broker.handler.inbounds.append(publish)
+
+    broker.handler.inbound = wait  # type: ignore[method-assign]
+    broker.send(slow, publish(b"t", b"retained", 1, 1, retain=True))
+    (inbound,) = broker.handler.inbounds
+    broker.send(quick, publish(b"t", b"passes", 1, 1))
+    broker.hot.publish(hot.state.Route(b"t", partitions=(5,)), inbound)
+    broker.round()
+    records = store.records()
+    assert [record.payload for record in records] == [b"passes", b"retained"]
+    assert records[0].tag < records[1].tag
+    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(records[1].tag, 5, 0))
+    assert broker.take(slow) == [ack(0x40, 1)]
+
+
 @pytest.mark.parametrize("partition", [-1, 256, 1 << 20])
 def test_partition_outside_the_cluster_is_an_error_not_a_wild_pointer(hot: Any, partition: int) -> None:
     broker = Broker(hot)
