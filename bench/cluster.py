@@ -39,6 +39,7 @@ SAMPLE_S = 0.1
 IDLE_ROWS = (
     Row("10 000 idle connections, plain", "-m connect -N 10000 --hold 2", 0, idle_bytes_max=2 * 1024),
     Row("10 000 idle connections, TLS", "-m connect -N 10000 --hold 2", 0, tls=True, idle_bytes_max=20 * 1024),
+    Row("15 000 connections, QoS 2 to QoS 1", "-P 7500 --pub-qos 2 --sub-qos 1 -r 1 -n 4", 0, idle_bytes_max=8 * 1024),
 )
 WARM_UP = Row("warm-up", "-m connect -N 100 --hold 0.1", 0)  # first uses of things are no cost of a connection
 
@@ -138,7 +139,7 @@ def ours(mqload: Path, folder: Path, row: Row) -> dict[str, Any]:
             report["exit"] = report["exit"] or "a node ended"
             report["logs"] = {path.name: path.read_text()[-3000:] for path in (cluster.data / "logs").iterdir()}
         elif row.idle_bytes_max:
-            count = max(1, int(report.get("connected", 0)) or 10_000)
+            count = max(1, int(report.get("connected", 0)) or 15_000)  # said in connect mode only
             report["bytes_per_connection"] = {n: (most[n] - kib) * 1024 // count for n, kib in before.items()}
         if row.pacing_off:
             report["pacing_switched_on"] = cluster.pacing_switched_on()
