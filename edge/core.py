@@ -474,7 +474,10 @@ class EdgeCore:
         if first is not None:
             choices.insert(0, first)
         for choice in choices:
-            if isinstance(choice, Remote) or self.ephemeral.has_member(group.share):
+            if isinstance(choice, Remote):
+                if choice.peer is None or not choice.peer.struck:
+                    return choice
+            elif self.ephemeral.has_member(group.share):
                 return choice
         return None
 
