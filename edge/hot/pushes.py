@@ -64,9 +64,17 @@ def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
         packet.qos = data[at + 30] & 3
         hot.pushes_in += 1
         conn = hot.sessions.get(get64(data, at))
-        if conn is None or conn.closed or conn.owner_epoch != get64(data, at + 8):
+        if (
+            conn is None
+            or conn.closed
+            or conn.owner_epoch != get64(data, at + 8)
+            or get32(data, at + 16) < conn.push_epoch
+        ):
             hot.pushes_ignored += 1
-        elif data[at + 30] & 0x10:
+            at = packet.payload_at + packet.payload_bytes
+            continue
+        conn.push_epoch = get32(data, at + 16)
+        if data[at + 30] & 0x10:
             _push_release(hot, conn, get32(data, at + 16), get64(data, at + 20), get16(data, at + 28))
         elif packet.qos == 0:
             _push_qos0(hot, conn, packet, data[at + 30])

@@ -23,6 +23,7 @@ cdef class Conn:
     cdef readonly long long number
     cdef readonly unsigned long long session
     cdef readonly unsigned long long owner_epoch
+    cdef unsigned long push_epoch
     # reading
     cdef bint parsing
     cdef bint ready

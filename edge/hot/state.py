@@ -96,6 +96,7 @@ class Conn:
         self.close_at_ns = 0
         self.why = 0
         self.peer: Peer | None = None  # of a link; of a durable session its home
+        self.push_epoch = 0  # highest partition_epoch of a PUSH: a former primary's come too late
         self.tls: ssl.SSLSocket | None = None
         self.filter: StreamFilter | None = None
         self.options: ConnOptions | None = None  # until the loop has set up its TLS

@@ -452,21 +452,31 @@ def test_c2_a_frame_older_than_the_release() -> None:
     scene.judge()
 
 
-def test_c3_two_primaries_push_to_one_edge() -> None:
+@pytest.mark.parametrize(("planned", "qos"), [(True, 0), (True, 1), (False, 1)])
+def test_c3_two_primaries_push_to_one_edge(planned: bool, qos: int) -> None:
     """The former primary's pushes are stuck on their way when the next one sends the same and more."""
     scene = Scene(edges=2, storages=2, replicas=2, min_in_sync=1, partitions=1)
-    primary = scene.map.partitions[0].primary
+    placement = scene.map.partitions[0]
+    primary = placement.primary
+    other = next(name for name in placement.in_sync if name != primary)
     publisher = scene.client("publisher", "e1")
     subscriber = scene.client("subscriber", "e2", None, "t/x")
+    scene.publish(publisher, "t/x", "warm")  # e1 caches the topic
+    scene.until(lambda: subscriber.received)
     scene.network.jam(primary, "e2")
-    scene.publish(publisher, "t/x", "first")  # committed; its PUSH is stuck
-    scene.cut(primary, "r1")
-    scene.until(lambda: scene.is_dead(primary), 10.0)
-    scene.publish(publisher, "t/x", "second")
-    scene.until(lambda: len(subscriber.received) == 2)
+    scene.publish(publisher, "t/x", "first", qos)
+    scene.run(0.1)  # taken; its PUSH is stuck
+    if planned:
+        scene.decide(PlacePartitions({0: PartitionEntry(placement.epoch + 1, other, placement.in_sync)}))
+    else:
+        scene.cut(primary, "r1")
+        scene.until(lambda: scene.is_dead(primary), 10.0)
+    scene.run(0.1)
+    scene.publish(publisher, "t/x", "second", qos)
+    scene.until(lambda: "second" in subscriber.received)
     scene.network.release(primary, "e2")
     scene.run(2.0)
-    assert subscriber.received == ["first", "second"]
+    assert subscriber.received == (["warm", "first", "second"] if qos else ["warm", "second"])
     scene.heal(primary, "r1")
     scene.judge()
 
