@@ -37,7 +37,9 @@ class Pair:
         self.publisher.sendall(message)
         received = b""
         while len(received) < len(message):
-            received += self.subscriber.recv(len(message) - len(received))
+            data = self.subscriber.recv(len(message) - len(received))
+            assert data, "the edge closed an honest connection"
+            received += data
         assert received == message
         return time.monotonic() - began
 
