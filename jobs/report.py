@@ -7,6 +7,7 @@ is the audit with its report; ``stratamq jobs audit --output`` writes the same. 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -31,9 +32,17 @@ def partition_table(manifest: Manifest, parent: Manifest | None) -> list[dict[st
     """Return per partition the files, rows, bytes and known garbage now and, if known, before the last compaction."""
     rows = []
     for partition in sorted({*manifest.partitions, *(parent.partitions if parent else ())}):
-        now, before = _state(manifest, partition), _state(parent, partition) if parent else {}
+        now, before = _state(manifest, partition), _before(manifest, parent, partition)
         rows.append({"partition": partition, **now, **{f"{name}_before": value for name, value in before.items()}})
     return rows
+
+
+def _before(manifest: Manifest, parent: Manifest | None, partition: int) -> dict[str, int]:
+    """Return the state before the compaction; without its manifest at least what the compaction noted of it."""
+    if parent is not None:
+        return _state(parent, partition)
+    noted = manifest.job.before.get(str(partition), [])
+    return dict(zip(("generations", "rows", "bytes"), noted, strict=False))
 
 
 def _state(manifest: Manifest, partition: int) -> dict[str, int]:
@@ -74,7 +83,9 @@ def _parent(files: FileSystem, manifest: Manifest) -> Manifest | None:
     if manifest.job.kind != "compact" or manifest.parent is None:
         return None
     try:
-        return decode_manifest(files.read(manifest_name(manifest.parent.manifest_no)))
+        data = files.read(manifest_name(manifest.parent.manifest_no))
+        # In an output of its own the number is another manifest's, perhaps this one's.
+        return decode_manifest(data) if hashlib.sha256(data).hexdigest() == manifest.parent.sha256 else None
     except (OSError, ManifestDamaged):
         return None
 
