@@ -266,7 +266,7 @@ def main() -> int:
     parser.add_argument("command", nargs="?", choices=["table", "serve"], default="table")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--certificate", type=Path)
-    parser.add_argument("--pacing-us", type=int, default=250)
+    parser.add_argument("--pacing-us", type=int, default=400)
     parser.add_argument("--nested", action="store_true")
     parser.add_argument("--link-to", type=int, default=0)
     parser.add_argument("--only", default="")

@@ -194,7 +194,7 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
 
     # --- the node itself
     pacing_us_max: int = Field(
-        default=250,
+        default=400,
         ge=0,
         le=10_000,
         description="us between rounds under load; higher makes larger batches and adds latency; 0: off",

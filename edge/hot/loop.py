@@ -232,13 +232,13 @@ class Loop:
         blocks: cython.bint
         gap: cython.longlong = gap_ns(self.pacing)
         if gap > 0 and until_ns > 0 and not hot.ready and not hot.gone:
-            gap -= boot_ns() - hot.now_ns
-            if gap > 20_000:
-                if cython.compiled:  # pragma: no cover
-                    with cython.nogil:
-                        wait_ns(self.trio_fd, gap)
-                else:
-                    time.sleep(gap / 1e9)
+            before = boot_ns()
+            if cython.compiled:  # pragma: no cover
+                with cython.nogil:
+                    wait_ns(self.trio_fd, gap)
+            else:
+                time.sleep(gap / 1e9)
+            self.blocked_ns += boot_ns() - before
         blocks = until_ns > 0 and not (
             hot.ready or hot.gone or hot.dirty or (hot.busy_peers and hot.leased) or self.undecrypted or self.kicked
         )

@@ -48,7 +48,7 @@ class HotLimits:
     accepts_per_round: int = 64
     handshakes_per_round: int = 4
     publish_rate_max: float = 0.0  # messages per second of one client; beyond it is not read; 0: no limit
-    pacing_ns: int = 250_000  # ceiling of the gap between rounds; 0: off
+    pacing_ns: int = 400_000  # ceiling of the gap between rounds; 0: off
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ cdef class Pacing:
     cdef unsigned long long messages_from
     cdef long long since_ns
     cdef long long blocked_from_ns
-    cdef double plain_rate
+    cdef double plain_ns
+    cdef double plain_per_ns
     cdef long long backoff
 
 

@@ -1,10 +1,12 @@
 # cython: cdivision=True
 # mypy: disable-error-code="no-any-return"
-"""A minimum gap between rounds, applied only while it makes system calls carry more messages.
+"""A gap between rounds, applied only while it makes system calls carry more messages.
 
 An eager loop under load makes small batches: every writer's packet costs its own system calls. Waiting a moment lets
 packets pile up (interrupt moderation), but a windowed publisher waits for the round trip. So it is tried, measured and
-kept only if messages per round rise; and never tried while the loop has time to sleep, where it would only add latency.
+kept only if a message takes less of the loop's time and messages per second do not fall. It is never tried at moderate
+rates while the loop has time to sleep, where it would only add latency; at high ones a loop that sleeps in between is
+in lockstep with its writers, each waking the other for every packet.
 Source: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
@@ -15,10 +17,11 @@ __all__ = ["Pacing"]
 MEASURE_ROUNDS = 64
 TRIAL_ROUNDS = 16
 KEEP_ROUNDS = 2_000
-ROUNDS_PER_S_MIN = 2_000
-BACKOFF_MIN, BACKOFF_MAX = 4_000, 200_000
-GAIN_MIN = 1.5
+BACKOFF_MIN, BACKOFF_MAX = 250, 200_000
+COST_MAX = 0.85  # of the loop's time per message without a gap
 BLOCKED_SHARE_MAX = 0.1  # of the time: a loop that sleeps more is not saturated
+LOCKSTEP_PER_S_MIN = 80_000  # messages: at this rate sleeping is no sign of idleness
+THROUGHPUT_MIN = 0.9  # of the rate without a gap
 RESTING, MEASURING, TRYING, KEEPING = 0, 1, 2, 3
 
 
@@ -33,13 +36,14 @@ class Pacing:
         self.messages_from = 0
         self.since_ns = 0
         self.blocked_from_ns = 0
-        self.plain_rate = 0.0
+        self.plain_ns = 0.0  # busy time per message without a gap
+        self.plain_per_ns = 0.0  # messages
         self.backoff = BACKOFF_MIN
         self.rounds = MEASURE_ROUNDS
 
 
 def gap_ns(pacing: Pacing) -> cython.longlong:
-    """Least time from the start of one round to the start of the next, 0 for none."""
+    """Return how long to wait between rounds, 0 for not at all."""
     return pacing.ceiling_ns if pacing.state >= 2 else 0
 
 
@@ -52,32 +56,36 @@ def after_round(
         pacing: Changed.
         now_ns: The end of the round.
         messages: Packets received since the start of the process.
-        blocked_ns: Time spent waiting for events, likewise, gaps not included.
+        blocked_ns: Time spent waiting, for events and in gaps, likewise.
     """
-    rate: cython.double
+    count: cython.double
+    per_ns: cython.double
+    busy: cython.double
     elapsed: cython.longlong
     if pacing.ceiling_ns == 0:
         return 0
     pacing.rounds -= 1
     if pacing.rounds > 0:
         return 0
+    count = max(1.0, cython.cast(cython.double, messages - pacing.messages_from))
+    elapsed = max(1, now_ns - pacing.since_ns)
+    per_ns = count / elapsed
+    busy = (elapsed - (blocked_ns - pacing.blocked_from_ns)) / count
     if pacing.state == 1:
-        rate = cython.cast(cython.double, messages - pacing.messages_from) / 64
-        elapsed = now_ns - pacing.since_ns
         if (
             pacing.since_ns > 0
-            and elapsed < 32_000_000  # 64 rounds at 2 000 a second
-            and (blocked_ns - pacing.blocked_from_ns) * 10 < elapsed
-            and rate > 0
+            and elapsed < 320_000_000  # 64 rounds at 200 a second
+            and (busy * count >= 0.9 * elapsed or per_ns >= 80e-6)
+            and count >= 64
         ):
-            pacing.plain_rate = rate
+            pacing.plain_ns = busy
+            pacing.plain_per_ns = per_ns
             _enter(pacing, 2, 16, now_ns, messages, blocked_ns)
         else:
             _enter(pacing, 1, 64, now_ns, messages, blocked_ns)
     elif pacing.state == 2:
-        rate = cython.cast(cython.double, messages - pacing.messages_from) / 16
-        if rate >= 1.5 * pacing.plain_rate:
-            pacing.backoff = 4_000
+        if busy <= 0.85 * pacing.plain_ns and per_ns >= 0.9 * pacing.plain_per_ns:
+            pacing.backoff = 250
             pacing.switched_on += 1
             _enter(pacing, 3, 2_000, now_ns, messages, blocked_ns)
         else:

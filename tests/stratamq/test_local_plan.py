@@ -59,7 +59,7 @@ def test_names_and_defaults_of_a_local_cluster(tmp_path: Path) -> None:
     assert router.node.id == "router-1" and router.router.members[1] == f"router-1@{plan.routers[1]}"
     assert edge.node.seeds == plan.routers
     (tls,) = edge.edge.listeners
-    assert tls.tls and tls.allow_anonymous and tls.bind == "127.0.0.1" and tls.client_ca is not None
+    assert tls.tls and tls.allow_anonymous and tls.bind == "127.0.0.1" and tls.client_ca is None
     assert edge.edge.user_property_bytes_max == 128 * 1024
     assert edge.edge.receive_maximum == 7
     assert edge.membership.profile == "local"
