@@ -12,6 +12,7 @@ cdef class Pacing:
     cdef double plain_ns
     cdef double plain_per_ns
     cdef long long backoff
+    cdef long long keep
 
 
 cdef long long gap_ns(Pacing pacing) noexcept

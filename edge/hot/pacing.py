@@ -16,12 +16,12 @@ __all__ = ["Pacing"]
 
 MEASURE_ROUNDS = 64
 TRIAL_ROUNDS = 16
-KEEP_ROUNDS = 2_000
+KEEP_MIN, KEEP_MAX = 128, 2_000  # rounds until the next trial; the first may have been compared with a start-up
 BACKOFF_MIN, BACKOFF_MAX = 250, 200_000
-COST_MAX = 0.85  # of the loop's time per message without a gap
+COST_MAX = 0.75  # of the loop's time per message without a gap
 BLOCKED_SHARE_MAX = 0.1  # of the time: a loop that sleeps more is not saturated
 LOCKSTEP_PER_S_MIN = 80_000  # messages: at this rate sleeping is no sign of idleness
-THROUGHPUT_MIN = 0.9  # of the rate without a gap
+THROUGHPUT_MIN = 0.95  # of the rate without a gap
 RESTING, MEASURING, TRYING, KEEPING = 0, 1, 2, 3
 
 
@@ -39,6 +39,7 @@ class Pacing:
         self.plain_ns = 0.0  # busy time per message without a gap
         self.plain_per_ns = 0.0  # messages
         self.backoff = BACKOFF_MIN
+        self.keep = KEEP_MIN
         self.rounds = MEASURE_ROUNDS
 
 
@@ -84,13 +85,15 @@ def after_round(
         else:
             _enter(pacing, 1, 64, now_ns, messages, blocked_ns)
     elif pacing.state == 2:
-        if busy <= 0.85 * pacing.plain_ns and per_ns >= 0.9 * pacing.plain_per_ns:
+        if busy <= 0.75 * pacing.plain_ns and per_ns >= 0.95 * pacing.plain_per_ns:
             pacing.backoff = 250
             pacing.switched_on += 1
-            _enter(pacing, 3, 2_000, now_ns, messages, blocked_ns)
+            _enter(pacing, 3, pacing.keep, now_ns, messages, blocked_ns)
+            pacing.keep = min(4 * pacing.keep, 2_000)
         else:
             _enter(pacing, 0, pacing.backoff, now_ns, messages, blocked_ns)
             pacing.backoff = min(2 * pacing.backoff, 200_000)
+            pacing.keep = 128
     else:
         _enter(pacing, 1, 64, now_ns, messages, blocked_ns)
     return 0
