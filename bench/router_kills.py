@@ -69,6 +69,9 @@ class Publisher(threading.Thread):
             self.published += 1
 
 
+KILLS_PER_CLUSTER = 20  # `up` lets a node lie that died eight times in a row without running for long in between
+
+
 def _restarted(cluster: LocalCluster, node: str, before: int) -> bool:
     known = cluster.state["nodes"].get(node)
     return known is not None and known["pid"] != before
@@ -84,38 +87,54 @@ def main() -> None:
     options += ["--no-restart"] * arguments.no_restart
     kills = 1 if arguments.no_restart else arguments.kills
     figures: dict[str, list[float]] = {"subscribe": [], "pause": [], "puback": [], "pause_without_kill": []}
-    with local_cluster(*options) as cluster:
-        listener, publisher = Listener(cluster), Publisher(cluster)
-        listener.start()
-        publisher.start()
-        time.sleep(QUIET_S)
-        for number in range(kills):
-            listener.longest_s()
+    published = received = 0
+    for first in range(0, kills, KILLS_PER_CLUSTER):
+        with local_cluster(*options) as cluster:
+            listener, publisher = Listener(cluster), Publisher(cluster)
+            listener.start()
+            publisher.start()
             time.sleep(QUIET_S)
-            figures["pause_without_kill"].append(listener.longest_s())
-            leader = cluster.admin("cluster", "status")["leader"]
-            before = cluster.pid(leader)
-            client = PlainClient(cluster.port(1, "plain"), f"subscriber-{number}")
-            listener.longest_s()
-            publisher.worst_s = 0.0
-            cluster.kill(leader)
-            figures["subscribe"].append(client.subscribe(*[f"k{number}-{topic}/x" for topic in range(FILTERS)]))
-            figures["pause"].append(listener.longest_s())
-            figures["puback"].append(publisher.worst_s)
-            client.close()
-            said = ", ".join(f"{what} {values[-1] * 1000:.0f} ms" for what, values in figures.items())
-            print(f"kill {number}: {leader}: {said}, load {os.getloadavg()[0]:.1f}", flush=True)
-            if not arguments.no_restart:
-                cluster.wait_for(lambda: _restarted(cluster, leader, before), "restarted")  # noqa: B023
-        publisher.stopping.set()
-        publisher.join()
-        time.sleep(0.5)
-        summary: dict[str, object] = {"kills": kills}
-        for what, values in figures.items():
-            summary[f"{what}_median_ms"] = round(sorted(values)[len(values) // 2] * 1000, 1)
-            summary[f"{what}_worst_ms"] = round(max(values) * 1000, 1)
-        print(json.dumps({**summary, "published": publisher.published, "received": listener.received}))
-        publisher.client.close()
+            for number in range(first, min(kills, first + KILLS_PER_CLUSTER)):
+                _kill_leader(cluster, number, listener, publisher, figures, restart=not arguments.no_restart)
+            publisher.stopping.set()
+            publisher.join()
+            time.sleep(0.5)
+            published, received = published + publisher.published, received + listener.received
+            publisher.client.close()
+    summary: dict[str, object] = {"kills": kills}
+    for what, values in figures.items():
+        summary[f"{what}_median_ms"] = round(sorted(values)[len(values) // 2] * 1000, 1)
+        summary[f"{what}_worst_ms"] = round(max(values) * 1000, 1)
+    print(json.dumps({**summary, "published": published, "received": received}))
+
+
+def _kill_leader(
+    cluster: LocalCluster,
+    number: int,
+    listener: Listener,
+    publisher: Publisher,
+    figures: dict[str, list[float]],
+    *,
+    restart: bool,
+) -> None:
+    """Kill the leader once, and note what clients waited for."""
+    listener.longest_s()
+    time.sleep(QUIET_S)
+    figures["pause_without_kill"].append(listener.longest_s())
+    leader = cluster.admin("cluster", "status")["leader"]
+    before = cluster.pid(leader)
+    client = PlainClient(cluster.port(1, "plain"), f"subscriber-{number}")
+    listener.longest_s()
+    publisher.worst_s = 0.0
+    cluster.kill(leader)
+    figures["subscribe"].append(client.subscribe(*[f"k{number}-{topic}/x" for topic in range(FILTERS)]))
+    figures["pause"].append(listener.longest_s())
+    figures["puback"].append(publisher.worst_s)
+    client.close()
+    said = ", ".join(f"{what} {values[-1] * 1000:.0f} ms" for what, values in figures.items())
+    print(f"kill {number}: {leader}: {said}, load {os.getloadavg()[0]:.1f}", flush=True)
+    if restart:
+        cluster.wait_for(lambda: _restarted(cluster, leader, before), "restarted")
 
 
 if __name__ == "__main__":
