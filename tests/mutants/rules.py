@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 
+from edge.partition_requests import PartitionRequests
+from edge.publishing import PublishDesk
 from edge.route_cache import RouteCache
 from router.cluster_map import _Step
 from router.core import RouterCore
 from router.leases import LeaseTable
 from router.reachability import Reachability
 from router.route_shard import RouteShard
+from storage.delivery import Delivery
 from storage.partition import Partition
+from storage.publishers import Publishers
 from storage.subscriptions import Subscriptions
 from tests.mutants.seeded import (
     Patch,
@@ -29,7 +33,9 @@ from tests.mutants.seeded import (
 )
 from tests.simulation import test_route_schedules as schedules
 from tests.simulation.process import Process
+from wire.batches import OriginKind, PublishMessage
 from wire.lease_holder import LeaseHolder
+from wire.link import LinkCore
 from wire.messages import HeartbeatReply, RemoveRoutes
 from wire.route_registrar import RouteRegistrar
 
@@ -114,6 +120,27 @@ def _removed_at_once(original: Any, partition: Partition, node: str, message: An
 
 def _clock_stood_still(_: Any, process: Process, seconds: float) -> None:
     process._offset -= seconds
+
+
+def _nothing_is_sent_again(original: Any, link: LinkCore, peer_taken: int) -> None:
+    original(link, peer_taken)
+    link._output.clear()
+    link._output_bytes = 0
+
+
+def _released_is_forgotten(original: Any, delivery: Delivery, message: PublishMessage, *sender: Any) -> bool:
+    return message.origin_kind != OriginKind.SESSION and original(delivery, message, *sender)
+
+
+def _parks_nobody(original: Any, desk: PublishDesk, client: Any, *arguments: Any) -> None:
+    original(desk, client, *arguments)
+    desk._edge.hot.resume(client.conn)
+
+
+def _last_first(original: Any, requests: PartitionRequests, partition: int, now: float) -> None:
+    waiting = requests._pending.get(partition, {})
+    requests._pending[partition] = dict(reversed(waiting.items()))
+    original(requests, partition, now)
 
 
 def _nobody_in_sync(original: Any, step: _Step, node: str) -> None:
@@ -244,6 +271,29 @@ RULES: tuple[SeededBug, ...] = (
         "handle",
         _a_minute,
         schedules.test_b5_a_fenced_edge_sends_no_suback_and_lets_its_clients_go,
+    ),
+    _rule(
+        "C1: a link that is made again sends nothing again",
+        LinkCore,
+        "connected",
+        _nothing_is_sent_again,
+        schedules.test_c1_links_break_and_the_map_does_not_change,
+    ),
+    _rule(
+        "C2: what was released is forgotten",
+        Delivery,
+        "is_repeat",
+        _released_is_forgotten,
+        schedules.test_c2_a_frame_older_than_the_release,
+        _wrapped(Publishers, "is_superseded", lambda *_: False),  # which would drop the old edge's frame first
+    ),
+    _rule(
+        "C4: what waits for a partition loses its order",
+        PartitionRequests,
+        "placement_changed",
+        _last_first,
+        schedules.test_c4_two_messages_wait_for_their_record,
+        _wrapped(PublishDesk, "_ask_to_record", _parks_nobody),
     ),
     _rule(
         "D1: complaints end no lease",
