@@ -224,66 +224,24 @@ class PublishDesk:
         edge = self._edge
         if conn.closed:
             return
-        register = edge.map.partition_for(publish.topic.decode()) if publish.retain else -1
+        name = publish.topic.decode()
+        register = edge.map.partition_for(name) if publish.retain else -1
+        if publish.retain and publish.qos:
+            edge.cache.retained_started(name)
         client = conn.owner
         assert isinstance(client, Client)
 
         def done(reason_code: int) -> None:
+            if publish.retain and publish.qos:
+                edge.cache.retained_finished(name)
             if reason_code >= 0x80 and kind == OriginKind.SESSION and not conn.closed:
                 # A failing PUBREC frees the identifier at the client: its record goes first in the partition's order.
                 self._release(client, publish.packet_identifier, lambda _: None)
 
-        def send(publish: Inbound, route: Route, register: int) -> None:
-            self.recorded = recorded
-            edge.hot.publish(route, publish, register, kind, origin_a, origin_b, done if publish.qos else None)
-            self.recorded = None
-            edge.hot.resume(conn)
-
-        if register < 0 or not publish.qos:
-            send(publish, route, register)
-        else:
-            self._to_register(publish, register, (kind, origin_a, origin_b), route, send, done)
-
-    def _to_register(
-        self,
-        publish: Inbound,
-        register: int,
-        origin: tuple[int, int, int],
-        route: Route,
-        send: Callable[[Inbound, Route, int], None],
-        done: Callable[[int], None],
-    ) -> None:
-        """Write a retained message to its register, then send it to everybody else; its connection waits.
-
-        Who has received a value live never reads an older one: there is none any more.
-        """
-        edge, conn, name = self._edge, publish.conn, publish.topic.decode()
-        edge.cache.retained_started(name)
-        here = (register,) if register in route.partitions else ()
-
-        def copy(conn: Conn | None) -> Inbound:
-            return Inbound(
-                publish.topic, publish.payload, publish.qos, True, publish.properties, publish.version,
-                publish.expiry_s, conn=conn,
-            )  # fmt: skip
-
-        def written(reason_code: int) -> None:
-            others = tuple(number for number in route.partitions if number != register)
-            rest = Route(route.topic, route.subs, route.edges, others, route.groups)
-            if reason_code == ReasonCode.SESSION_TAKEN_OVER and conn is not None:
-                edge.error(conn, reason_code)
-            elif reason_code >= 0x80 or (here and not (others or route.subs or route.edges or route.groups)):
-                edge.hot.acknowledge(publish, reason_code)
-                done(reason_code)
-                if conn is not None:
-                    edge.hot.resume(conn)
-            elif conn is not None and conn.closed:  # nobody to answer; subscribers get what the register has
-                send(copy(None), rest, -1)
-            else:
-                send(publish, rest, -1)
-            edge.cache.retained_finished(name)
-
-        edge.hot.publish(Route(route.topic, (), (), here), copy(conn), register, *origin, written)
+        self.recorded = recorded
+        edge.hot.publish(route, publish, register, kind, origin_a, origin_b, done if publish.qos else None)
+        self.recorded = None
+        edge.hot.resume(conn)
 
     # --- PUBREL
 
@@ -325,16 +283,9 @@ class PublishDesk:
             self._wills.discard(name)
             edge.tell(node, WillFired(order.request, order.partition, order.op_index))
 
-        origin = order.partition << 32 | order.partition_epoch
-
-        def send(publish: Inbound, route: Route, register: int) -> None:
-            edge.hot.publish(route, publish, register, OriginKind.WILL, origin, order.op_index, done)
-
         def routed(route: Route) -> None:
             register = edge.map.partition_for(will.topic) if will.retain else -1
-            if register < 0 or not will.qos:
-                send(publish, route, register)
-            else:
-                self._to_register(publish, register, (OriginKind.WILL, origin, order.op_index), route, send, done)
+            origin = order.partition << 32 | order.partition_epoch
+            edge.hot.publish(route, publish, register, OriginKind.WILL, origin, order.op_index, done)
 
         edge.cache.need(will.topic, routed)

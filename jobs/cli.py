@@ -31,7 +31,7 @@ def _run(module: str, context: typer.Context, *, spark: bool = True) -> None:
         print(f"stratamq jobs: {reason}", file=sys.stderr)
         raise typer.Exit(ExitCode.COULD_NOT_RUN)
     code = int(importlib.import_module(module).main(words))
-    if run:
+    if run and spark:
         close_session()
     raise typer.Exit(code)
 

@@ -146,12 +146,6 @@ def _empty_is_a_value(original: Any, registers: RetainedRegisters, message: Any,
     original(registers, message if message.payload else msgspec.structs.replace(message, payload=b" "), incarnation)
 
 
-def _identifiers_begin_again(original: Any, session: DurableSession, session_seq: int, qos: int, size: int) -> InFlight:
-    flight: InFlight = original(session, session_seq, qos, size)
-    flight.packet_identifier = 1
-    return flight
-
-
 # --- router and edge
 
 
@@ -251,13 +245,6 @@ BUGS: tuple[SeededBug, ...] = (
         "close",
         _close_whoever_holds,
         _P.test_the_old_connection_changes_nothing_after_a_takeover,
-    ),
-    _bug(
-        "packet identifier in use is given again",
-        DurableSession,
-        "begin",
-        _identifiers_begin_again,
-        _S.test_s22_identifiers_of_a_queue_longer_than_65535,
     ),
     _bug(
         "PUBREL before PUBREC is committed",

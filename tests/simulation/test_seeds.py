@@ -15,7 +15,6 @@ REGRESSIONS: list[tuple[int, Mode, float]] = [
     (2023, "safety", 60.0),  # QoS 2 repeated through another edge reached an ephemeral subscriber twice
     (2027, "liveness", 60.0),  # DISCONNECT 0x00 was confirmed by the close before its partition knew
     (3014, "liveness", 60.0),  # what was held for one subscription was overtaken by what another one got
-    (4003, "safety", 60.0),  # a retained message reached subscribers before its register
     (4009, "safety", 60.0),  # retained copies that were older than what had come live
     (3034, "safety", 60.0),  # an edge followed a former life of a router: its map stood still
 ]
