@@ -127,6 +127,7 @@ def ours(mqload: Path, folder: Path, row: Row) -> dict[str, Any]:
         authority = cluster.data / "tls" / "ca.pem"
         if row.idle_bytes_max:
             _run(mqload, ports, [], replace(WARM_UP, tls=row.tls), authority)
+        time.sleep(row.settle_s)
         before = cluster.resident_kib()
         most = dict(before)
 

@@ -1,12 +1,11 @@
 """The durable path on real processes: `stratamq up`, `mqload`, and what each message costs every tier.
 
-Durable QoS 1 with 1, 2 and 3 copies (100 pairs, 64 bytes), queueing for the absent and the drain, durable CONNECTs,
-restart with stored sessions, and Mosquitto beside it (persistence on; it writes its file at intervals, without a sync
-per message: what it acknowledged since the last write dies with it). Everything runs on this machine, load generator
-included; CPU per message hardly depends on what else it does, rates do. Any loss, repeat or disorder fails the run.
+Durable QoS 1 with 1, 2 and 3 copies (100 pairs, 64 bytes), queueing for the absent and the drain, durable CONNECTs, and
+Mosquitto beside it (persistence on; it writes its file at intervals, without a sync per message: what it acknowledged
+since the last write dies with it). Everything runs on this machine, load generator included; CPU per message hardly
+depends on what else it does, rates do. Any loss, repeat or disorder fails the run. Restarts: ``bench/restart.py``.
 
-    cc -O2 -pthread bench/mqload.c -o /tmp/mqload
-    python -m bench.durable --mqload /tmp/mqload [--only online offline connect restart mosquitto] [--messages 300]
+    python -m bench.durable [--runs 5] [--only online offline connect mosquitto] [--messages 300] [--output PAGE]
 """
 
 import argparse
@@ -21,13 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.durable_table import Table
+from bench.hot import build_mqload
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 PAIRS = 100
@@ -40,23 +38,40 @@ EXPIRY_S = 3600
 def main() -> int:
     """Run what was asked for and print one line per figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mqload", type=Path, default=Path("/tmp/mqload"))
-    parser.add_argument("--only", nargs="+", default=["online", "offline", "connect", "restart", "mosquitto"])
+    parser.add_argument("--mqload", type=Path, help="the load generator; built when none is given")
+    parser.add_argument("--only", nargs="+", default=["online", "offline", "connect", "mosquitto"])
+    parser.add_argument("--runs", type=int, default=1, help="of everything; the table at the end has medians")
+    parser.add_argument("--output", type=Path, help="write the table there, too")
     parser.add_argument("--copies", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--messages", type=int, default=300, help="per publisher")
+    parser.add_argument("--windows", nargs="+", type=int, default=[20, 3], help="unacknowledged, per publisher")
     parser.add_argument("--queued", type=int, default=100_000, help="messages queued for the absent, all sessions")
     parser.add_argument("--connects", type=int, default=5_000)
-    parser.add_argument("--sessions", nargs="+", type=int, default=[10_000], help="stored when the node restarts")
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="stratamq-bench-") as folder:
+        options.mqload = options.mqload or build_mqload(Path(folder))
+        return run_all(options)
+
+
+def run_all(options: argparse.Namespace) -> int:
+    """Make all runs; return 1 if any promise was broken."""
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    print(f"{os.cpu_count()} CPUs, load {load}; fdatasync of 8 KiB: {sync_latency()}")
+    about = f"{os.cpu_count()} CPUs, load {load}; fdatasync of 8 KiB: {sync_latency()}"
+    print(about, flush=True)
+    options.table = Table()
     failed = 0
-    if "online" in options.only:
-        for copies in options.copies:
-            failed += online(options, copies)
-    for what, run in (("offline", offline), ("connect", connect), ("restart", restart), ("mosquitto", mosquitto)):
-        if what in options.only:
-            failed += run(options)
+    for _ in range(options.runs):
+        if "online" in options.only:
+            for copies in options.copies:
+                failed += online(options, copies)
+        for what, run in (("offline", offline), ("connect", connect), ("mosquitto", mosquitto)):
+            if what in options.only:
+                failed += run(options)
+    about += f"; after the runs {sync_latency()}; broken promises: {failed}"
+    page = options.table.markdown(f"Medians of {options.runs}; {about}.")
+    print(f"\n{page}", flush=True)
+    if options.output:
+        options.output.write_text(page)
     return min(failed, 1)
 
 
@@ -127,15 +142,27 @@ class Costs:
         self._cpu = nodes_cpu(cluster)
         self._store = store_figures(cluster)
 
-    def line(self, messages: float) -> str:
+    def cpu_us(self, messages: float) -> float:
+        """Return CPU of all nodes per message since this was made, microseconds."""
+        return (sum(nodes_cpu(self._cluster).values()) - sum(self._cpu.values())) / messages * 1e6
+
+    def figures(self, messages: float) -> dict[str, float]:
         """Return the costs since this was made, over so many messages."""
         cpu, store = nodes_cpu(self._cluster), store_figures(self._cluster)
-        tiers = ", ".join(f"{tier} {(cpu[tier] - self._cpu[tier]) / messages * 1e6:.1f}" for tier in sorted(cpu))
-        rows = (store["rows"] - self._store["rows"]) / messages
-        syncs = store["syncs"] - self._store["syncs"]
-        dropped = store["dropped"] - self._store["dropped"]
-        return f"CPU us: {tiers}; {rows:.2f} rows, {syncs:.0f} syncs (one per {messages / max(syncs, 1):.0f})" + (
-            f"; {dropped:.0f} DROPPED" if dropped else ""
+        found = {f"{tier} us": (cpu[tier] - self._cpu[tier]) / messages * 1e6 for tier in sorted(cpu)}
+        found["rows"] = (store["rows"] - self._store["rows"]) / messages
+        found["syncs"] = (store["syncs"] - self._store["syncs"]) / messages
+        found["dropped"] = store["dropped"] - self._store["dropped"]
+        return found
+
+    def line(self, messages: float) -> str:
+        """Return them as text."""
+        found = self.figures(messages)
+        tiers = ", ".join(f"{name[:-3]} {value:.1f}" for name, value in found.items() if name.endswith(" us"))
+        syncs = found["syncs"] * messages
+        return (
+            f"CPU us: {tiers}; {found['rows']:.2f} rows, {syncs:.0f} syncs (one per {messages / max(syncs, 1):.0f})"
+            + (f"; {found['dropped']:.0f} DROPPED" if found["dropped"] else "")
         )
 
 
@@ -157,16 +184,25 @@ def online(options: argparse.Namespace, copies: int) -> int:
     """Subscribers are there."""
     with durable_cluster("--storages", str(copies)) as cluster:
         port = cluster.port(0, "plain")
-        pairs = ("-P", str(PAIRS), "-w", "20", "--persistent")
-        mqload(options, port, *pairs, "-n", "20")  # routes and caches
-        costs = Costs(cluster)
-        report, failed = mqload(options, port, *pairs, "-n", str(options.messages))
-        if report:
-            ack = report["ack_latency_us"]
-            print(
-                f"online, {copies} copies: {report['receive_msg_per_s']:.0f} msg/s, PUBACK P50"
-                f" {ack['p50'] / 1e3:.1f} P99 {ack['p99'] / 1e3:.1f} ms; {costs.line(report['received'])}"
-            )
+        pairs = ("-P", str(PAIRS), "--persistent")
+        failed = 0
+        mqload(options, port, *pairs, "-w", "20", "-n", "20")  # routes and caches
+        for window in options.windows:
+            costs = Costs(cluster)
+            report, broken = mqload(options, port, *pairs, "-w", str(window), "-n", str(options.messages))
+            failed += broken
+            if report:
+                ack = report["ack_latency_us"]
+                options.table.add(
+                    f"subscriber online, {copies} {'copy' if copies == 1 else 'copies'}, window {window}",
+                    **{"msg/s": report["receive_msg_per_s"]},
+                    **{"PUBACK P50 ms": ack["p50"] / 1e3, "PUBACK P99 ms": ack["p99"] / 1e3},
+                    **costs.figures(report["received"]),
+                )
+                print(
+                    f"online, {copies} copies, window {window}: {report['receive_msg_per_s']:.0f} msg/s, PUBACK P50"
+                    f" {ack['p50'] / 1e3:.1f} P99 {ack['p99'] / 1e3:.1f} ms; {costs.line(report['received'])}"
+                )
     return failed
 
 
@@ -183,6 +219,12 @@ def offline(options: argparse.Namespace) -> int:
             )
             failures += failed
             if report:
+                options.table.add(
+                    f"subscriber absent, {subscribers} session{'s' if subscribers > 1 else ''}: queueing, then drain",
+                    **{"msg/s": report["published"] / report["queue_s"]},
+                    **{f"drain of {report['received']} s": report["drain_s"]},
+                    **costs.figures(report["received"]),
+                )
                 print(
                     f"absent, {subscribers} sessions: queueing {report['published'] / report['queue_s']:.0f} msg/s,"
                     f" drain of {report['received']} in {report['drain_s']:.1f} s; {costs.line(report['received'])}"
@@ -197,6 +239,7 @@ def connect(options: argparse.Namespace) -> int:
         for what, prefix in (("new", "a"), ("resumed", "a"), ("ephemeral", "e")):
             costs = Costs(cluster)
             rate, refused = connects(cluster.port(0, "plain"), prefix, count, 0 if what == "ephemeral" else EXPIRY_S)
+            options.table.add(f"CONNECT to CONNACK, {what}", **{"msg/s": rate}, **costs.figures(count))
             print(f"CONNECT, {what}: {rate:.0f}/s, {refused} refused; {costs.line(count)}")
     return 0
 
@@ -244,47 +287,6 @@ def connects(port: int, prefix: str, count: int, expiry_s: int, filters: tuple[s
     return count / (time.perf_counter() - begun), refused
 
 
-def restart(options: argparse.Namespace) -> int:
-    """Kill a storage node with stored sessions, two subscriptions each: how long until it serves them again."""
-    with durable_cluster("--storages", "1") as cluster:
-        stored = 0
-        for count in options.sessions:
-            rate, refused = connects(
-                cluster.port(0, "plain"), f"r{stored}-", count - stored, EXPIRY_S, ("s/{}/in", "s/{}/out/#")
-            )
-            stored = count
-            size = sum(file.stat().st_size for file in (cluster.data / "storage-0").iterdir() if file.is_file())
-            before = cluster.pid("storage-0")
-            begun = time.perf_counter()
-            cluster.kill("storage-0")
-            cluster.wait_for(partial(_serves, cluster, before), "serving again", 120)
-            took_s = time.perf_counter() - begun
-            memory = Path(f"/proc/{cluster.pid('storage-0')}/status").read_text().split("VmRSS:")[1].split()[0]
-            print(
-                f"restart with {stored} sessions (stored at {rate:.0f}/s, {refused} refused): serves after {took_s:.1f}"
-                f" s; {size / stored:.0f} bytes of disk each, process {int(memory) / 1024:.0f} MiB"
-            )
-    return 0
-
-
-def _serves(cluster: LocalCluster, former: int) -> bool:
-    """True once another process than the former serves its partitions."""
-    try:
-        return cluster.pid("storage-0") != former and ready(cluster, "storage-0")
-    except (KeyError, OSError):  # not there yet
-        return False
-
-
-def ready(cluster: LocalCluster, node: str) -> bool:
-    """True if the node's own checks all pass."""
-    address = cluster.state["nodes"][node]["addresses"]["metrics"]
-    try:
-        with urllib.request.urlopen(f"http://{address}/readyz", timeout=5) as page:
-            return bool(page.status == 200)
-    except urllib.error.HTTPError:
-        return False
-
-
 def mosquitto(options: argparse.Namespace) -> int:
     """The same load for Mosquitto with persistence on."""
     if not MOSQUITTO.exists():
@@ -318,6 +320,11 @@ def mosquitto(options: argparse.Namespace) -> int:
             failures += failed
             if report:
                 cpu = (cpu_s(process.pid) - before) / max(report["received"], 1) * 1e6
+                figures = {"msg/s": report["receive_msg_per_s"], "Mosquitto us": cpu}
+                if "drain_s" in report:
+                    figures["msg/s"] = report["published"] / report["queue_s"]
+                    figures[f"drain of {report['received']} s"] = report["drain_s"]
+                options.table.add(f"Mosquitto, persistence on: subscriber {what}", **figures)
                 drain = f", drain in {report['drain_s']:.1f} s" if "drain_s" in report else ""
                 print(f"mosquitto, {what}: {report['receive_msg_per_s']:.0f} msg/s{drain}, CPU us {cpu:.1f}")
     finally:

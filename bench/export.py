@@ -4,21 +4,23 @@ The first part writes a store of sessions, subscriptions and queued messages, ex
 publishes durable QoS 1 with and without an export beside it, the third with and without acknowledgement ledgers.
 Everything runs on this machine, load generator included: read the ratios, and CPU seconds where it is shared.
 
-    cc -O2 -pthread bench/mqload.c -o /tmp/mqload
-    python -m bench.export --mqload /tmp/mqload [--only offline live ledger]
+    python -m bench.export [--only offline live ledger]
 """
 
 import argparse
+import gzip
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 from zlib import crc32
 
 from bench.durable import PAIRS, Costs, durable_cluster, mqload, sync_latency
+from bench.hot import build_mqload
 from storage import keys
 from storage.export_run import export_store
 from storage.importing import import_runs
@@ -36,12 +38,21 @@ BATCH_ROWS = 4_000
 def main() -> int:
     """Run what was asked for and print one line per figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mqload", type=Path, default=Path("/tmp/mqload"))
+    parser.add_argument("--mqload", type=Path, help="built if not given")
     parser.add_argument("--only", nargs="+", default=["offline", "live", "ledger"])
     parser.add_argument("--sessions", type=int, default=100_000, help="in the stopped store, 2 subscriptions each")
     parser.add_argument("--queued", type=int, default=5, help="messages queued per session")
-    parser.add_argument("--messages", type=int, default=500, help="per publisher, live")
+    parser.add_argument("--messages", type=int, default=500, help="per publisher, live and ledger")
+    parser.add_argument("--pairs", type=int, default=3, help="of clusters without and with ledgers")
+    parser.add_argument("--repeats", type=int, default=3, help="runs on each of these clusters")
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="stratamq-bench-") as folder:
+        options.mqload = options.mqload or build_mqload(Path(folder))
+        return measure(options)
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Run the parts asked for."""
     print(f"fdatasync of 8 KiB: {sync_latency()}")
     failed = 0
     if "offline" in options.only:
@@ -143,20 +154,44 @@ def live(options: argparse.Namespace) -> int:
 
 
 def ledger(options: argparse.Namespace) -> int:
-    """Ledgers off and on, in turns."""
+    """Ledgers off and on, in turns, each on a new cluster; medians of throughput and CPU per message."""
     failed = 0
     rates: dict[str, list[float]] = {"off": [], "on": []}
-    with tempfile.TemporaryDirectory(prefix="stratamq-bench-") as name:
-        for number in range(4):
-            state = ("off", "on")[number % 2]
-            kept = ("--set", f"edge.ledger={name}/{number}", "--set", f"storage.ledger={name}/{number}")
-            with durable_cluster(*(kept if state == "on" else ())) as cluster:
+    cpu: dict[str, list[float]] = {"off": [], "on": []}
+    sizes = ""
+    for number in range(2 * options.pairs):
+        state = ("off", "on")[number % 2]
+        with tempfile.TemporaryDirectory(prefix="stratamq-bench-") as name:
+            kept = ("--set", f"edge.ledger={name}", "--set", f"storage.ledger={name}") if state == "on" else ()
+            with durable_cluster("--storages", "1", *kept) as cluster:
                 run(options, cluster, f"ledger {state}, warm-up")
-                report, wrong = run(options, cluster, f"ledger {state}")
-            failed += wrong
-            rates[state].append(report.get("receive_msg_per_s", 0.0))
-    print(f"durable throughput with ledgers: {sum(rates['on']) / max(1.0, sum(rates['off'])):.3f} of that without")
+                for _ in range(options.repeats):
+                    costs = Costs(cluster)
+                    report, wrong = run(options, cluster, f"ledger {state}")
+                    failed += wrong
+                    if report:
+                        rates[state].append(report["receive_msg_per_s"])
+                        cpu[state].append(costs.cpu_us(report["received"]))
+                if state == "on":
+                    sizes = ledger_sizes(Path(name), (options.repeats + 1) * PAIRS * options.messages)
+    if not (rates["off"] and rates["on"]):
+        return failed
+    rate = {state: median(found) for state, found in rates.items()}
+    used = {state: median(found) for state, found in cpu.items()}
+    runs = f"medians of {len(rates['off'])} and {len(rates['on'])} runs"
+    print(f"ledgers off: {rate['off']:.0f} msg/s, CPU {used['off']:.1f} us per message; on: {rate['on']:.0f} msg/s,")
+    print(f"  CPU {used['on']:.1f} us; {runs}; {sizes}")
+    print(f"durable throughput with ledgers: {rate['on'] / rate['off']:.3f} of that without")
     return failed
+
+
+def ledger_sizes(folder: Path, messages: int) -> str:
+    """Say what the ledgers of so many messages need on disk, and what compressing them will cost in idle moments."""
+    data = b"".join(path.read_bytes() for path in sorted(folder.rglob("*.jsonl.open")))
+    begun = time.process_time()
+    packed = len(gzip.compress(data, 1))
+    us = (time.process_time() - begun) / messages * 1e6
+    return f"{len(data) / messages:.0f} B per message, {packed / messages:.0f} compressed later for {us:.2f} us"
 
 
 if __name__ == "__main__":

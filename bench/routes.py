@@ -19,7 +19,6 @@ from bench.hot import build_mqload
 from bench.plain_client import PlainClient
 from router.cluster_map import Bootstrap, RegisterNode, encode_command
 from router.core import Applied, FrameArrived, RoleChanged, RoundEnded, RouterCore, RouterSettings
-from router.service import GC_THRESHOLDS
 from wire.cluster_map import NodeEntry
 from wire.frames import FrameKind
 from wire.hello import PeerKey
@@ -36,6 +35,7 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
+from wire.process import collect_rarely
 
 EDGES = tuple(PeerKey(f"edge-{number}", "edge", 1) for number in range(3))
 SHARDS = 64
@@ -242,8 +242,7 @@ def main() -> None:
     if arguments.suback:
         print(json.dumps({"suback": suback(arguments.suback, arguments.load)}))
         return
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_rarely()
     result = {
         "take_over": take_over(arguments.routes),
         "lookups_topics_s": round(lookups(100_000)),

@@ -19,6 +19,8 @@ COMPILED_MODULES: tuple[str, ...] = (
     "edge.hot.deliver",
     "edge.hot.peers",
     "edge.hot.origins",
+    "edge.hot.picks",
+    "edge.hot.ack_rows",
     "edge.hot.acks",
     "edge.hot.pushes",
     "edge.hot.fanout",

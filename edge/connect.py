@@ -162,6 +162,11 @@ class ConnectDesk:
         self._waiting.append(client)
         self.claim_waiting(self._edge.now)
 
+    @property
+    def waits(self) -> bool:
+        """Whether a client that said DISCONNECT has not been let go."""
+        return bool(self._leaving)
+
     def claim_waiting(self, now: float) -> None:
         """Claim what waits, for the lease or for company: in a storm claims that go together cost a fraction."""
         if not self._waiting or now < self.claim_at or not self._edge.has_lease():

@@ -13,8 +13,10 @@ from edge.authentication import AuthenticationDesk, Method
 from edge.client import Client, Phase
 from edge.connect import ConnectDesk
 from edge.ephemeral_sessions import EphemeralSubscriptions, identifier_properties
+from edge.handing_on import HandOnDesk
 from edge.held_live import HeldLive
 from edge.hot.centre import Hot
+from edge.hot.handler import Closed
 from edge.hot.options import HotLimits
 from edge.hot.state import Conn, Group, Inbound, Message, Peer, Remote, Route, Sub
 from edge.ledger import EdgeLedger
@@ -43,6 +45,7 @@ from wire.messages import (
     Control,
     Destinations,
     FireWill,
+    HandOn,
     Invalidate,
     KickSession,
     Moved,
@@ -65,7 +68,7 @@ from wire.unreached import Unreached
 __all__ = ["EdgeCore"]
 
 NS = 1_000_000_000
-TICK_S = 0.05
+TICK_S = 0.05  # between looks at timers while some desk waits for an answer
 SWEEP_S = 1.0
 
 
@@ -94,7 +97,7 @@ class EdgeCore:
         self.peers = PeerTable(self.hot, identity, certify, self._peer_over)
         self.unreached = Unreached(identity.node)
         self.follower = MapFollower(self)
-        self.lease = LeaseHolder(entry, self.tell, self.follower.moved, ended_incarnation=ended_incarnation)
+        self.lease = LeaseHolder(entry, self.tell, self._map_moved, ended_incarnation=ended_incarnation)
         self.requests = PartitionRequests(lambda: self.lease.map, self.tell, limits.requests_max)
         self.cache = RouteCache(
             lambda: self.lease.map,
@@ -112,6 +115,7 @@ class EdgeCore:
         self.authentication = AuthenticationDesk(self, methods)
         self.identify = identify
         self.publishing = PublishDesk(self)
+        self.handing_on = HandOnDesk(self)
         self.held = HeldLive(self)
         self.retained = RetainedReads(self)
         self.sys = SysTopics(version, identity.node)
@@ -128,6 +132,7 @@ class EdgeCore:
         self._started = 0.0
         self._unserved: set[int] | None = None  # partitions that have not answered this life yet; None: not asked
         self.accept: Callable[[object, int, tuple[str, int]], None] = lambda *_: None
+        self.relinked: Callable[[], None] = lambda: None  # the map or a link changed: look whom to dial
 
     # --- what desks ask
 
@@ -144,6 +149,7 @@ class EdgeCore:
     def keep_ledger(self, ledger: EdgeLedger) -> None:
         """Record from here on what is acknowledged."""
         self.ledger = self.hot.ledger = ledger
+        self.hot.ledger_offset_ns = ledger.offset_ns()
 
     def has_lease(self) -> bool:
         """True while this edge may decide."""
@@ -207,6 +213,10 @@ class EdgeCore:
     def opened(self, client: Client) -> None:
         """A session is open on a connection."""
         self.count_connect(0)
+
+    def _map_moved(self, cluster_map: ClusterMap) -> None:
+        self.follower.moved(cluster_map)
+        self.relinked()
 
     # --- ending connections
 
@@ -291,11 +301,18 @@ class EdgeCore:
         """A connection is gone."""
         self.hot.round_end_ns = 0
         client = conn.owner
-        if not isinstance(client, Client) or self._clients.pop(conn.number, None) is None:
+        if not isinstance(client, Client):
+            self.relinked()  # a link that may not have stood yet
+            return
+        if self._clients.pop(conn.number, None) is None:
             return
         self._by_partition.get(client.partition, {}).pop(conn.number, None)
         self.subscribing.ended(client)
         self.connecting.ended(client)
+        if why != Closed.SHUTDOWN:
+            for share, publish in self.hot.take_picks(conn):
+                self.publishing.redispatch(share, publish)
+        conn.owner = None  # or the two keep each other until the collector looks at every connection
         self.count("closed_by_peer" if why == 0 else "closed_by_us" if why == 1 else "closed_failed")
 
     def adopt(self, client: Client) -> None:
@@ -334,6 +351,7 @@ class EdgeCore:
     def _peer_over(self, key: PeerKey) -> None:
         """A link's connection ended, or the peer's life: of a struck peer no end of a connection is told."""
         self.hot.round_end_ns = 0
+        self.relinked()
         self.unreached.link_down(key)
         if key.tier == TIER_ROUTER:
             self.lease.router_down(key.node)
@@ -380,6 +398,8 @@ class EdgeCore:
             self._claims(node, message)
         elif isinstance(message, FireWill):
             self.publishing.fire_will(node, message)
+        elif isinstance(message, HandOn):
+            self.handing_on.order(node, message)
         elif isinstance(message, Moved):
             self.requests.moved(message.request, self.now)
         elif isinstance(message, RetainedNone):
@@ -490,6 +510,8 @@ class EdgeCore:
         group = message.group
         if not isinstance(group, SharedGroup):
             return None
+        if self.handing_on.refused(message):
+            return None
         message.tried = [*(message.tried or ()), remote]
         if self.publishing.is_recorded(message):
             self.publishing.pick_again(message, group)
@@ -528,16 +550,15 @@ class EdgeCore:
         self._lease_state(now)
         self.connecting.claim_waiting(now)
         self.cache.flush(now)
-        if self.ledger is not None:
-            self.ledger.flush()  # before the acknowledgements that it records
+        if self._next_tick > now + TICK_S and self._waits():
+            self._next_tick = now + TICK_S
         if now < self._next_tick:
             # What changes anything before then comes through a method of ``Handler``, and each of those sets it to 0.
             self.hot.round_end_ns = int(self.next_deadline() * NS)
             return
         self.hot.round_end_ns = now_ns + 1  # timers make work: look again after the next round
         if self.ledger is not None:
-            self.ledger.set_clock()
-        self._next_tick = now + TICK_S
+            self.hot.ledger_offset_ns = self.ledger.offset_ns()
         self.follower.report()
         self.requests.tick(now)
         self.registrar.tick(now)
@@ -552,6 +573,23 @@ class EdgeCore:
         if self.limits.sys_interval_s and now >= self._next_sys:
             self._next_sys = now + self.limits.sys_interval_s
             self._publish_sys()
+        # A node that nobody asks anything sleeps: a look at timers costs a wake-up with cold caches.
+        self._next_tick = now + TICK_S if self._waits() else self._next_sweep
+        if self.limits.sys_interval_s:
+            self._next_tick = min(self._next_tick, self._next_sys)
+
+    def _waits(self) -> bool:
+        """Whether some desk waits for an answer, or for a time of its own: then timers are looked at every TICK_S."""
+        return bool(
+            len(self.requests)
+            or self.cache.waits
+            or self.registrar.waits
+            or self.follower.waits
+            or self.retained.waits
+            or len(self.held)
+            or self.connecting.waits
+            or self.ledger is not None  # whose clock is set by the tick
+        )
 
     def _lease_state(self, now: float) -> None:
         leased = self.lease.has_lease(now)
@@ -580,7 +618,8 @@ class EdgeCore:
 
     def next_deadline(self) -> float:
         """Return when ``round_end`` wants to be called next."""
-        return min(self._next_tick, self.lease.next_deadline(), self.connecting.next_deadline())
+        fenced_at = self.lease.lease_until if self._had_lease else float("inf")
+        return min(self._next_tick, self.lease.next_deadline(), self.connecting.next_deadline(), fenced_at)
 
     @property
     def ready(self) -> bool:

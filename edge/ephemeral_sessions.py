@@ -3,18 +3,17 @@
 Overlapping subscriptions of one connection give one copy: highest QoS, all identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from zlib import crc32
 
 from edge.client import Client
 from edge.hot.state import Sub
+from mqtt.properties import encode_subscription_identifiers
 from mqtt.topic_trie import TopicTrie
 from mqtt.topics import parse_shared
 from wire.messages import Subscription
 
-__all__ = ["EphemeralSubscriptions"]
-
-_IDENTIFIER = b"\x0b"
+__all__ = ["EphemeralSubscriptions", "identifier_properties"]
 
 
 class EphemeralSubscriptions:
@@ -106,16 +105,6 @@ def merged_subscriber(client: Client, subscriptions: list[Subscription]) -> Sub:
     )
 
 
-def identifier_properties(subscriptions: list[Subscription]) -> bytes:
+def identifier_properties(subscriptions: Iterable[Subscription]) -> bytes:
     """Return the Subscription Identifier properties of a copy, encoded."""
-    encoded = bytearray()
-    for subscription in subscriptions:
-        value = subscription.identifier
-        if not value:
-            continue
-        encoded += _IDENTIFIER
-        while value > 0x7F:
-            encoded.append(value & 0x7F | 0x80)
-            value >>= 7
-        encoded.append(value)
-    return bytes(encoded)
+    return encode_subscription_identifiers([subscription.identifier for subscription in subscriptions])

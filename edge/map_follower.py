@@ -96,6 +96,11 @@ class MapFollower:
         edge.registrar.placement_changed(changed, edge.now)
         edge.cache.placement_changed(changed, edge.now)
 
+    @property
+    def waits(self) -> bool:
+        """Whether an owner has not been told this edge's filters."""
+        return bool(self._unreported)
+
     def report(self) -> None:
         """Tell owners this edge's filters, as far as they are due."""
         edge = self._edge

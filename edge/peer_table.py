@@ -60,6 +60,7 @@ class PeerTable:
         self._certify = certify
         self._struck = struck
         self._peers: dict[str, tuple[PeerKey, Peer]] = {}
+        self._spoken: dict[str, int] = {}  # node -> number of the newest frame at the last keep_alive
         self.refused = 0
 
     def get(self, node: str) -> Peer | None:
@@ -130,9 +131,11 @@ class PeerTable:
         return peer
 
     def keep_alive(self) -> None:
-        """Let every link say that it lives; a silent one is cut by the other side."""
-        for _, peer in self._peers.values():
-            if peer.conn is not None:
+        """Let every link say that it lives that has not spoken since the last call; the other side cuts silent ones."""
+        for node, (_, peer) in self._peers.items():
+            spoken = self._spoken.get(node) != peer.link.last_sent
+            self._spoken[node] = peer.link.last_sent
+            if peer.conn is not None and not spoken:
                 peer.link.keepalive()
                 self._hot.write(peer.conn, b"")
 

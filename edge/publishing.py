@@ -2,8 +2,9 @@
 
 QoS 2 of a durable session: its packet identifier is recorded at the session's partition before any fan-out, and the
 origin that the partition gave travels with the message, so that a repeat through any edge is known. Where its copies
-for shared groups go is recorded with it, and sent to again instead of picking anew. A retained message has one
-destination more, the partition that holds the topic's register. Source: MQTT 5.0 sections 3.3, 4.3; ADR 4.
+for shared groups go is recorded with it, and sent to again instead of picking anew. A retained message goes to the
+partition that holds the topic's register, and to everybody else when it stands there: who has a value live finds no
+older one any more. Source: MQTT 5.0 sections 3.3, 4.3; docs/adr/0003, 0004.
 """
 
 from collections.abc import Callable
@@ -74,7 +75,7 @@ class PublishDesk:
             return
         edge.cache.need(name, lambda _: edge.hot.resume(conn))
 
-    def _with_route(self, name: str, then: Callable[[Route], None]) -> None:
+    def with_route(self, name: str, then: Callable[[Route], None]) -> None:
         """Call with the topic's Route; the one in use, whose shared groups know whose turn it is, if there is one."""
         route = self._edge.hot.route(name.encode())
         if route is not None:
@@ -105,7 +106,7 @@ class PublishDesk:
             self._publish(conn, publish, OriginKind.EDGE, 0, 0)
 
     def _record(self, client: Client, publish: Inbound) -> None:
-        self._with_route(publish.topic.decode(), partial(self._record_routed, client, publish, -1, {}))
+        self.with_route(publish.topic.decode(), partial(self._record_routed, client, publish, -1, {}))
 
     def _record_routed(
         self, client: Client, publish: Inbound, counter: int, known: dict[bytes, SharePick], route: Route
@@ -136,7 +137,7 @@ class PublishDesk:
                 return
             now_known = {pick.share: pick for pick in answer.picks}
             name = publish.topic.decode()
-            self._with_route(name, partial(self._record_routed, client, publish, answer.counter, now_known))
+            self.with_route(name, partial(self._record_routed, client, publish, answer.counter, now_known))
 
         if counter < 0 or picks:
             self._ask_to_record(client, publish.packet_identifier, picks, recorded)
@@ -209,7 +210,7 @@ class PublishDesk:
 
     def _publish(self, conn: Conn, publish: Inbound, kind: int, origin_a: int, origin_b: int) -> None:
         name = publish.topic.decode()
-        self._with_route(name, partial(self._routed, conn, publish, kind, origin_a, origin_b))
+        self.with_route(name, partial(self._routed, conn, publish, kind, origin_a, origin_b))
 
     def _routed(
         self,
@@ -221,27 +222,123 @@ class PublishDesk:
         route: Route,
         recorded: dict[bytes, Remote | int | None] | None = None,
     ) -> None:
-        edge = self._edge
         if conn.closed:
             return
-        name = publish.topic.decode()
-        register = edge.map.partition_for(name) if publish.retain else -1
-        if publish.retain and publish.qos:
-            edge.cache.retained_started(name)
         client = conn.owner
         assert isinstance(client, Client)
 
         def done(reason_code: int) -> None:
-            if publish.retain and publish.qos:
-                edge.cache.retained_finished(name)
             if reason_code >= 0x80 and kind == OriginKind.SESSION and not conn.closed:
                 # A failing PUBREC frees the identifier at the client: its record goes first in the partition's order.
                 self._release(client, publish.packet_identifier, lambda _: None)
 
-        self.recorded = recorded
-        edge.hot.publish(route, publish, register, kind, origin_a, origin_b, done if publish.qos else None)
-        self.recorded = None
-        edge.hot.resume(conn)
+        self._send(publish, route, (kind, origin_a, origin_b), done if publish.qos else None, recorded)
+
+    # --- retained
+
+    def _send(
+        self,
+        publish: Inbound,
+        route: Route,
+        origin: tuple[int, int, int],
+        done: Callable[[int], None] | None,
+        recorded: dict[bytes, Remote | int | None] | None = None,
+    ) -> None:
+        """Send a message everywhere, and go on with its connection; QoS 1 and 2 to the topic's register first."""
+        edge, name = self._edge, publish.topic.decode()
+        register = edge.map.partition_for(name) if publish.retain else -1
+        others = _others(route, register)
+        if not publish.qos or done is None or register < 0 or others.empty:
+            waited_for = register >= 0 and publish.qos > 0
+
+            def finished(reason_code: int) -> None:
+                if waited_for:
+                    edge.cache.retained_finished(name)
+                if done is not None:
+                    done(reason_code)
+
+            if waited_for:
+                edge.cache.retained_started(name)
+            self.recorded = recorded
+            edge.hot.publish(route, publish, register, *origin, finished if done is not None else None)
+            self.recorded = None
+            self._go_on(publish.conn)
+            return
+        self._to_register(publish, register, origin, done, recorded)
+
+    def _to_register(
+        self,
+        publish: Inbound,
+        register: int,
+        origin: tuple[int, int, int],
+        done: Callable[[int], None],
+        recorded: dict[bytes, Remote | int | None] | None,
+    ) -> None:
+        """Write a message to its register and the queues beside it, then send it to everybody else.
+
+        Meanwhile its connection waits, so that nothing overtakes it. What is refused reaches nobody.
+        """
+        edge, conn, name = self._edge, publish.conn, publish.topic.decode()
+        tag = 0
+
+        def stands(reason_code: int) -> None:
+            edge.cache.retained_finished(name)
+            if reason_code == ReasonCode.SESSION_TAKEN_OVER and conn is not None:
+                if not conn.closed:
+                    edge.error(conn, reason_code)
+            elif reason_code >= 0x80:
+                untold = reason_code == ReasonCode.SERVER_BUSY and publish.version != 5
+                if untold and conn is not None and not conn.closed:  # its record stays for when the message comes again
+                    edge.error(conn, ReasonCode.QUOTA_EXCEEDED)
+                edge.hot.acknowledge(publish, reason_code)
+                done(reason_code)
+                self._go_on(conn)
+            else:
+                # Who subscribed meanwhile reads the register behind this write; who stopped holding back its live
+                # messages no longer takes them where the Route of that time says.
+                self.with_route(name, send)
+
+        def send(route: Route) -> None:
+            others = _others(route, register)
+            if others.empty:
+                code = 0 if route.partitions else ReasonCode.NO_MATCHING_SUBSCRIBERS
+                edge.hot.acknowledge(publish, code)
+                done(code)
+            else:
+                self.recorded = recorded
+                edge.hot.publish(others, publish, -1, *origin, done, (tag, register))
+                self.recorded = None
+            self._go_on(conn)
+
+        edge.cache.retained_started(name)
+        copy = Inbound(
+            publish.topic, publish.payload, publish.qos, True, publish.properties, publish.version, publish.expiry_s,
+            conn=conn,
+        )  # fmt: skip
+        tag = edge.hot.publish(Route(publish.topic), copy, register, *origin, stands)
+
+    def _go_on(self, conn: Conn | None) -> None:
+        if conn is not None and not conn.closed:
+            self._edge.hot.resume(conn)
+
+    # --- shared groups
+
+    def redispatch(self, share: bytes, publish: Inbound) -> None:
+        """A group's copy whose member ended before it acknowledged goes to another member, wherever that is.
+
+        Its publisher has its acknowledgement: as the edge's own message, it has an origin of its own.
+        """
+        edge = self._edge
+
+        def routed(route: Route) -> None:
+            groups = tuple(group for group in route.groups if group.share == share)
+            if not groups:
+                edge.count("shares_ended")
+                return
+            edge.count("shares_redispatched")
+            edge.hot.publish(Route(publish.topic, groups=groups), publish)
+
+        self.with_route(publish.topic.decode(), routed)
 
     # --- PUBREL
 
@@ -279,13 +376,21 @@ class PublishDesk:
         will = order.will
         publish = Inbound(will.topic.encode(), will.payload, will.qos, will.retain, will.properties, 5, will.expiry_s)
 
-        def done(_: int) -> None:
+        def done(reason_code: int) -> None:
             self._wills.discard(name)
+            if reason_code == ReasonCode.SERVER_BUSY:
+                edge.count("wills_refused")  # a disk is full: its partition hands the will over again
+                return
             edge.tell(node, WillFired(order.request, order.partition, order.op_index))
 
         def routed(route: Route) -> None:
-            register = edge.map.partition_for(will.topic) if will.retain else -1
             origin = order.partition << 32 | order.partition_epoch
-            edge.hot.publish(route, publish, register, OriginKind.WILL, origin, order.op_index, done)
+            self._send(publish, route, (OriginKind.WILL, origin, order.op_index), done)
 
         edge.cache.need(will.topic, routed)
+
+
+def _others(route: Route, register: int) -> Route:
+    """Return where a message goes beside its register's partition, which finds the subscribers that it has itself."""
+    partitions = tuple(number for number in route.partitions if number != register)
+    return Route(route.topic, route.subs, route.edges, partitions, route.groups, route.reason_code)

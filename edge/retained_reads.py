@@ -71,6 +71,11 @@ class RetainedReads:
         self._edge = edge
         self._reads: dict[int, _Read] = {}  # by request of ReadRetainedAll
 
+    @property
+    def waits(self) -> bool:
+        """Whether a read of several partitions is under way."""
+        return bool(self._reads)
+
     def read_for_connection(
         self, client: Client, granted: list[Subscription], existed: list[bool], hold: Hold | None
     ) -> None:

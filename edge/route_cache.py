@@ -72,6 +72,11 @@ class RouteCache:
         """Questions under way."""
         return len(self._questions)
 
+    @property
+    def waits(self) -> bool:
+        """Whether something is asked, or could not be asked yet."""
+        return bool(self._questions or self._fresh)
+
     # --- misses
 
     def need(self, topic: str, then: Callable[[Route], None]) -> None:
@@ -164,7 +169,11 @@ class RouteCache:
             for question in self._questions.values():
                 question.voided.update(topic for topic in question.topics if matches(topic_filter, topic))
         answer = Invalidated(order.number, order.shard)
-        busy = {topic for topic in dropped if topic in self._retained}
+        busy = {  # those of an answer that was forgotten before, too
+            topic
+            for topic in self._retained
+            if topic in dropped or any(matches(topic_filter, topic) for topic_filter in order.topic_filters)
+        }
         if busy:
             self._owed.append((router, answer, busy))
         else:

@@ -38,7 +38,8 @@ __all__ = ["EdgeService", "certificate_name", "edge_limits", "hot_limits", "iden
 logger = logging.getLogger(__name__)
 
 NS = 1_000_000_000
-BEAT_MAX_S = 0.25
+STARTING_S = 0.05  # between looks whether clients can be let in
+BEAT_S = 1.0  # afterwards: what changes whom to dial says so
 DIAL_TIMEOUT_S = 3.0
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
@@ -65,6 +66,7 @@ class EdgeService:
         self._rng = random.Random(process.folder.incarnation)
         self._dialling: dict[str, Conn | None] = {}
         self._failures: dict[str, int] = {}
+        self._relinked = trio.Event()
 
     async def run(self) -> None:
         """Serve until cancelled, or until the map ends this incarnation."""
@@ -97,6 +99,12 @@ class EdgeService:
             trio_fd = trio_epoll_fd()
             loop = Loop(self.core.hot, trio_fd)
             self._register_metrics(loop)
+
+            def relinked() -> None:
+                self._relinked.set()
+                loop.kick()
+
+            self.core.relinked = relinked
             try:
                 loop.listen(links, None)
                 async with trio.open_nursery() as nursery:
@@ -107,7 +115,7 @@ class EdgeService:
             finally:
                 loop.close()
                 if self.core.ledger is not None:
-                    self.core.ledger.close(time.time_ns() // 1_000_000)
+                    self.core.ledger.close()
 
     def _open_ledger(self, folder: Path) -> None:
         node, now_ns = self._config.node.id, time.time_ns()
@@ -117,20 +125,19 @@ class EdgeService:
             )
         except OSError as error:
             raise UserError(f"edge.ledger {folder}: {error.strerror or error}") from None
-        self.core.keep_ledger(
-            EdgeLedger(sink, node, self._process.folder.incarnation, lambda: time.time_ns() - int(boot_time() * NS))
-        )
+        self.core.keep_ledger(EdgeLedger(sink, node, lambda: time.time_ns() - int(boot_time() * NS), _wall_ms))
 
     async def _beat(self, nursery: trio.Nursery, loop: Loop, addresses: dict[str, str]) -> None:
-        """Let trio turn at the core's deadlines: every turn of trio is a round of the loop.
+        """Dial whom the map names, open the listeners once clients can be served, and notice the end of this life.
 
-        Whom to dial is looked at in the same turns: a timer of its own would wake the process as often again.
+        The core's own deadlines are none of trio's business: the loop sleeps no longer than until the next of them.
         """
         said_ready = False
         while True:
-            now = boot_time()
+            self._relinked = trio.Event()
             self._dial(nursery)
-            await trio.sleep(min(BEAT_MAX_S, max(0.0, self.core.next_deadline() - now)))
+            with trio.move_on_after(BEAT_S if said_ready else STARTING_S):
+                await self._relinked.wait()
             if self.core.lease.ended:
                 logger.warning("the map ended this incarnation; starting anew")
                 self._process.restart = True
@@ -214,6 +221,7 @@ class EdgeService:
         except (OSError, trio.TooSlowError, ExceptionGroup) as error:
             logger.debug("cannot link to %s at %s: %s", name, address, error)
             self._dialling.pop(name, None)
+            self._relinked.set()
             return
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain = _detach(stream)
@@ -282,6 +290,10 @@ class EdgeService:
         )
         metrics.check("lease", core.has_lease)
         metrics.check("storage", core.follower.storage_linked)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def identify(conn: Conn) -> str:

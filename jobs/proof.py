@@ -37,7 +37,7 @@ NOT_PROVEN = (
 CLOCK_MARGIN_MS = 2_000  # node clocks differ: a subscription counts only when it is this much older than the message
 
 _LONG, _INT, _TEXT = T.LongType(), T.IntegerType(), T.StringType()
-LEDGER_SCHEMA = T.StructType(
+RECORD_SCHEMA = T.StructType(
     [
         T.StructField("e", _TEXT),
         T.StructField("t", _LONG),
@@ -52,6 +52,23 @@ LEDGER_SCHEMA = T.StructType(
         T.StructField("op", _LONG),
         T.StructField("pe", _INT),
         T.StructField("r", _TEXT),
+    ]
+)
+_ROWS = T.ArrayType(T.ArrayType(_TEXT))
+_OPERATION = T.StructType(
+    [
+        T.StructField("p", _INT),
+        T.StructField("op", _LONG),
+        T.StructField("pe", _INT),
+        T.StructField("m", _ROWS),
+        T.StructField("d", T.ArrayType(T.ArrayType(_LONG))),
+    ]
+)
+LEDGER_SCHEMA = T.StructType(
+    [
+        *RECORD_SCHEMA,
+        T.StructField("b", T.ArrayType(_OPERATION)),  # of a line of operations
+        T.StructField("k", _ROWS),  # of a line of acknowledgements
         T.StructField("broken", _TEXT),  # a line that is no record
     ]
 )
@@ -85,7 +102,56 @@ def read_ledgers(spark: SparkSession, uris: Sequence[str]) -> DataFrame:
     """Return the records of ledger files, with the folder (one per node) they came from."""
     records = spark.read.schema(LEDGER_SCHEMA).option("columnNameOfCorruptRecord", "broken").json(list(uris))
     folder = F.regexp_extract(F.col("_metadata.file_path"), "^(.*)/[^/]*$", 1)
-    return _committed(records.withColumn("folder", folder).withColumn("p", F.coalesce("p", F.lit(-1))))
+    single = _record(**{name: F.col(name) for name in RECORD_SCHEMA.names})
+    each = (
+        F.when(F.col("e") == "acks", F.transform("k", _acknowledged))
+        .when(F.col("e") == "operations", F.flatten(F.transform("b", _of_operation)))
+        .otherwise(F.array(single))
+    )
+    plain = records.select(folder.alias("folder"), "broken", F.explode(each).alias("record"))
+    return _committed(plain.select("folder", "broken", "record.*").withColumn("p", F.coalesce("p", F.lit(-1))))
+
+
+def _record(**fields: Column) -> Column:
+    """A record with these fields, the others null."""
+    null = F.lit(None)
+    return F.struct(
+        *[fields.get(field.name, null).cast(field.dataType).alias(field.name) for field in RECORD_SCHEMA.fields]
+    )
+
+
+def _origin(row: Column, mark: Column) -> Column:
+    """The text of the origin that a row begins with: kind and two unsigned numbers."""
+    numbers = [F.lower(F.conv(row[at], 10, 16)) for at in (1, 2)]
+    return F.concat(row[0], F.lit(":"), numbers[0], F.lit(":"), numbers[1], mark)
+
+
+def _acknowledged(row: Column) -> Column:
+    """A row of an edge as its record; the line names the edge."""
+    mark = F.when(row[0] == "0", F.concat(F.lit("@"), "o")).otherwise("")
+    ps = F.slice(row, 7, F.greatest(F.size(row) - 6, F.lit(0)))
+    return _record(e=F.lit("acked"), o=_origin(row, mark), q=row[3], t=row[4], h=row[5], ps=ps)
+
+
+def _of_operation(operation: Column) -> Column:
+    """What an operation took and what it finished, as records."""
+    of = {"t": F.col("t"), "p": operation["p"], "op": operation["op"], "pe": operation["pe"]}
+    taken = F.transform(operation["m"], lambda row: _queued(row, of))
+    finished = F.flatten(F.transform(operation["d"], lambda run: _delivered(run, of)))
+    return F.concat(*[F.coalesce(rows, F.array().cast(T.ArrayType(RECORD_SCHEMA))) for rows in (taken, finished)])
+
+
+def _queued(row: Column, of: dict[str, Column]) -> Column:
+    sessions = F.when(F.size(row) > 5, F.sequence(F.lit(6), F.size(row), F.lit(2)))
+    pairs = F.transform(sessions, lambda at: F.slice(row, at, 2))
+    return _record(
+        e=F.lit("queued"), o=_origin(row, row[3]), q=row[4], d=F.coalesce(pairs, F.array().cast(_ROWS)), **of
+    )
+
+
+def _delivered(run: Column, of: dict[str, Column]) -> Column:
+    """One record per entry from the first to the last."""
+    return F.transform(F.sequence(run[1], run[2]), lambda n: _record(e=F.lit("delivered"), s=run[0], n=n, **of))
 
 
 def _committed(records: DataFrame) -> DataFrame:

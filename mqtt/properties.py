@@ -7,7 +7,7 @@ or with a value it cannot have is a protocol error (0x82). What is cut short is 
 """
 
 import enum
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from mqtt.data_types import (
     decode_varint,
@@ -28,6 +28,7 @@ __all__ = [
     "allowed_in",
     "decode_properties",
     "encode_properties",
+    "encode_subscription_identifiers",
     "property_spans",
     "without_properties",
 ]
@@ -298,6 +299,11 @@ def encode_properties(properties: Properties) -> bytes:
             raise LocalProtocolError(f"{identifier!r} cannot be {value!r}") from error
     block = b"".join(parts)
     return encode_varint(len(block)) + block
+
+
+def encode_subscription_identifiers(identifiers: Iterable[int]) -> bytes:
+    """Return the properties of a copy for subscriptions with these identifiers, 0 for none [MQTT-3.3.4-3]."""
+    return b"".join([b"\x0b" + encode_varint(each) for each in identifiers if each])
 
 
 def _encode_single(kind: int, value: object) -> bytes:

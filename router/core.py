@@ -234,8 +234,21 @@ class RouterCore:
         self._proposals, self._rounds, self._sends, self.questions = [], [], [], []
         ready.next_deadline = self.holder.next_deadline()
         if self.leads:
-            ready.next_deadline = min(ready.next_deadline, self.leases.next_deadline(), self._next_look)
+            ready.next_deadline = min(ready.next_deadline, self.leases.next_deadline())
+            if self._waits():
+                ready.next_deadline = min(ready.next_deadline, self._next_look)
         return ready
+
+    def _waits(self) -> bool:
+        """Whether a look must not wait for the next heartbeat: somebody has not answered, or may fall silent."""
+        return (
+            self.leases.ending
+            or any(shard.waits for shard in self.shards.values())
+            or any(
+                entry.tier == TIER_ROUTER and entry.alive and node != self.node
+                for node, entry in self.machine.map.nodes.items()
+            )
+        )
 
     def _time(self, now: float) -> None:
         self.holder.beat(now)

@@ -99,6 +99,11 @@ class RouteShard:
         """True until everybody has reported; questions wait."""
         return bool(self._unreported)
 
+    @property
+    def waits(self) -> bool:
+        """True while somebody has not reported, or not acknowledged an invalidation."""
+        return bool(self._unreported or self._unregistered or self._invalidations)
+
     def missing(self) -> list[str]:
         """Return who has not reported or registered, for the status page."""
         reported = [edge if edge else f"partition {partition}" for edge, partition in sorted(self._unreported)]

@@ -1,6 +1,5 @@
 """The router's process: links, Raft and the core joined in one loop. Decides nothing about routes or placement."""
 
-import gc
 import logging
 import random
 import secrets
@@ -49,9 +48,7 @@ TICK_MAX_S = (
     0.25  # the loop turns at least this often: deadlines that another event moved are seen late by at most this
 )
 
-# Routes are millions of objects that live long and form no cycles: looking through all of them again and again, as the
-# default thresholds do, takes longer than to build them, and stops Raft's heartbeats meanwhile.
-GC_THRESHOLDS = (50_000, 20, 1_000)
+IDLE_TICK_MAX_S = 1.0  # of a router alone, which has no group to look after
 REPAIR_EVERY_S = 0.25  # between looks for a member that lost its disk or is caught up
 EVENTS_PER_TURN_MAX = 256  # then Raft has its turn: heartbeats must not wait behind a flood of questions
 
@@ -61,8 +58,6 @@ def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
     assert isinstance(config, RouterConfig)
 
     async def service(process: NodeProcess) -> None:
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
         await RouterService(process, config).run()
 
     return run_process(config, TIER_ROUTER, ready, service)
@@ -103,6 +98,7 @@ class RouterService:
         self._said_refused = False
         self._repairing = False
         self._next_repair = 0.0
+        self._deadline = float("-inf")  # when the core wants to be called again
         self._gossip = NodeGossip(process, config.membership, on_dead=lambda node: self._push(Suspected(node)))
         self._peers: dict[str, tuple[str, str, int]] = {}
 
@@ -207,14 +203,15 @@ class RouterService:
     def _apply(self, entry: Entry) -> None:
         # At once, not through the queue: a snapshot taken after this entry must contain it.
         self._carry_out(self.core.handle(boot_time(), [Applied(entry.data)]))
+        self._wake.set()  # the next deadline may be another one
 
     # --- the loop
 
     async def _loop(self) -> None:
-        deadline = boot_time()
         while True:
             if not self._events:
-                with trio.move_on_after(max(0.0, min(deadline - boot_time(), TICK_MAX_S))):
+                tick_s = TICK_MAX_S if len(self._raft.configuration.peers()) > 1 else IDLE_TICK_MAX_S
+                with trio.move_on_after(max(0.0, min(self._deadline - boot_time(), tick_s))):
                     await self._wake.wait()
             self._wake = trio.Event()
             await trio.lowlevel.checkpoint()
@@ -225,18 +222,21 @@ class RouterService:
             ready = self.core.handle(boot_time(), events or [Tick()])
             self._carry_out(ready)
             self._repair_group()
-            deadline = ready.next_deadline
             if ready.ended:
                 logger.warning("the map ended this incarnation; starting anew")
                 self._process.restart = True
                 return
 
     def _carry_out(self, ready: Ready) -> None:
+        self._deadline = ready.next_deadline
         self._follow_map()  # first: what is sent belongs to the lives that the map names now
         for proposal in ready.proposals:
             self._nursery.start_soon(self._propose, proposal)
         for context in ready.rounds:
-            self._nursery.start_soon(self._round, context)
+            if self._raft.reads_now:  # what three tasks would say after four turns of the loop
+                self._push(RoundEnded(context, True))
+            else:
+                self._nursery.start_soon(self._round, context)
         for peer, question in ready.questions:
             self._nursery.start_soon(self._answer, peer, question)
         for node, kind, payload in ready.sends:

@@ -4,6 +4,8 @@
  * write, sync and close in the table that every database of the process uses. For a data file that was attached, each
  * page has a sum: set when the page is written, checked when it is read (a mismatch is LSM_CORRUPT), and made durable
  * before the header that refers to the page, in a journal beside the data file (storage/page_sums.py reads it back).
+ * Pages are given to the disk as they are written, so that the sync of a checkpoint, which everybody waits for, finds
+ * little left to write.
  * For all files, a short write is continued, and is LSM_FULL when the disk takes no more: the library itself takes a
  * short write for a whole one and acknowledges a torn transaction.
  *
@@ -24,6 +26,7 @@
 #include <unistd.h>
 
 #define PAGE_BYTES 4096
+#define HAND_OVER_BYTES (256L << 10)
 #define HEADER_PAGES 2
 #define FILES_MAX 64
 #define JOURNAL_BYTES_MAX (4L << 20) /* beyond twice what its sums need; then it is rewritten */
@@ -65,6 +68,7 @@ typedef struct Sums {
   uint32_t dirty_count, dirty_allocated;
   int files;         /* of the library that are open on it */
   int detached;      /* freed with the last of them */
+  long long written_from, written_to; /* a run of pages that the disk was not given yet */
   int sync_failed;   /* errno of a sync that failed, 0 if none did */
   long long corrupt; /* first page that failed its check, -1 if none did */
 } Sums;
@@ -257,10 +261,25 @@ static int vfs_read(lsm_file *file, long long at, void *data, int n) {
   return LSM_OK;
 }
 
+static void hand_over(Sums *sums, int fd) {
+#ifdef SYNC_FILE_RANGE_WRITE
+  /* Only begins to write. An error is none of ours: the file's next sync reports it. */
+  if (sums->written_to > sums->written_from)
+    sync_file_range(fd, sums->written_from, sums->written_to - sums->written_from, SYNC_FILE_RANGE_WRITE);
+#endif
+  sums->written_from = sums->written_to;
+}
+
 static int vfs_write(lsm_file *file, long long at, void *data, int n) {
   Sums *sums = sums_of(file);
   int rc = write_all(file->fd, data, (size_t)n, at);
   if (rc != LSM_OK || !sums) return rc;
+  if (at != sums->written_to) {
+    hand_over(sums, file->fd);
+    sums->written_from = at;
+  }
+  sums->written_to = at + n;
+  if (sums->written_to - sums->written_from >= HAND_OVER_BYTES) hand_over(sums, file->fd);
   for (long long page = at / PAGE_BYTES; page * PAGE_BYTES < at + n && rc == LSM_OK; page++) {
     long long from = page * PAGE_BYTES;
     if (page < HEADER_PAGES) continue;

@@ -10,16 +10,16 @@ from collections import deque
 from collections.abc import Callable
 
 from storage import keys
-from storage.delivery import Delivery, edge_sender
+from storage.delivery import Delivery
 from storage.durable_sessions import DurableSession
 from storage.opened import OpenedConnects
+from storage.origins import edge_sender
 from storage.partition import Partition
 from storage.rows import NEVER, WillRow, pack
 from storage.subscriptions import Subscriptions
 from wire.batches import OriginKind
 from wire.messages import (
     Claim,
-    Claims,
     CloseSession,
     FireWill,
     KickSession,
@@ -147,12 +147,18 @@ class ClaimTable:
             session = self._partition.sessions.get(claim.session)
             if session is not None and session.owner_epoch == claim.owner_epoch:
                 self._bind(session, holder)
-                self._delivery.resume(session)
+                self._delivery.outbound.resume(session)
 
     # --- open
 
     def open(self, request: OpenSession, edge: str, incarnation: int) -> None:
-        """A connection claims a client ID; one that asks again, under a newer partition_epoch, takes over nothing."""
+        """A connection claims a client ID; one that asks again, under a newer partition_epoch, takes over nothing.
+
+        What waited here until its edge was dead opens nothing: whether it was carried out before is forgotten by then.
+        """
+        if not self._is_alive(edge, incarnation):
+            self._partition.count("opens_of_the_dead")
+            return
         opening = Opening(request, edge, incarnation)
         self.opened.answered(edge, incarnation, request)
         waiting = self._openings.get(request.client_id)
@@ -280,7 +286,7 @@ class ClaimTable:
             session.protocol_version = request.protocol_version
             session.window = max(1, min(request.receive_maximum, partition.settings.outbound_window_max))
             self._bind(session, holder)
-            self._delivery.save_acks(session)
+            self._delivery.consumed.save(session)
         if request.will is not None:
             row = WillRow(
                 client_id, owner_epoch, request.will, opening.edge, opening.incarnation, connection=request.connection
@@ -293,7 +299,7 @@ class ClaimTable:
         holder.opened_here, holder.session_present = True, present
         self._answer(opening, holder)
         if session is not None:
-            self._delivery.resume(session)
+            self._delivery.outbound.resume(session)
 
     def _answer(self, opening: Opening, holder: Holder) -> None:
         partition = self._partition
@@ -360,7 +366,8 @@ class ClaimTable:
             if not waiting:
                 del self._openings[client_id]
         self.opened.forget(edge, incarnation)
-        self._delivery.forget_sender(OriginKind.EDGE, edge_sender(edge, incarnation))
+        self._delivery.origins.forget_sender(OriginKind.EDGE, edge_sender(edge, incarnation))
+        self._delivery.handing_on.edge_dead(edge)
         for op_index, (_, _, handed_to) in sorted(self._firing.items()):
             if handed_to == edge:
                 self._hand_over(op_index)
@@ -392,7 +399,7 @@ class ClaimTable:
         session.edge = ""
         session.unbind()
         session.reads = None
-        self._delivery.save_acks(session)
+        self._delivery.consumed.save(session)
         if ends:
             self.delete_session(session)
         elif session.expiry_s != NO_EXPIRY_INTERVAL:
@@ -414,7 +421,7 @@ class ClaimTable:
         will = self._wills.get(session.client_id)
         if will is not None and will.deadline != NEVER:
             self._fire(will)
-        self._delivery.save_acks(session)
+        self._delivery.consumed.save(session)
         if partition.ledger is not None:
             partition.ledger.ended(session.number)
         self._delivery.drop_queue(session)
@@ -426,7 +433,7 @@ class ClaimTable:
         partition.touched.pop(session.number, None)
         del partition.sessions[session.number]
         del partition.by_client[session.client_id]
-        self._delivery.forget_sender(OriginKind.SESSION, session.number)
+        self._delivery.origins.forget_sender(OriginKind.SESSION, session.number)
 
     # --- wills
 
@@ -492,7 +499,3 @@ class ClaimTable:
         firing = self._firing.pop(answer.op_index, None)
         if firing is not None:
             self._partition.delete(firing[0])
-
-    def poll_answer(self, answer: Claims, edge: str, incarnation: int) -> None:
-        """One edge's part of the claims poll."""
-        self.claimed(edge, incarnation, answer.claims)

@@ -5,6 +5,7 @@ Sans-IO. ``handle(now, events)`` takes all events of one round of the shell's lo
 in the modules that ``HostedPartition`` joins; this one routes, follows the map and gates.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,8 @@ from msgspec.structs import replace
 
 from mqtt.reasons import ReasonCode
 from storage.early_requests import EarlyRequests
-from storage.hosted_partition import HostedPartition
+from storage.hosted_partition import HostedPartition, Tally
+from storage.joined_frames import joined_frames
 from storage.ledger import PartitionLedger
 from storage.partition import Output, Overlay, Reads
 from storage.placements import Placements
@@ -38,6 +40,7 @@ from wire.messages import (
     CloseSession,
     Control,
     DeliverRetained,
+    HandedOn,
     Moved,
     OpenSession,
     ReadRetained,
@@ -63,8 +66,11 @@ from wire.unreached import Unreached
 __all__ = ["FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Synced", "Tick"]
 
 SWEEP_S = 0.02  # between two looks at every partition: what timers may be late by
-WHOLE_MESSAGES = (FrameKind.CONTROL, FrameKind.REPLICATE, FrameKind.REPLICATE_ACK)  # one message per frame
 REPORT_AGAIN_S = 0.1
+REPORTED_PER_ROUND = 5_000  # filters: more would keep the loop, and a report of a million fits in no link
+REPORT_ROUTES_MAX = 10_000  # in one message; a longer one of a single partition comes in pieces anyway
+REPORT_ROOM_BYTES = 16 * 1024 * 1024  # of a link, below which its owner's reports wait: acknowledgements go first
+COUNTED_PER_LOOK = 50_000  # sessions
 LOOK_S = 0.5  # between two looks at who is not reached, and at what partitions hold
 
 T = TypeVar("T")
@@ -115,6 +121,7 @@ class StorageCore:
         whole: bool = True,
         ended_incarnation: int = 0,
         ledger: Callable[[int], PartitionLedger | None] = lambda _: None,
+        room: Callable[[str], int] = lambda _: REPORT_ROOM_BYTES,
     ) -> None:
         self.node = entry.node
         self.settings = settings
@@ -124,9 +131,10 @@ class StorageCore:
         self._store = store
         self._now = now
         self._overlay: Overlay = {}
+        self._written: deque[tuple[int, list[tuple[bytes, bytes | None]]]] = deque()  # commit, what it put there
         self._commit = 0
         self._synced_commit = 0
-        self._unsynced: list[tuple[int, int, int, int]] = []  # commit, partition, partition_epoch, op_index
+        self._unsynced: deque[tuple[int, int, int, int]] = deque()  # commit, partition, partition_epoch, op_index
         self._early = EarlyRequests()
         self._left: dict[int, int] = {}  # partitions that moved from here -> the map epoch that said so
         self._fenced = True  # in this round
@@ -134,8 +142,8 @@ class StorageCore:
         self._next_sweep = float("-inf")
         self._unsettled = True  # some partition here does not serve yet
         self._timer_deadline = float("inf")
-        self._moved: list[int] = []  # partitions that came here, or to another epoch, in this round
-        self._answers: list[tuple[int, str, bytes]] = []  # commit, node, REPLICATE_ACK
+        self._moved: list[int] = []  # partitions that came here, or to another epoch, with the event at hand
+        self._answers: deque[tuple[int, str, bytes]] = deque()  # commit, node, REPLICATE_ACK
         self.placements = Placements(entry.node, settings, store, self._overlay, lambda: self.map, ledger)
         self._active: dict[int, HostedPartition] = {}  # touched in this round
         self._sends: list[Output] = []
@@ -143,6 +151,8 @@ class StorageCore:
         self._unreached = Unreached(entry.node)
         self._next_look = float("-inf")
         self._reports_due: dict[int, float] = {}  # shard -> when to tell its owner again
+        self._reports: dict[int, set[int]] = {}  # partition -> shards whose owners are to be told its filters
+        self._room = room  # bytes that the link to a node takes now
         self._edges: dict[str, int] = {}
         self.counts: dict[str, int] = {}
         self.full = False  # said by the shell: the disk is below its floor, new messages are refused
@@ -171,15 +181,25 @@ class StorageCore:
 
     def session_counts(self) -> dict[str, int]:
         """Return durable sessions by state."""
-        online = total = 0
-        for hosted in self.partitions.values():
-            total += len(hosted.core.sessions)
-            online += sum(1 for session in hosted.core.sessions.values() if session.edge)
-        return {"connected": online, "absent": total - online}
+        tallies = self._tallies()
+        online = sum(tally.online for tally in tallies)
+        return {
+            "connected": online,
+            "absent": sum(len(item.core.sessions) for item in self.partitions.values()) - online,
+        }
 
     def queued(self) -> int:
         """Return unconsumed entries of all sessions."""
-        return sum(session.queued for hosted in self.partitions.values() for session in hosted.core.sessions.values())
+        return sum(tally.queued for tally in self._tallies())
+
+    def _tallies(self) -> list[Tally]:
+        """Count anew where something happened, up to a number of sessions: a million would keep the loop."""
+        left = COUNTED_PER_LOOK
+        for hosted in self.partitions.values():
+            if left > 0 and hosted.changed:
+                hosted.count()
+                left -= len(hosted.core.sessions)
+        return [hosted.tally for hosted in self.partitions.values()]
 
     def retained(self) -> int:
         """Return retained registers."""
@@ -213,9 +233,9 @@ class StorageCore:
                 self._link(event.peer, now, up=True)
             elif isinstance(event, LinkDown):
                 self._link(event.peer, now, up=False)
-        while self._moved:
-            for ask in self._early.take(self._moved.pop(0)):
-                ask()
+            while self._moved:  # at once: what comes next in this round may not overtake what waited
+                for ask in self._early.take(self._moved.pop(0)):
+                    ask()
         if now >= self._next_look:
             self._next_look = now + LOOK_S
             self.lease.unreachable = self._unreached.nodes(now, self.map)
@@ -224,10 +244,13 @@ class StorageCore:
                 self.placements.discard(now)
         self.lease.beat(now)
         self._advance()
+        if self._reports:
+            self._send_reports()
         return self._ready(now)
 
-    def _touch(self, number: int, hosted: HostedPartition) -> None:
+    def _touch(self, number: int, hosted: HostedPartition, *, changed: bool = True) -> None:
         """Something happens to a partition in this round."""
+        hosted.changed = hosted.changed or changed
         hosted.core.tick(self._now, running=hosted.serving and not self._fenced)
         self._active[number] = hosted
 
@@ -270,7 +293,7 @@ class StorageCore:
                 hosted.run_timers()
                 self._touch(number, hosted)
             if hosted.serving and hosted.core.clock_due:
-                self._touch(number, hosted)
+                self._touch(number, hosted, changed=False)
         due = {shard for shard, when in self._reports_due.items() if when <= self._now}
         if due:  # their owners did not own them yet
             for shard in due:
@@ -287,7 +310,7 @@ class StorageCore:
             core = self._active[number].core
             if not self.placements.loaded(number):
                 continue
-            self._active[number].delivery.pump_freed()
+            self._active[number].delivery.outbound.pump_freed()
             self._active[number].subscriptions.tell_counts()
             if core.dirty or core.clock_due:
                 writes = core.close_operation()
@@ -304,11 +327,13 @@ class StorageCore:
             ready.commit = self._commit
             for key, value in ready.writes:
                 self._overlay[key] = (self._commit, value)
+            self._written.append((self._commit, ready.writes))
         self._replicate(now, touched, fenced=fenced)
-        ready.sends = _merge(self._sends)
+        ready.sends = joined_frames(self._sends)
         self._sends = []
         self._note_timers(now, touched)
-        timers = max(self._timer_deadline, self._next_sweep)
+        reports = now if self._reports else min(self._reports_due.values(), default=float("inf"))
+        timers = max(min(self._timer_deadline, reports), self._next_sweep)
         ready.next_deadline = min(self.lease.next_deadline(), self.placements.deadline(now), timers)
         return ready
 
@@ -328,7 +353,7 @@ class StorageCore:
             self._answers.append((self._commit, node, encode_replica_message(answer)))
         self.placements.answers.clear()
         while self._answers and self._answers[0][0] <= self._synced_commit:
-            _, node, payload = self._answers.pop(0)
+            _, node, payload = self._answers.popleft()
             self._sends.append((node, FrameKind.REPLICATE_ACK, payload))
         if fenced:
             return
@@ -340,36 +365,41 @@ class StorageCore:
     def _synced(self, commit: int) -> None:
         self._synced_commit = max(self._synced_commit, commit)
         while self._unsynced and self._unsynced[0][0] <= commit:
-            _, number, epoch, op_index = self._unsynced.pop(0)
+            _, number, epoch, op_index = self._unsynced.popleft()
             hosted = self.partitions.get(number)
             if hosted is not None and self.placements.loaded(number) and epoch <= hosted.core.epoch:
                 hosted.core.note_synced("", op_index)
                 self._touch(number, hosted)
-        if self._overlay:
-            self._overlay_trim(commit)
+        self._overlay_trim(commit)
 
     def _overlay_trim(self, commit: int) -> None:
-        """Forget writes that stand in the store; the dict keeps insertion order, so the oldest come first."""
-        gone = []
-        for key, (number, _) in self._overlay.items():
-            if number > commit:
-                continue
-            gone.append(key)
-        for key in gone:
-            del self._overlay[key]
+        """Forget writes that stand in the store; a key that was written again since stays."""
+        overlay, written = self._overlay, self._written
+        while written and written[0][0] <= commit:
+            for key, _ in written.popleft()[1]:
+                known = overlay.get(key)
+                if known is not None and known[0] <= commit:
+                    del overlay[key]
 
     # --- frames
 
     def _frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        if peer.tier != TIER_ROUTER and self.map.epoch and not self.map.is_alive(peer.node, peer.incarnation):
-            entry = self.map.nodes.get(peer.node)
-            if entry is not None and entry.incarnation >= peer.incarnation:
-                self._count("frames_of_dead")
-                return
+        if self._is_of_dead(peer):
+            return
         try:
             self._decoded(peer, kind, payload)
         except UnreadableFrame:  # a peer's fault must not end this node
             self._count("frames_unreadable")
+
+    def _is_of_dead(self, peer: PeerKey) -> bool:
+        """Whether the map says that this life of a node is over; what it sent is counted and dropped."""
+        if peer.tier == TIER_ROUTER or not self.map.epoch or self.map.is_alive(peer.node, peer.incarnation):
+            return False
+        entry = self.map.nodes.get(peer.node)
+        if entry is None or entry.incarnation < peer.incarnation:
+            return False
+        self._count("frames_of_dead")
+        return True
 
     def _decoded(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         if kind == FrameKind.PUBLISH:
@@ -396,7 +426,9 @@ class StorageCore:
                     if self._pass_on(number, record, peer):
                         continue
                     size = len(record.payload) + len(record.topic) + 256
-                    if not self._early.keep(self._now, number, size, partial(self._publish_to, number, record, peer)):
+                    if not self._early.keep(
+                        self._now, number, size, partial(self._publish_early, number, record, peer)
+                    ):
                         self._refuse(record, number, peer)
                     continue
                 self._publish_to(number, record, peer)
@@ -415,6 +447,14 @@ class StorageCore:
         self._sends.append((primary, FrameKind.PUBLISH, encode_message(replace(record, partitions=(number,)))))
         return True
 
+    def _publish_early(self, number: int, record: PublishMessage, peer: PeerKey) -> None:
+        """Take what waited for the map, unless its edge has died meanwhile.
+
+        Its client may have gone on elsewhere: what it sent again there stands already, and newer messages behind it.
+        """
+        if not self._is_of_dead(peer):
+            self._publish_to(number, record, peer)
+
     def _publish_to(self, number: int, record: PublishMessage, peer: PeerKey) -> None:
         hosted = self.partitions[number]
         self._touch(number, hosted)
@@ -428,16 +468,27 @@ class StorageCore:
 
     def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:
         """Hand a message to its partition, unless the disk is full; one that stands already is acknowledged again."""
-        if self.full and not hosted.delivery.is_repeat(record, peer.node, peer.incarnation):
+        if (self.full or hosted.publishers.refusing) and self._has_no_room(hosted, record, peer):
             self._refuse(record, hosted.core.number, peer, "refused_store_full")
         else:
             hosted.publish(record, peer)
+
+    def _has_no_room(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> bool:
+        publishers, now = hosted.publishers, self._now
+        if hosted.delivery.origins.is_repeat(record, peer.node, peer.incarnation):
+            return False
+        if not self.full:
+            session, owner_epoch = record.session, record.owner_epoch
+            return record.qos > 0 and publishers.is_behind_refused(session, owner_epoch, now, self.map.lease_s)
+        if record.qos:
+            publishers.refused(record.session, record.owner_epoch, now)
+        return True
 
     def _refuse(self, record: PublishMessage, number: int, peer: PeerKey, reason: str = "refused_not_serving") -> None:
         """No room for a message: say so, for one that was dropped in silence would be taken for a repeat."""
         self._count(reason)
         if record.tag:
-            refusal = encode_publish_ack(record.tag, number, ReasonCode.QUOTA_EXCEEDED)
+            refusal = encode_publish_ack(record.tag, number, ReasonCode.SERVER_BUSY)
             self._sends.append((peer.node, FrameKind.PUBLISH_ACK, refusal))
 
     def _push_acks(self, acks: list[PushAck]) -> None:
@@ -448,7 +499,7 @@ class StorageCore:
                 self._count("not_primary")
                 continue
             self._touch(number, hosted)
-            hosted.when_serving(partial(hosted.delivery.acknowledged, ack))
+            hosted.when_serving(partial(hosted.delivery.outbound.acknowledged, ack))
 
     def _control(self, peer: PeerKey, message: Control) -> None:
         if peer.tier == TIER_ROUTER and self.lease.handle(self._now, message):
@@ -469,6 +520,10 @@ class StorageCore:
             hosted = self._hosted(message.partition)
             if hosted is not None:
                 hosted.claims.will_fired(message)
+        elif isinstance(message, HandedOn):
+            hosted = self._hosted(message.partition)
+            if hosted is not None and hosted.serving:
+                hosted.delivery.handing_on.answered(message, peer.node)
         elif isinstance(message, RoutesAdded):
             hosted = self._hosted(message.request >> 32)
             if hosted is not None:
@@ -586,37 +641,55 @@ class StorageCore:
             self._touch(number, hosted)
 
     def _report(self, partitions: list[HostedPartition], shards: set[int]) -> None:
-        """Tell the owners of shards the filters of partitions that serve, one message per shard."""
-        by_shard: dict[int, list[SenderReport]] = {}
+        """The owners of these shards have to be told the filters of partitions that serve."""
         for hosted in partitions:
+            self._reports.setdefault(hosted.core.number, set()).update(shards)
+
+    def _filters_to_report(self) -> int:
+        due = (self.partitions.get(number) for number in self._reports)
+        return sum(hosted.subscriptions.filters for hosted in due if hosted is not None)
+
+    def _send_reports(self) -> None:
+        """Send reports that are due: of as many partitions as a round and the links take, each as it is now."""
+        if self.loading and self._filters_to_report() < REPORTED_PER_ROUND:
+            return  # a shard waits for all of them: few large messages
+        by_shard: dict[int, list[SenderReport]] = {}
+        left = REPORTED_PER_ROUND
+        for number in sorted(self._reports):
+            hosted = self.partitions.get(number)
+            if hosted is None or not hosted.serving:
+                del self._reports[number]  # whoever serves it now reports it
+                continue
+            shards = {shard for shard in self._reports[number] if shard < len(self.map.shards)}
+            owners = {self.map.shards[shard].owner for shard in shards}
+            if left <= 0 or any(self._room(owner) < REPORT_ROOM_BYTES for owner in owners if owner):
+                continue
+            del self._reports[number]
             for shard, reports in hosted.subscriptions.reports().items():
                 if shard in shards:
                     by_shard.setdefault(shard, []).extend(reports)
+                    left -= sum(len(report.routes) for report in reports)
         for shard, reports in sorted(by_shard.items()):
             placement = self.map.shards[shard]
-            if placement.owner:
-                report = ReportRoutes(shard, placement.epoch, reports)
+            for piece in _cut(reports) if placement.owner else ():
+                report = ReportRoutes(shard, placement.epoch, piece)
                 self._sends.append((placement.owner, FrameKind.CONTROL, encode_control(report)))
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
 
-def _merge(sends: list[Output]) -> list[Output]:
-    """Join records of one kind to one node, without letting frames to a node overtake one another."""
-    merged: list[Output] = []
-    newest: dict[str, int] = {}  # node -> index of its newest output
-    pieces: dict[int, list[bytes]] = {}
-    for node, kind, payload in sends:
-        index = newest.get(node)
-        if index is not None and merged[index][1] == kind and kind not in WHOLE_MESSAGES:
-            pieces.setdefault(index, [merged[index][2]]).append(payload)
-            continue
-        newest[node] = len(merged)
-        merged.append((node, kind, payload))
-    for index, parts in pieces.items():
-        merged[index] = (merged[index][0], merged[index][1], b"".join(parts))
-    return merged
+def _cut(reports: list[SenderReport]) -> list[list[SenderReport]]:
+    """Spread reports over messages of so many routes, in order."""
+    pieces: list[list[SenderReport]] = [[]]
+    routes = 0
+    for report in reports:
+        if pieces[-1] and routes + len(report.routes) > REPORT_ROUTES_MAX:
+            pieces.append([])
+            routes = 0
+        pieces[-1].append(report)
+        routes += len(report.routes)
+    return pieces
 
 
 class UnreadableFrame(Exception):

@@ -1,5 +1,8 @@
 """A durable session in memory: its queue's bounds, its outbound window, its packet identifiers.
 
+Most stored sessions are away and have nothing queued, and there may be a million: what such a one does not use (queues,
+window, identifiers, subscriptions) is made when it is first asked for (``__getattr__`` over unset slots).
+
 Pure state; which rows an event writes is decided by ``storage/delivery.py`` and ``storage/claims.py``. Entries are
 named by ``session_seq``; everything below ``head`` is consumed, ``push_seq`` is the next entry without a packet
 identifier, and what lies between is consumed unless it is in flight. Identifiers are given some way ahead of the window
@@ -9,6 +12,8 @@ on disk except for a short read-ahead of a connected session.
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 from mqtt.session_state import PacketIdentifiers
 from storage.rows import ENTRY_OVERHEAD_BYTES, STATE_RELEASED, STATE_SENT, Entry, SessionRow
@@ -20,6 +25,7 @@ __all__ = ["READY_MAX", "DurableSession", "InFlight"]
 READY_MAX = 128  # entries kept in memory ahead of the window of a connected session
 WINDOW_ANY_SIZE = 64  # messages that may be open towards a client whatever their size
 WINDOW_BYTES = 128 * 1024  # of open messages, above which there are no more than that
+COPIES_UNKNOWN = 1 << 62  # of a session from disk: as far as its queue goes
 RUNS_MANY = 16  # runs of identifiers in a session row, before those without an entry in flight are looked for
 
 
@@ -49,6 +55,7 @@ class DurableSession:
         "behind",
         "client_id",
         "connection",
+        "copies_to",
         "deadline",
         "dropped",
         "edge",
@@ -59,6 +66,7 @@ class DurableSession:
         "inbound",
         "incarnation",
         "inflight",
+        "last_identifier",
         "live_retained",
         "next_inbound",
         "next_seq",
@@ -76,14 +84,31 @@ class DurableSession:
         "retained_origins",
         "runs",
         "session_present",
+        "shared",
         "sizes",
         "stored_rows",
         "subscriptions",
         "unsent",
         "unsent_bytes",
-        "waiting_copies",
         "window",
     )
+
+    subscriptions: dict[str, Subscription]
+    overtaken: dict[bytes, int]  # topic: copies below this session_seq were overtaken at QoS 0
+    live_retained: dict[bytes, tuple[int, int, int]]  # topic -> origin of the last such message; bounded
+    inbound: dict[int, int]  # packet identifier -> counter of the origin
+    picks: dict[int, list[SharePick]]  # packet identifier -> where its shared copies go
+    retained_origins: dict[tuple[int, int, int], None]  # of retained copies just delivered
+    identifiers: PacketIdentifiers
+    inflight: dict[int, InFlight]  # by session_seq, ascending
+    # Of them, not on this connection yet: session_seq, entry (None: on disk), bytes in memory.
+    unsent: deque[tuple[int, Entry | None, int]]
+    runs: list[list[int]]  # [session_seq, packet identifier, count]: identifiers given ahead
+    given: deque[tuple[int, int]]  # [seq it ends before, operation]: runs that are not committed
+    sizes: deque[int]  # of the entries from push_seq on
+    ready: deque[Entry]  # the first of them, in memory
+    acked_rows: list[int]  # consumed entries whose queue rows still stand
+    stored_rows: set[int]  # those of them that have an INFLIGHT row too
 
     def __init__(self, number: int, client_id: str) -> None:
         self.number = number
@@ -98,33 +123,39 @@ class DurableSession:
         self.window = 64
         self.session_present = False
         self.reads: SessionReads | None = None  # retained reads under way
-        self.waiting_copies: dict[bytes, int] = {}  # topic: session_seq of its retained copy, not in the window yet
-        self.overtaken: set[int] = set()  # those of them that a newer value overtook at QoS 0
-        self.live_retained: dict[bytes, tuple[int, int, int]] = {}  # topic -> origin of the last such message; bounded
+        self.copies_to = 0  # no retained copy at or above it waits in the queue
         self.ephemeral_end = False
-        self.subscriptions: dict[str, Subscription] = {}
-        self.inbound: dict[int, int] = {}  # packet identifier -> counter of the origin
-        self.picks: dict[int, list[SharePick]] = {}  # packet identifier -> where its shared copies go
+        self.last_identifier = 0  # of the row, until there are ``identifiers``
         self.next_inbound = 1
-        self.retained_origins: dict[tuple[int, int, int], None] = {}  # of retained copies just delivered
         self.next_seq = 1
         self.push_seq = 1
-        self.identifiers = PacketIdentifiers()
-        self.inflight: dict[int, InFlight] = {}  # by session_seq, ascending
-        self.out = 0  # of them, in the window of this connection
+        self.out = 0  # of those in flight, in the window of this connection
         self.out_bytes = 0
-        # Of them, not on this connection yet: session_seq, entry (None: on disk), bytes in memory.
-        self.unsent: deque[tuple[int, Entry | None, int]] = deque()
         self.unsent_bytes = 0
-        self.runs: list[list[int]] = []  # [session_seq, packet identifier, count]: identifiers given ahead
-        self.given: deque[tuple[int, int]] = deque()  # [seq it ends before, operation]: runs that are not committed
         self.behind = 0  # operation that must be committed before anything more is pushed
-        self.sizes: deque[int] = deque()  # of the entries from push_seq on
-        self.ready: deque[Entry] = deque()  # the first of them, in memory
         self.queue_bytes = 0  # of all unconsumed entries
         self.dropped = 0
-        self.acked_rows: list[int] = []  # consumed entries whose queue rows still stand
-        self.stored_rows: set[int] = set()  # those of them that have an INFLIGHT row too
+        self.shared = False  # an entry may be a group's copy
+
+    def __getattr__(self, name: str) -> Any:
+        """Make what was not asked for before."""
+        if name == "identifiers":
+            self.identifiers = PacketIdentifiers()
+            self.identifiers.last = self.last_identifier
+            return self.identifiers
+        make = _MADE_LATE.get(name)
+        if make is None:
+            raise AttributeError(name)
+        made = make()
+        setattr(self, name, made)
+        return made
+
+    def made(self, name: str) -> Any:
+        """Return a part that is made late, None while it was not."""
+        try:
+            return _SLOTS[name](self)
+        except AttributeError:
+            return None
 
     @property
     def online(self) -> bool:
@@ -134,10 +165,12 @@ class DurableSession:
     @property
     def head(self) -> int:
         """The oldest entry that is not consumed."""
-        return next(iter(self.inflight)) if self.inflight else self.push_seq
+        return next(iter(self.inflight)) if self.made("inflight") else self.push_seq
 
     def _gaps(self) -> list[int]:
         """Return [start, stop) pairs, flat, of consumed entries above the head: drops and early PUBACKs leave them."""
+        if not self.made("inflight"):
+            return []
         gaps: list[int] = []
         at = self.head
         for session_seq in self.inflight:
@@ -151,7 +184,7 @@ class DurableSession:
     @property
     def queued(self) -> int:
         """Unconsumed entries: waiting and in flight."""
-        return len(self.sizes) + len(self.inflight)
+        return len(self.made("sizes") or ()) + len(self.made("inflight") or ())
 
     @property
     def window_open(self) -> bool:
@@ -179,7 +212,7 @@ class DurableSession:
             self.head,
             self._gaps(),
             self.next_seq,
-            self.identifiers.last,
+            self.identifiers.last if self.made("identifiers") is not None else self.last_identifier,
             self.next_inbound,
             self.dropped,
             self.edge,
@@ -190,10 +223,21 @@ class DurableSession:
             self.window,
             self.session_present,
             self._given_runs(),
+            self._overtaken(),
         )
+
+    def _overtaken(self) -> dict[bytes, int]:
+        """Return where copies may still wait that are older than what was sent."""
+        if not self.made("overtaken"):
+            return {}
+        head = self.head
+        self.overtaken = {topic: seq for topic, seq in self.overtaken.items() if seq > head}
+        return self.overtaken
 
     def _given_runs(self) -> list[int]:
         """Return the runs that still name an entry in flight, flat."""
+        if not self.made("runs"):
+            return []
         head = self.head
         self.runs = [run for run in self.runs if run[0] + run[2] > head]
         if len(self.runs) > RUNS_MANY:
@@ -211,7 +255,7 @@ class DurableSession:
         session.deadline = row.deadline
         session.next_seq = max(row.next_seq, row.head)
         session.push_seq = row.head
-        session.identifiers.last = row.last_identifier
+        session.last_identifier = row.last_identifier
         session.next_inbound = row.next_inbound
         session.dropped = row.dropped
         session.edge = row.edge
@@ -222,7 +266,12 @@ class DurableSession:
         session.window = row.window
         session.session_present = row.session_present
         given = row.given
-        session.runs = [given[at : at + 3] for at in range(0, len(given), 3)]
+        if given:
+            session.runs = [given[at : at + 3] for at in range(0, len(given), 3)]
+        session.copies_to = COPIES_UNKNOWN
+        session.shared = True
+        if row.overtaken:
+            session.overtaken = row.overtaken
         return session
 
     def given_identifier(self, session_seq: int) -> int:
@@ -250,7 +299,7 @@ class DurableSession:
 
     def finish_restore(self) -> None:
         """Settle ``push_seq`` once every entry was restored."""
-        if not self.sizes:
+        if not self.made("sizes"):
             self.push_seq = self.next_seq
 
     def begin(self, entry: Entry, size: int) -> InFlight:
@@ -298,12 +347,15 @@ class DurableSession:
 
     def unbind(self) -> None:
         """The connection is gone, or another one comes: nothing is in its window, and no body is kept in memory."""
-        self.ready.clear()
-        self.unsent.clear()
+        if self.made("ready"):
+            self.ready.clear()
+        if self.made("unsent"):
+            self.unsent.clear()
         self.unsent_bytes = 0
         self.out = self.out_bytes = 0
-        for flight in self.inflight.values():
-            flight.out = False
+        if self.made("inflight"):
+            for flight in self.inflight.values():
+                flight.out = False
 
     def consume(self, session_seq: int) -> InFlight | None:
         """The client has finished this entry; None if it was not in flight."""
@@ -351,3 +403,15 @@ class DurableSession:
         """Count an entry as consumed; its row is deleted with the next batch of acknowledgements."""
         self.queue_bytes -= size
         self.acked_rows.append(session_seq)
+
+
+_MADE_LATE: dict[str, Callable[[], Any]] = {
+    **dict.fromkeys(("inflight", "inbound", "live_retained", "picks", "retained_origins"), dict),
+    **dict.fromkeys(("overtaken", "subscriptions"), dict),
+    **dict.fromkeys(("given", "ready", "sizes", "unsent"), deque),
+    **dict.fromkeys(("acked_rows", "runs"), list),
+    "stored_rows": set,
+}
+_SLOTS: dict[str, Callable[[DurableSession], Any]] = {
+    name: getattr(DurableSession, name).__get__ for name in ("identifiers", *_MADE_LATE)
+}

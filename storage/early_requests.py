@@ -3,7 +3,7 @@
 An edge sends to the primary that its map names, once per primary. What arrives before this node knows that it is the
 primary must neither be dropped (the edge would not send it again) nor overtaken by what comes later (its origin would
 then count as a repeat). What this node never becomes primary for is forgotten after a while: the edge's map was the
-older one then, and the edge has sent it again elsewhere.
+older one then, and the edge has sent it again elsewhere. Whoever takes it asks whether that edge still lives.
 """
 
 from collections import deque

@@ -154,8 +154,9 @@ class PartitionExport:
     # --- the state
 
     def _write_base(self, meta: MetaRow) -> Iterator[Step]:
-        found = self._scan(keys.partition_range(self.copy.number)[0], SNAPSHOT_ROWS)
-        snapshot = len(found) < SNAPSHOT_ROWS
+        wanted = SNAPSHOT_ROWS
+        found = self._scan(keys.partition_range(self.copy.number)[0], wanted)
+        snapshot = len(found) < wanted
         if not found:
             return
         writer, reader = self._writer(full=True), self._reader(meta)
@@ -163,13 +164,14 @@ class PartitionExport:
             while found:
                 for first in range(0, len(found), self.slice_rows):
                     part = found[first : first + self.slice_rows]
-                    writer.write([reader.row(key, value, meta.op_index, meta.partition_epoch) for key, value in part])
+                    writer.write(reader.rows(part, meta.op_index, meta.partition_epoch))
                     self.rows += len(part)
                     yield None
-                if snapshot:
-                    break
+                if len(found) < wanted:
+                    break  # that was the end; what comes behind it from now on is in the op log
                 self._log_slice(self._meta().op_index)
-                found = self._scan(found[-1][0] + b"\x00", self.slice_rows)
+                wanted = self.slice_rows
+                found = self._scan(found[-1][0] + b"\x00", wanted)
             if not snapshot:
                 yield from self._follow_log(self._meta().op_index)
             yield from self._end_run(writer, meta.op_index)

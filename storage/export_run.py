@@ -5,10 +5,12 @@ writes its runs itself, below the folder named to it: on one host, or a file sys
 holds is decided in ``export``. A manifest lists all partitions of the cluster or there is none.
 """
 
+import gc
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,8 @@ __all__ = ["export_cluster", "export_store"]
 Progress = Callable[[str], None]
 POLL_S = 0.1
 POLL_MAX_S = 1.0
-SLICE_ROWS = 2_000  # of a stopped store: nobody waits
-SYNCS_MAX = 4  # runs that are synced while the next is written
+SLICE_ROWS = 4_000  # of a stopped store: nobody waits
+SYNCS_MAX = 4  # runs that are synced while the next is written; 12 were no faster
 
 
 @dataclass(slots=True)
@@ -287,7 +289,8 @@ def export_store(store: Path, output: Path, since: Path | None, now_ms: int, pro
                 )
                 for number in numbers
             ]
-            _carry_out(exports)
+            with _without_collector():
+                _carry_out(exports)
             for export in exports:
                 draft.take(node, export.described())
             progress(f"{node}: {sum(entry.rows for entry in draft.files)} rows of {len(numbers)} partitions")
@@ -300,6 +303,18 @@ def export_store(store: Path, output: Path, since: Path | None, now_ms: int, pro
         if draft is not None:
             shutil.rmtree(draft.folder, ignore_errors=True)
         raise
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keep Python's cycle collector off: rows are tuples without cycles, and looking at them is a tenth of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _carry_out(exports: list[Any]) -> None:

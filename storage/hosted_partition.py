@@ -5,13 +5,15 @@ said which connections it holds) -> serving. What asks before that waits here, b
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from mqtt.reasons import ReasonCode
 from storage.claims import ClaimTable
-from storage.delivery import Delivery, edge_sender
+from storage.delivery import Delivery
 from storage.inbound import Inbound
 from storage.loading import load
+from storage.origins import edge_sender
 from storage.partition import Overlay, Partition, Reads
 from storage.publishers import Publishers
 from storage.retained import RetainedRegisters
@@ -22,13 +24,23 @@ from wire.cluster_map import ClusterMap
 from wire.hello import PeerKey
 from wire.messages import Claims, PollClaims
 
-__all__ = ["HostedPartition"]
+__all__ = ["HostedPartition", "Tally"]
 
 Asked = Callable[[], None]
 POLL_AGAIN_S = 0.2
 SESSIONS_PER_EPOCH_BITS = 28  # of the 48 that count sessions: more than a partition ever makes under one epoch
+HANDED_PER_EPOCH_BITS = 32
 INBOUND_SKIPPED = 1 << 32  # QoS 2 messages of one session that a lost copy may have counted
 SESSION_BYTES = 256  # rows of a session without its queue, roughly
+
+
+class Tally(NamedTuple):
+    """What a partition held when it was counted last."""
+
+    online: int  # sessions
+    queued: int  # unconsumed entries
+    keys: int
+    bytes: int
 
 
 class HostedPartition:
@@ -44,12 +56,14 @@ class HostedPartition:
         now: float,
     ) -> None:
         self.core = Partition(number, settings, store, overlay, now)
-        self.delivery = Delivery(self.core)
+        self.delivery = Delivery(self.core, self._live)
         self.subscriptions = Subscriptions(self.core, self.delivery, cluster_map)
         self.claims = ClaimTable(self.core, self.delivery, self.subscriptions, self._is_alive, self._live)
         self.retained = RetainedRegisters(self.core, self.delivery)
         self.inbound = Inbound(self.core)
         self.publishers = Publishers()
+        self.tally = Tally(0, 0, 0, 0)
+        self.changed = True  # since it was counted
         self.serving = False
         self.reported = False  # the shards' owners were told this partition's filters
         self.placed_at = 0  # map epoch that made this node the primary
@@ -67,35 +81,43 @@ class HostedPartition:
         nodes = self._map().live(tier)
         return nodes[number % len(nodes)].node if nodes else ""
 
-    def load(self) -> None:
-        """Read the state from the store."""
-        load(self.core, self.delivery, self.subscriptions, self.claims, self.retained, self.inbound)
+    def load(self) -> Iterator[int]:
+        """Read the state from the store, in slices; yields what each cost, in rows."""
+        yield from load(self.core, self.delivery, self.subscriptions, self.claims, self.retained, self.inbound)
         self.loaded_to = self.core.meta.op_index
         first = self.core.local.accepted << SESSIONS_PER_EPOCH_BITS
         if self.core.meta.next_session < first:
             self._renumber(first)
+        self.count()
 
     def _renumber(self, first: int) -> None:
         """Give no number again that this copy may have missed: elsewhere it would be taken for a repeat."""
         core = self.core
         core.meta.next_session = first
+        core.meta.next_handed = max(core.meta.next_handed, core.local.accepted << HANDED_PER_EPOCH_BITS)
         for session in core.sessions.values():
             if not session.inbound:  # else its lowest counter stays, and no other may be far above it
                 session.next_inbound += INBOUND_SKIPPED
 
-    @property
-    def weight(self) -> int:
-        """What reading this partition cost: its sessions and their unconsumed entries."""
-        sessions = self.core.sessions
-        return len(sessions) + sum(session.queued for session in sessions.values())
+    def count(self) -> None:
+        """Count what this partition holds: a walk over its sessions."""
+        self.changed = False
+        sessions = self.core.sessions.values()
+        online = queued = keys = size = 0
+        for session in sessions:
+            online += session.edge != ""
+            waiting = session.queued
+            queued += waiting
+            keys += 1 + len(session.made("subscriptions") or ()) + waiting
+            size += SESSION_BYTES + session.queue_bytes
+        self.tally = Tally(online, queued, keys + len(self.retained), size + self.retained.payload_bytes)
 
     @property
     def size(self) -> tuple[int, int]:
         """Return (keys, bytes) as a rebalance counts them: coarse, so that they are told again only when it matters."""
-        sessions = self.core.sessions.values()
-        keys = sum(1 + len(session.subscriptions) + session.queued for session in sessions) + len(self.retained)
-        size = sum(SESSION_BYTES + session.queue_bytes for session in sessions) + self.retained.payload_bytes
-        return _coarse(keys), _coarse(size)
+        if self.changed:
+            self.count()
+        return _coarse(self.tally.keys), _coarse(self.tally.bytes)
 
     def when_serving(self, ask: Asked) -> bool:
         """Carry out a request now, or when this partition serves; False if too many wait already."""
@@ -147,7 +169,7 @@ class HostedPartition:
             self.delivery.acknowledge(message, peer.node, ReasonCode.SESSION_TAKEN_OVER)
             return
         registered = message.retain and not message.share and self._holds_register(message.topic)
-        if registered and not self.delivery.is_repeat(message, peer.node, peer.incarnation):
+        if registered and not self.delivery.origins.is_repeat(message, peer.node, peer.incarnation):
             refusal = self.retained.refusal(message)
             if refusal:
                 self.delivery.acknowledge(message, peer.node, refusal)
@@ -162,8 +184,9 @@ class HostedPartition:
         self.serving = True
         self.claims.absent(self._is_alive)
         live = {edge_sender(edge.node, edge.incarnation) for edge in self._map().live("edge")}
-        self.delivery.forget_dead_edges(live)
+        self.delivery.origins.forget_dead_edges(live)
         self.subscriptions.serve()
+        self.delivery.handing_on.hand_over()
         while self._passed_on:
             self._passed_on.popleft()()
         while self._waiting:
@@ -179,7 +202,7 @@ class HostedPartition:
 
     def _timer(self, what: str, who: str) -> None:
         if what == "save_acks":
-            self.delivery.save_all_acks()
+            self.delivery.consumed.save_all()
         elif what == "kick_wait":
             self.claims.kick_waited(who)
         elif what == "kick_again":
@@ -192,12 +215,14 @@ class HostedPartition:
             self.claims.will_due(who)
         elif what == "fire":
             self.claims.fire_again(int(who))
+        elif what == "hand_on":
+            self.delivery.handing_on.again(int(who))
         elif what == "retained":
             self.retained.expire(who)
         elif what == "unhold":
             session = self.core.sessions.get(int(who))
             if session is not None and session.held:
-                self.delivery.hold_expired(session)
+                self.delivery.outbound.hold_expired(session)
 
 
 def _coarse(number: int) -> int:

@@ -11,6 +11,7 @@ from hashlib import blake2b
 __all__ = [
     "BODY",
     "FILTER",
+    "HANDED",
     "INBOUND",
     "INFLIGHT",
     "LOCAL",
@@ -26,6 +27,8 @@ __all__ = [
     "body_key",
     "digest",
     "filter_key",
+    "handed_key",
+    "handed_pick_key",
     "inbound_key",
     "inflight_key",
     "kind_range",
@@ -47,6 +50,7 @@ LOCAL = b"A"  # one row about this very copy: highest partition_epoch seen, star
 META = b"a"  # one row: op_index, partition_epoch, served clock, counters
 BODY = b"b"  # body id u64 | piece u16: payload bytes shared by queue rows
 FILTER = b"f"  # digest of a filter whose route stands at its shards
+HANDED = b"h"  # number u64: a message for another member of its group; with "p": where it goes
 INBOUND = b"i"  # session u64 | packet identifier u16: QoS 2 received, not released
 LOG = b"l"  # op_index u64: one operation, its writes packed
 OPENED = b"n"  # digest of an edge's incarnation u64 | request u64: a CONNECT whose answer the edge may not have
@@ -125,6 +129,16 @@ def inbound_key(partition: int, session: int, packet_identifier: int) -> bytes:
 def filter_key(partition: int, route: str) -> bytes:
     """Return the key of the mark that a filter's route stands."""
     return _HEAD.pack(partition, FILTER) + digest(route)
+
+
+def handed_key(partition: int, number: int) -> bytes:
+    """Return the key of a message that goes to another member of its group."""
+    return _ONE.pack(partition, HANDED, number)
+
+
+def handed_pick_key(partition: int, number: int) -> bytes:
+    """Return the key of where such a message goes."""
+    return _ONE.pack(partition, HANDED, number) + b"p"
 
 
 def retained_key(partition: int, topic: str) -> bytes:

@@ -8,8 +8,8 @@ epoch has behind that never was. Format: docs/jobs.md.
 
 from collections.abc import Callable
 
-from wire.batches import PublishMessage
-from wire.ledger import LedgerRecord, LedgerSink, origin_text, picked_origin, topic_hash
+from wire.batches import OriginKind, PublishMessage
+from wire.ledger import LedgerOperation, LedgerRecord, LedgerSink, origin_mark, origin_text, topic_hash
 from wire.messages import Subscription
 
 __all__ = ["PartitionLedger"]
@@ -29,7 +29,9 @@ class PartitionLedger:
         self._sink = sink
         self._wall_ms = wall_ms
         self._records: list[LedgerRecord] = []
-        self._matched: list[tuple[int, int]] = []  # of the message at hand: session, session_seq
+        self._taken: list[tuple[int | str, ...]] = []  # rows of LedgerOperation
+        self._delivered: list[tuple[int, int, int]] = []
+        self.matched: list[int] = []  # of the message at hand: session, session_seq, ...; appended to by who queues it
         self._gone: set[tuple[int, int]] = set()  # entries that left otherwise than by the client's acknowledgement
 
     def began(self, partition_epoch: int, op_index: int) -> None:
@@ -38,6 +40,10 @@ class PartitionLedger:
 
     def close(self, partition_epoch: int, op_index: int) -> None:
         """The operation is complete; its number is known now."""
+        if self._taken or self._delivered:
+            operation = LedgerOperation(self._partition, op_index, partition_epoch, self._taken, self._delivered)
+            self._sink.operation(operation)
+            self._taken, self._delivered = [], []
         if not self._records:
             return
         now_ms = self._wall_ms()
@@ -48,19 +54,17 @@ class PartitionLedger:
 
     # --- messages
 
-    def matched(self, session: int, session_seq: int) -> None:
-        """The message at hand was queued for a session."""
-        self._matched.append((session, session_seq))
-
     def not_queued(self, message: PublishMessage, node: str, session: int, reason: str) -> None:
         """The message at hand does not go to a session that matched."""
         self._records.append(LedgerRecord("dropped", 0, _origin(message, node), s=session, r=reason))
 
     def taken(self, message: PublishMessage, node: str) -> None:
-        """The partition took the message, with what ``matched`` said; possibly nobody."""
-        matched, self._matched = self._matched, []
+        """The partition took the message, for the sessions in ``matched``; possibly none."""
+        matched, self.matched = self.matched, []
         if message.qos:
-            self._records.append(LedgerRecord("queued", 0, _origin(message, node), message.qos, d=matched))
+            kind, b = message.origin_kind, message.origin_b or message.tag
+            mark = f"@{node}" if kind == OriginKind.EDGE and not message.share else _mark(message, node)
+            self._taken.append((kind, message.origin_a, b, mark, message.qos, *matched))
 
     # --- entries
 
@@ -71,11 +75,17 @@ class PartitionLedger:
 
     def finished(self, session: int, entries: list[int]) -> None:
         """Entries are deleted with this operation: the client acknowledged those that nothing else was said of."""
-        for session_seq in entries:
-            if (session, session_seq) in self._gone:
-                self._gone.discard((session, session_seq))
-            else:
-                self._records.append(LedgerRecord("delivered", 0, s=session, n=session_seq))
+        if self._gone:
+            gone = {session_seq for session_seq in entries if (session, session_seq) in self._gone}
+            self._gone.difference_update([(session, session_seq) for session_seq in gone])
+            entries = [session_seq for session_seq in entries if session_seq not in gone]
+        if not entries:
+            return
+        first, last = min(entries), max(entries)
+        if last - first + 1 == len(entries):  # numbers are there once: no gap
+            self._delivered.append((session, first, last))
+        else:
+            self._delivered.extend((session, session_seq, session_seq) for session_seq in entries)
 
     # --- sessions
 
@@ -103,6 +113,10 @@ def _owes(subscription: Subscription) -> bool:
 
 
 def _origin(message: PublishMessage, node: str) -> str:
-    origin = origin_text(message.origin_kind, message.origin_a, message.origin_b or message.tag, node)
+    numbers = origin_text(message.origin_kind, message.origin_a, message.origin_b or message.tag)
+    return numbers + _mark(message, node)
+
+
+def _mark(message: PublishMessage, node: str) -> str:
     # The group's copy and the ordinary one may meet in a partition, even in one session: they are two messages there.
-    return picked_origin(origin, message.share.decode()) if message.share else origin
+    return origin_mark(message.origin_kind, node, message.share.decode())

@@ -254,21 +254,22 @@ class Partition:
         """Committed is what is synced here and on every replica that counts, while enough of them are in sync."""
         if not self.acknowledges:
             return
-        synced = self.synced
-        self.commit_index = max(
-            self.commit_index, min([synced.get("", 0), *(synced.get(replica, 0) for replica in self.replicas)])
-        )
+        lowest = self.synced.get("", 0)
+        for replica in self.replicas:
+            lowest = min(lowest, self.synced.get(replica, 0))
+        self.commit_index = max(self.commit_index, lowest)
 
     def committed_outputs(self) -> list[Output]:
-        """Return what may leave now, in order."""
+        """Return what may leave now, in order.
+
+        This is not asked in every round: what could leave at once waits here while its node has no lease. It goes first
+        then, for when it was pushed nothing of its session waited for a commit, and what does now came after it.
+        """
         gated = self._gated
-        outputs: list[Output] = []
+        outputs, self._at_once = self._at_once, []
         while gated and gated[0][0] <= self.commit_index:
             _, self.released, released = gated.popleft()
             outputs.extend(released)
-        if self._at_once:
-            outputs.extend(self._at_once)
-            self._at_once = []
         return outputs
 
     @property

@@ -6,7 +6,7 @@ stays, with everything that was applied. A primary whose partition_epoch moves b
 primary meanwhile. Rules: docs/adr/0007.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from storage.hosted_partition import HostedPartition
 from storage.ledger import PartitionLedger
@@ -23,9 +23,9 @@ from wire.replication import STALE, Append, AppendAck, ReplicaMessage, encode_re
 __all__ = ["Placements"]
 
 TEND_S = 0.05  # between two looks at what the map should change
-# Sessions and entries read in one round, one partition at least: a large store is read in slices, between which the
-# lease is renewed and partitions that were read already serve.
-LOADED_PER_ROUND = 2_000
+# A large store is read in slices, between which the lease is renewed and partitions that were read already serve. Rows
+# of one round, each handled about twice: some 10 ms, for links need several rounds for one question and its answer.
+LOADED_PER_ROUND = 4_000
 AWAY_S = 60.0  # a partition's copy stays for so long after it has become whole elsewhere
 DISCARDED_ROWS = 1_000  # of such a copy, in one go
 MEASURED_IN_TURN = 16  # a partition's size is measured with every so many'th look
@@ -61,6 +61,8 @@ class Placements:
         self._known: list[PartitionEntry] = []  # of the map before
         self._next_tend = float("-inf")
         self._more_to_read = False
+        self._replicated = False  # some partition served here has other copies, as of the last look at all of them
+        self._reading: tuple[HostedPartition, Iterator[int]] | None = None  # the one that is being read
         self._away: dict[int, tuple[int, float]] = {}  # partitions that live elsewhere: epoch, since when
         self._discarding: tuple[int, bytes] = (-1, b"")  # partition, next key
         self._clear: set[int] = set()  # partitions that live elsewhere and left nothing here
@@ -156,29 +158,36 @@ class Placements:
             self.take(peer, message, 0.0)
 
     def read_promoted(self, synced: int, now: float) -> list[HostedPartition]:
-        """Read the rows of promoted partitions whose log is in the store, some in each round; return those read."""
-        ready = [number for number, commit in self._promoting.items() if commit <= synced]
+        """Read some rows of promoted partitions whose log is in the store; return those that were read to the end."""
         read: list[HostedPartition] = []
         weight = 0
-        for number in ready:
-            if weight >= LOADED_PER_ROUND:
-                break
+        for number in [number for number, commit in self._promoting.items() if commit <= synced]:
+            hosted = self.hosted[number]
+            if self._reading is None or self._reading[0] is not hosted:
+                self._reading = (hosted, hosted.load())
+            for rows in self._reading[1]:
+                weight += rows
+                if weight >= LOADED_PER_ROUND:
+                    self._more_to_read = True
+                    return read
+            self._reading = None
             del self._promoting[number]
             self.replicas.pop(number, None)
-            hosted = self.hosted[number]
-            hosted.load()
             if hosted.core.ledger is not None:
                 hosted.core.ledger.began(hosted.core.epoch, hosted.core.meta.op_index)
             self.replication[number].begin(now)
-            weight += hosted.weight
             read.append(hosted)
-        self._more_to_read = len(read) < len(ready)
+        self._more_to_read = False
         return read
 
     @property
     def loading(self) -> bool:
         """True while partitions that are served here have still to be read."""
         return bool(self._promoting)
+
+    def progress(self) -> tuple[int, int]:
+        """Return how many of the partitions served here have been read, and how many there are."""
+        return len(self.hosted) - len(self._promoting), len(self.hosted)
 
     def loaded(self, number: int) -> bool:
         """True once a partition served here has read its rows."""
@@ -223,9 +232,10 @@ class Placements:
         frames = []
         self._catch_up.rows = CATCH_UP_ROWS
         if numbers is None:
-            waiting = (number for number, replication in self.replication.items() if replication.transferring)
-            self._catch_up.take_turns(list(waiting))
-        for number in self.replication if numbers is None else numbers:
+            numbers = [number for number, replication in self.replication.items() if replication.backups]
+            self._catch_up.take_turns([number for number in numbers if self.replication[number].transferring])
+            self._replicated = bool(numbers)
+        for number in numbers:
             replication = self.replication.get(number)
             if replication is None or number in self._promoting or not replication.backups:
                 continue
@@ -243,7 +253,7 @@ class Placements:
         requests = []
         cluster_map = self._map()
         for number, replication in self.replication.items():
-            if number in self._promoting:
+            if number in self._promoting or replication.content_with(cluster_map.replicas):
                 continue
             change = replication.wanted(now, cluster_map, self._linked_for)
             if change is not None:
@@ -318,5 +328,4 @@ class Placements:
         """Return when to look again."""
         if self._more_to_read:
             return now
-        busy = any(replication.backups for replication in self.replication.values())
-        return now + TEND_S if busy else float("inf")
+        return now + TEND_S if self._replicated else float("inf")

@@ -4,7 +4,10 @@ A client that moved on to another edge may have messages in a frame of the old e
 its publisher's session and owner_epoch; once a higher owner_epoch was heard, lower ones are superseded: dropped, and
 the old edge acknowledges nothing. Sessions only: an ephemeral publisher has no name that outlives its connection.
 It is remembered while a frame may be stuck, four leases, by the primary that heard it.
-Source: docs/adr/0004-origins.md.
+
+A message that was refused for want of room may come again on its client's next connection: what follows it on this
+one, on its way already when there is room again, would overtake it (and at QoS 2 make a repeat of it), and is refused
+as well for that time. Source: docs/adr/0003, 0004.
 """
 
 __all__ = ["Publishers"]
@@ -18,6 +21,7 @@ class Publishers:
 
     def __init__(self) -> None:
         self._heard: dict[int, tuple[int, float]] = {}  # session -> owner_epoch, when
+        self._refused: dict[int, tuple[int, float]] = {}  # session -> owner_epoch, when for want of room
         self._forget_at = float("-inf")
 
     def __len__(self) -> int:
@@ -45,4 +49,26 @@ class Publishers:
             for one in list(self._heard)[: PUBLISHERS_MAX // 2]:
                 del self._heard[one]
         self._heard[session] = (owner_epoch, now)
+        return False
+
+    @property
+    def refusing(self) -> bool:
+        """Whether anything was refused lately."""
+        return bool(self._refused)
+
+    def refused(self, session: int, owner_epoch: int, now: float) -> None:
+        """There was no room for a message of this connection."""
+        if session:
+            if len(self._refused) >= PUBLISHERS_MAX:
+                self._refused.clear()
+            self._refused[session] = (owner_epoch, now)
+
+    def is_behind_refused(self, session: int, owner_epoch: int, now: float, lease_s: float) -> bool:
+        """Whether a message may have been sent before its publisher heard of an earlier one that was refused."""
+        known = self._refused.get(session)
+        if known is None:
+            return False
+        if owner_epoch == known[0] and now - known[1] < LEASES_REMEMBERED * lease_s:
+            return True
+        del self._refused[session]
         return False

@@ -4,9 +4,17 @@ lsm-db has no checksum on its pages, so a flipped bit would be served as data; t
 flipped bit may as well hand out the right value under a wrong key. What a value means is the writer's business.
 """
 
+import struct
 from zlib import crc32
 
-__all__ = ["RECORD_OVERHEAD_BYTES", "RESERVED_PREFIX", "decode_record", "encode_record"]
+__all__ = [
+    "RECORD_OVERHEAD_BYTES",
+    "RECORD_VERSION",
+    "RESERVED_PREFIX",
+    "decode_record",
+    "encode_record",
+    "record_head",
+]
 
 RECORD_VERSION = 1
 RECORD_OVERHEAD_BYTES = 5
@@ -14,6 +22,7 @@ RECORD_OVERHEAD_BYTES = 5
 # Keys of the store itself. Keys begin with a partition number (u16), and 65535 is none: these sort behind all others.
 RESERVED_PREFIX = b"\xff\xff"
 
+record_head = struct.Struct(">BI").pack  # version, CRC-32 of key || value: what stands before the value
 _VERSION_BYTE = bytes((RECORD_VERSION,))
 
 

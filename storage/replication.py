@@ -392,6 +392,13 @@ class Replication:
 
     # --- what the map should change
 
+    def content_with(self, copies: int) -> bool:
+        """Whether nothing could be asked for: no backup to look after, and no copy missing."""
+        if self.backups or len(self._placement.in_sync) < copies:
+            return False
+        self._blocked_since = self._short_since = float("inf")
+        return True
+
     def wanted(self, now: float, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
         """Return (verb, node) of a change to ask for, None while there is nothing to ask.
 

@@ -32,7 +32,7 @@ class RetainedRegisters:
 
     def restore(self, row: RetainedRow) -> None:
         """Take over a register from disk."""
-        size = len(self._delivery.read_body(row.body)) if row.body else len(row.payload)
+        size = len(self._delivery.bodies.read(row.body)) if row.body else len(row.payload)
         self._index(row.topic, size, row.deadline, row.body)
 
     def _index(self, topic: str, size: int, deadline: int, body: int) -> None:
@@ -47,7 +47,7 @@ class RetainedRegisters:
             self._topics.remove(topic)
             self.payload_bytes -= known[0]
             if known[2]:
-                self._delivery.release_body(known[2])
+                self._delivery.bodies.release(known[2])
 
     def refusal(self, message: PublishMessage) -> int:
         """Return 0, or the reason code that refuses a retained message because the registers are full."""
@@ -83,7 +83,7 @@ class RetainedRegisters:
             message.origin_a or incarnation,
             message.origin_b or message.tag,
             partition.meta.op_index + 1,
-            self._delivery.store_body(message.payload, 1) if large else 0,
+            self._delivery.bodies.store(message.payload, 1) if large else 0,
         )
         partition.put(keys.retained_key(partition.number, topic), pack(row))
         self._index(topic, len(message.payload), deadline, row.body)
@@ -114,7 +114,7 @@ class RetainedRegisters:
             if value is None:
                 continue
             row = unpack(RetainedRow, value)
-            payload = self._delivery.read_body(row.body) if row.body else row.payload
+            payload = self._delivery.bodies.read(row.body) if row.body else row.payload
             messages.append(
                 RetainedMessage(
                     topic, payload, row.qos, row.properties, expiry_s, row.origin_kind, row.origin_a, row.origin_b
@@ -136,7 +136,7 @@ class RetainedRegisters:
         session = partition.sessions.get(request.session)
         if session is not None and session.owner_epoch == request.owner_epoch:
             if request.read == request.request:
-                self._delivery.hold(session, request.read)
+                self._delivery.outbound.hold(session, request.read)
             if session.reads is None or request.read not in session.reads:
                 partition.tell(edge, RetainedDelivered(request.request, again=bool(request.messages)))
                 return
@@ -148,7 +148,7 @@ class RetainedRegisters:
                     partition.count("retained_overtaken")
                     continue
                 if message.qos == 0:
-                    self._delivery.push_retained(session, message, retain)
+                    self._delivery.outbound.push_retained(session, message, retain)
                     continue
                 self._delivery.remember_retained(session, message)
                 deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
@@ -170,5 +170,5 @@ class RetainedRegisters:
                     ),
                 )
             if request.done:
-                self._delivery.unhold(session, request.read)
+                self._delivery.outbound.unhold(session, request.read)
         partition.tell(edge, RetainedDelivered(request.request))

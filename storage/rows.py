@@ -7,6 +7,7 @@ Source: docs/adr/0009-key-order-and-sstables.md.
 """
 
 import struct
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ __all__ = [
     "STATE_SENT",
     "Entry",
     "FilterRow",
+    "HandedRow",
     "InflightRow",
     "LocalRow",
     "LogRow",
@@ -32,7 +34,9 @@ __all__ = [
     "WillRow",
     "decode_entry",
     "encode_entry",
+    "outline_entry",
     "pack",
+    "row_decoder",
     "unpack",
 ]
 
@@ -53,6 +57,7 @@ class MetaRow(msgspec.Struct, array_like=True):
     served_ms: int = 0
     next_session: int = 1  # counter part of session numbers, never used again
     next_body: int = 1
+    next_handed: int = 1  # of messages that a group's ended members leave to others, never used again
 
 
 class LocalRow(msgspec.Struct, array_like=True):
@@ -87,6 +92,7 @@ class SessionRow(msgspec.Struct, array_like=True):
     window: int = 64  # of the live connection
     session_present: bool = False  # what the live connection was told, or would have been
     given: list[int] = []  # runs of identifiers, flat: session_seq, identifier, count; consumed entries among them
+    overtaken: dict[bytes, int] = {}  # topic: its retained copies below this session_seq are older than what was sent
 
 
 class SubscriptionRow(msgspec.Struct, array_like=True):
@@ -131,6 +137,19 @@ class WillRow(msgspec.Struct, array_like=True):
     connection: int = 0  # the edge's number of it; 0: a row of an older version
 
 
+class HandedRow(msgspec.Struct, array_like=True):
+    """A shared group's message whose member ended before it acknowledged: it goes to another one."""
+
+    share: bytes
+    topic: bytes
+    payload: bytes
+    qos: int  # as published
+    retain: bool
+    properties: bytes
+    deadline: int
+    body: int = 0  # body id when the payload stands in BODY rows
+
+
 class RetainedRow(msgspec.Struct, array_like=True):
     """One register: the last accepted retained PUBLISH of a topic, with its origin."""
 
@@ -172,16 +191,28 @@ class Entry(msgspec.Struct, gc=False):
     origin_a: int = 0
     origin_b: int = 0
     body: int = 0  # body id when the payload stands in BODY rows
+    copy: bool = False  # of a retained register: it must not leave behind a newer value of its topic
+    share: bytes = b""  # the group that it is a copy for
+    published: int = 0  # of a group's copy: QoS as published, plus 4 if published with RETAIN
+    own_bytes: int = 0  # of a group's copy: at the end of properties, the member's subscription identifiers
 
 
 ENTRY_OVERHEAD_BYTES = 64  # of a queue row beside topic, properties and payload, for the queue's byte bound
 _ENTRY = struct.Struct(">BBHQBQQQHI")
+ENTRY_HEAD = _ENTRY  # for who reads no more of a row
 _RETAIN = 0x04
+_COPY = 0x08
+_SHARED = 0x10
+_SHARE = struct.Struct(">BBH")  # of a group's copy, behind its properties: published, own_bytes, length of share
 
 
 def encode_entry(entry: Entry) -> bytes:
     """Return the value of a queue row (its key holds the session_seq)."""
-    flags = entry.qos | (_RETAIN if entry.retain else 0)
+    flags = entry.qos | (_RETAIN if entry.retain else 0) | (_COPY if entry.copy else 0)
+    share = b""
+    if entry.share:
+        flags |= _SHARED
+        share = _SHARE.pack(entry.published, entry.own_bytes, len(entry.share)) + entry.share
     head = _ENTRY.pack(
         flags,
         entry.state,
@@ -194,7 +225,7 @@ def encode_entry(entry: Entry) -> bytes:
         len(entry.topic),
         len(entry.properties),
     )
-    return b"".join((head, entry.topic, entry.properties, b"" if entry.body else entry.payload))
+    return b"".join((head, entry.topic, entry.properties, share, b"" if entry.body else entry.payload))
 
 
 def decode_entry(session_seq: int, value: bytes) -> Entry:
@@ -205,11 +236,16 @@ def decode_entry(session_seq: int, value: bytes) -> Entry:
     """
     flags, state, identifier, deadline, kind, origin_a, origin_b, body, topics, properties = _ENTRY.unpack_from(value)
     topic_end = _ENTRY.size + topics
-    property_end = topic_end + properties
+    payload_at = property_end = topic_end + properties
+    share, published, own_bytes = b"", 0, 0
+    if flags & _SHARED:
+        published, own_bytes, size = _SHARE.unpack_from(value, property_end)
+        payload_at = property_end + _SHARE.size + size
+        share = value[property_end + _SHARE.size : payload_at]
     return Entry(
         session_seq,
         value[_ENTRY.size : topic_end],
-        value[property_end:],
+        value[payload_at:],
         value[topic_end:property_end],
         flags & 0x03,
         bool(flags & _RETAIN),
@@ -220,12 +256,34 @@ def decode_entry(session_seq: int, value: bytes) -> Entry:
         origin_a,
         origin_b,
         body,
+        bool(flags & _COPY),
+        share,
+        published,
+        own_bytes,
     )
+
+
+def outline_entry(value: bytes) -> tuple[int, int, int, int, int]:
+    """Return what a queue needs of a row that it does not read: qos, state, identifier, body, bytes in the row.
+
+    Raises:
+        struct.error: If the value is shorter than its head.
+    """
+    flags, state, identifier, _, _, _, _, body, topics, properties = _ENTRY.unpack_from(value)
+    return flags & 0x03, state, identifier, body, topics + properties if body else len(value) - _ENTRY.size
 
 
 _encoder = msgspec.msgpack.Encoder()
 pack = _encoder.encode
 _decoders: dict[type, msgspec.msgpack.Decoder[object]] = {}
+
+
+def row_decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """Return what decodes rows of a kind; it raises msgspec.DecodeError where a value is none."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    return decoder.decode  # type: ignore[return-value]
 
 
 def unpack(kind: type[T], value: bytes) -> T:
@@ -234,7 +292,4 @@ def unpack(kind: type[T], value: bytes) -> T:
     Raises:
         msgspec.DecodeError: If the value is not such a row.
     """
-    decoder = _decoders.get(kind)
-    if decoder is None:
-        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
-    return decoder.decode(value)  # type: ignore[return-value]
+    return row_decoder(kind)(value)

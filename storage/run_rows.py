@@ -6,18 +6,18 @@ damage and raises; what is written out must be what it says. Source: docs/adr/00
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from zlib import crc32
 
 from storage import keys
 from storage.rows import (
+    ENTRY_HEAD,
     NEVER,
     STATE_QUEUED,
     InflightRow,
     RetainedRow,
     SessionRow,
     WillRow,
-    decode_entry,
     unpack,
 )
 from wire.sstable import Row, RowKind
@@ -66,7 +66,6 @@ class RowReader:
             keys.INBOUND: self._inbound,
             keys.INFLIGHT: self._inflight,
             keys.ORIGIN: self._origin,
-            keys.QUEUE: self._queued,
             keys.RETAINED: self._retained,
             keys.SESSION: self._session,
             keys.SUBSCRIPTION: self._subscription,
@@ -79,11 +78,37 @@ class RowReader:
         Raises:
             msgspec.DecodeError, struct.error: The value is not what its key says.
         """
-        crc = crc32(seq.to_bytes(8, "big"), crc32(value, crc32(key)))
-        read = self._readers.get(key[2:3])
-        if read is None:
-            return (self._partition, None, OTHER, key, seq, value, False, 0, epoch, crc, *_NOTHING)
-        return read(key, value, seq, epoch, crc)
+        return self.rows(((key, value),), seq, epoch)[0]
+
+    def rows(self, found: Sequence[tuple[bytes, bytes]], seq: int, epoch: int) -> list[Row]:
+        """Return the rows of stored (key, value), all of one operation, in their order.
+
+        Queued messages, most rows of a store, are made here: two calls per row are a third of what a row costs.
+
+        Raises:
+            msgspec.DecodeError, struct.error: A value is not what its key says.
+        """
+        partition, offset_ms, tail, readers = self._partition, self._offset_ms, seq.to_bytes(8, "big"), self._readers
+        queue, ids, head = keys.QUEUE, _PAIR.unpack_from, ENTRY_HEAD.unpack_from
+        rows: list[Row] = []
+        for key, value in found:
+            crc = crc32(key + value + tail)  # one call: joining some 100 bytes costs less than two more
+            what = key[2:3]
+            if what == queue:
+                number, session_seq = ids(key, 3)
+                _, state, identifier, deadline, kind, origin_a, origin_b, body, _, _ = head(value)
+                rows.append((
+                    partition, None, QUEUED, key, seq, value, False,
+                    max(1, deadline + offset_ms) if deadline and deadline != NEVER else 0,
+                    epoch, crc, number, session_seq, identifier if state != STATE_QUEUED else None, state,
+                    body.to_bytes(8, "big") if body else None, None, None, None,
+                    f"{kind}:{origin_a:x}:{origin_b:x}",
+                ))  # fmt: skip
+            elif (read := readers.get(what)) is not None:
+                rows.append(read(key, value, seq, epoch, crc))
+            else:
+                rows.append((partition, None, OTHER, key, seq, value, False, 0, epoch, crc, *_NOTHING))
+        return rows
 
     def tombstone(self, key: bytes, seq: int, epoch: int) -> Row:
         """Return the row that says that a key is gone, with what the key itself tells."""
@@ -132,17 +157,6 @@ class RowReader:
         head = (self._partition, None, ORIGIN_WATERMARK, key, seq, value, False, 0, epoch, crc)
         return (*head, None, None, None, None, None, None, None, None, origin)
 
-    def _queued(self, key: bytes, value: bytes, seq: int, epoch: int, crc: int) -> Row:
-        number, session_seq = _PAIR.unpack_from(key, 3)
-        entry = decode_entry(session_seq, value)
-        state, deadline = entry.state, entry.deadline
-        return (
-            *(self._partition, None, QUEUED, key, seq, value, False, self._wall(deadline) if deadline else 0, epoch),
-            *(crc, number, session_seq, None if state == STATE_QUEUED else entry.packet_identifier, state),
-            entry.body.to_bytes(8, "big") if entry.body else None,
-            *(None, None, None, f"{entry.origin_kind}:{entry.origin_a:x}:{entry.origin_b:x}"),
-        )
-
     def _retained(self, key: bytes, value: bytes, seq: int, epoch: int, crc: int) -> Row:
         row = unpack(RetainedRow, value)
         body = row.body.to_bytes(8, "big") if row.body else None
@@ -156,13 +170,17 @@ class RowReader:
         self._sessions[number] = (client_id, owner)
         expiry_ms = 0 if row.edge else self._wall(row.deadline)
         gaps = _expanded(row.gaps) if row.gaps else None
-        head = (self._partition, client_id, SESSION, key, seq, value, False, expiry_ms, epoch, crc)
-        return (*head, number, None, None, None, None, owner, row.head - 1, gaps, None)
+        return (
+            self._partition, client_id, SESSION, key, seq, value, False, expiry_ms, epoch, crc, number,
+            None, None, None, None, owner, row.head - 1, gaps, None,
+        )  # fmt: skip
 
     def _subscription(self, key: bytes, value: bytes, seq: int, epoch: int, crc: int) -> Row:
         number = int.from_bytes(key[3:11], "big")
-        head = (self._partition, self._about(number)[0], SUBSCRIPTION, key, seq, value, False, 0, epoch, crc)
-        return (*head, number, None, None, None, None, None, None, None, None)
+        return (
+            self._partition, self._about(number)[0], SUBSCRIPTION, key, seq, value, False, 0, epoch, crc, number,
+            None, None, None, None, None, None, None, None,
+        )  # fmt: skip
 
     def _will(self, key: bytes, value: bytes, seq: int, epoch: int, crc: int) -> Row:
         row = unpack(WillRow, value)

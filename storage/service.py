@@ -3,6 +3,7 @@
 import gc
 import logging
 import random
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,10 +32,14 @@ __all__ = ["StorageService", "main"]
 
 logger = logging.getLogger(__name__)
 
-TICK_MAX_S = 0.25
+TICK_MAX_S = 0.25  # the loop turns at least this often while partitions load or the disk is full
+IDLE_TICK_MAX_S = 1.0  # otherwise: the core names every deadline, and a wake-up with cold caches costs as much as work
 PROGRESS_S = 1.0  # between two lines about copies that are made anew
 ROOM_LOOK_S = 0.1  # between two looks at the free space of the disk
 EVENTS_PER_ROUND_MAX = 2_000  # frames handled before the next commit is handed out
+# What the thread that syncs may wait for the interpreter, before a sync and after it, while the loop computes; the
+# default of 5 ms was longer than the sync.
+SWITCH_S = 0.0005
 
 
 def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
@@ -42,6 +47,7 @@ def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
     assert isinstance(config, StorageConfig)
 
     async def service(process: NodeProcess) -> None:
+        sys.setswitchinterval(SWITCH_S)
         await StorageService(process, config).run()
 
     return run_process(config, TIER_STORAGE, ready, service)
@@ -85,8 +91,10 @@ class StorageService:
         self._peers: dict[str, tuple[str, str, int]] = {}
         self._said_ready = False
         self._look_at = 0.0
+        self._longest_s = 0.0  # of one round of the loop
         self._progress_at = 0.0
         self._catches_up = False
+        self._reads = False  # partitions from the store
         self._store = self._open_store()
         self._ledger = self._open_ledger()
 
@@ -149,6 +157,7 @@ class StorageService:
                     whole=self._whole,
                     ended_incarnation=self._process.folder.ended_incarnation,
                     ledger=self._partition_ledger,
+                    room=self._room,
                 )
                 self._desk = ExportDesk(self.core, self._store, nursery.start_soon)
                 self._register_metrics()
@@ -198,13 +207,20 @@ class StorageService:
     def _on_durable(self, commit: int) -> None:
         self._push(Synced(commit))
 
+    def _room(self, node: str) -> int:
+        """Return how many bytes the link to a node takes now."""
+        link = self._hub.link(node)
+        return 0 if link is None else link.room()
+
     # --- the loop
 
     async def _loop(self) -> None:
         deadline = boot_time()
         while True:
             if not self._events:
-                with trio.move_on_after(max(0.0, min(deadline - boot_time(), TICK_MAX_S))):
+                steady = self.core.serving and not self.core.full and not self._catches_up
+                tick_s = IDLE_TICK_MAX_S if steady else TICK_MAX_S
+                with trio.move_on_after(max(0.0, min(deadline - boot_time(), tick_s))):
                     await self._wake.wait()
             self._wake = trio.Event()
             await trio.lowlevel.checkpoint()
@@ -215,8 +231,10 @@ class StorageService:
                 self._wake.set()
             self._look_for_room()
             _tend_garbage(loading=self.core.loading)
-            ready = self.core.handle(boot_time(), events or [Tick()])
+            began = boot_time()
+            ready = self.core.handle(began, events or [Tick()])
             self._carry_out(ready)
+            self._longest_s = max(self._longest_s, boot_time() - began)
             deadline = ready.next_deadline
             if ready.ended:
                 logger.warning("the map ended this incarnation; starting anew")
@@ -240,7 +258,7 @@ class StorageService:
         self.core.full = full
 
     def _carry_out(self, ready: Ready) -> None:
-        self._ledger.flush()  # no operation is committed before its records can be found
+        self._ledger.flush(_wall_ms())  # no operation is committed before its records can be found
         if ready.commit:
             number = self._committer.submit(ready.writes)
             assert number == ready.commit  # one submission per Ready with writes
@@ -264,11 +282,18 @@ class StorageService:
             self._process.ready({"link": self._bound})
 
     def _say_progress(self) -> None:
-        """Say how far this node is with copies that it makes anew."""
+        """Say how far this node is with reading its partitions, and with copies that it makes anew."""
         now = boot_time()
         if now < self._progress_at:
             return
         self._progress_at = now + PROGRESS_S
+        if self.core.loading:
+            loaded, partitions = self.core.placements.progress()
+            logger.info("reading the store: %d of %d partitions", loaded, partitions)
+            self._reads = True
+        elif self._reads:
+            self._reads = False
+            logger.info("the store is read: %d sessions", sum(self.core.session_counts().values()))
         missing, whole = self.core.placements.catching_up()
         if missing:
             logger.info("catching up: %d of %d copies are whole", whole, whole + missing)
@@ -300,6 +325,7 @@ class StorageService:
         )
         metrics.counter("store_syncs_total", "Syncs of the store's log.", lambda: float(self._committer.syncs))
         metrics.counter("store_rows_total", "Rows written.", lambda: float(self._committer.rows))
+        metrics.gauge("loop_longest_seconds", "Longest round of the loop so far.", lambda: self._longest_s)
         metrics.gauge("store_full", "1 while messages are refused for want of disk.", lambda: float(core.full))
         metrics.check("lease", lambda: core.lease.has_lease(boot_time()))
         metrics.check("serving", lambda: core.serving)

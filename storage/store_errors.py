@@ -41,7 +41,7 @@ class StoreUnavailable(StoreError):
 
 
 class ValueTooLarge(StoreError):
-    """A key or value above the limit; larger bodies are cut into pieces by ``storage/delivery.py``."""
+    """A key or value above the limit; larger bodies are cut into pieces by ``storage/bodies.py``."""
 
 
 class StoreFull(StoreError):

@@ -13,6 +13,7 @@ SCAN_ROWS = 4_000
 NAMES = {
     keys.BODY: "bodies",
     keys.FILTER: "standing_filters",
+    keys.HANDED: "handed_on",
     keys.INBOUND: "inbound_qos2",
     keys.INFLIGHT: "inflight",
     keys.LOCAL: "copies",

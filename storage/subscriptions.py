@@ -65,6 +65,11 @@ class Subscriptions:
     def __len__(self) -> int:
         return sum(self._members.values())
 
+    @property
+    def filters(self) -> int:
+        """How many different filters are held."""
+        return len(self._members)
+
     # --- restore
 
     def restore(self, session: DurableSession, subscription: Subscription) -> None:
@@ -104,7 +109,7 @@ class Subscriptions:
                 subscription.retain_handling == 0 or (subscription.retain_handling == 1 and not before)
             )
         if holds:
-            self._delivery.hold(session, request.request)
+            self._delivery.outbound.hold(session, request.request)
         answer = SessionSubscribed(
             request.request, [subscription.qos for subscription in request.subscriptions], existed
         )
@@ -133,7 +138,7 @@ class Subscriptions:
         if shared is None:
             self._partition.trie.add(name, session.number, (session, subscription))
         else:
-            self._delivery.join_group(f"{shared[0]}/{shared[1]}".encode(), session)
+            self._delivery.targets.join_group(f"{shared[0]}/{shared[1]}".encode(), session)
 
     # --- unsubscribe
 
@@ -170,7 +175,7 @@ class Subscriptions:
         if shared is None:
             partition.trie.remove(name, session.number)
         else:
-            self._delivery.leave_group(f"{shared[0]}/{shared[1]}".encode(), session)
+            self._delivery.targets.leave_group(f"{shared[0]}/{shared[1]}".encode(), session)
         self._members[name] -= 1
         if self._members[name]:
             if shared is not None:

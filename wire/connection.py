@@ -28,6 +28,7 @@ HELLO_TIMEOUT_S = 4.0  # TCP, TLS and HELLO together
 WATCH_S = 0.5  # tick of the watch: something is written at least every second tick
 IDLE_TICKS_MAX = 7  # ticks without a byte: half-open, give it up (found in less than 5 s)
 READ_BYTES_MAX = 256 * 1024
+UNTOLD_BYTES_MAX = 64 * 1024  # read since the last write: below it a TAKEN waits for frames, or for the watch
 
 SecureStream = trio.SSLStream[trio.SocketStream]
 Stream = trio.SocketStream | SecureStream
@@ -96,7 +97,18 @@ async def close_quietly(stream: Stream) -> None:
 class Connection:
     """Moves bytes between a stream and a connected ``LinkCore`` until either end fails or ``close`` is called."""
 
-    __slots__ = ("_closed", "_core", "_idle_ticks", "_on_frame", "_quiet_ticks", "_scope", "_stream", "_wakeup", "why")
+    __slots__ = (
+        "_closed",
+        "_core",
+        "_idle_ticks",
+        "_on_frame",
+        "_quiet_ticks",
+        "_scope",
+        "_stream",
+        "_untold",
+        "_wakeup",
+        "why",
+    )
 
     def __init__(self, stream: Stream, core: LinkCore, on_frame: Callable[[int, bytes], None]) -> None:
         self._stream = stream
@@ -106,6 +118,7 @@ class Connection:
         self._closed = False  # from here on the core belongs to another connection
         self._wakeup = trio.Event()
         self._idle_ticks = self._quiet_ticks = 0  # since the last read, since the last write
+        self._untold = 0  # bytes read since the last write
         self.why = "closed here"
 
     def wake(self) -> None:
@@ -155,7 +168,8 @@ class Connection:
             if self._closed:  # a callback ended this link: what follows is void with it
                 return
             self._on_frame(frame.kind, frame.payload)
-        if self._core.wants_flush:
+        self._untold += len(data)
+        if self._core.has_frames or (self._untold >= UNTOLD_BYTES_MAX and self._core.wants_flush):
             self._wakeup.set()
 
     async def _write(self) -> None:
@@ -163,6 +177,7 @@ class Connection:
             while not self._closed:
                 data = self._core.take_output()
                 if data:
+                    self._untold = 0
                     await self._stream.send_all(data)  # unbounded: _watch ends it when the peer is silent
                     self._quiet_ticks = 0
                 else:
@@ -175,7 +190,8 @@ class Connection:
         """Notice a half-open connection, and let the peer notice that this one is not."""
         # Ticks, not clock readings: a process that was stopped for a minute has to read first and judge then.
         while True:
-            await trio.sleep(WATCH_S)
+            # All connections of a process watch at the same moments: an idle one wakes up once for all of them.
+            await trio.sleep_until((trio.current_time() // WATCH_S + 1) * WATCH_S)
             self._idle_ticks += 1
             self._quiet_ticks += 1
             if self._idle_ticks > IDLE_TICKS_MAX:

@@ -13,10 +13,12 @@ the end of the process (not of the machine, unless ``sync``).
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
@@ -30,8 +32,10 @@ __all__ = [
     "PICKED_MARK",
     "FileLedger",
     "LedgerFull",
+    "LedgerOperation",
     "LedgerRecord",
     "LedgerSink",
+    "origin_mark",
     "origin_text",
     "picked_origin",
     "topic_hash",
@@ -40,7 +44,7 @@ __all__ = [
 LEDGER_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.open")
 PICKED_MARK = "$"  # in an origin: behind it the hash of a shared group
 _BUFFER_BYTES = 64 * 1024  # handed to the file system at the latest when this much has gathered
-_TAIL_BYTES = 1 << 20  # longer than any line
+_TAIL_BYTES = 1 << 20  # read at once when the end of the last whole line is looked for
 _COMPRESSIONS_MAX = 2  # waiting; a file beyond stays uncompressed, which costs space only
 
 
@@ -49,7 +53,7 @@ class LedgerFull(RuntimeError):
 
 
 class LedgerRecord(msgspec.Struct, omit_defaults=True):
-    """One line. Names are short because there is one line per message."""
+    """One line about one event. Messages go many to a line: ``LedgerOperation``, ``LedgerSink.acks``."""
 
     e: str  # started stopped acked queued delivered expired dropped subscribed unsubscribed ended
     t: int  # UTC ms; of an acked record: when the PUBLISH was received
@@ -66,9 +70,14 @@ class LedgerRecord(msgspec.Struct, omit_defaults=True):
     r: str = ""  # reason; of started: the tier
 
 
-def origin_text(kind: int, origin_a: int, origin_b: int, edge: str) -> str:
-    """Return a message's origin; numbers that an edge gave (kind 0) are unique only with its name."""
-    return f"{kind}:{origin_a:x}:{origin_b:x}" if kind else f"0:{origin_a:x}:{origin_b:x}@{edge}"
+def origin_text(kind: int, origin_a: int, origin_b: int) -> str:
+    """Return a message's origin without its mark."""
+    return f"{kind}:{origin_a:x}:{origin_b:x}"
+
+
+def origin_mark(kind: int, edge: str, share: str = "") -> str:
+    """Return what an origin's text has behind its numbers: the edge that gave them (kind 0), and the shared group."""
+    return (f"@{edge}" if kind == 0 else "") + (picked_origin("", share) if share else "")
 
 
 def picked_origin(origin: str, share: str) -> str:
@@ -88,6 +97,23 @@ def topic_hash(topic: str) -> int:
     return (int.from_bytes(digest, "big") >> 1) or 1
 
 
+class LedgerOperation(msgspec.Struct, omit_defaults=True):
+    """What one operation of a partition did with messages, as rows: the most frequent records share their context."""
+
+    p: int  # partition
+    op: int  # op_index
+    pe: int  # partition_epoch
+    m: list[tuple[int | str, ...]] = []  # queued: kind, a, b, mark of the origin; QoS; session_id, session_seq, ...
+    d: list[tuple[int, int, int]] = []  # delivered: session_id, first and last session_seq
+
+
+class _Operations(msgspec.Struct, tag_field="e", tag="operations"):
+    """The line of all operations between two flushes."""
+
+    t: int
+    b: list[LedgerOperation]
+
+
 class LedgerSink:
     """Takes what happens and forgets it: the default. Times are UTC ms."""
 
@@ -96,75 +122,30 @@ class LedgerSink:
     def record(self, record: LedgerRecord) -> None:
         """Take one record."""
 
-    def flush(self) -> None:
-        """Hand what was recorded to the operating system."""
+    def flush(self, now_ms: int = 0) -> None:
+        """Hand what was recorded to the operating system; without a time no file is complete by age."""
 
     def close(self, now_ms: int) -> None:
         """End the ledger in good order."""
-
-    def acked(self, now_ms: int, origin: str, qos: int, topic: str, partitions: Sequence[int]) -> None:
-        """An edge sends PUBACK or PUBREC; now_ms is when it received the PUBLISH."""
-        if self.enabled:
-            self.record(LedgerRecord("acked", now_ms, origin, qos, topic_hash(topic), ps=partitions))
-
-    def acked_hash(self, now_ms: int, origin: str, qos: int, hashed: int, partitions: Sequence[int]) -> None:
-        """``acked``, for who knows the topic's hash."""
-        if self.enabled:
-            self.record(LedgerRecord("acked", now_ms, origin, qos, hashed, ps=partitions))
 
     def began(self, now_ms: int, partition: int, partition_epoch: int, op_index: int) -> None:
         """A primary begins an epoch: operations of lower epochs behind this op_index were never committed."""
         if self.enabled:
             self.record(LedgerRecord("began", now_ms, p=partition, op=op_index, pe=partition_epoch))
 
-    def queued(
-        self,
-        now_ms: int,
-        origin: str,
-        qos: int,
-        partition: int,
-        op_index: int,
-        sessions: Sequence[tuple[int, int]],
-        partition_epoch: int = 0,
-    ) -> None:
-        """A message is in an operation: these durable sessions matched, under these session_seq; possibly none."""
-        if self.enabled:
-            record = LedgerRecord("queued", now_ms, origin, qos, p=partition, d=sessions, op=op_index)
-            record.pe = partition_epoch
-            self.record(record)
+    def operation(self, operation: LedgerOperation) -> None:
+        """Take what an operation of a partition did; it must not be committed before the next ``flush``."""
 
-    def finished(
-        self,
-        event: Literal["delivered", "expired", "dropped"],
-        now_ms: int,
-        partition: int,
-        session_id: int,
-        session_seq: int,
-        reason: str = "",
-    ) -> None:
-        """An entry left its queue: PUBACK or PUBCOMP committed, expired, or dropped for a reason."""
-        if self.enabled:
-            self.record(LedgerRecord(event, now_ms, p=partition, s=session_id, n=session_seq, r=reason))
+    def acks(self, now_ms: int, edge: str, rows: bytes, count: int) -> None:
+        """Take an edge's acknowledgements and hand them to the operating system: they may leave afterwards.
 
-    def dropped_on_arrival(self, now_ms: int, origin: str, partition: int, session_id: int, reason: str) -> None:
-        """A matched session did not get the message at all, by a stated policy (queue bound, withdrawn access)."""
-        if self.enabled:
-            self.record(LedgerRecord("dropped", now_ms, origin, p=partition, s=session_id, r=reason))
-
-    def subscribed(self, now_ms: int, partition: int, session_id: int, topic_filter: str) -> None:
-        """A durable session's SUBACK leaves: QoS 1 or 2, not shared, without No Local, no wildcard in the filter."""
-        if self.enabled:
-            self.record(LedgerRecord("subscribed", now_ms, h=topic_hash(topic_filter), p=partition, s=session_id))
-
-    def unsubscribed(self, now_ms: int, partition: int, session_id: int, topic_filter: str) -> None:
-        """The subscription begins to end: record it before anything is removed."""
-        if self.enabled:
-            self.record(LedgerRecord("unsubscribed", now_ms, h=topic_hash(topic_filter), p=partition, s=session_id))
-
-    def ended(self, now_ms: int, partition: int, session_id: int, reason: str) -> None:
-        """A session ended with all its entries: clean start, expiry, deleted by the operator."""
-        if self.enabled:
-            self.record(LedgerRecord("ended", now_ms, p=partition, s=session_id, r=reason))
+        Args:
+            now_ms: Now.
+            edge: Its name.
+            rows: JSON arrays with a comma behind each: origin kind, a and b, QoS, UTC ms of arrival, topic hash, and
+                the partitions that the resolution named.
+            count: How many.
+        """
 
 
 class FileLedger(LedgerSink):
@@ -211,8 +192,10 @@ class FileLedger(LedgerSink):
         self._encode = msgspec.json.Encoder().encode
         self._lines: list[bytes] = []
         self._buffered = 0
+        self._operations: list[LedgerOperation] = []
+        self._latest_ms = now_ms
         self._total_bytes = self._adopt()
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="ledger", initializer=_give_way)
         self._compressing: list[Future[int]] = []
         self._number = 0
         self._open(now_ms)
@@ -242,23 +225,44 @@ class FileLedger(LedgerSink):
             LedgerFull: With ``when_full="refuse"``, when the space is used up.
         """
         if self.stopped_reason:
-            self.unrecorded += 1
-            if self._when_full == "refuse":
-                raise LedgerFull(self.stopped_reason)
+            self._refuse(1)
             return
         line = self._encode(record)
         self._lines.append(line)
+        self._latest_ms = record.t
         self._buffered += len(line) + 1
         if self._buffered >= _BUFFER_BYTES:
             self.flush()
-        if self._file_bytes >= self._rotate_bytes or record.t >= self._rotate_at_ms:
-            self._rotate(record.t)
 
-    def flush(self) -> None:
+    def operation(self, operation: LedgerOperation) -> None:
+        if self.stopped_reason:
+            self._refuse(len(operation.m) + len(operation.d))
+        else:
+            self._operations.append(operation)
+
+    def acks(self, now_ms: int, edge: str, rows: bytes, count: int) -> None:
+        if self.stopped_reason:
+            self._refuse(count)
+            return
+        self._lines.append(b'{"e":"acks","t":%d,"o":%s,"k":[%s]}' % (now_ms, self._encode(edge), rows[:-1]))
+        self.flush(now_ms)
+
+    def _refuse(self, count: int) -> None:
+        self.unrecorded += count
+        if self._when_full == "refuse":
+            raise LedgerFull(self.stopped_reason)
+
+    def flush(self, now_ms: int = 0) -> None:
         """Write out what is buffered; a write that fails stops the ledger loudly."""
+        if now_ms:
+            self._latest_ms = now_ms
+        if self._operations:
+            operations, self._operations = self._operations, []
+            self._lines.append(self._encode(_Operations(self._latest_ms, operations)))
         if not self._lines or self.stopped_reason:
             return
-        data = b"\n".join(self._lines) + b"\n"
+        self._lines.append(b"")
+        data = b"\n".join(self._lines)
         self._lines, self._buffered = [], 0
         try:
             _write_all(self._fd, data)
@@ -270,9 +274,13 @@ class FileLedger(LedgerSink):
         self._file_bytes += len(data)
         self._total_bytes += len(data)
         if self._total_bytes >= self._total_bytes_max:
-            self._settle_compressions()
+            self._settle_compressions(wait=False)
             if self._total_bytes >= self._total_bytes_max:
                 self._stop(f"ledger {self._directory} is full: {self._total_bytes} bytes")
+                return
+        if self._file_bytes >= self._rotate_bytes or self._latest_ms >= self._rotate_at_ms:
+            self._complete()
+            self._open(self._latest_ms)
 
     def _stop(self, reason: str) -> None:
         self.stopped_reason = reason
@@ -282,11 +290,6 @@ class FileLedger(LedgerSink):
         except OSError:
             pass  # the disk is the reason; the loud call is what is left
         self._loud(reason)
-
-    def _rotate(self, now_ms: int) -> None:
-        self.flush()
-        self._complete()
-        self._open(now_ms)
 
     def _complete(self) -> None:
         os.close(self._fd)
@@ -319,15 +322,23 @@ def _quiet(_text: str) -> None:
     pass
 
 
+def _give_way() -> None:
+    """Compress mostly when nobody else wants the processor."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # of Linux threads, each its own
+
+
 def _cut_torn_line(path: Path) -> None:
-    """Remove a last line without its end: its record was never flushed whole, so nothing relied on it."""
+    """Remove a last line without its end: its records were never flushed whole, so nothing relied on them."""
     with path.open("rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        tail_at = max(0, size - _TAIL_BYTES)
-        file.seek(tail_at)
-        end = file.read().rfind(b"\n")
-        if end >= 0 and tail_at + end + 1 < size:
-            file.truncate(tail_at + end + 1)
+        size = at = file.seek(0, os.SEEK_END)
+        end = -1
+        while at > 0 and end < 0:
+            at = max(0, at - _TAIL_BYTES)
+            file.seek(at)
+            end = file.read(_TAIL_BYTES).rfind(b"\n")
+        if at + end + 1 < size:
+            file.truncate(at + end + 1)
 
 
 def _write_all(fd: int, data: bytes) -> None:

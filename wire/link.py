@@ -114,6 +114,11 @@ class LinkCore:
         """Whether ``take_output`` would return anything."""
         return self.is_connected and (self._output_bytes > 0 or self.taken != self._taken_told)
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether ``take_output`` would return more than a TAKEN."""
+        return self.is_connected and self._output_bytes > 0
+
     def take_output(self, bytes_max: int = OUTPUT_BYTES_MAX) -> bytes:
         """Return the next bytes to write, whole frames, TAKEN included when it has news; empty when there are none.
 

@@ -544,6 +544,31 @@ class WillFired(Message):
     op_index: int
 
 
+class HandOn(Message):
+    """Primary to one live edge: what an ended member of a group did not acknowledge goes to another member.
+
+    Without ``pick`` the edge answers where it would go; that is recorded and comes back, and then the edge sends it
+    there. Repeated, with the same origin, until HandedOn says that it is done.
+    """
+
+    request: int
+    partition: int
+    partition_epoch: int
+    number: int  # of the partition's messages that are handed on; part of the origin
+    share: bytes
+    message: Will
+    pick: SharePick | None = None
+
+
+class HandedOn(Message):
+    """With ``pick``: record that the message goes there. Without: a member has it, or the group has ended."""
+
+    request: int
+    partition: int
+    number: int
+    pick: SharePick | None = None
+
+
 # --- operators ---------------------------------------------------------------------------------------------------
 
 
@@ -611,6 +636,8 @@ Control = (
     | Claims
     | FireWill
     | WillFired
+    | HandOn
+    | HandedOn
     | Admin
     | AdminReply
 )

@@ -4,6 +4,7 @@ A service is a trio function that runs inside ``run_process``; the first SIGTERM
 ends with what was acknowledged on disk anyway.
 """
 
+import gc
 import logging
 import signal
 import time
@@ -22,11 +23,15 @@ from wire.cluster_map import NodeEntry
 from wire.hello import NodeIdentity
 from wire.tls import CertificateFiles, LinkContexts, link_contexts
 
-__all__ = ["EXIT_DAMAGED", "EXIT_RESTART", "NodeProcess", "boot_time", "own_version", "run_process"]
+__all__ = ["EXIT_DAMAGED", "EXIT_RESTART", "NodeProcess", "boot_time", "collect_rarely", "own_version", "run_process"]
 
 logger = logging.getLogger(__name__)
 
 EXIT_RESTART = 75  # EX_TEMPFAIL: the map ended this incarnation; start the process again
+# Connections, routes and sessions live long and form no cycles: a look at all of them, which is what the last
+# threshold counts, takes a tenth of a second and finds nothing. Young objects are looked at in small portions.
+GC_THRESHOLDS = (5_000, 10, 10_000)
+
 EXIT_DAMAGED = 65  # EX_DATAERR: what the disk promised is gone; somebody must act before the process can serve
 
 
@@ -41,6 +46,12 @@ def own_version() -> str:
 def boot_time() -> float:
     """Return seconds since boot, suspends included: leases must not stand still while a host sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def collect_rarely() -> None:
+    """Keep the collector away from what stays: what a tier no longer needs is freed by its reference counts."""
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 @dataclass
@@ -126,6 +137,7 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
             said(addresses)
 
         process.ready = ready
+        collect_rarely()
         nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
         await service(process)
         nursery.cancel_scope.cancel()

@@ -26,9 +26,16 @@ def route_entry(name: str, members: int) -> RouteEntry:
 def by_shard(cluster_map: ClusterMap, names: list[str]) -> dict[int, list[str]]:
     """Return the filters of each shard; a broad one belongs to several."""
     placed: dict[int, list[str]] = {}
+    known: dict[str, list[int]] = {}  # by first level, which alone decides where nothing is delegated
     for name in names:
-        shared = parse_shared(name)
-        for shard in cluster_map.shards_for_filter(name if shared is None else shared[1]):
+        head, _, _ = name.partition("/")
+        if head == "$share" or cluster_map.delegations:
+            shared = parse_shared(name)
+            shards = cluster_map.shards_for_filter(name if shared is None else shared[1])
+        else:
+            found = known.get(head)
+            shards = known[head] = cluster_map.shards_for_filter(head) if found is None else found
+        for shard in shards:
             placed.setdefault(shard, []).append(name)
     return placed
 
@@ -89,6 +96,11 @@ class RouteRegistrar:
 
     def __len__(self) -> int:
         return len(self._holders)
+
+    @property
+    def waits(self) -> bool:
+        """Whether an owner has not answered."""
+        return bool(self._asked)
 
     def stands(self, name: str) -> bool:
         """True if the filter's route stands at all its shards."""

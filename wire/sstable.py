@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from enum import IntEnum
-from functools import reduce
+from functools import cache, reduce
 from operator import lt, xor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,7 @@ Row = tuple[Any, ...]  # one value per column, in the order of COLUMNS
 ROW_GROUP_ROWS = 100_000  # between 64 k and 128 k: statistics prune, and a reader holds few rows at a time
 _BATCH_ROWS_MAX = 2_000  # rows turned into columns at a time: 50_000 take twice as long, they leave the cache
 _DICTIONARY_COLUMNS = ["partition", "client_id", "kind", "epoch"]  # never key or value: all different
+_WRITE_BYTES = 1 << 20  # Parquet writes page by page: each one would wait for the interpreter
 _U64 = (1 << 64) - 1
 
 
@@ -165,6 +166,7 @@ def digest_of(crc_sum: int, seq_xor: int) -> str:
     return f"{crc_sum & _U64:016x}{seq_xor & _U64:016x}"
 
 
+@cache
 def arrow_schema() -> Any:
     """Return the pyarrow schema of an SSTable."""
     import pyarrow as pa
@@ -274,8 +276,9 @@ class RunWriter:
         if path.exists():
             raise FileExistsError(path)
         self._file = _HashingFile(self._temporary)
+        self._buffered = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), _WRITE_BYTES)
         self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._file, mode="w"),
+            self._buffered,
             self._schema,
             compression="zstd",
             compression_level=compression_level,
@@ -350,8 +353,11 @@ class RunWriter:
         entry.rows += rows
 
     def _array(self, values: tuple[Any, ...], arrow_type: Any, rows: int) -> Any:
-        if values[0] is None and values.count(None) == rows:
+        first = values[0]
+        if first is None and values.count(None) == rows:
             return self._pa.nulls(rows, arrow_type)
+        if first is not None and values[-1] is first and values.count(first) == rows:  # counted in a tenth of the time
+            return self._pa.repeat(self._pa.scalar(first, arrow_type), rows)
         return self._pa.array(values, arrow_type)
 
     def _flush_row_group(self) -> None:
@@ -374,6 +380,7 @@ class RunWriter:
             self._flush_row_group()
             self._finish_row_group()
             self._writer.close()
+            self._buffered.close()
         except BaseException:
             self.abort()
             raise
@@ -395,6 +402,8 @@ class RunWriter:
         self._background.shutdown(wait=True, cancel_futures=True)
         with suppress(Exception):
             self._writer.close()  # while its file is open, else it complains when collected
+        with suppress(Exception):
+            self._buffered.close()
         self._file.file.close()
         self._temporary.unlink(missing_ok=True)
 

@@ -1,4 +1,5 @@
 # C form of acks.py.
+from edge.hot.ack_rows cimport record_ack
 from edge.hot.buffers cimport get16
 from edge.hot.deliver cimport drain_pending, free_identifier, set_state, state_of
 from edge.hot.encode cimport valid_text
@@ -6,6 +7,11 @@ from edge.hot.output cimport pending_output, output_of, unpark, write_short
 from edge.hot.peers cimport leave_outbox
 from edge.hot.pushes cimport push_acknowledged
 from edge.hot.state cimport Conn, HotState, Message, Outbound, PARK_QUOTA, Peer
+
+
+cdef enum:
+    QUOTA_EXCEEDED = 0x97
+    SERVER_BUSY = 0x89
 
 
 cdef Message new_message(HotState hot, int qos, Conn conn, int packet_identifier)
@@ -19,7 +25,7 @@ cdef int acknowledged(HotState hot, Conn conn, int first, unsigned char* data, P
 
 
 # private
-cdef object _withhold(HotState hot, Conn conn, Message message)
+cdef bint _withhold(HotState hot, Conn conn, Message message) except -1
 cdef int _ephemeral(HotState hot, Conn conn, int first, int identifier, int reason_code) except -1
 cdef object _released(HotState hot, Conn conn, int identifier, int reason_code)
 cdef bint _valid_code(int first, int code)

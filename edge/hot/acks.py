@@ -14,12 +14,15 @@ import cython
 from edge.hot.state import Conn, HotState, Message, Outbound, Peer
 
 if not cython.compiled:
+    from edge.hot.ack_rows import record_ack
     from edge.hot.buffers import get16
     from edge.hot.deliver import drain_pending, free_identifier, set_state, state_of
     from edge.hot.encode import valid_text
     from edge.hot.output import unpark, write_short
     from edge.hot.pushes import push_acknowledged
     from edge.hot.state import PARK_QUOTA
+
+    QUOTA_EXCEEDED, SERVER_BUSY = 0x97, 0x89
 
 __all__: list[str] = []
 
@@ -87,6 +90,8 @@ def finish(hot: HotState, message: Message) -> None:
     conn: Conn | None = message.conn
     message.done = True
     if message.parent is not None:
+        if message.delivered:
+            message.parent.delivered = True
         destination_done(hot, message.parent, message.reason_code)
         return
     if message.on_done is not None:
@@ -99,20 +104,32 @@ def finish(hot: HotState, message: Message) -> None:
         if not message.done:
             break
         conn.gate.popleft()
-        if message.reason_code >= 0x80 and conn.version != 5:
-            _withhold(hot, conn, message)
+        if message.reason_code >= 0x80 and (message.delivered or conn.version != 5):
+            if _withhold(hot, conn, message):
+                return
             continue
+        if message.reason_code == SERVER_BUSY:
+            message.reason_code = QUOTA_EXCEEDED  # no reason code of PUBACK and PUBREC
         answer(hot, conn, message.qos, message.packet_identifier, message.reason_code)
         if hot.ledger is not None and message.reason_code < 0x80:
-            hot.ledger.acknowledged(conn, message)
+            record_ack(hot, message)
 
 
-def _withhold(hot: HotState, conn: Conn, message: Message) -> None:
-    """A 3.1.1 client cannot be told of a refusal: no acknowledgement means "not kept for everyone", it may retry."""
+def _withhold(hot: HotState, conn: Conn, message: Message) -> cython.bint:
+    """No acknowledgement means "not kept for everyone", the client may retry; True if its connection ends with that.
+
+    A 3.1.1 client cannot be told of a refusal. To others a failure would say that nobody gets the message, and some
+    destinations have taken it: they are disconnected, so that they do not wait for an answer. So is a 3.1.1 client
+    whose message found no room on a disk: sent again on the next connection it keeps its place.
+    """
     hot.acks_withheld += 1
+    if conn.version == 5 or message.reason_code == SERVER_BUSY:
+        hot.handler.error(conn, QUOTA_EXCEEDED)
+        return True
     if conn.received is not None and message.qos == 2:
         conn.received.pop(message.packet_identifier, None)
     count_back(hot, conn)
+    return False
 
 
 def taken(hot: HotState, peer: Peer, number: cython.ulonglong) -> None:

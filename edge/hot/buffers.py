@@ -14,6 +14,7 @@ __all__ = ["BUFFER_BYTES", "Buffer", "Pool"]
 
 BUFFER_BYTES = 4096  # of a pooled buffer; larger ones are freed instead of pooled
 POOL_BUFFERS_MAX = 1024
+DIGITS_MAX = 20  # of a u64
 
 
 class Buffer:
@@ -105,6 +106,24 @@ def append_span(
 def append_bytes(buffer: Buffer, source: bytes) -> cython.int:
     """Append a ``bytes`` object."""
     return append_span(buffer, source, 0, len(source))
+
+
+def append_decimal(buffer: Buffer, value: cython.ulonglong) -> cython.int:
+    """Append a number as decimal digits."""
+    at: cython.Py_ssize_t = reserve(buffer, DIGITS_MAX)
+    rest: cython.ulonglong = value // 10
+    at += 1
+    while rest:
+        at += 1
+        rest //= 10
+    buffer.end = at
+    while True:
+        at -= 1
+        rest = value // 10
+        buffer.data[at] = 48 + cython.cast(cython.uchar, value - rest * 10)
+        value = rest
+        if value == 0:
+            return 0
 
 
 def append_buffer(buffer: Buffer, source: Buffer) -> cython.int:

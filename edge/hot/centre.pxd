@@ -1,4 +1,5 @@
 # C form of centre.py.
+from edge.hot.ack_rows cimport flush_rows
 from edge.hot.acks cimport answer, count_back, destination_done, enter_gate, new_message
 from edge.hot.buffers cimport Buffer, append_bytes, take_bytes
 from edge.hot.deliver cimport deliver_to, drain_pending
@@ -8,6 +9,7 @@ from edge.hot.origins cimport was_picked
 from edge.hot.output cimport drained, end_lag, mark_dirty, note_high, pending_output, output_of, release_waiters, unpark, write_short
 from edge.hot.parse cimport parse
 from edge.hot.peers cimport flush_batches, flush_peer, pump_outboxes, release_peer, send_frame
+from edge.hot.picks cimport unfinished_picks
 from edge.hot.pushes cimport flush_push_acks
 from edge.hot.state cimport (
     Conn, HotState, Inbound, Message, Outbound, Outbox, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_RATE, Peer, Route

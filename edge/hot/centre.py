@@ -17,6 +17,7 @@ from edge.hot.state import Conn, HotState, Inbound, Message, Outbox, Packet, Pee
 from wire.link import LinkCore, LinkError
 
 if not cython.compiled:
+    from edge.hot.ack_rows import flush_rows
     from edge.hot.acks import count_back, destination_done, new_message
     from edge.hot.buffers import append_bytes, take_bytes
     from edge.hot.deliver import deliver_to, drain_pending
@@ -36,6 +37,7 @@ if not cython.compiled:
     )
     from edge.hot.parse import parse
     from edge.hot.peers import flush_batches, flush_peer, pump_outboxes, release_peer
+    from edge.hot.picks import unfinished_picks
     from edge.hot.pushes import flush_push_acks
     from edge.hot.state import PARK_HANDLER, PARK_RATE
 
@@ -60,7 +62,7 @@ class Hot(HotState):
         now_ns: Time of the current round, CLOCK_BOOTTIME; what ``set_lease`` is compared with.
         round_end_ns: When ``Handler.round_end`` wants to be called again, 0 (at first): at the end of every round.
         authorizing: Ask ``Handler.authorize`` on a connection's first use of a topic; off by default.
-        ledger: LedgerSink or None.
+        ledger: AckSink or None; ledger_offset_ns: UTC minus the loop's clock, for its records.
     """
 
     def __init__(self, handler: "Handler", incarnation: int, limits: HotLimits) -> None:
@@ -142,9 +144,7 @@ class Hot(HotState):
         self.leased = now_ns < self.lease_until_ns
         if self.gone:
             self.call_closed()
-        if (
-            now_ns >= self.round_end_ns or self.ledger is not None
-        ):  # the ledger is flushed before what it records leaves
+        if now_ns >= self.round_end_ns:
             self.handler.round_end(now_ns)
         if self.gone:
             self.call_closed()
@@ -152,6 +152,8 @@ class Hot(HotState):
             pump_outboxes(self)
         if self.busy_peers:
             flush_batches(self)
+        if self.ledger_count:
+            flush_rows(self)  # last: before what it records leaves
 
     def dirty_conns(self) -> list[Conn]:
         """Return the connections that have something to send or to change, and forget the list."""
@@ -192,7 +194,7 @@ class Hot(HotState):
         """Report silent clients (``Handler.error`` 0x8D) and sockets without CONNECT (0x80); once a second or so."""
         conn: Conn
         self.now_ns = now_ns
-        for conn in list(self.conns):
+        for conn in list(self.conns.values()):
             if conn.parked != 0 and conn.version != 0:
                 conn.heard_ns = now_ns  # it is we who do not listen
             elif conn.silence_ns and now_ns - conn.heard_ns > conn.silence_ns and not conn.closed:
@@ -214,7 +216,7 @@ class Hot(HotState):
         conn.filter = options.filter
         if options.tls is not None:
             conn.options = options
-        self.conns.add(conn)
+        self.conns[conn.number] = conn
         if fd >= 0:
             mark_dirty(self, conn)
         return conn
@@ -321,7 +323,8 @@ class Hot(HotState):
         origin_a: int = 0,
         origin_b: int = 0,
         on_done: Callable[[int], None] | None = None,
-    ) -> None:
+        written: tuple[int, int] | None = None,
+    ) -> int:
         """Send a message to every destination of the route, like one that was parsed.
 
         With ``publish.conn`` and QoS 1/2, PUBACK or PUBREC is written when all destinations have acknowledged, in the
@@ -336,6 +339,10 @@ class Hot(HotState):
             origin_a: Session number, or will partition << 32 | partition_epoch.
             origin_b: Inbound counter, or op_index.
             on_done: Called once.
+            written: (tag, partition) of what this method returned when the same message went to its register.
+
+        Returns:
+            Its tag, 0 for QoS 0.
         """
         message: Message | None = publish.gated
         publish.gated = None
@@ -353,12 +360,21 @@ class Hot(HotState):
         code: cython.int = route.reason_code
         if message is not None:
             message.on_done = on_done
+            message.delivered = written is not None
+        if written is not None:
+            self.named = written[0]  # one origin: a retained copy and its live twin are told by it
         if code == 0:
             fan_out(self, publish.conn, route, packet, message if publish.qos > 0 else None, extra_partition)
-        if message is not None:
-            if code == 0 and route.empty:
-                code = 0x10  # kept as retained, perhaps; nobody subscribed
-            destination_done(self, message, code)
+        self.named = 0
+        if message is None:
+            return 0
+        tag: cython.ulonglong = message.tag
+        if written is not None:
+            message.register = written[1]  # for the audit: both went by one origin
+        if code == 0 and route.empty:
+            code = 0x10  # kept as retained, perhaps; nobody subscribed
+        destination_done(self, message, code)
+        return tag
 
     def acknowledge(self, publish: Inbound, reason_code: int) -> None:
         """Answer a PUBLISH of ``Handler.inbound`` without sending it anywhere, in order with the others."""
@@ -374,6 +390,10 @@ class Hot(HotState):
     def knows_pick(self, share: bytes, session: int, counter: int) -> bool:
         """Whether a member here got the message of this origin as its group's pick."""
         return was_picked(self, share, 1, session, counter)
+
+    def take_picks(self, conn: Conn) -> list[tuple[bytes, Inbound]]:
+        """Return (share, message) of copies that an ended session leaves for another member of their groups; once."""
+        return unfinished_picks(self, conn)
 
     def released(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
         """Write PUBCOMP for a PUBREL of ``Handler.pubrel`` and count its quota back."""
@@ -407,7 +427,7 @@ class Hot(HotState):
         self.lease_until_ns = until_ns
         self.leased = self.now_ns < until_ns
         if self.leased and not was:
-            for conn in self.conns:
+            for conn in self.conns.values():
                 if conn.has_acks:
                     mark_dirty(self, conn)
 
@@ -593,6 +613,7 @@ class Hot(HotState):
             "dropped_no_pick": self.dropped_no_pick,
             "dropped_peer": self.dropped_peer,
             "dropped_repeated": self.dropped_repeated,
+            "picks_not_kept": self.picks_not_kept,
             "connections": len(self.conns),
             "routes": len(self.routes),
             "outbox_bytes": self.outbox_bytes,
@@ -670,7 +691,7 @@ class Hot(HotState):
             gone = self.gone
             self.gone = []
             for conn in gone:
-                self.conns.discard(conn)
+                self.conns.pop(conn.number, None)
                 peer = conn.peer
                 if conn.is_link and peer is not None and peer.conn is conn:
                     peer.conn = None

@@ -2,6 +2,7 @@
 from edge.hot.buffers cimport Buffer, append_buffer, append_bytes, append_span, put16, put32, reserve
 from edge.hot.encode cimport load_plain, publish_bytes, write_publish
 from edge.hot.output cimport note_high, pending_output, output_of, send_now, wait_for
+from edge.hot.picks cimport drop_pick, keep_pick
 from edge.hot.state cimport Conn, HotState, Outbound, Packet, Route, Sub
 
 

@@ -11,12 +11,13 @@ from collections import deque
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import Conn, HotState, Outbound, Packet, Route, Sub
+from edge.hot.state import Conn, HotState, Outbound, Packet, Route, Sub, Waiting
 
 if not cython.compiled:
     from edge.hot.buffers import append_bytes, append_span, put16, put32, reserve
     from edge.hot.encode import load_plain, publish_bytes, write_publish
     from edge.hot.output import note_high, output_of, pending_output, send_now, wait_for
+    from edge.hot.picks import drop_pick, keep_pick
 
 __all__: list[str] = []
 
@@ -275,10 +276,8 @@ def _pend(
     return True
 
 
-def _pending_entry(
-    hot: HotState, packet: Packet, five: cython.bint, size: cython.Py_ssize_t
-) -> tuple[bytes, int, int, int]:
-    """(packet, position of its identifier, position of its expiry or 0, arrival)."""
+def _pending_entry(hot: HotState, packet: Packet, five: cython.bint, size: cython.Py_ssize_t) -> Waiting:
+    """What waits, as ``Outbound.pending`` holds it."""
     encoded: bytes
     if cython.compiled:  # pragma: no cover
         encoded = hot.scratch.data[0:size]
@@ -294,16 +293,21 @@ def _pending_entry(
         while encoded[expiry_at] > 127:
             expiry_at += 1
         expiry_at += 2
-    return (encoded, at, expiry_at, hot.now_ns)
+    return (encoded, at, expiry_at, hot.now_ns, b"", b"")
 
 
 def drain_pending(hot: HotState, conn: Conn) -> None:
     """Send what waited for the window, in order; expired messages are dropped [MQTT-3.3.2-5]."""
     outbound: Outbound = conn.outbound
     while outbound.pending and outbound.inflight < outbound.window and pending_output(conn) <= hot.output_high:
-        entry: tuple[bytes, int, int, int] = outbound.pending.popleft()
+        entry: Waiting = outbound.pending.popleft()
         outbound.pending_bytes -= len(entry[0])
+        inflight = outbound.inflight
         _send_pending(hot, conn, outbound, entry[0], entry[1], entry[2], (hot.now_ns - entry[3]) // SECOND_NS)
+        if entry[5]:
+            outbound.picks_bytes -= len(entry[5])
+            if outbound.inflight > inflight:
+                keep_pick(outbound, (entry[0][0] >> 1) & 3, entry[4], entry[5], entry[3])
 
 
 def _send_pending(
@@ -374,4 +378,6 @@ def free_identifier(outbound: Outbound, packet_identifier: cython.int) -> cython
     states: bytearray = outbound.states
     states[packet_identifier & outbound.mask] = 0
     outbound.inflight -= 1
+    if outbound.picks is not None:
+        drop_pick(outbound, packet_identifier)
     return True

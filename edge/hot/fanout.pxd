@@ -7,7 +7,13 @@ from edge.hot.peers cimport (
     append_record, append_run, find_targets, load_record, record_of, send_to_edge, send_to_partition,
     send_to_partitions
 )
-from edge.hot.state cimport Conn, Group, HotState, Inbound, Message, Packet, Peer, Remote, Route, Sub
+from edge.hot.picks cimport keep_pick
+from edge.hot.state cimport Conn, Group, HotState, Inbound, Message, Outbound, Packet, Peer, Remote, Route, Sub
+
+
+cdef enum:
+    QUOTA_EXCEEDED = 0x97
+    SERVER_BUSY = 0x89
 
 
 cdef object fan_out(HotState hot, Conn publisher, Route route, Packet packet, Message message, int extra_partition)
@@ -16,11 +22,11 @@ cdef object fan_out_run(
     Py_ssize_t packet_max, Py_ssize_t count
 )
 cdef object refused(HotState hot, Message copy, int reason_code)
+cdef object deliver_pick(HotState hot, Sub sub, Packet packet, bytes share)
 cdef object pick_again(HotState hot, Message copy, object chosen)
 
 
 # private
 cdef object _of_session(Packet packet, Conn publisher)
 cdef object _pick(HotState hot, Conn publisher, Route route, Packet packet, Message message, Group group)
-cdef object _deliver_pick(HotState hot, Sub sub, Packet packet, bytes share)
 cdef object _send_pick(HotState hot, Remote remote, bytes record, Message copy)

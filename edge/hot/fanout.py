@@ -8,7 +8,7 @@ Source: MQTT 5.0 section 4.8.2; PROTOCOL rules 3.3, 3.5, 7.7.
 
 import cython
 
-from edge.hot.state import Conn, Group, HotState, Message, Packet, Peer, Remote, Route, Sub
+from edge.hot.state import Conn, Group, HotState, Message, Outbound, Packet, Peer, Remote, Route, Sub
 
 if not cython.compiled:
     from edge.hot.acks import destination_done, new_message
@@ -24,6 +24,9 @@ if not cython.compiled:
         send_to_partition,
         send_to_partitions,
     )
+    from edge.hot.picks import keep_pick
+
+    QUOTA_EXCEEDED, SERVER_BUSY = 0x97, 0x89  # what a destination with members, but without room, answers
 
 __all__: list[str] = []
 
@@ -48,8 +51,13 @@ def fan_out(
     """
     record: bytes
     if hot.ledger is not None and message is not None:
-        origin = (packet.origin_kind, packet.origin_a, packet.origin_b)
-        message.noted = (route, extra_partition, origin, message.at_ns)
+        message.route = route
+        message.register = extra_partition
+        message.origin_kind = packet.origin_kind
+        message.origin_a = packet.origin_a
+        message.origin_b = packet.origin_b if packet.origin_kind else hot.named
+    if message is not None and (route.subs or route.edges):
+        message.delivered = True
     if route.subs and not is_repeated(hot, packet.origin_kind, packet.origin_a, packet.origin_b):
         deliver_local(hot, publisher, route, packet)
     if not route.remote and extra_partition < 0:
@@ -126,7 +134,9 @@ def _pick(
     if chosen is None:
         hot.dropped_no_pick += 1
     elif isinstance(chosen, Sub):
-        _deliver_pick(hot, chosen, packet, group.share)
+        if message is not None:
+            message.delivered = True
+        deliver_pick(hot, chosen, packet, group.share)
     elif message is None:
         _send_pick(hot, chosen, record_of(hot, packet, 0), None)
     else:
@@ -138,13 +148,32 @@ def _pick(
         _send_pick(hot, chosen, copy.record, copy)
 
 
-def _deliver_pick(hot: HotState, sub: Sub, packet: Packet, share: bytes) -> None:
+def deliver_pick(hot: HotState, sub: Sub, packet: Packet, share: bytes) -> None:
+    """Deliver a group's copy to the member here that was chosen for it, and keep it until that one has it."""
+    conn: Conn = sub.conn
+    outbound: Outbound
     qos: cython.int = packet.qos if packet.qos < sub.qos else sub.qos
-    if sub.conn.closed:
+    inflight: cython.int = conn.outbound.inflight if conn.outbound is not None else 0
+    if conn.closed:
         hot.dropped_closed += 1
         return
     note_pick(hot, share, packet.origin_kind, packet.origin_a, packet.origin_b)
-    deliver_to(hot, sub.conn, packet, qos, packet.retain and sub.retain_as_published, sub.identifiers)
+    retain: cython.bint = packet.retain and sub.retain_as_published
+    if not deliver_to(hot, conn, packet, qos, retain, sub.identifiers) or qos == 0:
+        return
+    outbound = conn.outbound
+    sent: cython.bint = outbound.inflight > inflight
+    if sent and qos == 2:
+        return
+    record: bytes = record_of(hot, packet, 0)
+    if outbound.picks_bytes + len(record) > hot.pending_bytes_max:
+        hot.picks_not_kept += 1
+    elif sent:
+        keep_pick(outbound, 1, share, record, hot.now_ns)
+    else:
+        waiting = outbound.pending.pop()
+        outbound.pending.append((*waiting[:4], share, record))
+        outbound.picks_bytes += len(record)
 
 
 def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: Message | None) -> None:
@@ -167,7 +196,12 @@ def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: Message | Non
 
 
 def refused(hot: HotState, copy: Message, reason_code: cython.int) -> None:
-    """A picked destination refused the copy, or died: the core picks another, until none is left [MQTT-4.8.2-5]."""
+    """A picked destination refused the copy, or died: the core picks another, until none is left [MQTT-4.8.2-5].
+
+    Where none is left the message is refused if a member could not take it, and dropped if there is no member.
+    """
+    if reason_code in (QUOTA_EXCEEDED, SERVER_BUSY):
+        copy.reason_code = reason_code
     chosen = hot.handler.refused(copy, copy.pick, reason_code)
     if chosen is not copy:  # else the core has to write its choice down first
         pick_again(hot, copy, chosen)
@@ -176,10 +210,13 @@ def refused(hot: HotState, copy: Message, reason_code: cython.int) -> None:
 def pick_again(hot: HotState, copy: Message, chosen: object) -> None:
     """Send a copy that was refused to the destination that the core chose instead, None for nowhere."""
     if chosen is None:
-        hot.dropped_no_pick += 1
+        if copy.reason_code == 0:
+            hot.dropped_no_pick += 1
     elif isinstance(chosen, Sub):
         load_record(hot.second, copy.record)
-        _deliver_pick(hot, chosen, hot.second, copy.group.share)
+        deliver_pick(hot, chosen, hot.second, copy.group.share)
+        copy.reason_code = 0
+        copy.delivered = True
     else:
         copy.waiting -= 1
         _send_pick(hot, chosen, copy.record, copy)

@@ -1,10 +1,10 @@
 # C form of forwarded.py.
 from edge.hot.acks cimport destination_done, taken
 from edge.hot.buffers cimport Buffer, get16, get32, get64, put16, put64, reserve
-from edge.hot.deliver cimport deliver_local, deliver_run, deliver_to
+from edge.hot.deliver cimport deliver_local, deliver_run
 from edge.hot.encode cimport load_plain, walk_properties
-from edge.hot.fanout cimport refused
-from edge.hot.origins cimport is_repeated, note_pick, was_picked
+from edge.hot.fanout cimport deliver_pick, refused
+from edge.hot.origins cimport is_repeated, was_picked
 from edge.hot.output cimport mark_dirty
 from edge.hot.peers cimport leave_outbox, note_room, publish_acks_of
 from edge.hot.pushes cimport receive_pushes
@@ -16,7 +16,9 @@ cdef enum:
     PUBLISH_ACK = 5
     PUSH = 6
     AT_AN_EDGE = 0xFFFF
+    NO_MEMBER = 0x8F
     QUOTA_EXCEEDED = 0x97
+    SERVER_BUSY = 0x89
     SUPERSEDED = 0x8E
 
 
@@ -34,4 +36,5 @@ cdef Py_ssize_t _receive_message(
     HotState hot, Peer peer, bytes payload, unsigned char* data, Py_ssize_t at, Py_ssize_t end
 )
 cdef object _receive_pick(HotState hot, Peer peer, Packet packet, bytes share, unsigned long long tag)
+cdef object _no_room(HotState hot, Message message)
 cdef object _superseded(HotState hot, Message message)

@@ -15,10 +15,10 @@ from wire.frames import HEADER, HEADER_BYTES, FrameKind
 if not cython.compiled:
     from edge.hot.acks import destination_done, taken
     from edge.hot.buffers import get16, get32, get64, put16, put64, reserve
-    from edge.hot.deliver import deliver_local, deliver_run, deliver_to
+    from edge.hot.deliver import deliver_local, deliver_run
     from edge.hot.encode import walk_properties
-    from edge.hot.fanout import refused
-    from edge.hot.origins import is_repeated, note_pick, was_picked
+    from edge.hot.fanout import deliver_pick, refused
+    from edge.hot.origins import is_repeated, was_picked
     from edge.hot.output import mark_dirty
     from edge.hot.peers import leave_outbox, note_room, publish_acks_of
     from edge.hot.pushes import receive_pushes
@@ -28,9 +28,11 @@ __all__: list[str] = []
 if not cython.compiled:  # compiled, these are C constants: forwarded.pxd
     PUBLISH, PUBLISH_ACK, PUSH = int(FrameKind.PUBLISH), int(FrameKind.PUBLISH_ACK), int(FrameKind.PUSH)
     AT_AN_EDGE = 0xFFFF  # the partition in PUBLISH_ACK of a shared pick at an edge
-    QUOTA_EXCEEDED = 0x97  # no member can take it
+    NO_MEMBER = 0x8F  # no member can take it
+    QUOTA_EXCEEDED, SERVER_BUSY = 0x97, 0x89
     SUPERSEDED = 0x8E  # in PUBLISH_ACK: the publisher has a newer connection
 
+ROUTER = "router"
 HELLO = int(FrameKind.HELLO)
 HELLO_BYTES_MAX = 64 * 1024
 
@@ -60,7 +62,8 @@ def receive_link(hot: HotState, conn: Conn, data: bytes) -> None:
             hot.handler.frame(peer, kind, frame.payload)
     taken(hot, peer, peer.link.peer_taken)
     note_room(hot, peer)
-    mark_dirty(hot, conn)
+    if peer.tier != ROUTER:  # which waits for no TAKEN: it goes with the next heartbeat, and wakes nobody for itself
+        mark_dirty(hot, conn)
 
 
 def _receive_hello(hot: HotState, conn: Conn, data: bytes) -> None:
@@ -216,7 +219,7 @@ def _receive_message(
 def _receive_pick(hot: HotState, peer: Peer, packet: Packet, share: bytes, tag: cython.ulonglong) -> None:
     """Another edge picked us for a shared group's copy: deliver it to a member, or refuse it."""
     sub: Sub | None = None
-    code: cython.int = QUOTA_EXCEEDED
+    code: cython.int = NO_MEMBER
     if was_picked(hot, share, packet.origin_kind, packet.origin_a, packet.origin_b):
         hot.dropped_repeated += 1
         code = 0
@@ -224,9 +227,7 @@ def _receive_pick(hot: HotState, peer: Peer, packet: Packet, share: bytes, tag: 
         sub = hot.handler.picked(peer, share, packet.topic, packet.qos)
     if sub is not None and not sub.conn.closed:
         code = 0
-        note_pick(hot, share, packet.origin_kind, packet.origin_a, packet.origin_b)
-        qos: cython.int = packet.qos if packet.qos < sub.qos else sub.qos
-        deliver_to(hot, sub.conn, packet, qos, packet.retain and sub.retain_as_published, sub.identifiers)
+        deliver_pick(hot, sub, packet, share)
     elif tag == 0 and code != 0:
         hot.dropped_no_pick += 1
     if tag != 0:
@@ -272,9 +273,25 @@ def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
             _superseded(hot, message)
         elif code >= 0x80 and message.pick is not None:
             refused(hot, message, code)
+        elif code == SERVER_BUSY:
+            _no_room(hot, message)
         else:
+            if code < 0x80:
+                message.delivered = True
+                if message.pick is not None:
+                    message.reason_code = 0  # refused by others before
             destination_done(hot, message, code)
         at += 11
+
+
+def _no_room(hot: HotState, message: Message) -> None:
+    """A disk is full. Where that cannot be said, the connection ends at once: nothing may overtake what comes again."""
+    conn: Conn | None = message.conn
+    told: cython.bint = message.waiting == 1 and not message.delivered
+    if conn is not None and not conn.closed and (conn.version != 5 or not told):
+        hot.acks_withheld += 1
+        hot.handler.error(conn, QUOTA_EXCEEDED)
+    destination_done(hot, message, SERVER_BUSY)
 
 
 def _superseded(hot: HotState, message: Message) -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from edge.hot.state import Conn, Group, Inbound, Message, Peer, Remote, Route, Sub
 
-__all__ = ["Closed", "Handler", "LedgerSink"]
+__all__ = ["AckSink", "Closed", "Handler"]
 
 
 class Closed:
@@ -100,11 +100,11 @@ class Handler(Protocol):
         """End of a round, before the flush: batched requests leave here. Skipped before ``hot.round_end_ns``."""
 
 
-class LedgerSink(Protocol):
+class AckSink(Protocol):
     """Records what was acknowledged, for the audit; ``hot.ledger = None`` (default) costs one comparison."""
 
-    def acknowledged(self, conn: Conn, message: Message) -> None:
-        """PUBACK or PUBREC without error was written for the message."""
+    def route_text(self, route: Route) -> bytes:
+        """Return what each row says of a route: asked once per route, at its first acknowledgement."""
 
-    def client_acknowledged(self, conn: Conn, session_seq: int, packet_type: int) -> None:
-        """The client acknowledged an entry of its durable session (PUBACK 4, PUBREC 5, PUBCOMP 7)."""
+    def take_rows(self, rows: bytes, count: int) -> None:
+        """Take the rows of a round (``edge/hot/ack_rows.py``); when this returns, their acknowledgements leave."""

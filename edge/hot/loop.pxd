@@ -50,6 +50,8 @@ cdef class Loop:
     cdef int accepts_max
     cdef long long round_ns_max
     cdef long long swept_ns
+    cdef long long woke_ns
+    cdef long long round_ns
     cdef long long blocked_ns
     cdef bint idle
     cdef Pacing pacing

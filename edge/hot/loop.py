@@ -100,6 +100,8 @@ class Loop:
         self.accepts_max = hot.limits.accepts_per_round
         self.round_ns_max = hot.limits.round_ns_max
         self.swept_ns = boot_ns()
+        self.woke_ns = 0  # when the last wait ended, 0 if it did not wait
+        self.round_ns = 0  # end of the newest round, before its output was sent
         self.blocked_ns = 0
         self.idle = False  # the last wait did wait
         self.pacing = Pacing(hot.limits.pacing_ns)
@@ -120,15 +122,6 @@ class Loop:
         self.listeners[listener.fileno()] = (listener, owner)
         self.epoll.register(listener.fileno(), EPOLLIN)
 
-    def stop_listening(self, listener: socket.socket) -> None:
-        """Accept no more; the socket stays open."""
-        fd = listener.fileno()
-        del self.listeners[fd]
-        if fd in self.paused:
-            self.paused.remove(fd)
-        else:
-            self.epoll.unregister(fd)
-
     def kick(self) -> None:
         """A Handler call scheduled trio work: return to trio after this round."""
         self.kicked = True
@@ -144,11 +137,14 @@ class Loop:
             return 0.0
         if self.undecrypted or self.event_at < self.event_count:
             return 0.0
-        return (LAG_CHECK_NS if hot.high else SWEEP_NS) / 1e9
+        patience_ns = LAG_CHECK_NS if hot.high or hot.paced else SWEEP_NS
+        if hot.round_end_ns > 0:
+            patience_ns = min(patience_ns, max(0, hot.round_end_ns - boot_ns()))
+        return patience_ns / 1e9
 
     def close(self) -> None:
         """End all connections at once."""
-        for conn in list(self.hot.conns):
+        for conn in list(self.hot.conns.values()):
             if not conn.closed:
                 self.hot.forget(conn, SHUTDOWN)
             self.drop(conn)
@@ -168,8 +164,7 @@ class Loop:
         Returns:
             Whether trio has to be woken from a wait that it computed before.
         """
-        now: cython.longlong = boot_ns()
-        deadline: cython.longlong = now + cython.cast(cython.longlong, min(timeout_s, 86_400.0) * 1e9)
+        deadline: cython.longlong = boot_ns() + cython.cast(cython.longlong, min(timeout_s, 86_400.0) * 1e9)
         while True:
             if self.one_round(deadline if timeout_s > 0 else 0):
                 return False
@@ -178,8 +173,7 @@ class Loop:
                 return timeout_s > 0
             if timeout_s <= 0:
                 return False
-            now = boot_ns()
-            if now >= deadline:
+            if self.round_ns >= deadline:
                 return True
 
     def one_round(self, until_ns: cython.longlong) -> cython.bint:
@@ -192,7 +186,8 @@ class Loop:
         conn: Conn
         if self.event_at >= self.event_count:
             self.wait_for_events(until_ns)
-        start = boot_ns()
+        start = self.woke_ns if self.woke_ns > 0 else boot_ns()
+        self.woke_ns = 0
         hot.begin_round(start)
         self.handshakes = 0
         if self.undecrypted:
@@ -218,6 +213,7 @@ class Loop:
             if self.event_at & 15 == 0 and boot_ns() - start > self.round_ns_max:
                 break
         start = boot_ns()
+        self.round_ns = start
         hot.end_round(start)
         self.flush()
         if start - self.swept_ns >= SWEEP_NS:
@@ -246,7 +242,7 @@ class Loop:
             until_ns = min(until_ns, self.swept_ns + SWEEP_NS + 1)
             if hot.round_end_ns > 0:
                 until_ns = min(until_ns, hot.round_end_ns)
-            if hot.high:
+            if hot.high or hot.paced:
                 until_ns = min(until_ns, boot_ns() + LAG_CHECK_NS)
         self.event_at = 0
         if cython.compiled:  # pragma: no cover
@@ -263,9 +259,9 @@ class Loop:
                     self.set_timer(until_ns)
                 with cython.nogil:
                     self.event_count = epoll_wait(self.epoll_fd, self.events, 512, -1)
-                before = boot_ns() - before
-                self.blocked_ns += before
-                self.idle = before > IDLE_NS  # mostly idle: save the look without waiting next time
+                self.woke_ns = boot_ns()
+                self.blocked_ns += self.woke_ns - before
+                self.idle = self.woke_ns - before > IDLE_NS  # mostly idle: save the look without waiting next time
             if self.event_count < 0:
                 self.event_count = 0
         else:

@@ -14,15 +14,22 @@ import cython
 
 __all__ = ["Pacing"]
 
-MEASURE_ROUNDS = 64
-TRIAL_ROUNDS = 16
-KEEP_MIN, KEEP_MAX = 128, 2_000  # rounds until the next trial; the first may have been compared with a start-up
-BACKOFF_MIN, BACKOFF_MAX = 250, 200_000
-COST_MAX = 0.75  # of the loop's time per message without a gap
-BLOCKED_SHARE_MAX = 0.1  # of the time: a loop that sleeps more is not saturated
-LOCKSTEP_PER_S_MIN = 80_000  # messages: at this rate sleeping is no sign of idleness
-THROUGHPUT_MIN = 0.95  # of the rate without a gap
-RESTING, MEASURING, TRYING, KEEPING = 0, 1, 2, 3
+# Declared: compiled, these are C variables.
+MEASURE_ROUNDS = cython.declare(cython.longlong, 64)
+MEASURE_NS_MAX = cython.declare(cython.longlong, 320_000_000)  # for them: below 200 rounds a second nothing is tried
+TRIAL_ROUNDS = cython.declare(cython.longlong, 16)
+KEEP_MIN = cython.declare(cython.longlong, 128)  # rounds until the next trial: it may follow a start-up
+KEEP_MAX = cython.declare(cython.longlong, 2_000)
+BACKOFF_MIN = cython.declare(cython.longlong, 250)
+BACKOFF_MAX = cython.declare(cython.longlong, 200_000)
+COST_MAX = cython.declare(cython.double, 0.75)  # of the loop's time per message without a gap
+BUSY_SHARE_MIN = cython.declare(cython.double, 0.9)  # of the time: a loop that sleeps more is not saturated
+LOCKSTEP_PER_NS_MIN = cython.declare(cython.double, 80e-6)  # messages: at this rate sleeping is no sign of idleness
+THROUGHPUT_MIN = cython.declare(cython.double, 0.95)  # of the rate without a gap
+RESTING = cython.declare(cython.int, 0)
+MEASURING = cython.declare(cython.int, 1)
+TRYING = cython.declare(cython.int, 2)
+KEEPING = cython.declare(cython.int, 3)
 
 
 class Pacing:
@@ -30,7 +37,7 @@ class Pacing:
 
     def __init__(self, ceiling_ns: cython.longlong) -> None:
         self.ceiling_ns = ceiling_ns
-        self.state = 1
+        self.state = MEASURING
         self.switched_on = 0
         self.rounds = 0  # left in this state
         self.messages_from = 0
@@ -45,7 +52,7 @@ class Pacing:
 
 def gap_ns(pacing: Pacing) -> cython.longlong:
     """Return how long to wait between rounds, 0 for not at all."""
-    return pacing.ceiling_ns if pacing.state >= 2 else 0
+    return pacing.ceiling_ns if pacing.state >= TRYING else 0
 
 
 def after_round(
@@ -72,30 +79,30 @@ def after_round(
     elapsed = max(1, now_ns - pacing.since_ns)
     per_ns = count / elapsed
     busy = (elapsed - (blocked_ns - pacing.blocked_from_ns)) / count
-    if pacing.state == 1:
+    if pacing.state == MEASURING:
         if (
             pacing.since_ns > 0
-            and elapsed < 320_000_000  # 64 rounds at 200 a second
-            and (busy * count >= 0.9 * elapsed or per_ns >= 80e-6)
-            and count >= 64
+            and elapsed < MEASURE_NS_MAX
+            and (busy * count >= BUSY_SHARE_MIN * elapsed or per_ns >= LOCKSTEP_PER_NS_MIN)
+            and count >= MEASURE_ROUNDS
         ):
             pacing.plain_ns = busy
             pacing.plain_per_ns = per_ns
-            _enter(pacing, 2, 16, now_ns, messages, blocked_ns)
+            _enter(pacing, TRYING, TRIAL_ROUNDS, now_ns, messages, blocked_ns)
         else:
-            _enter(pacing, 1, 64, now_ns, messages, blocked_ns)
-    elif pacing.state == 2:
-        if busy <= 0.75 * pacing.plain_ns and per_ns >= 0.95 * pacing.plain_per_ns:
-            pacing.backoff = 250
+            _enter(pacing, MEASURING, MEASURE_ROUNDS, now_ns, messages, blocked_ns)
+    elif pacing.state == TRYING:
+        if busy <= COST_MAX * pacing.plain_ns and per_ns >= THROUGHPUT_MIN * pacing.plain_per_ns:
+            pacing.backoff = BACKOFF_MIN
             pacing.switched_on += 1
-            _enter(pacing, 3, pacing.keep, now_ns, messages, blocked_ns)
-            pacing.keep = min(4 * pacing.keep, 2_000)
+            _enter(pacing, KEEPING, pacing.keep, now_ns, messages, blocked_ns)
+            pacing.keep = min(4 * pacing.keep, KEEP_MAX)
         else:
-            _enter(pacing, 0, pacing.backoff, now_ns, messages, blocked_ns)
-            pacing.backoff = min(2 * pacing.backoff, 200_000)
-            pacing.keep = 128
+            _enter(pacing, RESTING, pacing.backoff, now_ns, messages, blocked_ns)
+            pacing.backoff = min(2 * pacing.backoff, BACKOFF_MAX)
+            pacing.keep = KEEP_MIN
     else:
-        _enter(pacing, 1, 64, now_ns, messages, blocked_ns)
+        _enter(pacing, MEASURING, MEASURE_ROUNDS, now_ns, messages, blocked_ns)
     return 0
 
 

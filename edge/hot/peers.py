@@ -93,7 +93,7 @@ def record_of(hot: HotState, packet: Packet, tag: cython.ulonglong) -> bytes:
     record.data[3] = packet.origin_kind
     put64(record, 4, tag)
     put64(record, 12, packet.origin_a if packet.origin_kind else hot.incarnation)
-    put64(record, 20, packet.origin_b if packet.origin_kind else tag)
+    put64(record, 20, packet.origin_b if packet.origin_kind else hot.named if hot.named else tag)
     put64(record, 28, packet.session)
     put64(record, 36, packet.owner_epoch)
     put32(record, 44, packet.expiry_s)

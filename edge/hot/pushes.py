@@ -225,8 +225,6 @@ def send_push_ack(
         record.end = 0
     else:
         _put_push_ack(push_acks_of(hot, conn.peer), conn, partition_epoch, session_seq, packet_type, reason_code)
-    if hot.ledger is not None and reason_code < 0x80:
-        hot.ledger.client_acknowledged(conn, session_seq, packet_type)
 
 
 def _put_push_ack(

@@ -85,6 +85,8 @@ cdef class Outbound:
     cdef bytearray identifiers
     cdef object pending
     cdef Py_ssize_t pending_bytes
+    cdef dict picks
+    cdef Py_ssize_t picks_bytes
     cdef dict pushes
     cdef dict answered
     cdef object unsent_acks
@@ -117,9 +119,10 @@ cdef class Route:
     cdef readonly tuple groups
     cdef readonly int reason_code
     cdef bint remote
-    cdef bint empty
+    cdef readonly bint empty
     cdef list targets
     cdef long long targets_version
+    cdef bytes recorded
 
 
 cdef class Inbound:
@@ -146,6 +149,7 @@ cdef class Message:
     cdef public bint done
     cdef bint sent
     cdef bint counted
+    cdef bint delivered
     cdef object on_done
     cdef bytes record
     cdef long long at_ns
@@ -153,7 +157,11 @@ cdef class Message:
     cdef readonly Message parent
     cdef readonly Group group
     cdef public list tried
-    cdef readonly object noted
+    cdef Route route
+    cdef int register
+    cdef int origin_kind
+    cdef unsigned long long origin_a
+    cdef unsigned long long origin_b
 
 
 cdef class Outbox:
@@ -220,6 +228,9 @@ cdef class HotState:
     cdef public long long round_end_ns
     cdef public bint authorizing
     cdef public object ledger
+    cdef Buffer ledger_rows
+    cdef long ledger_count
+    cdef public long long ledger_offset_ns
     cdef long long lease_until_ns
     cdef bint leased
     cdef Pool pool
@@ -229,7 +240,7 @@ cdef class HotState:
     cdef Buffer converted
     # connections
     cdef long long numbers
-    cdef set conns
+    cdef dict conns
     cdef list dirty
     cdef list ready
     cdef list gone
@@ -244,6 +255,7 @@ cdef class HotState:
     cdef int routes_max
     # peers
     cdef unsigned long long tags
+    cdef unsigned long long named
     cdef list peers
     cdef list busy_peers
     cdef int full_peers
@@ -307,3 +319,4 @@ cdef class HotState:
     cdef unsigned long long dropped_no_pick
     cdef unsigned long long dropped_peer
     cdef unsigned long long dropped_repeated
+    cdef unsigned long long picks_not_kept

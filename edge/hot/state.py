@@ -193,6 +193,7 @@ class Route:
         self.empty = not (subs or edges or partitions or groups)
         self.targets: list[tuple[Peer, tuple[int, ...]]] = []  # partitions by primary
         self.targets_version = -1  # HotState.primaries_version of targets
+        self.recorded = b""  # what rows of the ledger say of it, once one does
 
 
 class Inbound:
@@ -225,6 +226,10 @@ class Inbound:
         self.gated: Message | None = None
 
 
+# Packet, positions of its identifier and its expiry (0: none), arrival; of a shared group's copy its share and record.
+Waiting = tuple[bytes, int, int, int, bytes, bytes]
+
+
 class Outbound:
     """QoS 1/2 towards one client: made with its first message.
 
@@ -241,8 +246,10 @@ class Outbound:
         self.inflight = 0
         self.states = bytearray(slots)
         self.identifiers = bytearray(2 * slots)  # u16 each
-        self.pending: deque[tuple[bytes, int, int, int]] | None = None
+        self.pending: deque[Waiting] | None = None
         self.pending_bytes = 0
+        self.picks: dict[int, tuple[bytes, bytes, int]] | None = None  # identifier: share, record, when it came
+        self.picks_bytes = 0  # of their records, those that wait in pending included
         self.pushes: dict[int, tuple[int, int, int]] | None = None  # identifier: session_seq, partition_epoch, state
         self.answered: dict[int, int] | None = None  # session_seq: last packet type of the client
         self.unsent_acks: deque[bytes] | None = None
@@ -269,6 +276,7 @@ class Message:
         self.done = False
         self.sent = False  # towards a partition: a later sending is a repeat
         self.counted = False  # in the publisher's quota
+        self.delivered = False  # somebody may have it: no answer may say that it was not accepted
         self.on_done: Callable[[int], None] | None = None
         self.record: bytes = b""  # MSG without partitions and share, for outboxes
         self.at_ns = 0
@@ -276,7 +284,11 @@ class Message:
         self.parent: Message | None = None  # the message that it is a copy of
         self.group: Group | None = None
         self.tried: list[Remote] | None = None  # destinations that refused it, for the core
-        self.noted: object = None  # for the ledger: route, partition of the register, origin
+        self.route: Route | None = None  # with a ledger, once it is sent: this and all below
+        self.register = -1  # partition of the retained register, -1 for none
+        self.origin_kind = 0
+        self.origin_a = 0
+        self.origin_b = 0
 
 
 class Outbox:
@@ -359,6 +371,9 @@ class HotState:
         self.round_end_ns = 0
         self.authorizing = False
         self.ledger: Any = None
+        self.ledger_rows = Buffer(4096)
+        self.ledger_count = 0  # rows in it
+        self.ledger_offset_ns = 0  # UTC minus the loop's clock
         self.lease_until_ns = 0
         self.leased = False
         self.pool = Pool()
@@ -367,7 +382,7 @@ class HotState:
         self.scratch = Buffer(4096)
         self.converted = Buffer(4096)
         self.numbers = 0
-        self.conns: set[Conn] = set()
+        self.conns: dict[int, Conn] = {}  # by number: gone through in the order in which they came, no set's
         self.dirty: list[Conn] = []
         self.ready: list[Conn] = []
         self.gone: list[Conn] = []
@@ -380,6 +395,7 @@ class HotState:
         self.routes_version = 0
         self.routes_max = limits.routes_max
         self.tags = 0
+        self.named = 0  # the message at hand goes by this tag as its origin, 0: by its own
         self.peers: list[Peer] = []
         self.busy_peers: list[Peer] = []  # with something to send this round
         self.full_peers = 0
@@ -441,3 +457,4 @@ class HotState:
         self.dropped_no_pick = 0
         self.dropped_peer = 0
         self.dropped_repeated = 0
+        self.picks_not_kept = 0

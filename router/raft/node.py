@@ -154,6 +154,18 @@ class RaftNode:
             return int(await outcome.wait())
         raise Unavailable("no answer to ReadIndex")
 
+    @property
+    def reads_now(self) -> bool:
+        """Whether a read is linearizable without asking anybody: we lead, alone, and have applied all."""
+        core = self.core
+        return (
+            not self._stopped
+            and core.role is Role.LEADER
+            and list(core.configuration.voters) == [core.id]
+            and core.may_read()
+            and self.applied_index >= core.commit_index
+        )
+
     async def transfer_leadership(self, to: str) -> None:
         """Begin to hand over; raises Unavailable with the core's reason if refused."""
         await self._request(TransferLeadership(to))

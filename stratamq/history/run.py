@@ -115,7 +115,7 @@ class Run:
         """Subscribe to each filter in turn; return whether all were granted."""
         for topic_filter, qos in sorted(filters.items()):
             pending = client.subscribe(topic_filter, qos)
-            if pending is None or await pending.outcome() is not Phase.OK:
+            if pending is None or await client.outcome(pending) is not Phase.OK:
                 return False
         return True
 
@@ -156,7 +156,7 @@ class Run:
             self.abandon(payload)
             raise
         if qos:
-            self.nursery.start_soon(self._unless_accepted, pending, payload)
+            self.nursery.start_soon(self._unless_accepted, client, pending, payload)
         return pending
 
     async def delivered(self, payload: str, timeout_s: float) -> bool:
@@ -180,8 +180,8 @@ class Run:
             if not outstanding:
                 self.abandon(payload)
 
-    async def _unless_accepted(self, pending: PendingOperation, payload: str) -> None:
-        if await pending.outcome() is not Phase.OK:
+    async def _unless_accepted(self, client: RecordingClient, pending: PendingOperation, payload: str) -> None:
+        if await client.outcome(pending) is not Phase.OK:
             self.abandon(payload)
 
     def watch_retained(self, client: RecordingClient, callback: Callable[[str, str], None] | None) -> None:

@@ -76,15 +76,20 @@ class Result(msgspec.Struct, frozen=True):
         return self.complete and not any(self.found.values()) and not self.ended
 
 
+def within_lease(finding: Finding, lease_s: float) -> bool:
+    """Whether an older connection had effect only while its edge could hold its lease, as promise R9 allows."""
+    times = [record.time_ns for record in finding.proof]
+    return finding.checker == "single_owner" and bool(times) and max(times) - min(times) <= lease_s * 1e9
+
+
 def is_outside(finding: Finding, history: History) -> bool:
     """Whether a finding is of what docs/guarantees.md does not promise.
 
     A QoS 2 repeat at a subscriber without a durable session, and an effect of an older connection within its edge's
     lease: the checkers are stricter, because they judge other brokers too.
     """
-    if finding.checker == "single_owner":
-        times = [record.time_ns for record in finding.proof]
-        return bool(times) and max(times) - min(times) <= LEASE_S * 1e9
+    if within_lease(finding, LEASE_S):
+        return True
     if finding.checker != "duplicate":
         return False
     connects = {

@@ -149,6 +149,27 @@ def test_paho_session_is_kept_and_found_at_another_edge(cluster: LocalCluster, v
         second.end()
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_another_member_gets_what_one_left_unacknowledged(cluster: LocalCluster, version: MQTTProtocolVersion) -> None:
+    """Section 4.8.2: a member of a shared group ends, and one at another edge gets its QoS 1 messages."""
+    topic = f"shared/{int(version)}"
+    silent, other = Client(cluster, 0, "plain", version), Client(cluster, 1, "plain", version)
+    publisher = Client(cluster, 0, "tls", version)
+    silent.paho.manual_ack_set(True)
+    sent = {str(number) for number in range(10)}
+    try:
+        for member in (silent, other):
+            member.subscribe(f"$share/g/{topic}", 1)
+        for payload in sorted(sent):
+            publisher.publish(topic, payload, 1)
+        first = {silent.receive()[1]}
+        silent.end()
+        assert {other.receive()[1] for _ in sent} == sent and first < sent
+    finally:
+        other.end()
+        publisher.end()
+
+
 @pytest.mark.parametrize("version", ["311", "5"])
 @pytest.mark.parametrize("listener", ["plain", "tls"])
 def test_mosquitto_clients(cluster: LocalCluster, listener: str, version: str) -> None:

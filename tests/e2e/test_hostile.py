@@ -6,7 +6,10 @@ import statistics
 import struct
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -59,6 +62,17 @@ def resident_bytes(cluster: LocalCluster) -> int:
     return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
 
+@contextmanager
+def ends_within(process: "subprocess.Popen[str]", seconds: float) -> Iterator[None]:
+    """Kill a process that lasts longer: nobody waits for what it would have said."""
+    timer = threading.Timer(seconds + 30, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def attack(count: int, seconds: float) -> tuple[list[float], int, dict[str, list[int]]]:
     """Return latencies of the pair during an attack, growth of the edge's memory in bytes, and what came of it."""
     with local_cluster("--edges", "1", "--ws-port", "0", "--set", "edge.connect_timeout_s=2") as cluster:
@@ -67,7 +81,7 @@ def attack(count: int, seconds: float) -> tuple[list[float], int, dict[str, list
         pair.latencies_s(0.5)
         before = resident_bytes(cluster)
         command = [sys.executable, str(CLIENTS), str(plain), str(websocket), str(count), str(seconds)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as hostile:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as hostile, ends_within(hostile, 2 * seconds):
             assert hostile.stdout is not None and hostile.stdout.readline() == "started\n"
             latencies = pair.latencies_s(seconds)
             growth = resident_bytes(cluster) - before

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from edge.scram import Scram, make_user
 from edge.settings import EdgeLimits, ListenerPolicy
@@ -18,6 +19,8 @@ from wire.messages import (
     Destinations,
     FireWill,
     GroupDestinations,
+    HandedOn,
+    HandOn,
     HeartbeatReply,
     InboundRecorded,
     Invalidate,
@@ -435,6 +438,77 @@ def test_silent_partition_is_counted_and_live_messages_go_on() -> None:
     assert edge.core.counts["retained_partitions_missed"] == 4
 
 
+class Registers:
+    """Stands before the loop and keeps what goes to a register alone until the test says that it stands there."""
+
+    _hot: Any
+    waiting: list[Any]  # what to call with the reason code
+
+    def __init__(self, edge: Edge) -> None:
+        self.__dict__.update(_hot=edge.core.hot, waiting=[])
+        edge.core.hot = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._hot, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._hot, name, value)
+
+    def publish(self, route: Any, publish: Any, register: int = -1, *more: Any) -> int:
+        if register < 0:
+            return int(self._hot.publish(route, publish, register, *more))
+        self.waiting.append(more[3])
+        return 1
+
+
+def test_a_retained_message_is_live_when_it_stands_in_its_register() -> None:
+    """Before that a SUBSCRIBE of somebody who has it could still read the one before it."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    session.subscribe("a")
+    session.read()
+    registers = Registers(edge)
+    publisher.publish("a", b"new", 1, 1, retain=True)
+    publisher.publish("a", b"next", 1, 2)
+    assert session.read() == publisher.read() == []
+    registers.waiting.pop()(0)
+    edge.round()
+    assert [copy.payload for copy in publishes(session)] == [b"new", b"next"]
+    assert [packet.reason_code for packet in said(publisher, Puback)] == [0, 0]
+
+
+def test_what_the_register_refuses_reaches_nobody() -> None:
+    """Simulation --hardware, seed 105: it was delivered live, and answered with a failure."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    session.subscribe("a")
+    session.read()
+    registers = Registers(edge)
+    publisher.publish("a", b"new", 1, 1, retain=True)
+    registers.waiting.pop()(0x89)
+    edge.round()
+    assert publishes(session) == []
+    assert [packet.reason_code for packet in said(publisher, Puback)] == [0x97]
+
+
+def test_holding_that_ends_while_a_register_is_written_loses_nothing() -> None:
+    """Simulation seed 1005: the message went where live ones had been held when it came, and nobody looked there."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    edge.held = {ReadRetained}
+    session.subscribe("a")
+    session.read()
+    registers = Registers(edge)
+    publisher.publish("a", b"new", 1, 1, retain=True)
+    (read,) = edge.take(ReadRetained)
+    edge.storage(RetainedPage(read.request, [retained("a", b"old")], partition=read.partition))
+    edge.round()
+    registers.waiting.pop()(0)
+    edge.round()
+    assert [copy.payload for copy in publishes(session)] == [b"old", b"new"]
+    assert [packet.reason_code for packet in said(publisher, Puback)] == [0]
+
+
 # --- durable sessions
 
 
@@ -540,6 +614,134 @@ def test_shared_group_takes_turns() -> None:
     for number in range(4):
         publisher.publish("a", b"%d" % number)
     assert [len(publishes(member)) for member in members[1:]] == [2, 2]
+
+
+def group_of_two(qos: int, **limits: Any) -> tuple[Edge, Session, Session, Session]:
+    """A publisher, and two members of a group whose first turn is the first one's."""
+    edge = Edge()
+    first, second = edge.client("m0", **limits), edge.client("m1")
+    for member in (first, second):
+        member.subscribe("$share/g/a", qos=qos)
+        member.read()
+    edge.routes["a"] = Destinations(groups=[GroupDestinations("g/a", [("e0", 2)])])
+    return edge, edge.client("p"), first, second
+
+
+def test_what_a_member_did_not_acknowledge_goes_to_another() -> None:
+    """QoS 1, section 4.8.2: in order, with DUP 0, without what it acknowledged; never back to who left."""
+    edge, publisher, first, second = group_of_two(1)
+    for number in range(6):
+        publisher.publish("a", b"%d" % number, 1, number + 1)
+    sent, others = publishes(first), publishes(second)
+    assert [copy.payload for copy in sent + others] == [b"0", b"2", b"4", b"1", b"3", b"5"]
+    first.send(b"\x40\x02" + (sent[1].packet_identifier or 0).to_bytes(2, "big"))
+    first.drop()
+    edge.round()
+    again = publishes(second)
+    assert [(copy.payload, copy.qos, copy.dup) for copy in again] == [(b"0", 1, False), (b"4", 1, False)]
+    assert edge.core.counts["shares_redispatched"] == 2
+    second.drop()  # nobody is left: ephemeral members keep nothing
+    edge.round()
+    assert edge.core.hot.counters()["dropped_no_pick"] == 5
+
+
+def test_qos2_that_was_sent_stays_with_its_member() -> None:
+    """[MQTT-4.8.2-5]; what still waited for the window was sent to nobody, and goes to another member."""
+    edge, publisher, first, second = group_of_two(2, properties={PropertyId.RECEIVE_MAXIMUM: 2})
+    for number in range(8):
+        publisher.publish("a", b"%d" % number, 2, number + 1)
+    assert [copy.payload for copy in publishes(first)] == [b"0", b"2"]
+    assert [copy.payload for copy in publishes(second)] == [b"1", b"3", b"5", b"7"]
+    first.drop()
+    edge.round()
+    assert [(copy.payload, copy.qos) for copy in publishes(second)] == [(b"4", 2), (b"6", 2)]
+
+
+def test_what_a_member_refused_goes_to_nobody_else() -> None:
+    """[MQTT-4.8.2-6]; and one that expired meanwhile neither [MQTT-3.3.2-5]."""
+    edge, publisher, first, second = group_of_two(1)
+    publisher.publish("a", b"refused", 1, 1)
+    publisher.publish("a", b"other", 1, 2)
+    publisher.publish("a", b"short", 1, 3, properties={PropertyId.MESSAGE_EXPIRY_INTERVAL: 5})
+    (refused, _) = publishes(first)
+    publishes(second)
+    first.send(b"\x40\x03" + (refused.packet_identifier or 0).to_bytes(2, "big") + b"\x97")
+    edge.round(6.0)
+    first.drop()
+    edge.round()
+    assert publishes(second) == []
+
+
+def test_a_members_unfinished_copies_go_to_another_edge() -> None:
+    """Nobody is left here: the copy is a pick at the edge that has a member, and refused there it goes to storage."""
+    edge, publisher, first, second = group_of_two(1)
+    publisher.publish("a", b"1", 1, 1)
+    publishes(first)
+    second.drop()
+    edge.routes["a"] = Destinations(groups=[GroupDestinations("g/a", [("e0", 1), ("e1", 1)])])
+    edge.router(Invalidate(1, 0, ["a"]))
+    first.drop()
+    edge.round()
+    edge.round()
+    peer = edge.core.peers.get("e1")
+    assert peer is not None and peer.link.bytes_unacknowledged > 0
+    assert edge.core.counts["shares_redispatched"] == 1
+    assert edge.core.hot.counters()["dropped_no_pick"] == 0
+
+
+def hand_on(pick: SharePick | None = None, qos: int = 2) -> HandOn:
+    return HandOn(0, 1, 1, 5, b"g/a", Will("a", b"left", qos), pick)
+
+
+def test_what_a_durable_member_left_goes_where_its_partition_recorded() -> None:
+    """Nothing is sent before the pick is recorded; a repeat reaches nobody twice and is answered."""
+    edge, _, first, second = group_of_two(2)
+    here = SharePick(b"g/a", -1, "e0", 1)
+    edge.held = {HandedOn}
+    edge.storage(hand_on())
+    edge.round()
+    assert [answer.pick for answer in edge.take(HandedOn)] == [here]
+    assert publishes(first) + publishes(second) == []
+    edge.storage(hand_on(here))
+    edge.round()
+    assert [(copy.payload, copy.qos) for copy in publishes(first) + publishes(second)] == [(b"left", 2)]
+    assert [(answer.number, answer.pick) for answer in edge.take(HandedOn)] == [(5, None)]
+    edge.storage(hand_on(here))  # its partition has not heard it
+    edge.round()
+    assert publishes(first) + publishes(second) == []
+    assert [(answer.number, answer.pick) for answer in edge.take(HandedOn)] == [(5, None)]
+
+
+def test_a_pick_that_is_over_is_replaced_on_record_and_a_group_that_ended_gets_nothing() -> None:
+    """An edge that died is replaced by a higher attempt, which waits for its record too."""
+    edge, _, first, second = group_of_two(1)
+    edge.held = {HandedOn}
+    edge.storage(hand_on(SharePick(b"g/a", -1, "e9", 4, 2)))
+    edge.round()
+    again = SharePick(b"g/a", -1, "e0", 1, 3)
+    assert [answer.pick for answer in edge.take(HandedOn)] == [again]
+    assert publishes(first) + publishes(second) == []
+    edge.routes["a"] = Destinations()
+    edge.router(Invalidate(1, 0, ["a"]))
+    edge.storage(hand_on(again))
+    edge.round()
+    assert [(answer.number, answer.pick) for answer in edge.take(HandedOn)] == [(5, None)]
+    assert edge.core.counts["shares_ended"] == 1
+
+
+def test_an_edge_that_dies_with_what_was_left_is_replaced_on_record() -> None:
+    """It was sent there and not taken: nothing goes to the next destination before that is recorded too."""
+    edge, _, first, second = group_of_two(1)
+    edge.held = {HandedOn}
+    edge.storage(hand_on(SharePick(b"g/a", -1, "e1", 1)))
+    edge.round()
+    assert edge.take(HandedOn) == []
+    moved = cluster_map(epoch=2)
+    moved.nodes["e1"] = replace(moved.nodes["e1"], incarnation=2)
+    edge.router(MapSnapshot(moved))
+    edge.round()
+    assert [answer.pick for answer in edge.take(HandedOn)] == [SharePick(b"g/a", -1, "e0", 1, 1)]
+    assert publishes(first) + publishes(second) == []
 
 
 def test_sticky_group_keeps_a_topic_with_its_member() -> None:

@@ -50,7 +50,13 @@ class HotSession:
             routes_max=64,
         )
         # What the loop does not read itself belongs to the edge's core.
-        self._broker.handler.frame = _nothing  # type: ignore[assignment, method-assign]
+        handler = self._broker.handler
+        handler.frame = _nothing  # type: ignore[assignment, method-assign]
+
+        def picked(_peer: Any, share: bytes, topic: bytes, _qos: int) -> Any:
+            return next(iter(handler.local(topic)), None) if len(share) % 2 else None
+
+        handler.picked = picked  # type: ignore[assignment, method-assign]
         self._subscribers = [self._broker.subscriber(b"#", 1, 5, 1), self._broker.subscriber(b"t/+", 2, 4)]
         self._decoders = [StreamDecoder(5, LIMITS), StreamDecoder(4, LIMITS)]
 
@@ -210,10 +216,12 @@ def _corpus() -> tuple[bytes, ...]:
 def _links() -> tuple[bytes, ...]:
     run = b"".join(publish(b"t", b"m" * 5, version=5) for _ in range(3))
     message = encode_message(PublishMessage(3, b"t/a", b"m", 1, partitions=(1, 2), properties=b"\x02\0\0\0\x05"))
+    pick = encode_message(PublishMessage(4, b"t/a", b"m", 1, origin_b=9, share=b"g/t/a"))
     push = encode_push(Push(50, 6, 1, 3, 4, 2, b"t", b"m"))
     return (
         b"\0" + encode_run(PublishRun(5, b"t", run)) + message,
         b"\0" + message,
+        b"\0" + pick + message,
         b"\2" + push,
         b"\1" + struct.pack(">QQ", 1, 2),
         b"\3" + struct.pack(">QQQ", 1, 2, 3),

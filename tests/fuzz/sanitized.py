@@ -19,7 +19,7 @@ FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address")
 # Views and lists are checked by Cython, memory behind pointers by the sanitizer.
 DIRECTIVES = {"language_level": "3", "boundscheck": True, "wraparound": False, "binding": False}
 
-__all__ = ["TREE", "build", "can_build", "environment"]
+__all__ = ["TREE", "build", "can_build", "environment", "setup_text"]
 
 _SETUP = """
 from Cython.Build import cythonize
@@ -48,7 +48,7 @@ def build(names: tuple[str, ...] = COMPILED_MODULES) -> Path:
             _link(TREE / entry.name, entry)
     for package in packages:
         _copy_sources(ROOT / package, TREE / package)
-    setup = _SETUP.format(flags=list(FLAGS), names=list(names), directives=DIRECTIVES)
+    setup = setup_text(names)
     stamp, print_of_sources = TREE / "compiled.stamp", _digest(packages, setup)
     if not stamp.exists() or stamp.read_text() != print_of_sources:
         (TREE / "setup.py").write_text(setup)
@@ -57,11 +57,16 @@ def build(names: tuple[str, ...] = COMPILED_MODULES) -> Path:
     return TREE
 
 
-def environment() -> dict[str, str]:
+def setup_text(names: tuple[str, ...]) -> str:
+    """Return the setup.py that compiles modules with bounds checks and the address sanitizer."""
+    return _SETUP.format(flags=list(FLAGS), names=list(names), directives=DIRECTIVES)
+
+
+def environment(tree: Path = TREE) -> dict[str, str]:
     """Return the environment of a process that is to import the tree: the sanitizer must be loaded before Python."""
     return {
         **os.environ,
-        "PYTHONPATH": str(TREE),
+        "PYTHONPATH": str(tree),
         "LD_PRELOAD": _library(),
         # Small objects come from malloc, so that reading past a packet's bytes is seen. Python never frees its own
         # constants, so leaks are not looked for.

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.edge.hot.conftest import load
-from tests.fuzz import file_targets
+from tests.fuzz import file_targets, sanitized
 from tests.fuzz.__main__ import Count, table
 from tests.fuzz.one_target import Box, run_target
 from tests.fuzz.targets import TARGETS, Target
@@ -62,6 +62,31 @@ def test_counts_become_a_table() -> None:
     lines = table(counts).splitlines()
     assert "| client | yes | 1,500 | 3,000 | 3 | 0 |" in lines
     assert lines[-1] == "4,500 executions together."
+
+
+PLANTED = """
+import cython
+
+def last(data: bytes, after: cython.Py_ssize_t) -> int:
+    at: cython.p_uchar = data
+    return at[len(data) + after]
+"""
+
+
+@pytest.mark.skipif(not sanitized.can_build(), reason="needs gcc with the address sanitizer")
+def test_a_read_behind_a_buffer_ends_a_sanitized_process(tmp_path: Path) -> None:
+    """The other oracle can fail too: a byte behind a buffer, in a module built like those that are fuzzed."""
+    (tmp_path / "planted.py").write_text(PLANTED)
+    (tmp_path / "setup.py").write_text(sanitized.setup_text(("planted",)))
+    subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=tmp_path, check=True)
+    ended = []
+    for after in (0, 8):  # behind the bytes is a zero, behind that nobody's memory
+        command = [sys.executable, "-c", f"import planted; planted.last(b'x' * 4096, {after})"]
+        environment = sanitized.environment(tmp_path)
+        ended.append(subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True))
+    assert ended[0].returncode == 0, ended[0].stderr
+    assert ended[1].returncode != 0
+    assert "AddressSanitizer: heap-buffer-overflow" in ended[1].stderr
 
 
 def test_a_broken_output_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wire.ledger import FileLedger, LedgerSink
+from wire.ledger import FileLedger, LedgerOperation, LedgerRecord, LedgerSink, origin_mark, origin_text, topic_hash
 from wire.manifest import Manifest, RingEntry, next_manifest, publish_manifest, read_manifest
 from wire.sstable import EntryState, Row, RowKind, RunWriter, make_row, pack_owner_epoch
 
@@ -115,7 +115,7 @@ class PartitionModel:
         self._put_session(session)
         key = self._key(RowKind.SUBSCRIPTION, session.number, 1)
         self._put(RowKind.SUBSCRIPTION, key, b"plant/#", client_id=client_id, session_id=session.number)
-        self.node_ledger.subscribed(self._now(), self.partition, session.number, _topic(session))
+        self._event("subscribed", s=session.number, h=topic_hash(_topic(session)))
 
     def _now(self) -> int:
         return NOW_MS - 3_600_000 + 10 * self.op_index
@@ -123,7 +123,8 @@ class PartitionModel:
     def enqueue(self, s: Session) -> None:
         """A message for the session; large ones keep their body apart."""
         qos = 1 + self.op_index % 2
-        origin = f"e{self.op_index % 5}/{self.partition}/{self.op_index}"
+        counter = self.partition + 1, self.op_index
+        origin = origin_text(0, *counter) + origin_mark(0, "e1")
         chance = self.random.random()
         body_id = None
         if chance < 0.05:
@@ -139,8 +140,18 @@ class PartitionModel:
         s.next_seq += 1
         self._put_entry(s, entry)
         now = self._now()
-        self.node_ledger.queued(now, origin, qos, self.partition, self.op_index, [(s.number, entry.seq)])
-        self.edge_ledger.acked(now, origin, qos, _topic(s), [self.partition])
+        self._in_ledger(m=[(0, *counter, origin_mark(0, "e1"), qos, s.number, entry.seq)])
+        row = (0, *counter, qos, now, topic_hash(_topic(s)), self.partition)
+        self.edge_ledger.acks(now, "e1", b"[%s]," % ",".join(map(str, row)).encode(), 1)
+
+    def _event(self, event: str, **fields: Any) -> None:
+        """The node's ledger gets a record."""
+        self.node_ledger.record(LedgerRecord(event, self._now(), p=self.partition, **fields))
+
+    def _in_ledger(self, **rows: Any) -> None:
+        """The node's ledger gets an operation."""
+        self.node_ledger.operation(LedgerOperation(self.partition, self.op_index, 0, **rows))
+        self.node_ledger.flush(self._now())
 
     def send(self, s: Session) -> None:
         """The oldest waiting entry enters the window."""
@@ -173,7 +184,7 @@ class PartitionModel:
         self._finish(s, entry)
         self._put_session(s)
         if self.random.random() < 0.9:  # the rest was recorded by a replica whose disk is lost: the session row says it
-            self.node_ledger.finished("delivered", self._now(), self.partition, s.number, entry.seq)
+            self._in_ledger(d=[(s.number, entry.seq, entry.seq)])
 
     def _finish(self, s: Session, entry: Entry, gone: bool = False) -> None:
         del s.entries[entry.seq]
@@ -239,7 +250,7 @@ class PartitionModel:
         self._delete(RowKind.SUBSCRIPTION, self._key(RowKind.SUBSCRIPTION, s.number, 1), **typed)
         self._delete(RowKind.SESSION, self._key(RowKind.SESSION, s.number), **typed)
         self.sessions.remove(s)
-        self.node_ledger.ended(self._now(), self.partition, s.number, "clean start")
+        self._event("ended", s=s.number, r="clean start")
         self._open(s.client_id)
 
     def detach(self, s: Session) -> None:

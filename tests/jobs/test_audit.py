@@ -13,10 +13,11 @@ from jobs import audit
 from jobs.audit import run_audit
 from jobs.compact import run_compact
 from jobs.findings import ExitCode
+from jobs.proof import read_ledgers
 from jobs.selection import Policy
 from tests.jobs.damage import AFTER, KINDS, LISTED, damage_all, find, write_run
 from tests.jobs.generator import NOW_MS, add_generation, generate
-from wire.ledger import FileLedger, picked_origin
+from wire.ledger import FileLedger, LedgerOperation, LedgerRecord, origin_mark, picked_origin, topic_hash
 from wire.manifest import manifest_name, next_manifest, publish_manifest, read_manifest
 from wire.run_reader import iter_rows
 from wire.sstable import COLUMN_INDEX, RowKind
@@ -27,6 +28,18 @@ if TYPE_CHECKING:
 
 def _ledger(directory: Path, node: str, tier: str) -> FileLedger:
     return FileLedger(directory / node, node, 2, tier, NOW_MS)
+
+
+def _acked(ledger: FileLedger, origin: str, qos: int, topic: str, partitions: list[int]) -> None:
+    ledger.record(LedgerRecord("acked", NOW_MS, origin, qos, topic_hash(topic), ps=partitions))
+
+
+def _queued(ledger: FileLedger, origin: str, qos: int, op_index: int, sessions: list[tuple[int, int]]) -> None:
+    ledger.record(LedgerRecord("queued", NOW_MS, origin, qos, p=0, d=sessions, op=op_index))
+
+
+def _gone(ledger: FileLedger, event: str, partition: int, session: int, session_seq: int) -> None:
+    ledger.record(LedgerRecord(event, NOW_MS, p=partition, s=session, n=session_seq))
 
 
 def test_a_clean_store_has_no_finding_and_all_debts_are_met(spark: SparkSession, tmp_path: Path) -> None:
@@ -100,36 +113,36 @@ def test_ledgers_that_do_not_add_up(spark: SparkSession, tmp_path: Path) -> None
     session = store.models[0].sessions[0].number
     op_index = store.models[0].op_index
     edge, node = _ledger(tmp_path / "l", "e2", "edge"), _ledger(tmp_path / "l", "s2", "storage")
-    edge.acked(NOW_MS, "x/never-arrived", 1, "t", [1])
-    edge.acked(NOW_MS, "x/never-queued", 1, f"plant/{session}", [0])
-    node.queued(NOW_MS, "x/never-queued", 1, 0, op_index, [])
-    edge.acked(NOW_MS, "x/gone", 1, "t", [0])
-    node.queued(NOW_MS, "x/gone", 1, 0, op_index, [(session, 77_777)])
-    edge.acked(NOW_MS, "x/newer-than-the-export", 1, "t", [0])
-    node.queued(NOW_MS, "x/newer-than-the-export", 1, 0, op_index + 9, [(session, 88_888)])
-    edge.acked(NOW_MS, "x/twice", 2, "t", [0])
-    node.queued(NOW_MS, "x/twice", 2, 0, op_index, [(session, 1_000)])
-    node.queued(NOW_MS, "x/twice", 2, 0, op_index, [(session, 1_001)])
-    node.finished("delivered", NOW_MS, 0, session, 1_000)
-    node.finished("delivered", NOW_MS, 0, session, 1_001)
-    edge.acked(NOW_MS, "x/delivered-twice", 2, "t", [0])
-    node.queued(NOW_MS, "x/delivered-twice", 2, 0, op_index, [(session, 1_002)])
-    node.finished("delivered", NOW_MS, 0, session, 1_002)
-    node.finished("delivered", NOW_MS, 0, session, 1_002)
-    edge.acked(NOW_MS, "x/dropped", 1, "t", [0])
-    node.dropped_on_arrival(NOW_MS, "x/dropped", 0, session, "queue full")
+    _acked(edge, "x/never-arrived", 1, "t", [1])
+    _acked(edge, "x/never-queued", 1, f"plant/{session}", [0])
+    _queued(node, "x/never-queued", 1, op_index, [])
+    _acked(edge, "x/gone", 1, "t", [0])
+    _queued(node, "x/gone", 1, op_index, [(session, 77_777)])
+    _acked(edge, "x/newer-than-the-export", 1, "t", [0])
+    _queued(node, "x/newer-than-the-export", 1, op_index + 9, [(session, 88_888)])
+    _acked(edge, "x/twice", 2, "t", [0])
+    _queued(node, "x/twice", 2, op_index, [(session, 1_000)])
+    _queued(node, "x/twice", 2, op_index, [(session, 1_001)])
+    _gone(node, "delivered", 0, session, 1_000)
+    _gone(node, "delivered", 0, session, 1_001)
+    _acked(edge, "x/delivered-twice", 2, "t", [0])
+    _queued(node, "x/delivered-twice", 2, op_index, [(session, 1_002)])
+    _gone(node, "delivered", 0, session, 1_002)
+    _gone(node, "delivered", 0, session, 1_002)
+    _acked(edge, "x/dropped", 1, "t", [0])
+    node.record(LedgerRecord("dropped", NOW_MS, "x/dropped", p=0, s=session, r="queue full"))
     both = [("x/shared", 2_000), (picked_origin("x/shared", "g/t"), 2_001)]
-    edge.acked(NOW_MS, "x/shared", 2, "t", [0])
+    _acked(edge, "x/shared", 2, "t", [0])
     for origin, entry in both:  # a session with the topic and a group of it gets two messages, none of them twice
-        node.queued(NOW_MS, origin, 2, 0, op_index, [(session, entry)])
-        node.finished("delivered", NOW_MS, 0, session, entry)
+        _queued(node, origin, 2, op_index, [(session, entry)])
+        _gone(node, "delivered", 0, session, entry)
     picked = picked_origin("x/shared-and-gone", "g/t")
-    node.queued(NOW_MS, picked, 1, 0, op_index, [(session, 66_666)])
+    _queued(node, picked, 1, op_index, [(session, 66_666)])
     edge.close(NOW_MS)
     node.close(NOW_MS)
     full = FileLedger(tmp_path / "l" / "s3", "s3", 1, "storage", NOW_MS, total_bytes_max=100)
     for n in range(5):
-        full.finished("expired", NOW_MS, 1, session, n)
+        _gone(full, "expired", 1, session, n)
         full.flush()
     with next((tmp_path / "l" / "s3").iterdir()).open("ab") as file:
         file.write(b'{"e":"queu')
@@ -148,6 +161,43 @@ def test_ledgers_that_do_not_add_up(spark: SparkSession, tmp_path: Path) -> None
     row = result.proof.as_row()
     assert (row["LOST"], row["DUPLICATED"], result.proof.shared) == (4, 2, 2)
     assert row["ACKED"] == sum(row[name] for name in ("DELIVERED", "QUEUED", "EXPIRED", "DROPPED", "LOST"))
+
+
+def test_rows_are_read_as_the_records_they_stand_for(spark: SparkSession, tmp_path: Path) -> None:
+    """Many stand in a line; a torn line is damage, and what a later epoch does not know of does not count."""
+    edge, node = _ledger(tmp_path, "e1", "edge"), _ledger(tmp_path, "s1", "storage")
+    huge = (1 << 64) - 1
+    edge.acks(5, 'e"1', b"[0,10,255,1,3,99,4,7],[1,%d,2,2,4,98]," % huge, 2)
+    share = origin_mark(1, "e1", "g/t")
+    taken = [(0, 10, 255, "@e1", 1, huge >> 1, 8, 12, 9), (1, huge, 2, share, 2), (1, 0, 3, "", 1, 5, 6)]
+    node.operation(LedgerOperation(4, 100, 2, taken, [(11, 1, 3), (12, 9, 9)]))
+    node.operation(LedgerOperation(7, 100, 2, taken[:1]))
+    node.operation(LedgerOperation(4, 101, 2, taken[:1]))
+    node.flush(6)
+    node.began(7, 4, 3, 100)
+    node.flush(7)
+    with next((tmp_path / "s1").iterdir()).open("ab") as file:
+        file.write(b'{"e":"operations","t":1,"b":[{"p":4,"op":9,"pe":3,"m":[[0,1,2,"@e1",1,5,6],[0,1')
+    records = read_ledgers(spark, [str(path) for path in sorted(tmp_path.glob("*/*.open"))])
+    rows = [{k: v for k, v in row.asDict().items() if v not in (None, -1)} for row in records.drop("folder").collect()]
+    by_event = {name: [row for row in rows if row.get("e") == name] for name in ("acked", "queued", "delivered")}
+    assert by_event["acked"] == [
+        {"e": "acked", "o": '0:a:ff@e"1', "q": 1, "t": 3, "h": 99, "ps": [4, 7]},
+        {"e": "acked", "o": f"1:{huge:x}:2", "q": 2, "t": 4, "h": 98, "ps": []},
+    ]
+    node_told = {"t": 6, "op": 100, "pe": 2}
+    first = {"e": "queued", "o": "0:a:ff@e1", "q": 1, "d": [[huge >> 1, 8], [12, 9]]} | node_told
+    assert by_event["queued"] == [
+        first | {"p": 4},
+        {"e": "queued", "o": picked_origin(f"1:{huge:x}:2", "g/t"), "q": 2, "d": [], "p": 4} | node_told,
+        {"e": "queued", "o": "1:0:3", "q": 1, "d": [[5, 6]], "p": 4} | node_told,
+        first | {"p": 7},
+    ]
+    entries = [(row["p"], row["s"], row["n"]) for row in by_event["delivered"]]
+    assert entries == [(4, 11, 1), (4, 11, 2), (4, 11, 3), (4, 12, 9)]
+    others = [row["e"] for row in rows if row.get("e") not in by_event and "broken" not in row]
+    assert sorted(others) == ["began", "started", "started"]
+    assert sum("broken" in row for row in rows) == 1
 
 
 def test_command_line_and_report(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

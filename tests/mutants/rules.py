@@ -18,7 +18,7 @@ from router.core import RouterCore
 from router.leases import LeaseTable
 from router.reachability import Reachability
 from router.route_shard import RouteShard
-from storage.delivery import Delivery
+from storage.origins import Origins
 from storage.partition import Partition
 from storage.publishers import Publishers
 from storage.subscriptions import Subscriptions
@@ -128,8 +128,8 @@ def _nothing_is_sent_again(original: Any, link: LinkCore, peer_taken: int) -> No
     link._output_bytes = 0
 
 
-def _released_is_forgotten(original: Any, delivery: Delivery, message: PublishMessage, *sender: Any) -> bool:
-    return message.origin_kind != OriginKind.SESSION and original(delivery, message, *sender)
+def _released_is_forgotten(original: Any, origins: Origins, message: PublishMessage, *sender: Any) -> bool:
+    return message.origin_kind != OriginKind.SESSION and original(origins, message, *sender)
 
 
 def _parks_nobody(original: Any, desk: PublishDesk, client: Any, *arguments: Any) -> None:
@@ -281,7 +281,7 @@ RULES: tuple[SeededBug, ...] = (
     ),
     _rule(
         "C2: what was released is forgotten",
-        Delivery,
+        Origins,
         "is_repeat",
         _released_is_forgotten,
         schedules.test_c2_a_frame_older_than_the_release,

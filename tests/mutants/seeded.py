@@ -16,9 +16,10 @@ from edge.route_cache import RouteCache
 from router.leases import LeaseTable
 from router.route_shard import RouteShard
 from storage.claims import ClaimTable
-from storage.delivery import Delivery
 from storage.durable_sessions import DurableSession, InFlight
 from storage.inbound import Inbound
+from storage.origins import Origins
+from storage.outbound import Outbound
 from storage.partition import Partition
 from storage.replica import Replica
 from storage.retained import RetainedRegisters
@@ -93,9 +94,9 @@ def _take_any_epoch(original: Any, replica: Replica, message: Any) -> Any:
     )
 
 
-def _believe_any_ack(original: Any, delivery: Delivery, ack: Any) -> None:
-    session = delivery._partition.sessions.get(ack.session)
-    original(delivery, msgspec.structs.replace(ack, owner_epoch=session.owner_epoch) if session else ack)
+def _believe_any_ack(original: Any, outbound: Outbound, ack: Any) -> None:
+    session = outbound._partition.sessions.get(ack.session)
+    original(outbound, msgspec.structs.replace(ack, owner_epoch=session.owner_epoch) if session else ack)
 
 
 def _close_whoever_holds(original: Any, table: ClaimTable, request: Any, edge: str) -> None:
@@ -105,11 +106,11 @@ def _close_whoever_holds(original: Any, table: ClaimTable, request: Any, edge: s
 
 
 def _pubrel_at_once(
-    original: Any, delivery: Delivery, session: DurableSession, session_seq: int, flight: InFlight
+    original: Any, outbound: Outbound, session: DurableSession, session_seq: int, flight: InFlight
 ) -> None:
-    partition = delivery._partition
+    partition = outbound._partition
     held, partition._outputs = partition._outputs, []
-    original(delivery, session, session_seq, flight)
+    original(outbound, session, session_seq, flight)
     partition._at_once.extend(partition._outputs)
     partition._outputs = held
 
@@ -144,6 +145,12 @@ def _do_not_wait_for_the_kick(_: Any, table: ClaimTable, opening: Any) -> None:
 
 def _empty_is_a_value(original: Any, registers: RetainedRegisters, message: Any, incarnation: int) -> None:
     original(registers, message if message.payload else msgspec.structs.replace(message, payload=b" "), incarnation)
+
+
+def _identifiers_begin_again(original: Any, session: DurableSession, entry: Any, size: int) -> InFlight:
+    flight: InFlight = original(session, entry, size)
+    flight.packet_identifier = 1
+    return flight
 
 
 # --- router and edge
@@ -227,14 +234,14 @@ BUGS: tuple[SeededBug, ...] = (
     ),
     _bug(
         "origin not remembered across failover",
-        Delivery,
-        "restore_origin",
+        Origins,
+        "restore",
         None,
         _S.test_s9_what_is_below_a_senders_counter_is_a_repeat,
     ),
     _bug(
         "old connection's acknowledgement counts",
-        Delivery,
+        Outbound,
         "acknowledged",
         _believe_any_ack,
         _P.test_the_old_connection_changes_nothing_after_a_takeover,
@@ -247,8 +254,15 @@ BUGS: tuple[SeededBug, ...] = (
         _P.test_the_old_connection_changes_nothing_after_a_takeover,
     ),
     _bug(
+        "packet identifier in use is given again",
+        DurableSession,
+        "_identify",
+        _identifiers_begin_again,
+        _S.test_s22_identifiers_of_a_queue_longer_than_65535,
+    ),
+    _bug(
         "PUBREL before PUBREC is committed",
-        Delivery,
+        Outbound,
         "_push_pubrel",
         _pubrel_at_once,
         _S.test_s10_pubrel_leaves_when_pubrec_is_committed,
@@ -313,7 +327,7 @@ BUGS: tuple[SeededBug, ...] = (
         _W.test_registers_keep_the_newest_and_an_empty_payload_clears,
     ),
     _bug(
-        "live messages overtake retained copies", Delivery, "hold", None, _W.test_s14_a_retained_copy_and_its_live_twin
+        "live messages overtake retained copies", Outbound, "hold", None, _W.test_s14_a_retained_copy_and_its_live_twin
     ),
     _bug(
         "SUBACK before invalidation",

@@ -6,6 +6,7 @@ seed prints what is needed to replay it, and its list of faults is shortened as 
 
 import argparse
 import platform
+import random
 import subprocess
 import sys
 import time
@@ -30,7 +31,11 @@ def main() -> int:
     parser.add_argument("--log", type=Path, default=None, help="write the log of the (last failing) seed here")
     parser.add_argument("--history", type=Path, default=None, help="write its history here")
     parser.add_argument("--no-shrink", action="store_true")
-    parser.add_argument("--hardware", action="store_true", help="also full disks, flipped bits and clocks that drift")
+    parser.add_argument(
+        "--hardware",
+        action=argparse.BooleanOptionalAction,
+        help="full disks, flipped bits and clocks that drift; without a word every other seed has them",
+    )
     parser.add_argument("--only-faults", default=None, help="replay: positions of the drawn faults to keep, 0,3,7")
     arguments = parser.parse_args()
     if arguments.seed is not None and "--seeds" not in sys.argv:
@@ -45,7 +50,7 @@ def main() -> int:
             mode=_mode(arguments.mode, seed),
             seconds=arguments.seconds,
             log=arguments.log is not None,
-            hardware=arguments.hardware,
+            hardware=_hardware(arguments.hardware, seed),
         )
         if arguments.only_faults is not None:
             options = _only(seed, options, arguments.only_faults)
@@ -65,6 +70,10 @@ def main() -> int:
 def _mode(wanted: str, seed: int) -> Mode:
     modes: tuple[Mode, ...] = ("safety", "safety", "liveness") if wanted == "both" else (wanted,)  # type: ignore[assignment]
     return modes[seed % len(modes)]
+
+
+def _hardware(wanted: bool | None, seed: int) -> bool:
+    return random.Random(f"has hardware faults/{seed}").random() < 0.5 if wanted is None else wanted
 
 
 def _only(seed: int, options: Options, positions: str) -> Options:
@@ -105,8 +114,7 @@ def _report(result: Result, options: Options, *, shrink: bool) -> None:
     for position in kept:
         print(f"    {position:3d}: {faults[position]}")
     replay = f"--seed {result.seed} --mode {options.mode} --seconds {options.seconds}"
-    if options.hardware:
-        replay += " --hardware"
+    replay += " --hardware" if options.hardware else " --no-hardware"
     if shrink:
         replay += f" --only-faults {','.join(map(str, kept)) or ','}"
     print(f"  replay: python -m tests.simulation {replay} --log sim.log --history sim.jsonl", flush=True)

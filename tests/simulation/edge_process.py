@@ -21,6 +21,7 @@ __all__ = ["EdgeProcess"]
 
 LINKS, CLIENTS = 1, 2  # ports
 SWEEP_S = 1.0
+TURN_S = 0.05  # what the loop does by time alone: paced and lagging clients, dialling
 
 
 class _Socket:
@@ -196,7 +197,7 @@ class EdgeProcess(Process):
         self._ready = self._ready or self.core.ready
         if hot.wants_round():
             self.poke()
-        self.wake_by(self.core.next_deadline())
+        self.wake_by(min(self.core.next_deadline(), self.clock() + TURN_S))
 
     def _read(self, socket: _Socket) -> None:
         conn, end, hot = socket.conn, socket.end, self.core.hot

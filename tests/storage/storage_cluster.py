@@ -29,7 +29,7 @@ from wire.batches import (
     encode_push_ack,
 )
 from wire.cluster_map import NodeEntry
-from wire.frames import FrameKind
+from wire.frames import FRAME_BYTES_MAX, FrameKind
 from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages import (
     AddRoutes,
@@ -487,6 +487,7 @@ class Cluster:
 
     def send(self, source: PeerKey, target: str, kind: int, payload: bytes) -> None:
         """Put a frame on a link; it is for the life that the target lives now, and for no later one."""
+        assert len(payload) <= FRAME_BYTES_MAX  # a link takes no more
         if target != ROUTER and target not in self.nodes and target not in self.edges:
             return
         if self.filter(source, target, kind, payload):

@@ -132,3 +132,11 @@ def test_no_row_outlives_the_body_that_it_names() -> None:
     cluster.crash_all()
     for name in ("alice", "bob"):
         assert edge.open(name).received == []
+
+
+def test_a_window_of_large_bodies_leaves_in_frames_that_a_link_takes() -> None:
+    """All of it may leave in one round; as one frame it was more than the 8 MiB of a link, and ended the process."""
+    cluster = Cluster(partitions=1, settings=with_settings(queue_bytes_max=1 << 30))
+    queued(cluster, 64, size=200_000)
+    alice = cluster.edges["e1"].open("alice", receive_maximum=64)
+    assert numbers(alice.received) == list(range(64))

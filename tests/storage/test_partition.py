@@ -349,7 +349,7 @@ def test_shared_group_takes_turns_and_keeps_for_the_absent() -> None:
 
 def test_origins_of_publishing_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The session that was silent longest is forgotten, in memory and on disk, and that is counted."""
-    monkeypatch.setattr("storage.delivery.SESSION_ORIGINS_MAX", 3)
+    monkeypatch.setattr("storage.origins.SESSION_ORIGINS_MAX", 3)
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     for sender in (1, 2, 3, 1, 4):
@@ -375,7 +375,7 @@ def test_a_large_store_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> Non
     seen = set()
     while not (core.partitions and core.serving):
         cluster.step()
-        loaded = sum(bool(hosted.core.sessions) for hosted in core.partitions.values())
+        loaded = sum(core.placements.loaded(number) for number in core.partitions)
         assert core.loading == bool(loaded < 8 and core.partitions)
         seen.add((loaded, any(hosted.serving for hosted in core.partitions.values())))
     assert {loaded for loaded, _ in seen} >= set(range(1, 9))

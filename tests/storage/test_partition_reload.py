@@ -61,7 +61,7 @@ def snapshot(hosted: HostedPartition) -> dict[str, Any]:
         "sessions": sessions,
         "bodies": dict(core.body_references),
         "next": (core.meta.next_session, core.meta.next_body),
-        "origins": dict(delivery._origins),
+        "origins": delivery.origins.counters,
         "members": dict(hosted.subscriptions._members),
         "standing": set(hosted.subscriptions._standing),
         "retained": (len(hosted.retained), hosted.retained.payload_bytes),

@@ -46,3 +46,19 @@ def test_publishers_are_bounded() -> None:
     for session in range(1, PUBLISHERS_MAX + 10):
         publishers.is_superseded(session, 1, 100.0, 2.0)
     assert len(publishers) <= PUBLISHERS_MAX
+
+
+def test_what_was_on_its_way_behind_a_refused_message_is_refused_too() -> None:
+    """Simulation seeds 10011 and 10030: it was taken, and the refused message came again behind it."""
+    publishers = Publishers()
+    assert not publishers.refusing
+    publishers.refused(7, 2, 100.0)
+    publishers.refused(0, 1, 100.0)  # no session: nothing comes again
+    assert publishers.is_behind_refused(7, 2, 107.9, 2.0)
+    assert not publishers.is_behind_refused(8, 2, 100.9, 2.0)
+    assert not publishers.is_behind_refused(0, 1, 100.9, 2.0)
+    assert publishers.refusing
+    assert not publishers.is_behind_refused(7, 3, 100.9, 2.0)  # its next connection
+    assert not publishers.refusing
+    publishers.refused(7, 3, 101.0)
+    assert not publishers.is_behind_refused(7, 3, 109.0, 2.0)

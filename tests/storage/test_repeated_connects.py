@@ -98,6 +98,20 @@ def test_a_repeat_of_the_connection_that_still_owns_the_client_is_answered() -> 
     assert fired(cluster) == []
 
 
+def test_a_connect_that_waited_until_its_edge_was_dead_opens_nothing() -> None:
+    """Simulation seed 10037: what the dead edge had asked was forgotten, and its will was published a second time."""
+    cluster = Cluster(partitions=1)
+    first, _ = opened(cluster)
+    incarnation = cluster.edges["e1"].key.incarnation
+    cluster.kill_edge("e1")
+    cluster.settle()
+    assert len(fired(cluster)) == 1
+    cluster.primary(0).core.partitions[0].claims.open(first, "e1", incarnation)  # came while nobody served
+    cluster.edges["e2"].open("alice")
+    cluster.run(3.0)
+    assert len(fired(cluster)) == 1
+
+
 def test_a_withdrawn_connect_ends_what_it_opened_and_opens_nothing() -> None:
     """The client is gone when its CONNECT is sent again."""
     cluster = Cluster(partitions=1)

@@ -334,3 +334,29 @@ def test_a_copy_in_the_queue_does_not_follow_a_newer_value_of_qos_0() -> None:
         cluster.settle()
     assert payloads(alice) == [b"first", b"new", b"other"]
     assert cluster.nodes["s1"].core.event_counts()["retained_overtaken"] == 1
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_no_copy_in_the_queue_follows_a_newer_value_of_qos_0(crash: bool) -> None:
+    """Simulation seeds 5001, 5006: of several copies of a topic only the last was dropped; a crash forgot it too."""
+    cluster = Cluster(partitions=1, settings=with_settings(outbound_window_max=1))
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    for text in ("first", "old", "older", "oldest"):
+        bring(cluster, alice, begin_read(cluster, alice), ("a/b", text, 1), ("a/c", text, 1))
+    bring(cluster, alice, begin_read(cluster, alice, qos=0))
+    edge.publish(retained("a/b", "new", qos=0), 0)
+    cluster.settle()
+    assert payloads(alice) == [b"first", b"new"]
+    if crash:
+        cluster.crash_all()
+        alice = edge.open("alice", clean_start=False)
+    for _ in range(12):
+        for push in list(alice.outbound.values()):
+            edge.acknowledge(push, 4)
+        cluster.settle()
+    assert [push.payload for push in alice.received if push.topic == b"a/b" and push.qos and not push.dup] in (
+        [b"first"],
+        [],
+    )
+    assert [push.payload for push in alice.received if push.topic == b"a/c"][-3:] == [b"old", b"older", b"oldest"]

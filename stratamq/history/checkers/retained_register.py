@@ -3,7 +3,8 @@
 Writes are retained PUBLISHes (an empty payload clears), reads are fresh subscriptions that were sent the retained
 value. Each topic is searched by itself (linearizability is local, Herlihy and Wing 1990) with the algorithm of Wing and
 Gong (1993) and the memory of visited states of Lowe (2017). Writes of unknown outcome that nobody read need
-not have happened and are left out; those that were read happened before the first read of them ended.
+not have happened and are left out; those that were read happened before the first read of them ended. A write of QoS 1
+that was sent again may happen once more each time: at least once is what the standard says (section 4.3.2).
 
 Besides, no client receives on a topic a retained value that is older than one it already received live.
 """
@@ -33,6 +34,7 @@ class _Step:
     value: str
     started_ns: int
     ended_ns: int
+    optional: bool = False  # need not be done, and not after it ended
 
 
 def check(history: History) -> Report:
@@ -66,6 +68,9 @@ def _steps(writes: list[Operation], reads: list[Operation]) -> list[_Step]:
             if ended_ns < write.started_ns:
                 ended_ns = FOREVER_NS  # read before it was sent: leave it to the search to say no
         steps.append(_Step(write, True, value, write.started_ns, ended_ns))
+        if write.invoke.qos == 1 and value in read_by:
+            again = [_Step(write, True, value, resend.time_ns, ended_ns, optional=True) for resend in write.resends]
+            steps.extend(again)
     return sorted(steps, key=lambda step: (step.started_ns, step.ended_ns))
 
 
@@ -93,7 +98,7 @@ def _search(steps: list[_Step]) -> tuple[bool | None, _Step | None]:
     Steps are bits. A state is the set of steps done and the value. A step can come next when it started before every
     step not yet done ended. Steps that never end need not be done.
     """
-    must = sum(1 << i for i, step in enumerate(steps) if step.ended_ns != FOREVER_NS)
+    must = sum(1 << i for i, step in enumerate(steps) if step.ended_ns != FOREVER_NS and not step.optional)
     if not steps or not must:
         return True, None
     seen: set[tuple[int, str]] = set()
@@ -132,9 +137,14 @@ def _candidates(steps: list[_Step], done: int, first: int) -> tuple[list[int], _
         if done >> position & 1:
             continue
         open_steps.append(position)
-        if steps[position].ended_ns < due_ns:
+        if steps[position].ended_ns < due_ns and not steps[position].optional:
             due_ns, blocker = steps[position].ended_ns, steps[position]
-    candidates = [p for p in open_steps if steps[p].started_ns <= due_ns]
+    begun_ns = steps[done.bit_length() - 1].started_ns if done else 0  # of what is done, the last
+    candidates = [
+        p
+        for p in open_steps
+        if steps[p].started_ns <= due_ns and not (steps[p].optional and steps[p].ended_ns < begun_ns)
+    ]
     candidates.sort(key=lambda p: -steps[p].ended_ns)
     return candidates, blocker
 

@@ -61,7 +61,7 @@ class RetainedWorkload(Workload):
             count += 1
             payload = "" if rng.random() < 0.1 else f"{writer.process}-{count}"
             pending = await self.run.publish(writer, rng.choice(self.topics), payload, 1, set(), retain=True)
-            await pending.outcome()
+            await writer.outcome(pending)
             await paced(self.run, rng.uniform(0, 2))
 
     async def _read_on(self, reader: RecordingClient) -> None:
@@ -96,7 +96,7 @@ class RetainedWorkload(Workload):
         operation = run.writer.invoke(run.now_ns(), Kind.READ, topic=topic, **who)
         run.watch_retained(reader, take)
         subscribing = reader.subscribe(topic, 1)
-        granted = subscribing is not None and await subscribing.outcome() is Phase.OK
+        granted = subscribing is not None and await reader.outcome(subscribing) is Phase.OK
         with trio.move_on_after(patience_s if granted else 0):
             await arrived.wait()
         run.watch_retained(reader, None)
@@ -106,7 +106,7 @@ class RetainedWorkload(Workload):
         run.writer.complete(run.now_ns(), phase, Kind.READ, operation, payload=payload, **who)
         unsubscribing = reader.unsubscribe(topic)
         if unsubscribing is not None:
-            await unsubscribing.outcome()
+            await reader.outcome(unsubscribing)
         return bool(found)
 
     async def _observe(self, observer: RecordingClient) -> None:
@@ -115,5 +115,5 @@ class RetainedWorkload(Workload):
             await observer.wait_connected()
             pending = observer.subscribe(rng.choice(self.topics), rng.choice((0, 1, 2)))
             if pending is not None:
-                await pending.outcome()
+                await observer.outcome(pending)
             await paced(self.run, rng.uniform(0, 10))

@@ -61,7 +61,7 @@ class RoutesWorkload(Workload):
         async with trio.open_nursery() as nursery:  # answered or not, its topic is then known to the broker
             nursery.start_soon(self.run.publish, other, topic, f"{name}-overlap", 1, set[str]())
             subscribing = subscriber.subscribe(topic_filter, 1)
-            if subscribing is None or await subscribing.outcome() is not Phase.OK:
+            if subscribing is None or await subscriber.outcome(subscribing) is not Phase.OK:
                 return True
         connection = subscriber.connection
         for number in range(rng.randint(1, 3)):
@@ -72,7 +72,7 @@ class RoutesWorkload(Workload):
             if not await self.run.delivered(f"{name}-{earlier}", PATIENCE_S):
                 return False
         unsubscribing = subscriber.unsubscribe(topic_filter)
-        if unsubscribing is not None and await unsubscribing.outcome() is Phase.OK:
+        if unsubscribing is not None and await subscriber.outcome(unsubscribing) is Phase.OK:
             await self.run.publish(other, topic, f"{name}-after", 1, set())
             await trio.sleep(AFTER_UNSUBACK_S)
         return True

@@ -20,6 +20,7 @@ NAMES: tuple[str, ...] = (
     "output",
     "deliver",
     "peers",
+    "ack_rows",
     "acks",
     "pushes",
     "fanout",

@@ -208,6 +208,18 @@ def test_closing_while_fenced_says_nothing_that_was_held(hot: Any) -> None:
     assert broker.raw(pub) == b"\xe0\x01\x88"
 
 
+def test_connections_are_gone_through_in_the_order_in_which_they_came(hot: Any) -> None:
+    """Not in that of their addresses: one seed of the simulation is one order of things (seed 10175)."""
+    broker = Broker(hot)
+    attached = [broker.attach(connect_timeout_ns=1_000_000_000) for _ in range(300)]
+    silent = attached[1::2] + [broker.attach(connect_timeout_ns=1_000_000_000) for _ in range(150)]
+    for conn in attached[::2]:
+        broker.hot.close(conn)
+    broker.now_ns += 2_000_000_000
+    broker.hot.sweep(broker.now_ns)
+    assert [conn.number for conn, _ in broker.handler.errors] == [conn.number for conn in silent]
+
+
 def test_silence_is_not_counted_while_we_do_not_listen(hot: Any) -> None:
     broker = Broker(hot, **LIMITS)
     broker.subscriber(b"t")

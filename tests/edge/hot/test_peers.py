@@ -97,6 +97,33 @@ def test_v3_gets_no_acknowledgement_for_a_refused_message(hot: Any) -> None:
     assert len(store.records()) == 1  # a new try
 
 
+def test_v3_is_closed_when_a_disk_has_no_room_for_its_message(hot: Any) -> None:
+    """What it sends behind the refused message must not overtake it when that comes again on the next connection."""
+    broker = Broker(hot)
+    store = Node(broker, 3, "storage")
+    broker.hot.set_primary(5, store.peer)
+    broker.route_to(partitions=(5,))
+    pub = broker.client(4)
+    broker.send(pub, publish(b"p", b"", 2, 1))
+    (record,) = store.records()
+    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(record.tag, 5, 0x89))
+    assert broker.handler.errors == [(pub, 0x97)]
+
+
+def test_no_room_at_one_of_two_ends_the_connection_at_once(hot: Any) -> None:
+    """The other may take its time: a message behind would become newer than the one that comes again."""
+    broker = Broker(hot)
+    one, other = Node(broker, 3, "storage"), Node(broker, 4, "storage")
+    broker.hot.set_primary(5, one.peer)
+    broker.hot.set_primary(6, other.peer)
+    broker.route_to(partitions=(5, 6))
+    pub = broker.client(5)
+    broker.send(pub, publish(b"t", b"a", 2, 3, 5))
+    (record,) = one.records()
+    one.send(FrameKind.PUBLISH_ACK, encode_publish_ack(record.tag, 5, 0x89))
+    assert broker.handler.errors == [(pub, 0x97)]
+
+
 def test_one_record_per_primary_names_its_partitions(hot: Any) -> None:
     broker = Broker(hot)
     stores = Node(broker, 3, "storage"), Node(broker, 4, "storage")
@@ -264,6 +291,38 @@ def test_shared_pick_is_acknowledged_by_its_edge_and_refusable(hot: Any) -> None
     assert broker.take(pub) == [ack(0x40, 3)]
 
 
+@pytest.mark.parametrize(("code", "answered"), [(0x89, 0x97), (0x97, 0x97), (0x8F, 0)])
+def test_shared_pick_that_no_member_has_room_for_is_refused(hot: Any, code: int, answered: int) -> None:
+    """With a member, but without room for the message, nobody has it; without a member it is dropped."""
+    broker = Broker(hot)
+    store = Node(broker, 3, "storage")
+    broker.hot.set_primary(5, store.peer)
+    broker.route_to(groups=(hot.state.Group(),))
+    broker.handler.pick = lambda *_: hot.state.Remote(None, 5, b"g/t")  # type: ignore[method-assign]
+    broker.handler.refused = lambda *_: None  # type: ignore[method-assign]
+    pub = broker.client(5)
+    broker.send(pub, publish(b"t", b"a", 1, 3, 5))
+    (record,) = store.records()
+    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(record.tag, 5, code))
+    assert broker.take(pub) == [ack(0x40, 3, answered) if answered else ack(0x40, 3)]
+
+
+def test_refusal_behind_a_delivery_is_no_failure(hot: Any) -> None:
+    """A PUBACK with a failure says that nobody gets the message; where somebody has it the connection ends instead."""
+    broker = Broker(hot)
+    one, other = Node(broker, 3, "storage"), Node(broker, 4, "storage")
+    broker.hot.set_primary(5, one.peer)
+    broker.hot.set_primary(6, other.peer)
+    broker.route_to(partitions=(5, 6))
+    pub = broker.client(5)
+    broker.send(pub, publish(b"t", b"a", 1, 3, 5))
+    (first,), (second,) = one.records(), other.records()
+    one.send(FrameKind.PUBLISH_ACK, encode_publish_ack(first.tag, 5, 0))
+    other.send(FrameKind.PUBLISH_ACK, encode_publish_ack(second.tag, 6, 0x89))
+    assert broker.take(pub) == [b"\xe0\x01\x97"]
+    assert broker.handler.errors == [(pub, 0x97)]
+
+
 def test_shared_pick_for_us_is_delivered_or_refused(hot: Any) -> None:
     broker = Broker(hot)
     edge = Node(broker, 2, "edge")
@@ -275,7 +334,7 @@ def test_shared_pick_for_us_is_delivered_or_refused(hot: Any) -> None:
     assert broker.take(member) == [publish(b"t", b"m", 1, 1)]
     assert edge.take() == [
         (FrameKind.PUBLISH_ACK, encode_publish_ack(5, 0xFFFF, 0)),
-        (FrameKind.PUBLISH_ACK, encode_publish_ack(6, 0xFFFF, 0x97)),
+        (FrameKind.PUBLISH_ACK, encode_publish_ack(6, 0xFFFF, 0x8F)),
     ]
 
 

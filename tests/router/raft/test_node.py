@@ -117,6 +117,24 @@ async def test_a_single_voter_leads_at_once_and_keeps_its_log(tmp_path: Path) ->
         nursery.cancel_scope.cancel()
 
 
+async def test_only_a_voter_alone_may_answer_a_read_by_itself(tmp_path: Path) -> None:
+    """Among three even a leader that has applied everything must ask whether it still leads."""
+    alone, three = Group(tmp_path / "one", election_timeout_s=60.0, heartbeat_s=10.0), Group(tmp_path / "three")
+    for group, names in ((alone, ("a",)), (three, ("a", "b", "c"))):
+        for name in names:
+            group.create(name)
+    async with trio.open_nursery() as nursery:
+        await alone.start(nursery, "a", ("a",))
+        await alone.propose(b"one")
+        assert alone.nodes["a"].reads_now
+        for name in ("a", "b", "c"):
+            await three.start(nursery, name, ("a", "b", "c"))
+        await three.propose(b"one")
+        assert not any(node.reads_now for node in three.nodes.values())
+        alone.stop("a")
+        nursery.cancel_scope.cancel()
+
+
 async def test_three_nodes_elect_in_a_second_and_replicate(tmp_path: Path) -> None:
     """Fresh disks introduce themselves, elect, replicate, fail over and serve reads at a follower."""
     group = Group(tmp_path)

@@ -75,6 +75,21 @@ def test_an_unanswered_write_may_happen_late_or_never() -> None:
     assert script.found() == {"retained_register": 1}
 
 
+def test_a_write_of_qos_1_that_was_sent_again_may_happen_again() -> None:
+    """Simulation seed 10004: its first copy had been written and read when the edge died; then came another value."""
+    script = Script()
+    again = writing(script, "v1")
+    script.read("x", "r", "v1")
+    write(script, "v2")
+    script.event(Kind.RESEND, "w", operation=again)
+    script.ok(again)
+    script.read("x", "r", "v1")
+    assert script.found() == {}
+    write(script, "v3")
+    script.read("x", "r", "v1")  # but not once more
+    assert script.found() == {"retained_register": 1}
+
+
 def test_an_unanswered_clear_may_happen_late() -> None:
     script = Script()
     write(script, "v1")

@@ -1,0 +1,370 @@
+"""What a recording client says and hears, and the lines of its history (MQTT 3.1.1 and 5.0, QoS 0 to 2).
+
+Decides everything but how bytes travel and who waits: every request is written to the history before its first byte
+leaves, every answer and message before anything is done about it, so the order of lines is the order of things. What is
+sent again and handed over is ``client_session.py``. A subclass owns the connection: ``client.py`` on a trio socket, the
+simulation's client on a virtual one. One program of a workload is one client, and it has one connection at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mqtt.codec import encode_packet
+from mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from mqtt.properties import Properties, PropertyId
+from stratamq.history.client_session import FAILURE, ClientSession, OpenPublish
+from stratamq.history.operations import NEVER_EXPIRES_S, Kind, Phase
+from stratamq.history.payloads import make_payload, read_payload
+from stratamq.history.writer import HistoryWriter
+
+CONNECT_TIMEOUT_S = 3.0  # for the connection and CONNACK together
+GOODBYE_TIMEOUT_S = 1.0  # for the broker to close after DISCONNECT; then the outcome is unknown
+
+__all__ = ["CONNECT_TIMEOUT_S", "GOODBYE_TIMEOUT_S", "ClientOptions", "ClientRecord", "PendingOperation"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How a client connects; a workload changes single fields per CONNECT with ``dataclasses.replace``.
+
+    Attributes:
+        silence_s: Close when nothing was heard for so long, though PINGREQs were sent three times as often.
+        resend: Keep open publishes for the next connection; without it they become unknown at once.
+        window: QoS 1 and 2 publishes in flight; the broker's Receive Maximum may lower it.
+        receive_maximum: Said in CONNECT (MQTT 5) unless it is 0.
+    """
+
+    protocol_version: int = 5
+    clean_start: bool = False
+    session_expiry_interval_s: int = NEVER_EXPIRES_S
+    keep_alive_s: int = 10
+    silence_s: float = 3.0
+    resend: bool = True
+    window: int = 16
+    receive_maximum: int = 0
+    will_topic: str = ""
+    will_payload: str = ""
+    will_qos: int = 0
+    will_delay_interval_s: int = 0
+
+    @property
+    def expiry_in_force_s(self) -> int:
+        """Session expiry; 3.1.1 knows only "with the connection" (Clean Session) and "never"."""
+        if self.protocol_version == 5:
+            return self.session_expiry_interval_s
+        return 0 if self.clean_start else NEVER_EXPIRES_S
+
+
+@dataclass(slots=True)
+class PendingOperation:
+    """A request; ``phase`` is None while its outcome is awaited."""
+
+    operation: int
+    kind: Kind
+    fields: dict[str, Any]
+    topic_filter: str = ""
+    phase: Phase | None = None
+
+
+class ClientRecord:
+    """One program with one client identifier; see the module for what a subclass adds."""
+
+    def __init__(self, writer: HistoryWriter, process: str, client_id: str, options: ClientOptions) -> None:
+        self.process, self.client_id, self.options = process, client_id, options
+        self.writer = writer
+        self.session = ClientSession()
+        self.session_present = False
+        self.connection = 0
+        self.connected = False
+        self.refused_code = 0
+        self.subscribed: set[str] = set()  # filters granted in this session
+        self._attempt: PendingOperation | None = None  # CONNECT of the connection, or attempt, that there is
+        self._connect_sent = False
+        self._goodbye: PendingOperation | None = None  # DISCONNECT was sent
+        self._told_code: int | None = None  # by the broker's DISCONNECT
+        self._publishes: dict[int, PendingOperation] = {}  # by operation
+        self._requests: dict[int, PendingOperation] = {}  # SUBSCRIBE and UNSUBSCRIBE by packet identifier
+        self._send_quota = options.window
+
+    # What a subclass has to bring.
+
+    def now_ns(self) -> int:
+        """Return the time of the history's next line."""
+        raise NotImplementedError
+
+    def _write(self, data: bytes) -> None:
+        """Send on the present connection; without one, do nothing."""
+        raise NotImplementedError
+
+    def _handed_over(self, topic: str, payload: str, retain: bool) -> None:
+        """A message was written down and belongs to the program."""
+
+    def _accepted(self) -> None:
+        """CONNACK accepted the connection."""
+
+    def _answered(self, kind: Kind, phase: Phase) -> None:
+        """A publish with QoS, a SUBSCRIBE or an UNSUBSCRIBE was answered."""
+
+    def _changed(self) -> None:
+        """An outcome is known, the window has more room, or the connection has ended."""
+
+    # Requests. None of them does anything between its invoke line and its bytes.
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a QoS 1 or 2 message may be sent now."""
+        return self.connected and len(self.session.outbound) < self._send_quota
+
+    def _begin(self, target: str) -> None:
+        """Write the attempt at a connection down."""
+        self.connection = self.writer.next_connection()
+        self._connect_sent, self._told_code = False, None
+        options = self.options
+        self._attempt = self._invoke(
+            Kind.CONNECT,
+            target=target,
+            protocol_version=options.protocol_version,
+            clean_start=options.clean_start,
+            session_expiry_interval_s=options.expiry_in_force_s,
+            will_topic=options.will_topic,
+            will_payload=options.will_payload,
+            will_qos=options.will_qos,
+            will_delay_interval_s=options.will_delay_interval_s,
+        )
+
+    def _open(self) -> None:
+        """Bytes can travel: send CONNECT."""
+        self._connect_sent = True
+        self._send(self._connect_packet())
+
+    def _publish(self, topic: str, payload: str, qos: int, retain: bool) -> PendingOperation:
+        """Send a message; the caller has seen that there is room."""
+        packet = Publish(topic, make_payload(payload), qos, retain)
+        if qos:
+            packet.packet_identifier = self.session.next_identifier(set(self._requests))
+        pending = self._invoke(
+            Kind.PUBLISH,
+            topic=topic,
+            payload=payload,
+            qos=qos,
+            retain=retain,
+            packet_identifier=packet.packet_identifier or 0,
+        )
+        self._send(packet)
+        if qos == 0:
+            self._complete(pending, Phase.OK)
+            return pending
+        assert packet.packet_identifier is not None
+        self.session.outbound[packet.packet_identifier] = OpenPublish(pending.operation, packet)
+        self._publishes[pending.operation] = pending
+        return pending
+
+    def subscribe(self, topic_filter: str, qos: int) -> PendingOperation | None:
+        """Send a SUBSCRIBE; None when not connected."""
+        if not self.connected:
+            return None
+        identifier = self.session.next_identifier(set(self._requests))
+        pending = self._invoke(Kind.SUBSCRIBE, topic_filter=topic_filter, qos=qos, packet_identifier=identifier)
+        pending.topic_filter = topic_filter
+        self._requests[identifier] = pending
+        self._send(Subscribe(identifier, [SubscriptionRequest(topic_filter, qos)]))
+        return pending
+
+    def unsubscribe(self, topic_filter: str) -> PendingOperation | None:
+        """Send an UNSUBSCRIBE; None when not connected."""
+        if not self.connected:
+            return None
+        identifier = self.session.next_identifier(set(self._requests))
+        self.subscribed.discard(topic_filter)
+        pending = self._invoke(Kind.UNSUBSCRIBE, topic_filter=topic_filter, packet_identifier=identifier)
+        self._requests[identifier] = pending
+        self._send(Unsubscribe(identifier, [topic_filter]))
+        return pending
+
+    def _say_goodbye(self, reason_code: int) -> None:
+        """Send DISCONNECT, after which nothing may be sent [MQTT-3.14.4-2]; the broker's close says it was read."""
+        goodbye = self._invoke(Kind.DISCONNECT, reason_code=reason_code)
+        self._send(Disconnect(reason_code))
+        self._goodbye = goodbye
+        self.connected = False
+        self._changed()
+
+    def _forget(self) -> None:
+        """Write open publishes down as unknown."""
+        for operation in self.session.forget():
+            self._complete(self._publishes.pop(operation), Phase.UNKNOWN)
+
+    # What is heard.
+
+    def _packet(self, packet: Packet) -> None:
+        match packet:
+            case Connack():
+                self._connack(packet)
+            case Publish():
+                self._publish_received(packet)
+            case Pubrel():
+                self._send(self.session.release(packet))
+            case Puback() | Pubrec() | Pubcomp():
+                self._acknowledged(packet)
+            case Suback() | Unsuback():
+                self._request_answered(packet)
+            case Disconnect():
+                self._told_code = packet.reason_code
+            case _:
+                pass
+
+    def _connack(self, packet: Connack) -> None:
+        assert self._attempt is not None
+        if packet.reason_code:
+            self.refused_code = packet.reason_code
+            self._complete(self._attempt, Phase.FAIL, reason_code=packet.reason_code)
+            return
+        self.session_present = packet.session_present
+        self._complete(self._attempt, Phase.OK, session_present=packet.session_present)
+        if not packet.session_present:
+            self.subscribed.clear()
+            self._forget()
+        maximum = packet.properties.get(PropertyId.RECEIVE_MAXIMUM, 0xFFFF)
+        assert isinstance(maximum, int)
+        self._send_quota = min(self.options.window, maximum)
+        for operation, again in self.session.resumed():
+            if operation:
+                self._event(Kind.RESEND, operation=operation)
+            self._send(again)
+        self.connected = True
+        self._accepted()
+        self._changed()
+
+    def _publish_received(self, packet: Publish) -> None:
+        hand_over, answer = self.session.received(packet)
+        payload, whole = read_payload(packet.payload)
+        self._event(
+            Kind.RECEIVE,
+            topic=packet.topic_name,
+            payload=payload,
+            qos=packet.qos,
+            dup=packet.dup,
+            retain=packet.retain,
+            packet_identifier=packet.packet_identifier or 0,
+            handed_over=hand_over,
+            damaged=not whole,
+        )
+        if answer is not None:
+            self._send(answer)
+        if hand_over:
+            self._handed_over(packet.topic_name, payload, packet.retain)
+
+    def _acknowledged(self, packet: Puback | Pubrec | Pubcomp) -> None:
+        publish, answer = self.session.acknowledged(packet)
+        if publish is not None:
+            phase = Phase.FAIL if packet.reason_code >= FAILURE else Phase.OK
+            self._complete(self._publishes.pop(publish.operation), phase, reason_code=packet.reason_code)
+            self._answered(Kind.PUBLISH, phase)
+        if answer is not None:
+            self._send(answer)
+        self._changed()
+
+    def _request_answered(self, packet: Suback | Unsuback) -> None:
+        pending = self._requests.pop(packet.packet_identifier, None)
+        if pending is None:
+            return
+        code = packet.reason_codes[0] if packet.reason_codes else 0
+        phase = Phase.FAIL if code >= FAILURE else Phase.OK
+        if phase is Phase.OK and pending.kind is Kind.SUBSCRIBE:
+            self.subscribed.add(pending.topic_filter)
+            self._complete(pending, phase, qos=code)
+        else:
+            self._complete(pending, phase, reason_code=code)
+        self._answered(pending.kind, phase)
+
+    def _ended(self, reason: str, *, in_order: bool = False) -> bool:
+        """Write the end of a connection down, and what it leaves unanswered; return False when there is none.
+
+        Args:
+            reason: "local", "peer", "silent", "refused" or "protocol".
+            in_order: The broker closed, and all that it had sent was read.
+        """
+        attempt, goodbye = self._attempt, self._goodbye
+        if attempt is None:
+            return False
+        self._attempt = self._goodbye = None
+        self.connected = False
+        if attempt.phase is None:  # without a byte on the wire it has surely not happened
+            self._complete(attempt, Phase.UNKNOWN if self._connect_sent else Phase.FAIL, reason=reason)
+        elif goodbye is not None:
+            self._complete(goodbye, Phase.OK if in_order else Phase.UNKNOWN)
+        elif attempt.phase is Phase.OK:
+            self._event(Kind.CLOSE, reason=reason, reason_code=self._told_code)
+        requests, self._requests = self._requests, {}
+        for pending in requests.values():
+            self._complete(pending, Phase.UNKNOWN)
+        if not self.options.resend:
+            self._forget()
+        self._changed()
+        return True
+
+    # Packets and lines.
+
+    def _connect_packet(self) -> Connect:
+        options = self.options
+        properties: Properties = {}
+        will_properties: Properties = {}
+        if options.protocol_version == 5:
+            properties[PropertyId.SESSION_EXPIRY_INTERVAL] = options.session_expiry_interval_s
+            if options.receive_maximum:
+                properties[PropertyId.RECEIVE_MAXIMUM] = options.receive_maximum
+            if options.will_delay_interval_s:
+                will_properties[PropertyId.WILL_DELAY_INTERVAL] = options.will_delay_interval_s
+        will = None
+        if options.will_payload:
+            payload = make_payload(options.will_payload)
+            will = Will(options.will_topic, payload, options.will_qos, False, will_properties)
+        return Connect(
+            client_id=self.client_id,
+            clean_start=options.clean_start,
+            keep_alive_s=options.keep_alive_s,
+            protocol_version=options.protocol_version,
+            will=will,
+            properties=properties,
+        )
+
+    def _send(self, packet: Packet) -> None:
+        if self._goodbye is None:
+            self._write(encode_packet(packet, self.options.protocol_version))
+
+    def _who(self) -> dict[str, Any]:
+        return {"process": self.process, "client_id": self.client_id, "connection": self.connection}
+
+    def _invoke(self, kind: Kind, **fields: Any) -> PendingOperation:
+        who = self._who()
+        return PendingOperation(self.writer.invoke(self.now_ns(), kind, **who, **fields), kind, who)
+
+    def _complete(self, pending: PendingOperation, phase: Phase, **fields: Any) -> None:
+        """Write the outcome; a resent publish is answered on a later connection than it was invoked on."""
+        who = pending.fields
+        if pending.kind is Kind.PUBLISH and phase is not Phase.UNKNOWN:
+            who = {**who, "connection": self.connection}
+        self.writer.complete(self.now_ns(), phase, pending.kind, pending.operation, **who, **fields)
+        pending.phase = phase
+        self._changed()
+
+    def _event(self, kind: Kind, **fields: Any) -> None:
+        self.writer.event(self.now_ns(), kind, **self._who(), **fields)

@@ -1,0 +1,165 @@
+"""What a durable member of a shared group leaves when its session ends: recorded with the end, handed on until done."""
+
+from typing import Any
+
+import pytest
+
+from tests.storage.storage_cluster import Cluster, Connection, Edge
+from wire.batches import PublishMessage
+from wire.frames import FrameKind
+from wire.messages import HandedOn, HandOn, SharePick, Subscription, UnsubscribeSession, encode_control
+
+SHARE = b"g/a"
+
+
+def message(payload: str, qos: int = 1, **more: Any) -> PublishMessage:
+    return PublishMessage(0, b"a", payload.encode(), qos, share=SHARE, **more)
+
+
+def member(cluster: Cluster, *, window: int = 64, qos: int = 2) -> tuple[Edge, Connection]:
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice", receive_maximum=window)
+    edge.subscribe(alice, Subscription("$share/g/a", qos, identifier=7))
+    return edge, alice
+
+
+def orders(cluster: Cluster) -> list[HandOn]:
+    return [order for edge in cluster.edges.values() for order in edge.answers(HandOn)]
+
+
+def answer(cluster: Cluster, number: int, pick: SharePick | None = None, edge: str = "e1") -> None:
+    said = HandedOn(0, 0, number, pick)
+    cluster.send(cluster.edges[edge].key, cluster.primary(0).key.node, FrameKind.CONTROL, encode_control(said))
+    cluster.settle()
+
+
+def rows(cluster: Cluster, node: str = "s1") -> list[bytes]:
+    return [key for key in cluster.disks[node].records if key[2:3] in (b"h", b"q", b"b")]
+
+
+def test_what_may_go_to_another_member_is_kept() -> None:
+    """QoS 1, and QoS 2 that was not sent; not what was acknowledged, refused, has expired, or is no group's copy."""
+    cluster = Cluster(partitions=1)
+    edge, alice = member(cluster, window=4)
+    edge.subscribe(alice, "other")
+    for payload, qos in (("acked", 1), ("refused", 1), ("sent", 1), ("twice", 2)):
+        edge.publish(message(payload, qos), 0)
+    cluster.settle()
+    acked, refused, sent, _ = alice.received
+    assert sent.properties == b"\x0b\x07"
+    edge.publish(PublishMessage(0, b"other", b"own", 1), 0)  # no group's
+    edge.acknowledge(acked, 4)
+    edge.acknowledge(refused, 4, 0x97)
+    cluster.settle()
+    edge.close(alice)
+    for payload, qos, expiry_s in (("waits", 1, 0xFFFFFFFF), ("waits 2", 2, 100), ("expired", 1, 1)):
+        edge.publish(message(payload, qos, expiry_s=expiry_s), 0)
+    cluster.run(3.0)
+    edge.open("alice", clean_start=True)
+    found = [(order.message.payload, order.message.qos, order.message.properties) for order in orders(cluster)]
+    assert found == [(b"sent", 1, b""), (b"waits", 1, b""), (b"waits 2", 2, b"")]
+    assert orders(cluster)[2].message.expiry_s in (96, 97, 98)
+    assert cluster.nodes["s1"].core.event_counts()["dropped_expired"] == 1
+    for order in orders(cluster)[:3]:
+        answer(cluster, order.number)
+    assert rows(cluster) == []
+
+
+def test_a_pick_is_recorded_before_it_is_used_and_outlives_every_process() -> None:
+    """The first pick stands, a higher attempt replaces it; a new primary asks for the recorded one."""
+    cluster = Cluster(partitions=1)
+    edge, alice = member(cluster)
+    edge.close(alice)
+    edge.publish(message("1", 2), 0)
+    cluster.settle()
+    edge.open("alice", clean_start=True, expiry_s=0)
+    (order,) = orders(cluster)
+    first, second, third = SharePick(SHARE, 3), SharePick(SHARE, 4), SharePick(SHARE, 5, attempt=1)
+    answer(cluster, order.number, first)
+    answer(cluster, order.number, second)
+    assert [again.pick for again in orders(cluster)[1:]] == [first, first]
+    answer(cluster, order.number, third)
+    cluster.crash_all()
+    edge.controls.clear()
+    cluster.run(2.0)
+    again = orders(cluster)
+    assert again
+    assert all((found.number, found.pick) == (order.number, third) for found in again)
+    assert all(found.message.payload == b"1" for found in again)
+    answer(cluster, order.number)
+    cluster.crash_all()
+    edge.controls.clear()
+    cluster.run(2.0)
+    assert orders(cluster) == []
+    assert rows(cluster) == []
+
+
+@pytest.mark.parametrize("how", ["expiry", "clean start", "ends with its connection"])
+def test_every_end_of_a_session_hands_on(how: str) -> None:
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice", expiry_s=5)
+    edge.subscribe(alice, "$share/g/a")
+    edge.publish(message("1"), 0)
+    cluster.settle()
+    if how == "clean start":
+        edge.open("alice", clean_start=True)
+    else:
+        edge.close(alice, expiry_s=0 if how.startswith("ends") else -1)
+        cluster.run(7.0)
+    assert {order.message.payload for order in orders(cluster)} == {b"1"}
+
+
+def test_an_unsubscribed_member_keeps_what_is_queued_for_it() -> None:
+    """Section 3.10.4: what is buffered may go on to be delivered; it goes to the group when the session ends."""
+    cluster = Cluster(partitions=1)
+    edge, alice = member(cluster, window=1)
+    for payload in ("1", "2"):
+        edge.publish(message(payload), 0)
+    cluster.settle()
+    edge.ask(UnsubscribeSession(99, 0, edge.epoch(0), alice.session, alice.owner_epoch, ["$share/g/a"]))
+    cluster.settle()
+    assert orders(cluster) == []
+    edge.acknowledge(alice.received[0], 4)
+    cluster.settle()
+    assert [push.payload for push in alice.received] == [b"1", b"2"]
+    edge.close(alice, expiry_s=0)
+    assert [order.message.payload for order in orders(cluster)] == [b"2"]
+
+
+def test_a_replica_knows_what_is_to_be_handed_on() -> None:
+    """The primary dies behind the end of the session."""
+    cluster = Cluster(nodes=2, replicas=2, partitions=1)
+    edge, alice = member(cluster)
+    edge.publish(message("1"), 0)
+    edge.publish(PublishMessage(0, b"a", b"x" * 300_000, 1, share=SHARE), 0)
+    cluster.settle()
+    edge.close(alice, expiry_s=0)
+    numbers = sorted({order.number for order in orders(cluster)})
+    assert len(numbers) == 2
+    for one in cluster.edges.values():
+        one.controls.clear()
+    cluster.kill(cluster.primary(0).key.node)
+    cluster.run(5.0)
+    assert sorted({order.number for order in orders(cluster)}) == numbers
+    assert {len(order.message.payload) for order in orders(cluster)} == {1, 300_000}
+
+
+def test_many_go_in_order_few_at_once_and_the_bound_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.handing_on.MESSAGES_MAX", 50)
+    cluster = Cluster(partitions=1)
+    edge, alice = member(cluster)
+    edge.close(alice)
+    for number in range(60):
+        edge.publish(message(str(number)), 0)
+    cluster.settle()
+    edge.open("alice", clean_start=True, expiry_s=0)
+    assert len(orders(cluster)) == 32
+    done = 0
+    while done < len(orders(cluster)):
+        answer(cluster, orders(cluster)[done].number)
+        done += 1
+    payloads = dict.fromkeys(order.message.payload for order in orders(cluster))
+    assert list(payloads) == [b"%d" % number for number in range(50)]
+    assert cluster.nodes["s1"].core.event_counts()["shares_dropped_full"] == 10
+    assert rows(cluster) == []

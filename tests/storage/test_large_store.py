@@ -1,0 +1,133 @@
+"""A store with many sessions: read in small slices to the same state, cheap while sessions are away, told in pieces."""
+
+import pytest
+
+from storage import core as storage_core
+from storage import loading, placements
+from storage.core import StorageCore
+from storage.durable_sessions import DurableSession
+from storage.rows import Entry, SessionRow, encode_entry, outline_entry
+from tests.storage.storage_cluster import Cluster
+from wire.batches import PublishMessage
+from wire.cluster_map import ClusterMap, Delegation, ShardEntry
+from wire.messages import ReportRoutes, decode_control
+from wire.route_registrar import by_shard
+
+
+def large_cluster(sessions: int, queued: int) -> Cluster:
+    """Return a cluster of one partition whose sessions are away, each with messages in its queue."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    for number in range(sessions):
+        connection = edge.open(f"client {number}")
+        edge.subscribe(connection, "all/#", f"to/{number}/+")
+        edge.close(connection)
+    for number in range(queued):
+        edge.publish(PublishMessage(0, b"all/x", b"%d" % number * 700, 1), 0)
+    cluster.settle()
+    return cluster
+
+
+def test_one_large_partition_is_read_over_many_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition alone may hold more than a round may read: no round reads more than its slices."""
+    cluster = large_cluster(9, 5)
+    before = [(session.queued, session.queue_bytes) for session in hosted_sessions(cluster)]
+    monkeypatch.setattr(loading, "SLICE_ROWS", 3)
+    monkeypatch.setattr(placements, "LOADED_PER_ROUND", 3)
+    cluster.kill("s1", declare=False)
+    cluster.start("s1")
+    core: StorageCore = cluster.nodes["s1"].core
+    rounds = 0
+    while not (core.partitions and core.serving):
+        cluster.step()
+        rounds += core.loading
+    assert rounds > 20
+    assert [(session.queued, session.queue_bytes) for session in hosted_sessions(cluster)] == before
+    edge = cluster.edges["e1"]
+    connection = edge.open("client 7")
+    cluster.settle()
+    assert [push.payload[:1] for push in connection.outbound.values()] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def hosted_sessions(cluster: Cluster) -> list[DurableSession]:
+    """Return the sessions of the only partition."""
+    return list(cluster.nodes["s1"].core.partitions[0].core.sessions.values())
+
+
+def test_a_session_that_is_away_has_nothing_made_that_it_does_not_use() -> None:
+    """A million stored sessions are mostly this; counting and saving them makes nothing either."""
+    row = SessionRow("client", 7, 3600, deadline=99, head=4, next_seq=4, last_identifier=17, next_inbound=3)
+    session = DurableSession.from_row(1 << 48 | 1, row)
+    assert session.row() == row
+    assert session.queued == 0 and session.head == 4
+    session.unbind()
+    late = ("given", "identifiers", "inbound", "inflight", "ready", "runs", "sizes", "subscriptions", "unsent")
+    assert [name for name in late if session.made(name) is not None] == []
+    assert session.identifiers.last == 17
+    with pytest.raises(AttributeError):
+        _ = session.no_such_part
+
+
+def test_the_outline_of_an_entry_is_what_the_entry_says() -> None:
+    """Queues are restored from it alone."""
+    for entry in (
+        Entry(1, b"a/b", b"payload", b"props", 2, True, 5, 9, 1, 1, 2, 3),
+        Entry(2, b"topic", b"", b"", 1),
+        Entry(3, b"a", b"", b"pp", 1, body=12),
+    ):
+        size = len(entry.topic) + len(entry.properties) + (0 if entry.body else len(entry.payload))
+        outline = (entry.qos, entry.state, entry.packet_identifier, entry.body, size)
+        assert outline_entry(encode_entry(entry)) == outline
+
+
+def test_reports_of_routes_fit_rounds_messages_and_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was registered is told to a new owner, but never all of it at once: no link takes a million filters."""
+    monkeypatch.setattr(storage_core, "REPORTED_PER_ROUND", 4)
+    monkeypatch.setattr(storage_core, "REPORT_ROUTES_MAX", 5)
+    cluster = Cluster(partitions=8)
+    edge = cluster.edges["e1"]
+    for number in range(12):
+        connection = edge.open(f"client {number}")
+        edge.subscribe(connection, f"to/{number}")
+    cluster.settle()
+    core: StorageCore = cluster.nodes["s1"].core
+    room = 0
+    core._room = lambda _: room
+    shards = set(range(len(core.map.shards)))
+    core._report(list(core.partitions.values()), shards)
+    assert reported(core, cluster) == []
+    room = storage_core.REPORT_ROOM_BYTES
+    told: list[str] = []
+    rounds = 0
+    while core._reports:
+        told += reported(core, cluster)
+        rounds += 1
+    assert sorted(told) == sorted(f"to/{number}" for number in range(12))
+    assert rounds >= 2
+
+
+def reported(core: StorageCore, cluster: Cluster) -> list[str]:
+    """Make one round; return the filters that it reports."""
+    cluster.now += 0.02
+    ready = core.handle(cluster.now, [])
+    filters = []
+    for _, _, payload in ready.sends:
+        message = decode_control(payload)
+        if isinstance(message, ReportRoutes):
+            routes = [route.topic_filter for report in message.reports for route in report.routes]
+            assert len(routes) <= 5 or len(message.reports) == 1
+            filters += routes
+    return filters
+
+
+def test_filters_are_placed_by_their_first_level_as_one_by_one() -> None:
+    """Two million filters are placed at a restart: the quick way must say what the slow one says."""
+    names = ["a", "a/b", "a/+/c", "+", "+/a", "#", "a/#", "$share/g/a/b", "$share/g/+/b", "$SYS/x", "/a", "", "b/#"]
+    for delegations in ((), (Delegation("a/b", 2),)):
+        cluster_map = ClusterMap("c", shards=[ShardEntry() for _ in range(7)], base_shards=7, delegations=delegations)
+        placed: dict[int, list[str]] = {}
+        for name in names:
+            topic_filter = name.split("/", 2)[2] if name.startswith("$share") else name
+            for shard in cluster_map.shards_for_filter(topic_filter):
+                placed.setdefault(shard, []).append(name)
+        assert by_shard(cluster_map, names) == placed
