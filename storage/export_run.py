@@ -130,7 +130,9 @@ def _draft(output: Path, since: Path | None, now_ms: int) -> _Draft:
 def _since(root: Path, since: Path, parent: Manifest | None) -> Manifest:
     try:
         older = read_manifest(since)
-    except (OSError, ManifestDamaged) as error:
+    except OSError as error:  # also read_manifest's own: a folder without one
+        raise UserError(f"--since {since}: {error.strerror or error}; name the manifest of an earlier export") from None
+    except ManifestDamaged as error:
         raise UserError(f"--since {since}: {error}") from None
     if parent is None or since.absolute() not in (root, *root.glob("manifest-*.json")):
         raise UserError(f"--since {since} is no manifest of {root}: an increment goes where its base is")

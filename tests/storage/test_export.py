@@ -223,6 +223,19 @@ def test_import_refuses_what_is_damaged_or_foreign(tmp_path: Path) -> None:
     assert not list(path.parent.glob("*importing*"))
 
 
+def test_an_increment_without_its_base_is_refused(tmp_path: Path) -> None:
+    """In words, and with what to do."""
+    runs = exported(tmp_path)
+    store, absent = tmp_path / "source" / "store", tmp_path / "absent"
+    with pytest.raises(UserError, match=f"--since {absent}: No such file or directory; name the manifest of"):
+        export_store(store, runs, absent, 2_000, lambda _: None)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"no manifest in .*; name the manifest"):
+        export_store(store, runs, tmp_path / "empty", 2_000, lambda _: None)
+    with pytest.raises(UserError, match="an increment goes where its base is"):
+        export_store(store, tmp_path / "elsewhere", runs, 2_000, lambda _: None)
+
+
 def test_iter_newest_of_an_offline_export(tmp_path: Path) -> None:
     """What the importer reads is what the store held."""
     runs = exported(tmp_path)
