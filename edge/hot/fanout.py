@@ -20,6 +20,7 @@ if not cython.compiled:
         append_run,
         load_record,
         record_of,
+        renumbered,
         send_to_edge,
         send_to_partition,
         send_to_partitions,
@@ -219,6 +220,10 @@ def pick_again(hot: HotState, copy: Message, chosen: object) -> None:
         copy.delivered = True
     else:
         copy.waiting -= 1
+        # Others have left since it was numbered: a partition takes a lower number for a repeat.
+        hot.tags += 1
+        copy.tag = hot.tags
+        copy.record = renumbered(hot, copy.record, copy.tag)
         _send_pick(hot, chosen, copy.record, copy)
         return
     destination_done(hot, copy, 0)

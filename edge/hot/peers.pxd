@@ -21,6 +21,7 @@ cdef enum:
 
 cdef object append_run(HotState hot, Peer peer, int version, bytes topic, unsigned char* data, Py_ssize_t start, Py_ssize_t count)
 cdef bytes record_of(HotState hot, Packet packet, unsigned long long tag)
+cdef bytes renumbered(HotState hot, bytes record, unsigned long long tag)
 cdef object append_record(HotState hot, Peer peer, bytes record, int flags, object partitions, bytes share)
 cdef object load_record(Packet packet, bytes record)
 cdef object find_targets(HotState hot, Route route)

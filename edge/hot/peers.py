@@ -109,6 +109,22 @@ def record_of(hot: HotState, packet: Packet, tag: cython.ulonglong) -> bytes:
     return take_bytes(record, size)
 
 
+def renumbered(hot: HotState, record: bytes, tag: cython.ulonglong) -> bytes:
+    """Return the record under another number, which is its origin too if the former one was."""
+    data: cython.p_uchar = record
+    again: Buffer = hot.scratch
+    size: cython.Py_ssize_t = len(record)
+    again.start = 0
+    again.end = 0
+    reserve(again, size)
+    copy_span(again, 0, record, 0, size)
+    put64(again, 4, tag)
+    if record[3] == 0 and get64(data, 20) == get64(data, 4):
+        put64(again, 20, tag)
+    again.end = size
+    return take_bytes(again, size)
+
+
 def append_record(
     hot: HotState, peer: Peer, record: bytes, flags: cython.int, partitions: Partitions, share: bytes
 ) -> None:

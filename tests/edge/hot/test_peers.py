@@ -291,6 +291,34 @@ def test_shared_pick_is_acknowledged_by_its_edge_and_refusable(hot: Any) -> None
     assert broker.take(pub) == [ack(0x40, 3)]
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_shared_pick_that_goes_elsewhere_is_numbered_then(hot: Any, dies: bool) -> None:
+    """The next partition has higher numbers from here: under its old one it was a repeat, acknowledged and lost."""
+    broker = Broker(hot)
+    edge, store = Node(broker, 2, "edge"), Node(broker, 3, "storage")
+    broker.hot.set_primary(5, store.peer)
+    group = hot.state.Group()
+    broker.route_to(groups=(group,))
+    first, second = hot.state.Remote(edge.peer, -1, b"g/t"), hot.state.Remote(None, 5, b"g/t")
+    picks = iter([first, second])
+    broker.handler.pick = lambda *_: next(picks)  # type: ignore[method-assign]
+    broker.handler.refused = lambda *_: second  # type: ignore[method-assign]
+    pub = broker.client(5)
+    broker.send(pub, publish(b"t", b"goes on", 1, 3, 5) + publish(b"t", b"passes", 1, 4, 5))
+    (record,) = edge.records()
+    if dies:
+        broker.hot.strike_peer(edge.peer)
+    else:
+        edge.send(FrameKind.PUBLISH_ACK, encode_publish_ack(record.tag, 0xFFFF, 0x8F))
+    broker.round()
+    records = store.records()
+    assert [again.payload for again in records] == [b"passes", b"goes on"]
+    assert records[0].tag < records[1].tag == records[1].origin_b
+    for again in records:
+        store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(again.tag, 5, 0))
+    assert broker.take(pub) == [ack(0x40, 3), ack(0x40, 4)]
+
+
 @pytest.mark.parametrize(("code", "answered"), [(0x89, 0x97), (0x97, 0x97), (0x8F, 0)])
 def test_shared_pick_that_no_member_has_room_for_is_refused(hot: Any, code: int, answered: int) -> None:
     """With a member, but without room for the message, nobody has it; without a member it is dropped."""
