@@ -12,7 +12,7 @@ import msgspec
 
 from stratamq.history.checkers.unavailability import gaps_after_faults
 from stratamq.history.history import History
-from stratamq.history.operations import Kind
+from stratamq.history.operations import Kind, Phase, Record
 from stratamq.history.verdict import Finding, Verdict
 from tests.chaos.schedule import Schedule, tier_of
 
@@ -77,9 +77,22 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def within_lease(finding: Finding, lease_s: float) -> bool:
-    """Whether an older connection had effect only while its edge could hold its lease, as promise R9 allows."""
-    times = [record.time_ns for record in finding.proof]
-    return finding.checker == "single_owner" and bool(times) and max(times) - min(times) <= lease_s * 1e9
+    """Whether an older connection had effect only while its edge could hold its lease, as promise R9 allows.
+
+    The promise is about the older connection: what it sent in that time may wait, at its edge and in queues, and reach
+    others long after. What is answered to it, or delivered to it, must be in time.
+    """
+    if finding.checker != "single_owner" or not finding.proof:
+        return False
+    fence = finding.proof[0]  # the newer CONNECT
+
+    def tells_when(record: Record) -> bool:
+        if record.kind is Kind.RECEIVE:
+            return record.client_id == fence.client_id and record.connection < fence.connection
+        return record.phase is not Phase.UNKNOWN
+
+    times = [record.time_ns for record in finding.proof if tells_when(record)]
+    return max(times) - min(times) <= lease_s * 1e9
 
 
 def is_outside(finding: Finding, history: History) -> bool:
