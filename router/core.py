@@ -275,6 +275,8 @@ class RouterCore:
         waited: set[str] = set()
         for number in sorted(self.shards):
             shard = self.shards[number]
+            if not shard.waits:
+                continue
             shard.tick(now)
             self._touched.add(number)
             edges, partitions = shard.waited_for(now, patience)

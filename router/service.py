@@ -213,8 +213,9 @@ class RouterService:
                 tick_s = TICK_MAX_S if len(self._raft.configuration.peers()) > 1 else IDLE_TICK_MAX_S
                 with trio.move_on_after(max(0.0, min(self._deadline - boot_time(), tick_s))):
                     await self._wake.wait()
+            else:
+                await trio.lowlevel.checkpoint()
             self._wake = trio.Event()
-            await trio.lowlevel.checkpoint()
             events = self._events[:EVENTS_PER_TURN_MAX]
             del self._events[:EVENTS_PER_TURN_MAX]
             if self._events:
@@ -232,15 +233,15 @@ class RouterService:
         self._follow_map()  # first: what is sent belongs to the lives that the map names now
         for proposal in ready.proposals:
             self._nursery.start_soon(self._propose, proposal)
-        for context in ready.rounds:
-            if self._raft.reads_now:  # what three tasks would say after four turns of the loop
-                self._push(RoundEnded(context, True))
-            else:
-                self._nursery.start_soon(self._round, context)
         for peer, question in ready.questions:
             self._nursery.start_soon(self._answer, peer, question)
         for node, kind, payload in ready.sends:
             self._hub.send(node, kind, payload)
+        if ready.rounds and self._raft.reads_now:  # what three tasks would say after four turns of the loop
+            self._carry_out(self.core.handle(boot_time(), [RoundEnded(context, True) for context in ready.rounds]))
+            return
+        for context in ready.rounds:
+            self._nursery.start_soon(self._round, context)
 
     async def _answer(self, peer: str, question: Admin) -> None:
         self._hub.send(peer, FrameKind.CONTROL, encode_control(await self._desk.answer(question)))

@@ -142,6 +142,7 @@ class StorageCore:
         self._next_sweep = float("-inf")
         self._unsettled = True  # some partition here does not serve yet
         self._timer_deadline = float("inf")
+        self._clock_deadline = float("inf")  # when some partition's served clock is to be saved
         self._moved: list[int] = []  # partitions that came here, or to another epoch, with the event at hand
         self._answers: deque[tuple[int, str, bytes]] = deque()  # commit, node, REPLICATE_ACK
         self.placements = Placements(entry.node, settings, store, self._overlay, lambda: self.map, ledger)
@@ -172,7 +173,7 @@ class StorageCore:
     @property
     def serving(self) -> bool:
         """True once every partition that the map gives to this node serves, and the map is known."""
-        return self.lease.active and all(hosted.serving for hosted in self.partitions.values())
+        return self.lease.active and not self._unsettled
 
     @property
     def loading(self) -> bool:
@@ -217,13 +218,17 @@ class StorageCore:
 
     def handle(self, now: float, events: Sequence[Event]) -> Ready:
         """Take the events of one round."""
+        fenced = not self.lease.has_lease(now)
+        if fenced != self._fenced:
+            self._tick()  # served clocks went on, or stood, until the round before
+            self._fenced, self._sweeps = fenced, True
+        else:
+            due = self._unsettled or self.placements.replicated or now >= self._due_at()
+            self._sweeps = due and now >= self._next_sweep
         self._now = now
-        self._fenced = not self.lease.has_lease(now)
-        self._sweeps = now >= self._next_sweep
         if self._sweeps:
             self._next_sweep = now + SWEEP_S
-            for hosted in self.partitions.values():
-                hosted.core.tick(now, running=hosted.serving and not self._fenced)
+            self._tick()
         for event in events:
             if isinstance(event, FrameArrived):
                 self._frame(event.peer, event.kind, event.payload)
@@ -247,6 +252,15 @@ class StorageCore:
         if self._reports:
             self._send_reports()
         return self._ready(now)
+
+    def _due_at(self) -> float:
+        """Return when some partition has something to do of itself."""
+        reports = min(self._reports_due.values(), default=float("inf"))
+        return min(self._timer_deadline, self._clock_deadline, reports)
+
+    def _tick(self) -> None:
+        for hosted in self.partitions.values():
+            hosted.core.tick(self._now, running=hosted.serving and not self._fenced)
 
     def _touch(self, number: int, hosted: HostedPartition, *, changed: bool = True) -> None:
         """Something happens to a partition in this round."""
@@ -340,10 +354,13 @@ class StorageCore:
     def _note_timers(self, now: float, touched: list[int]) -> None:
         """Keep when the next timer of any partition is due: of all after a sweep, else of those that were touched."""
         if self._sweeps:
-            self._timer_deadline = float("inf")
+            self._timer_deadline = self._clock_deadline = float("inf")
         for number in self.partitions if self._sweeps else touched:
             hosted = self.partitions.get(number)
-            due_s = hosted.core.next_due_s() if hosted is not None and hosted.serving else None
+            if hosted is None or not hosted.serving:
+                continue
+            self._clock_deadline = min(self._clock_deadline, hosted.core.clock_deadline)
+            due_s = hosted.core.next_due_s()
             if due_s is not None and now + due_s < self._timer_deadline:
                 self._timer_deadline = now + due_s
 
@@ -634,11 +651,11 @@ class StorageCore:
         for number, hosted in self.partitions.items():
             if not hosted.serving:
                 continue
+            self._touch(number, hosted)
             if changed:
                 hosted.subscriptions.placement_changed(changed)
             for edge, life in gone:
                 hosted.claims.edge_dead(edge, life)
-            self._touch(number, hosted)
 
     def _report(self, partitions: list[HostedPartition], shards: set[int]) -> None:
         """The owners of these shards have to be told the filters of partitions that serve."""

@@ -213,11 +213,12 @@ class Partition:
 
     def _clock_is_old(self) -> bool:
         """True when deadlines are pending and what is stored of the served clock is too old to lose."""
-        return (
-            bool(self.sessions or self._timers)
-            and self._now - self._saved_at >= CLOCK_SAVED_S
-            and self.served_ms - self.meta.served_ms >= CLOCK_SAVED_S * 1000
-        )
+        return self._now >= self.clock_deadline and self.served_ms - self.meta.served_ms >= CLOCK_SAVED_S * 1000
+
+    @property
+    def clock_deadline(self) -> float:
+        """Seconds at which the served clock may have to be saved; infinity while no deadline is pending."""
+        return self._saved_at + CLOCK_SAVED_S if self.sessions or self._timers else float("inf")
 
     @property
     def clock_due(self) -> bool:

@@ -60,8 +60,9 @@ class Placements:
         self._linked_for: dict[str, float] = {}  # since when a link stands; negative: since when it is down
         self._known: list[PartitionEntry] = []  # of the map before
         self._next_tend = float("-inf")
+        self._content = False  # nothing can be asked for until the map moves
         self._more_to_read = False
-        self._replicated = False  # some partition served here has other copies, as of the last look at all of them
+        self.replicated = False  # some partition served here has other copies, as of the last look at all of them
         self._reading: tuple[HostedPartition, Iterator[int]] | None = None  # the one that is being read
         self._away: dict[int, tuple[int, float]] = {}  # partitions that live elsewhere: epoch, since when
         self._discarding: tuple[int, bytes] = (-1, b"")  # partition, next key
@@ -97,6 +98,7 @@ class Placements:
             self._linked_for.setdefault(entry.node, -now)
         moved = []
         for number, placement in enumerate(cluster_map.partitions):
+            self._note_away(number, placement, cluster_map.replicas, now)
             hosted = self.hosted.get(number)
             if placement.primary == self._node:
                 if hosted is None or placement.epoch > hosted.core.epoch + 1:
@@ -115,6 +117,7 @@ class Placements:
             elif number in self.replicas:
                 self.replicas[number].seen_epoch(placement.epoch)
         self._known = list(cluster_map.partitions)
+        self._content = False
         return moved
 
     def _replica(self, number: int) -> Replica:
@@ -147,6 +150,7 @@ class Placements:
 
     def _demote(self, number: int) -> None:
         hosted = self.hosted.pop(number)
+        self._sizes.pop(number, None)
         self._touched.add(number)
         del self.replication[number]
         if self._promoting.pop(number, None) is not None:
@@ -234,7 +238,7 @@ class Placements:
         if numbers is None:
             numbers = [number for number, replication in self.replication.items() if replication.backups]
             self._catch_up.take_turns([number for number in numbers if self.replication[number].transferring])
-            self._replicated = bool(numbers)
+            self.replicated = bool(numbers)
         for number in numbers:
             replication = self.replication.get(number)
             if replication is None or number in self._promoting or not replication.backups:
@@ -247,14 +251,16 @@ class Placements:
 
     def wanted(self, now: float) -> list[RequestChange]:
         """Return changes to ask the leader for."""
-        if now < self._next_tend:
+        if self._content or now < self._next_tend:
             return []
         self._next_tend = now + TEND_S
+        self._content = not self._promoting
         requests = []
         cluster_map = self._map()
         for number, replication in self.replication.items():
             if number in self._promoting or replication.content_with(cluster_map.replicas):
                 continue
+            self._content = False
             change = replication.wanted(now, cluster_map, self._linked_for)
             if change is not None:
                 self._request += 1
@@ -289,26 +295,25 @@ class Placements:
     def sizes(self) -> dict[int, tuple[int, int]]:
         """Return what the partitions served here hold; each call measures some of them anew, so that it is cheap."""
         self._measured += 1
-        for number, hosted in self.hosted.items():
-            if number not in self._promoting and (number - self._measured) % MEASURED_IN_TURN == 0:
+        for number in range(self._measured % MEASURED_IN_TURN, len(self._known), MEASURED_IN_TURN):
+            hosted = self.hosted.get(number)
+            if hosted is not None and number not in self._promoting:
                 self._sizes[number] = hosted.size
-        for number in [number for number in self._sizes if number not in self.hosted]:
-            del self._sizes[number]
         return self._sizes
+
+    def _note_away(self, number: int, placement: PartitionEntry, copies: int, now: float) -> None:
+        here = self._node in placement.in_sync or self._node in placement.joining
+        if here or not placement.primary or len(placement.in_sync) < copies:
+            self._away.pop(number, None)
+            self._clear.discard(number)
+        elif self._away.get(number, (0, 0.0))[0] != placement.epoch:
+            self._away[number] = (placement.epoch, now)
 
     def discard(self, now: float) -> None:
         """Delete some rows of a partition that moved away: not before it is whole elsewhere, for a while.
 
         Until then this copy, though out of date, may be the best that is left (``ring recover``).
         """
-        cluster_map = self._map()
-        for number, placement in enumerate(cluster_map.partitions):
-            here = self._node in placement.in_sync or self._node in placement.joining
-            if here or not placement.primary or len(placement.in_sync) < cluster_map.replicas:
-                self._away.pop(number, None)
-                self._clear.discard(number)
-            elif self._away.get(number, (0, 0.0))[0] != placement.epoch:
-                self._away[number] = (placement.epoch, now)
         number, start = self._discarding
         if number not in self._away:
             ripe = (
@@ -328,4 +333,4 @@ class Placements:
         """Return when to look again."""
         if self._more_to_read:
             return now
-        return now + TEND_S if self._replicated else float("inf")
+        return now + TEND_S if self.replicated else float("inf")

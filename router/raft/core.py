@@ -187,7 +187,9 @@ class RaftCore(Reception):
 
     def _next_deadline(self) -> float:
         if self.role is Role.LEADER:
-            return min(self.heartbeat_deadline, self.transfer_deadline)
+            # Alone, nobody needs to hear us: the clock has to come round only for a disk that may hang.
+            idle = not self.replicas() and not self.log.writing
+            return self.transfer_deadline if idle else min(self.heartbeat_deadline, self.transfer_deadline)
         if self.id not in self.configuration.voters:
             return math.inf
         return self.election_deadline

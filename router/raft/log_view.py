@@ -110,6 +110,11 @@ class LogView:
         while self._writes and self._writes[0].number <= number:
             self.durable_index = max(self.durable_index, self._writes.popleft().index)
 
+    @property
+    def writing(self) -> bool:
+        """Whether some write is not synced yet."""
+        return bool(self._writes)
+
     def stalled(self, since: float) -> bool:
         """Whether a write begun before the given time is still not synced."""
         return bool(self._writes) and self._writes[0].since < since

@@ -37,9 +37,7 @@ class Replication(Snapshotting):
 
     def broadcast_heartbeat(self) -> None:
         """Send everyone a message of a new round: keeps followers loyal, finds lost appends, confirms leadership."""
-        # Alone, nobody needs to hear it: the clock only has to come round for what a leader checks now and then.
-        alone = not self.replicas()
-        self.heartbeat_deadline = self.now + (self.config.election_timeout_s if alone else self.config.heartbeat_s)
+        self.heartbeat_deadline = self.now + self.config.heartbeat_s
         self.round += 1
         for peer in self.replicas():
             progress = self.progress_of(peer)

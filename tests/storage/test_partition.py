@@ -279,6 +279,31 @@ def test_sessions_expire_by_the_served_clock_only() -> None:
     assert edge.open("alice").session != alice.session
 
 
+def test_a_stop_of_the_process_is_no_served_time() -> None:
+    """Nor does it void what was served before it: nobody looked at the partition since its session closed."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    edge.close(edge.open("alice", expiry_s=9))
+    cluster.run(5.0)
+    cluster.now += 1000
+    cluster.run(3.0)
+    assert cluster.nodes["s1"].core.session_counts()["absent"] == 1
+    cluster.run(2.0)
+    assert cluster.nodes["s1"].core.session_counts()["absent"] == 0
+
+
+def test_an_expiry_begins_when_the_edge_dies() -> None:
+    """However long ago something happened to the partition."""
+    cluster = Cluster()
+    cluster.edges["e1"].open("alice", expiry_s=5)
+    cluster.run(8.0)
+    cluster.kill_edge("e1")
+    cluster.run(4.0)
+    assert cluster.nodes["s1"].core.session_counts()["absent"] == 1
+    cluster.run(2.0)
+    assert cluster.nodes["s1"].core.session_counts()["absent"] == 0
+
+
 def test_the_served_clock_is_saved_while_deadlines_are_pending() -> None:
     """Repeated crashes do not hold up an expiry for ever."""
     cluster = Cluster()

@@ -1,5 +1,6 @@
 """Bounds and bad input of the Raft core, the encoding of its messages, and what counts as durable."""
 
+import math
 import random
 from typing import Any
 
@@ -282,3 +283,14 @@ def test_the_leader_replaces_a_lost_disk_and_promotes_who_is_caught_up() -> None
         runner.command(line)
     assert leader.next_repair(0.5) is None
     assert set(leader.configuration.voters) == {"a", "b", "c"}
+
+
+def test_a_leader_alone_sleeps_once_its_disk_has_all() -> None:
+    """Nobody hears its heartbeats; while a write is on its way, the clock comes round for a disk that hangs."""
+    alone = Peer(("a",))
+    alone.give(Tick())
+    alone.give(Tick())
+    assert alone.core.role is Role.LEADER and alone.give(Tick()).next_deadline == math.inf
+    ready = alone.core.handle(alone.now, Propose(b"one"))
+    assert ready.next_deadline < math.inf
+    assert alone.core.handle(alone.now, Persisted(ready.number)).next_deadline == math.inf
