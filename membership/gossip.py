@@ -14,6 +14,7 @@ Every node event is a hint. Killing this task breaks no promise of the broker (`
 import logging
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable
 from math import inf
@@ -98,6 +99,7 @@ class Gossip:
         self._resync_due = False
         self._counters: Counter[str] = Counter()
         self._deadline = inf
+        self._ahead_s = 0.0  # of the host's clock before trio's
         self._waiting: trio.CancelScope | None = None
         self._asking: set[Address] = set()
         self._gone = trio.Event()
@@ -118,7 +120,7 @@ class Gossip:
 
     def state_age_s(self, member: MemberView) -> float:
         """Return for how many seconds a member has been in its state, as seen here."""
-        return max(0.0, trio.current_time() - member.since)
+        return max(0.0, self._now() - member.since)
 
     def counters(self) -> dict[str, int]:
         """What happened so far; ``dropped_<reason>`` for every reason to drop a packet, also those that never came."""
@@ -182,8 +184,8 @@ class Gossip:
         session = int.from_bytes(self._random_bytes(8), "big") >> 2
         # Room for 65 535 refutations of our former process below our first incarnation.
         incarnation = self._metadata.process_incarnation << 16
-        now = trio.current_time()
-        self._swim = Swim(self._metadata, address, session, incarnation, self._profile, self._rng, now)
+        self._ahead_s = time.clock_gettime(time.CLOCK_BOOTTIME) - trio.current_time()
+        self._swim = Swim(self._metadata, address, session, incarnation, self._profile, self._rng, self._now())
         self._envelope = Envelope(
             self._settings.cluster, session, self.key_ring, self._swim.members, self._random_bytes
         )
@@ -197,8 +199,12 @@ class Gossip:
 
     # One turn of the core
 
+    def _now(self) -> float:
+        """Seconds on a clock that all processes of a host share."""
+        return trio.current_time() + self._ahead_s
+
     def _handle(self, event: Input) -> None:
-        self._carry_out(self._swim.handle(trio.current_time(), event))
+        self._carry_out(self._swim.handle(self._now(), event))
 
     def _carry_out(self, ready: Ready) -> None:
         for message in ready.messages:
@@ -211,9 +217,9 @@ class Gossip:
                 self._counters["exchanges_skipped"] += 1
         for event in ready.events:
             self._tell(event)
-        self._deadline = ready.next_deadline
+        self._deadline = ready.next_deadline - self._ahead_s
         if self._waiting is not None:
-            self._waiting.deadline = ready.next_deadline
+            self._waiting.deadline = self._deadline
 
     def _send(self, message: Outgoing) -> None:
         try:

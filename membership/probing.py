@@ -68,13 +68,18 @@ class Probing:
     def start(self, now: float, delay_s: float) -> None:
         """Begin the first round after a delay, unless rounds are running."""
         if ("round", 0) not in self._timers:
-            self._timers.set(("round", 0), now + delay_s)
+            self._timers.set(("round", 0), self._round_at(now + delay_s))
+
+    def _round_at(self, when: float) -> float:
+        """Return when a round begins that may begin at about a given time."""
+        period_s = self._profile.protocol_period_s
+        return round(when / period_s) * period_s if self._profile.aligned else when
 
     def round_ended(self, now: float) -> None:
         """Judge the last probe, then start the next one."""
         self._judge(now)
         multiplier = self._health.local_health_multiplier
-        self._timers.set(("round", 0), now + self._profile.protocol_period_s * multiplier)
+        self._timers.set(("round", 0), self._round_at(now + self._profile.protocol_period_s * multiplier))
         target = self._members.next_to_probe()
         if target is None:
             return

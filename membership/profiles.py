@@ -60,6 +60,9 @@ class Profile:
     """A graceful leave waits this long for its own news to be sent."""
     exchange_timeout_s: float
     """Bound of each step of a TCP exchange (connect, frame)."""
+    aligned: bool = False
+    """Rounds begin at multiples of the period on the clock: members of one machine share their wake-ups, with whatever
+    else is due there then. Members of many would all probe at once."""
     lifeguard: bool = True
     """False is plain SWIM: fixed suspicion, no nacks, no local health. Only to measure the difference."""
 
@@ -121,6 +124,7 @@ LOCAL = Profile(
     metadata_interval_s=1.0,
     leave_timeout_s=1.0,
     exchange_timeout_s=3.0,
+    aligned=True,
 )
 
 PROFILES = {profile.name: profile for profile in (LAN, LOCAL)}

@@ -11,6 +11,7 @@ import trio
 from conf.errors import ExitCode, UserError
 from wire.hello import Hello, HelloReader, LinkError
 from wire.link import LinkCore
+from wire.process import boot_time
 from wire.tls import peer_identity
 
 __all__ = [
@@ -189,9 +190,10 @@ class Connection:
     async def _watch(self) -> None:
         """Notice a half-open connection, and let the peer notice that this one is not."""
         # Ticks, not clock readings: a process that was stopped for a minute has to read first and judge then.
+        ahead_s = boot_time() - trio.current_time()
         while True:
-            # All connections of a process watch at the same moments: an idle one wakes up once for all of them.
-            await trio.sleep_until((trio.current_time() // WATCH_S + 1) * WATCH_S)
+            # All connections watch at the same moments, those of heartbeats: an idle process wakes up once for all.
+            await trio.sleep_until(((trio.current_time() + ahead_s) // WATCH_S + 1) * WATCH_S - ahead_s)
             self._idle_ticks += 1
             self._quiet_ticks += 1
             if self._idle_ticks > IDLE_TICKS_MAX:

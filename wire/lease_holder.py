@@ -24,6 +24,7 @@ __all__ = ["LeaseHolder"]
 
 HEARTBEATS_PER_LEASE = 4
 SETTLING_S = 0.05  # between heartbeats while an epoch is not settled: it shortens every change of placement
+EARLY_S = 0.001  # so near, a multiple of the period counts as reached
 SEEKING_S = 0.1  # between heartbeats to every router while none grants
 LAG_S = 0.5  # behind the leader's map for this long: whoever tells us the map is cut off from the leader
 RETRY_S = 0.25  # of a registration or a map request that was not answered
@@ -147,8 +148,11 @@ class LeaseHolder:
             self._told_sizes = (router, dict(self.sizes))
             beat.sizes = self._told_sizes[1]
         self._send(router, beat)
-        settled = self.settled_epoch >= self.map.epoch
-        self._next_beat = now + (self.map.lease_s / HEARTBEATS_PER_LEASE if settled else SETTLING_S)
+        if self.settled_epoch < self.map.epoch:
+            self._next_beat = now + SETTLING_S
+        else:  # at multiples of the period: whatever else is due in a host's processes then shares their wake-ups
+            period_s = self.map.lease_s / HEARTBEATS_PER_LEASE
+            self._next_beat = ((now + EARLY_S) // period_s + 1) * period_s
 
     def _router(self) -> str:
         """Return the leader if its link stands, else the connected routers in turn."""
