@@ -3,16 +3,23 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
 
+cdef enum:
+    BUFFER_BYTES = 4096
+    POOL_BUFFERS_MAX = 1024
+
+
 cdef class Buffer:
     cdef unsigned char* data
     cdef Py_ssize_t start
     cdef Py_ssize_t end
     cdef Py_ssize_t capacity
+    cdef Buffer next
 
 
 cdef class Pool:
-    cdef list idle
-    cdef Py_ssize_t idle_max
+    cdef Buffer first
+    cdef Py_ssize_t count
+    cdef Py_ssize_t count_max
 
 
 cdef Buffer take_buffer(Pool pool)

@@ -10,10 +10,12 @@ Nothing here knows MQTT. C names (memcpy ...) come from ``buffers.pxd``.
 
 import cython
 
-__all__ = ["BUFFER_BYTES", "Buffer", "Pool"]
+__all__ = ["Buffer", "Pool"]
 
-BUFFER_BYTES = 4096  # of a pooled buffer; larger ones are freed instead of pooled
-POOL_BUFFERS_MAX = 1024
+if not cython.compiled:  # compiled, these are C constants: buffers.pxd
+    BUFFER_BYTES = 4096  # of a pooled buffer; larger ones are freed instead of pooled
+    POOL_BUFFERS_MAX = 1024
+
 DIGITS_MAX = 20  # of a u64
 
 
@@ -24,6 +26,7 @@ class Buffer:
         self.start = 0
         self.end = 0
         self.capacity = capacity
+        self.next: Buffer | None = None  # in the pool
         if cython.compiled:  # pragma: no cover
             self.data = cython.cast(cython.p_uchar, malloc(capacity))
             if self.data == cython.NULL:
@@ -40,23 +43,30 @@ class Pool:
     """Idle buffers of the common size: a connection has one only while it has something to say."""
 
     def __init__(self) -> None:
-        self.idle: list[Buffer] = []
-        self.idle_max = POOL_BUFFERS_MAX
+        self.first: Buffer | None = None  # linked: a list that empties and fills again is allocated every time
+        self.count = 0
+        self.count_max = POOL_BUFFERS_MAX
 
 
 def take_buffer(pool: Pool) -> Buffer:
     """Return an empty buffer."""
-    if pool.idle:
-        return pool.idle.pop()
-    return Buffer(BUFFER_BYTES)
+    buffer: Buffer | None = pool.first
+    if buffer is None:
+        return Buffer(BUFFER_BYTES)
+    pool.first = buffer.next
+    pool.count -= 1
+    buffer.next = None
+    return buffer
 
 
 def give_buffer(pool: Pool, buffer: Buffer) -> None:
     """Take a buffer back whose bytes nobody needs."""
-    if buffer.capacity == BUFFER_BYTES and len(pool.idle) < pool.idle_max:
+    if buffer.capacity == BUFFER_BYTES and pool.count < pool.count_max:
         buffer.start = 0
         buffer.end = 0
-        pool.idle.append(buffer)
+        buffer.next = pool.first
+        pool.first = buffer
+        pool.count += 1
 
 
 def reserve(buffer: Buffer, count: cython.Py_ssize_t) -> cython.Py_ssize_t:

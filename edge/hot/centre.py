@@ -32,6 +32,8 @@ if not cython.compiled:
         output_of,
         pending_output,
         release_waiters,
+        take_dirty,
+        unlink_dirty,
         unpark,
         write_short,
     )
@@ -157,11 +159,11 @@ class Hot(HotState):
 
     def dirty_conns(self) -> list[Conn]:
         """Return the connections that have something to send or to change, and forget the list."""
-        conn: Conn
-        dirty = self.dirty
-        self.dirty = []
-        for conn in dirty:
-            conn.dirty = False
+        conn: Conn | None = take_dirty(self)
+        dirty: list[Conn] = []
+        while conn is not None:
+            dirty.append(conn)
+            conn = unlink_dirty(conn)
         return dirty
 
     def take_output(self, conn: Conn, bytes_max: int = 1 << 30) -> bytes:

@@ -7,7 +7,7 @@ from edge.hot.linux cimport (
     epoll_ctl, epoll_event, epoll_wait, ioctl, itimerspec, read, recv, send, timerfd_create, timerfd_settime,
     timespec, wait_ns
 )
-from edge.hot.output cimport drained, mark_dirty, output_of
+from edge.hot.output cimport drained, mark_dirty, output_of, take_dirty, unlink_dirty
 from edge.hot.pacing cimport Pacing, after_round, gap_ns
 from edge.hot.parse cimport may_read, parse
 from edge.hot.state cimport Conn, Peer, UNREGISTERED

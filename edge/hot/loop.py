@@ -26,7 +26,7 @@ from edge.hot.state import Conn
 if not cython.compiled:
     from edge.hot.buffers import append_bytes
     from edge.hot.deliver import drain_pending
-    from edge.hot.output import drained, mark_dirty, output_of
+    from edge.hot.output import drained, mark_dirty, output_of, take_dirty, unlink_dirty
     from edge.hot.pacing import after_round, gap_ns
     from edge.hot.parse import may_read, parse
     from edge.hot.state import UNREGISTERED
@@ -133,7 +133,7 @@ class Loop:
     def patience_s(self) -> float:
         """How long a nested host may wait for ``epoll_fd`` before it makes a round anyway."""
         hot = self.hot
-        if hot.ready or hot.gone or hot.dirty or (hot.busy_peers and hot.leased):
+        if hot.ready or hot.gone or hot.dirty_first is not None or (hot.busy_peers and hot.leased):
             return 0.0
         if self.undecrypted or self.event_at < self.event_count:
             return 0.0
@@ -149,6 +149,7 @@ class Loop:
                 self.hot.forget(conn, SHUTDOWN)
             self.drop(conn)
         self.hot.call_closed()
+        self.hot.dirty_conns()  # a chain as long as there were connections: let go of link by link
         self.epoll.close()
         if self.timer_fd >= 0:
             os.close(self.timer_fd)
@@ -236,7 +237,12 @@ class Loop:
                 time.sleep(gap / 1e9)
             self.blocked_ns += boot_ns() - before
         blocks = until_ns > 0 and not (
-            hot.ready or hot.gone or hot.dirty or (hot.busy_peers and hot.leased) or self.undecrypted or self.kicked
+            hot.ready
+            or hot.gone
+            or hot.dirty_first is not None
+            or (hot.busy_peers and hot.leased)
+            or self.undecrypted
+            or self.kicked
         )
         if blocks:
             until_ns = min(until_ns, self.swept_ns + SWEEP_NS + 1)
@@ -292,11 +298,10 @@ class Loop:
     def conn_event(self, fd: cython.int, events: cython.uint) -> None:
         """Act on what epoll said of one descriptor."""
         conn: Conn | None
-        if fd in self.listeners:
-            self.accept(fd)
-            return
         conn = self.conns[fd] if fd < len(self.conns) else None
         if conn is None:
+            if fd in self.listeners:
+                self.accept(fd)
             return
         if 0 < conn.tls_state < 3:
             self.handshake(conn)
@@ -429,16 +434,17 @@ class Loop:
 
     def flush(self) -> None:
         """One send for every connection that has something to say, or changed what it waits for."""
-        conn: Conn
-        dirty = self.hot.dirty
-        self.hot.dirty = []
-        for conn in dirty:
-            conn.dirty = False
+        conn: Conn | None = take_dirty(self.hot)
+        after: Conn | None
+        while conn is not None:
+            after = unlink_dirty(conn)
             self.flush_conn(conn, False)
+            conn = after
 
     def flush_conn(self, conn: Conn, writable: cython.bint) -> None:
         """Send, then arm what the connection waits for; ``writable``: epoll said so."""
         blocked: cython.bint = conn.armed & EPOLLOUT != 0 and not writable
+        filled: cython.bint  # its output is asked for
         if conn.fd < 0:
             return
         if conn.armed == UNREGISTERED:
@@ -451,12 +457,15 @@ class Loop:
             self.set_interest(conn, False)  # held until set_lease lists it again [PROTOCOL 1.6]
             return
         if not blocked:
-            self.fill_output(conn)
+            filled = conn.is_link or conn.filter is not None
+            if filled:
+                self.fill_output(conn)
             while conn.out is not None or conn.unsent is not None:
                 blocked = self.send_tls(conn) if conn.tls is not None else self.send_output(conn)
                 if blocked or conn.fd < 0:
                     break
-                self.fill_output(conn)
+                if filled:
+                    self.fill_output(conn)
         if conn.fd < 0:
             return
         if conn.closed:

@@ -4,8 +4,9 @@ from edge.hot.linux cimport MSG_DONTWAIT, MSG_NOSIGNAL, send
 from edge.hot.state cimport Conn, HotState, PARK_OUTPUT, PARK_SLOW
 
 
-
 cdef object mark_dirty(HotState hot, Conn conn)
+cdef Conn take_dirty(HotState hot)
+cdef Conn unlink_dirty(Conn conn)
 cdef Buffer output_of(HotState hot, Conn conn)
 cdef Py_ssize_t pending_output(Conn conn) noexcept
 cdef object unpark(HotState hot, Conn conn, int bit)

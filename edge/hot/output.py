@@ -23,7 +23,28 @@ def mark_dirty(hot: HotState, conn: Conn) -> None:
     """Have the connection looked at in the flush of this round."""
     if not conn.dirty:
         conn.dirty = True
-        hot.dirty.append(conn)
+        last: Conn | None = hot.dirty_last
+        if last is None:
+            hot.dirty_first = conn
+        else:
+            last.next_dirty = conn
+        hot.dirty_last = conn
+
+
+def take_dirty(hot: HotState) -> Conn | None:
+    """Return the first of the connections marked so far, the others linked behind it, and forget them."""
+    first: Conn | None = hot.dirty_first
+    hot.dirty_first = None
+    hot.dirty_last = None
+    return first
+
+
+def unlink_dirty(conn: Conn) -> Conn | None:
+    """Take the first one off its chain and return the next; from here on it can be marked again."""
+    after: Conn | None = conn.next_dirty
+    conn.next_dirty = None
+    conn.dirty = False
+    return after
 
 
 def output_of(hot: HotState, conn: Conn) -> Buffer:
@@ -31,8 +52,7 @@ def output_of(hot: HotState, conn: Conn) -> Buffer:
     if conn.out is None:
         conn.out = take_buffer(hot.pool)
     if not conn.dirty:
-        conn.dirty = True
-        hot.dirty.append(conn)
+        mark_dirty(hot, conn)
     return conn.out
 
 

@@ -28,6 +28,7 @@ cdef class Conn:
     cdef bint parsing
     cdef bint ready
     cdef bint dirty
+    cdef Conn next_dirty
     cdef bint hearing
     cdef readonly bint half_closed
     cdef bint lingering
@@ -241,7 +242,8 @@ cdef class HotState:
     # connections
     cdef long long numbers
     cdef dict conns
-    cdef list dirty
+    cdef Conn dirty_first
+    cdef Conn dirty_last
     cdef list ready
     cdef list gone
     cdef list high

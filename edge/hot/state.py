@@ -59,7 +59,8 @@ class Conn:
         self.owner_epoch = 0
         self.parsing = False
         self.ready = False  # stands in HotState.ready
-        self.dirty = False  # stands in HotState.dirty
+        self.dirty = False  # stands in the chain that HotState.dirty_first begins
+        self.next_dirty: Conn | None = None
         self.hearing = True  # false after end of file
         self.half_closed = False
         self.lingering = False  # stands in HotState.lingering
@@ -383,7 +384,8 @@ class HotState:
         self.converted = Buffer(4096)
         self.numbers = 0
         self.conns: dict[int, Conn] = {}  # by number: gone through in the order in which they came, no set's
-        self.dirty: list[Conn] = []
+        self.dirty_first: Conn | None = None  # linked in the order of marking: no list is made in every round
+        self.dirty_last: Conn | None = None
         self.ready: list[Conn] = []
         self.gone: list[Conn] = []
         self.high: list[Conn] = []
