@@ -359,15 +359,17 @@ class _Step:
 
     def _returned(self, number: int, placement: PartitionEntry, node: str, *, whole: bool) -> None:
         others = tuple(name for name in placement.in_sync if name != node and self._alive(name))
-        if others:
-            # It was in sync in its former life; another replica goes on, and this one catches up again.
-            primary = placement.primary if placement.primary in others else self._heir(others)
-            left = _without(placement.in_sync, node)
-            self._set(number, primary, left, (*_without(placement.joining, node), node))
-        elif whole:
+        if others and whole and placement.primary in others:
+            # A backup that has all it acknowledged has all that is committed, and applied nothing else.
+            self._set(number, placement.primary, placement.in_sync, placement.joining)
+        elif not others and whole:
             self._set(number, node, placement.in_sync, placement.joining)
         else:
-            self._set(number, "", placement.in_sync, placement.joining)
+            # Another replica goes on, or may when it comes back; this one catches up again. One that lost its store
+            # is not in sync, though nobody else were: its next life would be taken for whole.
+            primary = placement.primary if placement.primary in others else self._heir(others) if others else ""
+            left = _without(placement.in_sync, node)
+            self._set(number, primary, left, (*_without(placement.joining, node), node))
 
     def _storage_left(self, node: str) -> None:
         """A storage incarnation is dead: an in-sync replica that lives takes over; nobody else ever does."""

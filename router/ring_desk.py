@@ -174,7 +174,7 @@ def _state(cluster_map: ClusterMap, node: str) -> str:
     entry = cluster_map.nodes.get(node)
     if entry is None:
         return "forgotten"
-    return "came back without its store" if entry.alive else "dead"
+    return "not admitted yet" if entry.alive else "dead"
 
 
 def describe(plan: Plan, cluster_map: ClusterMap) -> Answer:

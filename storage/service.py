@@ -14,6 +14,7 @@ from conf.errors import UserError
 from conf.settings import NodeConfig, StorageConfig
 from membership.node_gossip import NodeGossip
 from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
+from storage.created_marker import CreatedMarker
 from storage.export_desk import ExportDesk
 from storage.group_committer import GroupCommitter
 from storage.ledger import PartitionLedger
@@ -95,25 +96,30 @@ class StorageService:
         self._progress_at = 0.0
         self._catches_up = False
         self._reads = False  # partitions from the store
+        self._created = CreatedMarker(self._process.folder.path)
         self._store = self._open_store()
         self._ledger = self._open_ledger()
 
     def _open_store(self) -> Store:
         """Open the store; one that lost what was acknowledged is put aside, and rebuilt from the other replicas.
 
-        ``_whole`` says whether it may hold all that this node ever acknowledged: never when it was created just now.
+        ``_whole`` says whether it may hold all that this node ever acknowledged: never when it was created just now,
+        nor in later lives before the map has heard of that.
         """
         path = self._process.folder.path / "store"
-        self._whole = path.exists()
+        if not path.exists():
+            self._created.write()
         try:
             try:
-                return self._open_at(path)
+                store = self._open_at(path)
             except (StoreShort, StoreDamaged) as error:
-                self._whole = False
+                self._created.write()
                 logger.error("%s; put aside as %s, rebuilt from the other replicas", error, quarantine(path))
-                return self._open_at(path)
+                store = self._open_at(path)
         except StoreError as error:
             raise UserError(str(error)) from error
+        self._whole = not self._created.stands
+        return store
 
     def _open_at(self, path: Path) -> Store:
         node, settings = self._config.node, self._config.storage
@@ -233,6 +239,9 @@ class StorageService:
             _tend_garbage(loading=self.core.loading)
             began = boot_time()
             ready = self.core.handle(began, events or [Tick()])
+            if not self._whole and self.core.lease.active:
+                self._created.remove()
+                self._whole = True
             self._carry_out(ready)
             self._longest_s = max(self._longest_s, boot_time() - began)
             deadline = ready.next_deadline

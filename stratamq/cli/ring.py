@@ -143,7 +143,7 @@ def recover(
         return
     numbers = [row["partition"] for row in lost["partitions"]]
     for row in lost["partitions"]:
-        row["whole_copies"] = ", ".join(f"{node} ({state})" for node, state in row["whole_copies"].items())
+        row["whole_copies"] = ", ".join(f"{node} ({state})" for node, state in row["whole_copies"].items()) or "none"
     for node, address in lost.pop("storages").items():
         try:
             reply = ask("store copies", {"partitions": numbers}, address, data, follow_leader=False)

@@ -157,7 +157,21 @@ def test_a_store_that_is_not_whole_is_no_primary() -> None:
     machine = with_storage("s1", replicas=1)
     machine.do(DeclareDead("s1", 1))
     machine.register("s1", 2, whole=False)
+    assert (machine.placement().primary, machine.placement().in_sync) == ("", ())
+    machine.register("s1", 3)  # whole as of its second life, which held nothing
+    assert machine.placement().primary == ""
+
+
+def test_a_lost_store_is_no_heir_of_the_whole_ones() -> None:
+    """All nodes lost power, one its disk too: the first to return, alone and empty, was the heir of the second."""
+    machine = with_storage("s1", "s2")
+    machine.do(DeclareDead("s2", 1))
+    machine.do(PlacePartitions({0: PartitionEntry(machine.placement().epoch + 1, "s1", ("s1", "s2"))}))
+    machine.do(DeclareDead("s1", 1))
+    machine.register("s2", 2, whole=False)
     assert (machine.placement().primary, machine.placement().in_sync) == ("", ("s1",))
+    machine.register("s1", 2)
+    assert (machine.placement().primary, machine.placement().in_sync) == ("s1", ("s1",))
 
 
 def test_both_copies_lost_their_lease_and_come_back_whole() -> None:
@@ -174,12 +188,29 @@ def test_both_copies_lost_their_lease_and_come_back_whole() -> None:
 def test_a_restarted_replica_catches_up_beside_a_living_one() -> None:
     """A new incarnation resumes no role under an old partition_epoch."""
     machine = with_storage("s1", "s2")
-    epochs = [entry.epoch for entry in machine.map.partitions]
+    former = list(machine.map.partitions)
     machine.register("s1", 2)
-    for entry, epoch in zip(machine.map.partitions, epochs, strict=True):
-        assert (entry.primary, entry.in_sync, entry.joining, entry.epoch) == ("s2", ("s2",), ("s1",), epoch + 1)
+    for entry, before in zip(machine.map.partitions, former, strict=True):
+        if before.primary == "s1":  # it may have applied what nobody else has
+            assert (entry.primary, entry.in_sync, entry.joining) == ("s2", ("s2",), ("s1",))
+        else:
+            assert (entry.primary, entry.in_sync, entry.joining) == ("s2", before.in_sync, ())
+        assert entry.epoch == before.epoch + 1
     machine.register("s1", 3)
-    assert machine.placement().joining == ()
+    assert all(entry.joining == () for entry in machine.map.partitions)
+
+
+def test_restarts_of_all_replicas_at_once_leave_more_than_one_in_sync() -> None:
+    """Damage that is then found on the disk of the last one was the end of the partition."""
+    machine = with_storage("s1", "s2", "s3", replicas=3)
+    first = machine.placement().primary
+    others = [name for name in ("s1", "s2", "s3") if name != first]
+    machine.register(first, 2)
+    heir = machine.placement().primary
+    machine.register(next(name for name in others if name != heir), 2)
+    assert set(machine.placement().in_sync) == set(others)
+    machine.register(heir, 2, whole=False)
+    assert machine.placement().primary == next(name for name in others if name != heir)
 
 
 def test_placements_are_compare_and_set() -> None:

@@ -126,6 +126,7 @@ class Cluster:
             node.ended = lambda name=name: self._ended(name)  # type: ignore[method-assign,misc]
             if isinstance(node, StorageProcess):
                 node.failed = node.ended  # type: ignore[method-assign]
+                node.holds_last_copy = lambda name=name: self._holds_last_copy(name)  # type: ignore[method-assign,misc]
 
     def node(self, name: str) -> NodeProcess:
         return self.nodes[name]
@@ -177,6 +178,12 @@ class Cluster:
             self.mark(Kind.KILL, name, "ended by the map")  # clients see the same end of their connections
         self.nodes[name].kill()
         self.scheduler.after(RESTART_S, self._restart, name)
+
+    def _holds_last_copy(self, name: str) -> bool:
+        """Whether the newest map has nobody else in sync with some partition."""
+        routers = [node for node in self.nodes.values() if isinstance(node, RouterProcess)]
+        newest = max((node.core.machine.map for node in routers), key=lambda one: one.epoch)
+        return any(placement.in_sync == (name,) for placement in newest.partitions)
 
     def _restart(self, name: str) -> None:
         if name not in self.down:

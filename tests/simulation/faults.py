@@ -89,8 +89,8 @@ def _draw(rng: random.Random, kind: str, at: float, nodes: list[str], clients: l
 def draw_hardware_faults(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fault]:
     """Draw what else disks do, apart from the other faults so that those of a seed stay what they are.
 
-    Bits of one node are flipped, once, and only where another copy is in sync whatever else happens: damage to the last
-    copy is no question of promises.
+    Bits of one node are flipped, once, and only where three hold a copy. Deaths of the others may leave it with the
+    last one in sync: damage found then is no single fault, and no promise speaks of it (``holds_last_copy``).
     """
     storages = [name for name, node in cluster.nodes.items() if isinstance(node, StorageProcess)]
     faults = []

@@ -41,6 +41,8 @@ class ModelDisk:
         self.durable_commit_no = 0
         self.unsynced: list[tuple[int, _Records]] = []
         self.acked_up_to = 0
+        self.admitted = False  # the map has heard that it began empty
+        self.flipped: dict[bytes, tuple[bytes, bytes]] = {}  # key -> the record as it is now, as it was
         self.held = False  # a process has it open
         self.incarnation = 0  # of the hold: a store of an earlier one is dead
         self.full = False
@@ -81,9 +83,19 @@ class ModelDisk:
         """Flip one bit of a stored record; it is found when it is read."""
         for records in (self.records, self.durable):
             if key in records:
-                damaged = bytearray(records[key])
+                healthy, damaged = records[key], bytearray(records[key])
                 damaged[bit // 8 % len(damaged)] ^= 1 << bit % 8
+                former = self.flipped.get(key, (b"", b""))
                 records[key] = bytes(damaged)
+                self.flipped[key] = (records[key], former[1] if healthy == former[0] else healthy)
+
+    def unflip(self) -> None:
+        """Let no bit have been flipped in what was not written since."""
+        for key, (damaged, healthy) in self.flipped.items():
+            for records in (self.records, self.durable):
+                if records.get(key) == damaged:
+                    records[key] = healthy
+        self.flipped.clear()
 
     def wipe(self) -> None:
         """Become a new, empty disk."""

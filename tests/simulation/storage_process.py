@@ -55,7 +55,6 @@ class StorageProcess(LinkProcess):
         self.short = 0
         self.syncs = 0
         self.damaged = 0
-        self._disk_lost = False  # found damaged: the next life begins with an empty one, and says so
         self._disk_rng = random.Random(seed)
 
     # -- lives
@@ -64,16 +63,12 @@ class StorageProcess(LinkProcess):
         """Begin a life on the disk."""
         self._events: list[Event] = []
         self._peers: dict[str, tuple[str, str, int]] = {}
-        whole = True
         try:
             self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
         except StoreShort:
             self.short += 1
             self.disk.wipe()
             self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
-            whole = False
-        if self._disk_lost:
-            whole, self._disk_lost = False, False
         knobs = self.knobs
         self._group = GroupCommit(
             GroupCommitSettings(delay_s=knobs.delay_s, batch_ops=knobs.batch_ops, small_batch_ops=knobs.small_batch_ops)
@@ -81,18 +76,23 @@ class StorageProcess(LinkProcess):
         self._group_deadline = float("inf")
         node = NodeEntry(self.node, TIER_STORAGE, incarnation, self.address)
 
-        def begin(whole: bool) -> StorageCore:
+        def begin() -> StorageCore:
             return StorageCore(
-                node, self.settings, self.store, now=self.clock(), whole=whole, ended_incarnation=ended_incarnation
+                node,
+                self.settings,
+                self.store,
+                now=self.clock(),
+                whole=self.disk.admitted,
+                ended_incarnation=ended_incarnation,
             )
 
         try:
-            self.core = begin(whole)
+            self.core = begin()
         except StoreDamaged:
             self._put_aside()
+            self.disk.kill()
             self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
-            self._disk_lost = False
-            self.core = begin(False)
+            self.core = begin()
         self.begin_links(incarnation, random.Random(seed))
 
     def kill(self, *, power: bool = False) -> None:
@@ -111,9 +111,12 @@ class StorageProcess(LinkProcess):
             self.disk.flip_bit(self._disk_rng.choice(keys), self._disk_rng.randrange(4096))
 
     def _put_aside(self) -> None:
+        if self.holds_last_copy():
+            self.world.scheduler.note(f"{self.node}: its disk holds a last copy in sync, and is spared")
+            self.disk.unflip()
+            return
         self.world.scheduler.note(f"{self.node}: its disk is damaged")
         self.damaged += 1
-        self._disk_lost = True
         self.disk.wipe()
 
     # -- links
@@ -140,6 +143,7 @@ class StorageProcess(LinkProcess):
             self._put_aside()
             self.failed()
             return
+        self.disk.admitted = self.disk.admitted or self.core.lease.active
         self._carry_out(ready)
         self.flush_links()
         if ready.ended:
@@ -154,6 +158,10 @@ class StorageProcess(LinkProcess):
 
     def ended(self) -> None:
         """The map ended this incarnation: the cluster starts another one."""
+
+    def holds_last_copy(self) -> bool:
+        """Whether nobody else is in sync with some partition of this node: the cluster knows."""
+        return False
 
     def failed(self) -> None:
         """A sync failed: the process ends."""

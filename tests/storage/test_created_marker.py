@@ -1,0 +1,29 @@
+"""A store that began empty says so in every life until the map has heard it."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.created_marker import CreatedMarker
+from tests.simulation.scene import Scene
+
+
+def test_the_file_outlives_the_process(tmp_path: Path) -> None:
+    CreatedMarker(tmp_path).write()
+    assert CreatedMarker(tmp_path).stands
+    CreatedMarker(tmp_path).remove()
+    assert not CreatedMarker(tmp_path).stands
+
+
+@pytest.mark.parametrize("short_s", [0.001, 2.0])
+def test_an_empty_disk_does_not_pass_for_whole_in_its_second_life(short_s: float) -> None:
+    """It was the primary again, of nothing: a lost session has to be refused, not replaced."""
+    scene = Scene(edges=2, storages=1, replicas=1, min_in_sync=1, partitions=4)
+    scene.kill("s1")
+    scene.cluster.storage("s1").disk.wipe()
+    scene.start("s1")
+    scene.run(short_s)  # until before, or until after the map has heard of it
+    scene.kill("s1")
+    scene.start("s1")
+    scene.run(3.0)
+    assert [placement.primary for placement in scene.map.partitions] == [""] * 4
