@@ -567,7 +567,7 @@ class EdgeCore:
         self.held.tick(now)
         self.connecting.tick(now)
         if now >= self._next_sweep:
-            self._next_sweep = now + SWEEP_S
+            self._next_sweep = (now // SWEEP_S + 1) * SWEEP_S  # with a heartbeat: one wake-up for both
             self.peers.keep_alive()
             self.lease.unreachable = self.unreached.nodes(now, self.map)
         if self.limits.sys_interval_s and now >= self._next_sys:

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 NS = 1_000_000_000
 STARTING_S = 0.05  # between looks whether clients can be let in
-BEAT_S = 1.0  # afterwards: what changes whom to dial says so
+BEAT_S = 1.0  # afterwards, together with heartbeats: what changes whom to dial says so
 DIAL_TIMEOUT_S = 3.0
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
@@ -136,7 +136,7 @@ class EdgeService:
         while True:
             self._relinked = trio.Event()
             self._dial(nursery)
-            with trio.move_on_after(BEAT_S if said_ready else STARTING_S):
+            with trio.move_on_after(BEAT_S - boot_time() % BEAT_S if said_ready else STARTING_S):
                 await self._relinked.wait()
             if self.core.lease.ended:
                 logger.warning("the map ended this incarnation; starting anew")

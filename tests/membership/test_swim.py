@@ -35,7 +35,7 @@ from membership.packets import (
     Suspect,
     decode_messages,
 )
-from membership.profiles import LAN
+from membership.profiles import LAN, LOCAL
 from membership.swim import Swim
 
 
@@ -378,3 +378,20 @@ def test_any_messages_of_a_member(steps: list[tuple[int, Message, float]]) -> No
         sessions = [member.session for member in core.members.all()]
         assert len(set(sessions)) == len(sessions) <= 5
         assert all(core.members.by_session(member.session) is member for member in core.members.all())
+
+
+def test_local_rounds_begin_at_multiples_of_the_period() -> None:
+    """However late the process wakes up for them: members of one machine share their wake-ups."""
+    core = Swim(metadata("m0"), ("10.0.0.1", 2000), 1000, 5, LOCAL, Random(1), 7.13)
+    ready = core.handle(7.13, RecordsReceived([MemberRecord("alive", alive(1))], initiated=True))
+    pinged: list[float] = []
+    while len(pinged) < 5:
+        now = ready.next_deadline + 0.003
+        ready = core.handle(now, Tick())
+        for _, each in sent(ready):
+            if isinstance(each, Ping):
+                pinged.append(now - 0.003)
+                ready = receive(core, 1, Ack(each.sequence), now=now)
+    first = pinged[0]
+    assert first % 0.5 == pytest.approx(0.0) and 7.13 < first < 8.5
+    assert pinged == pytest.approx([first + 0.5 * at for at in range(5)])

@@ -1,5 +1,9 @@
 """One node's side of registration and lease."""
 
+import math
+
+import pytest
+
 from wire.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
 from wire.lease_holder import LeaseHolder
 from wire.messages import Control, FollowMap, Heartbeat, HeartbeatReply, MapSnapshot, MapStep, Register, Registered
@@ -126,3 +130,23 @@ def test_a_leader_that_started_again_is_told_the_sizes_again() -> None:
     node.holder.beat(1.0)
     told = [message.sizes for _, message in node.sent if isinstance(message, Heartbeat)]
     assert told == [{7: (3, 100)}, {}, {7: (3, 100)}]
+
+
+@pytest.mark.parametrize("lease_s", [2.0, 1.7])
+def test_heartbeats_fall_on_multiples_of_their_period(lease_s: float) -> None:
+    """A late wake-up moves none of them, and an exact one repeats none."""
+    node = Node()
+    node.holder.router_up("r1", 0.0)
+    registered = node.map(node.entry(2))
+    registered.map.lease_s = lease_s
+    node.holder.handle(0.1, registered)
+    now, due = 100.13, []
+    for late_s in (0.0, 0.0, 0.004, 0.02, 0.0, 0.0):
+        now += late_s
+        node.holder.handle(now, HeartbeatReply(now, lease_s, 4, "r1"))
+        node.holder.beat(now)
+        now = node.holder.next_deadline()
+        due.append(now)
+    period_s = lease_s / 4
+    first = math.ceil(100.13 / period_s)
+    assert due == pytest.approx([(first + at) * period_s for at in range(6)])
