@@ -1,8 +1,8 @@
 """Which messages of each sender a partition has taken: repeats are known by their origin.
 
-A sender's messages reach a partition in the order of their counters, so one number per sender tells old from new;
-shared picks and wills come in any order and are remembered one by one. Bounded: the longest silent sender is forgotten.
-Source: docs/adr/0004-origins.md.
+An edge's messages reach a partition in the order of their counters, so one number per edge tells old from new; those
+of publishing sessions, shared picks and wills may not, and are remembered one by one. Bounded: the longest silent
+sender is forgotten. Source: docs/adr/0004-origins.md.
 """
 
 from collections import deque
@@ -11,8 +11,8 @@ from hashlib import blake2b
 
 from storage import keys
 from storage.partition import Partition
-from storage.picked_origins import PickedOrigins
 from wire.batches import OriginKind, PublishMessage
+from wire.origin_window import OriginWindow
 
 __all__ = ["Origins", "edge_sender"]
 
@@ -28,24 +28,24 @@ class Origins:
         self._partition = partition
         self._origins: dict[tuple[int, int], int] = {}
         self._will_origins: deque[int] = deque()
-        self._picked: dict[int, PickedOrigins] = {}  # by group and publishing session, the longest silent first
-        self._session_origins: dict[int, None] = {}  # publishing sessions of any partition, the longest silent first
+        # Of publishing sessions of any partition, by the key's kind, the longest silent first; picks by group as well.
+        self._windows: dict[int, dict[int, OriginWindow]] = {OriginKind.SESSION: {}, PICKED: {}}
 
     def restore(self, kind: int, sender: int, value: bytes) -> None:
-        """Take over a sender's highest counter, or which picks came, from disk."""
-        if kind == PICKED:
-            self._picked[sender] = PickedOrigins(self._partition.settings.inbound_unreleased_max, value)
+        """Take over a sender's highest counter, or which of them came, from disk."""
+        if kind in self._windows:
+            self._windows[kind][sender] = OriginWindow(self._partition.settings.inbound_unreleased_max, value)
             return
         self._origins[kind, sender] = int.from_bytes(value, "big")
         if kind == OriginKind.WILL:
             self._will_origins.append(sender)
-        elif kind == OriginKind.SESSION:
-            self._session_origins[sender] = None
 
     def forget_sender(self, kind: int, sender: int) -> None:
         """The sender can never speak again: an edge's incarnation is dead, a session is deleted."""
-        self._session_origins.pop(sender, None)
-        if self._origins.pop((kind, sender), None) is not None:
+        known = (
+            self._windows[kind].pop(sender, None) if kind in self._windows else self._origins.pop((kind, sender), None)
+        )
+        if known is not None:
             self._partition.delete(keys.origin_key(self._partition.number, kind, sender))
 
     def forget_dead_edges(self, live: set[int]) -> None:
@@ -55,25 +55,27 @@ class Origins:
                 self.forget_sender(kind, sender)
 
     @property
-    def counters(self) -> dict[tuple[int, int], int]:
-        """Return (kind, sender) -> its highest counter."""
-        return dict(self._origins)
+    def counters(self) -> dict[tuple[int, int], int | bytes]:
+        """Return (kind, sender) -> its highest counter, or which ones came as the store has it."""
+        exact = {(kind, one): window.value() for kind, known in self._windows.items() for one, window in known.items()}
+        return {**self._origins, **exact}
 
     def is_repeat(self, message: PublishMessage, node: str, incarnation: int) -> bool:
         """True if a message of this origin was taken before (never at QoS 0, which is sent once)."""
         if not message.qos:
             return False
         sender, counter = origin_of(message, node, incarnation)
-        if _is_session_pick(message):
-            return sender in self._picked and self._picked[sender].has(counter)
+        if message.origin_kind == OriginKind.SESSION:
+            window = self._windows[_window_kind(message)].get(sender)
+            return window is not None and window.has(counter)
         return counter <= self._origins.get((message.origin_kind, sender), 0)
 
     def remember(self, message: PublishMessage, node: str, incarnation: int) -> None:
         """Take a message's origin with the operation being built; the next one of it is a repeat."""
         partition, kind = self._partition, message.origin_kind
         sender, counter = origin_of(message, node, incarnation)
-        if _is_session_pick(message):
-            self._remember_pick(sender, counter)
+        if kind == OriginKind.SESSION:
+            self._remember_exactly(_window_kind(message), sender, counter)
             return
         self._origins[kind, sender] = counter
         partition.put(keys.origin_key(partition.number, kind, sender), counter.to_bytes(8, "big"))
@@ -81,24 +83,16 @@ class Origins:
             self._will_origins.append(sender)
             if len(self._will_origins) > WILL_ORIGINS_MAX:
                 self.forget_sender(kind, self._will_origins.popleft())
-        elif kind == OriginKind.SESSION:
-            self._session_origins.pop(sender, None)
-            self._session_origins[sender] = None
-            if len(self._session_origins) > SESSION_ORIGINS_MAX:
-                partition.count("origins_forgotten")
-                self.forget_sender(kind, next(iter(self._session_origins)))
 
-    def _remember_pick(self, sender: int, counter: int) -> None:
-        partition = self._partition
-        picked = self._picked.pop(sender, None) or PickedOrigins(partition.settings.inbound_unreleased_max)
-        self._picked[sender] = picked
-        picked.add(counter)
-        partition.put(keys.origin_key(partition.number, PICKED, sender), picked.value())
-        if len(self._picked) > SESSION_ORIGINS_MAX:
+    def _remember_exactly(self, kind: int, sender: int, counter: int) -> None:
+        partition, windows = self._partition, self._windows[kind]
+        window = windows.pop(sender, None) or OriginWindow(partition.settings.inbound_unreleased_max)
+        windows[sender] = window
+        window.add(counter)
+        partition.put(keys.origin_key(partition.number, kind, sender), window.value())
+        if len(windows) > SESSION_ORIGINS_MAX:
             partition.count("origins_forgotten")
-            oldest = next(iter(self._picked))
-            del self._picked[oldest]
-            partition.delete(keys.origin_key(partition.number, PICKED, oldest))
+            self.forget_sender(kind, next(iter(windows)))
 
 
 @lru_cache(maxsize=4096)
@@ -119,9 +113,9 @@ def origin_of(message: PublishMessage, node: str, incarnation: int) -> tuple[int
     return message.origin_a, message.origin_b
 
 
-def _is_session_pick(message: PublishMessage) -> bool:
-    """Whether it is a QoS 2 message's copy for a shared group: its session's picks come in any order."""
-    return bool(message.share) and message.origin_kind == OriginKind.SESSION
+def _window_kind(message: PublishMessage) -> int:
+    """Return where a QoS 2 message's origin is remembered: a shared group's copy apart from the ordinary one."""
+    return PICKED if message.share else OriginKind.SESSION
 
 
 def edge_sender(edge: str, incarnation: int) -> int:

@@ -2,17 +2,19 @@
 """Origins of what this edge delivered to its own sessions, so that a repeat through another edge reaches nobody twice.
 
 A link delivers a frame once, but a QoS 2 message of a durable publisher is fanned out again when the publisher comes
-back before PUBREC, and a will when the edge that fired it dies. A session's messages reach an edge in the order of
-their counters, so the highest one tells old from new; wills and shared picks, which other picks may overtake, are
-remembered one by one. All of it bounded, the oldest is forgotten first: an ephemeral session has exactly once while its
-connection and edge live. Source: docs/adr/0004-origins.md; MQTT 5.0 section 4.3.3.
+back before PUBREC, and a will when the edge that fired it dies. They may come out of the order of their counters, and
+are remembered one by one, a session's in a window. All of it bounded, the oldest is forgotten first: an ephemeral
+session has exactly once while its connection and edge live. Source: docs/adr/0004-origins.md; MQTT 5.0 section 4.3.3.
 """
 
 import cython
 
 from edge.hot.state import HotState
+from wire.origin_window import OriginWindow
 
 __all__: list[str] = []
+
+SESSION_WINDOW = 1_024  # counters that may be under way for one publisher (``storage.inbound_unreleased_max``)
 
 if not cython.compiled:  # compiled, these are C constants: origins.pxd
     SESSION = 1
@@ -22,12 +24,15 @@ if not cython.compiled:  # compiled, these are C constants: origins.pxd
 def is_repeated(hot: HotState, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong) -> cython.bint:
     """Whether an ordinary copy with this origin was delivered here before; remembers it."""
     if kind == SESSION:
-        if origin_b <= hot.session_origins.get(origin_a, 0):
+        window = hot.session_origins.get(origin_a)
+        if window is None:
+            if len(hot.session_origins) >= hot.limits.session_origins_max:
+                del hot.session_origins[next(iter(hot.session_origins))]
+            window = hot.session_origins[origin_a] = OriginWindow(SESSION_WINDOW)
+        elif window.has(origin_b):
             hot.dropped_repeated += 1
             return True
-        if origin_a not in hot.session_origins and len(hot.session_origins) >= hot.limits.session_origins_max:
-            del hot.session_origins[next(iter(hot.session_origins))]
-        hot.session_origins[origin_a] = origin_b
+        window.add(origin_b)
         return False
     if kind != WILL:
         return False

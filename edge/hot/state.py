@@ -14,6 +14,7 @@ import cython
 from edge.hot.buffers import Buffer, Pool
 from wire.batches import NO_EXPIRY
 from wire.link import LinkCore
+from wire.origin_window import OriginWindow
 
 if TYPE_CHECKING:
     import ssl
@@ -410,7 +411,7 @@ class HotState:
         self.outbox_waiters: list[Conn] = []
         self.peer_low_bytes = limits.peer_low_bytes
         self.will_origins: dict[tuple[int, int], None] = {}
-        self.session_origins: dict[int, int] = {}  # publishing session: highest inbound counter delivered here
+        self.session_origins: dict[int, OriginWindow] = {}  # publishing session: inbound counters delivered here
         self.picked_origins: dict[tuple[bytes, int, int], None] = {}  # share, session, counter
         self.output_high = limits.output_high_bytes
         self.output_low = limits.output_low_bytes

@@ -1,12 +1,12 @@
 """Picks of one session may come in any order: each is taken once, within a window."""
 
-from storage.picked_origins import PickedOrigins
 from storage.publishers import PUBLISHERS_MAX, Publishers
+from wire.origin_window import OriginWindow
 
 
 def test_each_pick_is_new_once_whatever_its_order() -> None:
     """One that comes after later ones is no repeat; what lies below the window is."""
-    picked = PickedOrigins(1_024)
+    picked = OriginWindow(1_024)
     for counter in (5, 9, 6, 7, 1_000):
         assert not picked.has(counter)
         picked.add(counter)
@@ -20,10 +20,10 @@ def test_each_pick_is_new_once_whatever_its_order() -> None:
 
 def test_what_was_picked_survives_the_store() -> None:
     """The row says the same as what wrote it, and is small."""
-    picked = PickedOrigins(64)
+    picked = OriginWindow(64)
     for counter in (3, 40, 70):
         picked.add(counter)
-    again = PickedOrigins(64, picked.value())
+    again = OriginWindow(64, picked.value())
     assert [counter for counter in range(1, 100) if again.has(counter)] == [
         counter for counter in range(1, 100) if picked.has(counter)
     ]

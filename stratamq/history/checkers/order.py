@@ -3,8 +3,9 @@
 Per subscriber outside shared groups, and per QoS of the delivery: a QoS 0 copy, granted by a changed subscription, does
 not wait for what is queued at QoS 1. Retained replay is not a first delivery of the live stream. A message whose
 outcome is unknown may arrive late once its publisher has a new connection: it is compared only with messages
-first sent on the same connection. Where several programs fight for one client identifier, arrival times on
-different connections do not tell the order of delivery, so each connection is judged by itself.
+first sent on the same connection. So is one of QoS 0, which is never acknowledged. Where several programs fight for
+one client identifier, arrival times on different connections do not tell the order of delivery, so each connection
+is judged by itself.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class _Stream:
         publish = arrival[0]
         sent_on = publish.invoke.connection
         rivals = [self.latest_by_connection.get(sent_on)]
-        if publish.ok:
+        if publish.ok and publish.invoke.qos:
             rivals.append(self.latest)
         self.latest = _later(self.latest, arrival)
         self.latest_by_connection[sent_on] = _later(self.latest_by_connection.get(sent_on), arrival)

@@ -253,6 +253,7 @@ def test_what_another_edge_fanned_out_before_is_dropped(hot: Any) -> None:
         return len(broker.take(sub))
 
     assert [sent(one, 1), sent(other, 1), sent(other, 2), sent(one, 1), sent(one, 2)] == [1, 0, 1, 0, 0]
+    assert [sent(one, 6), sent(other, 5), sent(one, 5), sent(other, 6)] == [1, 1, 0, 0]
     broker.handler.picked = lambda *_: hot.state.Sub(sub, 2)  # type: ignore[method-assign]
     assert [sent(one, 4, b"g/w"), sent(other, 4, b"g/w"), sent(other, 3, b"g/w")] == [1, 0, 1]  # picks in any order
 

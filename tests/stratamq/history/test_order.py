@@ -57,6 +57,23 @@ def test_an_unanswered_message_may_come_late_from_an_old_connection() -> None:
     assert script.found() == {}
 
 
+def test_qos_0_is_ordered_on_its_own_connection() -> None:
+    """Nobody acknowledges it: what an edge that is cut off still has comes when it is back."""
+    script = subscribed()
+    for payload in ("m1", "m2"):
+        script.publish("pub", "a", payload, qos=0)
+    script.connect("pub", clean_start=True)
+    script.publish("pub", "a", "m3", qos=0)
+    for payload in ("m3", "m1", "m2"):
+        script.receive("sub", "a", payload)
+    assert script.found() == {}
+    script.publish("pub", "a", "m4", qos=0)
+    script.publish("pub", "a", "m5", qos=0)
+    script.receive("sub", "a", "m5")
+    script.receive("sub", "a", "m4")
+    assert script.found() == {"order": 1}
+
+
 def test_an_unanswered_message_is_ordered_on_its_own_connection() -> None:
     script = subscribed()
     script.unknown(script.publishing("pub", "a", "m1"))

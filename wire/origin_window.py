@@ -1,21 +1,22 @@
-"""Which messages of one publishing session came to this partition as a shared group's pick: exactly those, in a window.
+"""Which messages of one publishing session were taken somewhere: exactly those, in a window.
 
-Unlike ordinary copies, picks may come out of order: one that another destination refused, or that an edge took with it
-when it died, comes after later ones. No counter is given more than a window above the lowest that is not released, so
-what lies further below the highest is a repeat. Source: docs/adr/0004-origins.md.
+They may come out of order: a shared group's pick that another destination refused, or that an edge took with it when it
+died, comes after later ones; and a message that was refused, and whose client did not hear of it, is sent again under a
+new counter before those that followed it under their old ones. No counter is given more than a window above the lowest
+that is not released, so what lies further below the highest is a repeat. Source: docs/adr/0004-origins.md.
 """
 
-__all__ = ["PickedOrigins"]
+__all__ = ["OriginWindow"]
 
 COUNTER_BYTES = 8
 
 
-class PickedOrigins:
-    """Counters of one session in one group at one partition.
+class OriginWindow:
+    """Counters of one session, at one destination.
 
     Args:
         window: Counters below the highest that are told apart, as ``inbound_unreleased_max``.
-        value: A stored one, as ``value`` returned it.
+        value: A stored one, as ``value`` returned it; the highest alone says that all below it were taken.
     """
 
     __slots__ = ("_bytes", "_highest", "_taken")
@@ -24,6 +25,8 @@ class PickedOrigins:
         self._bytes = (window + 8) // 8
         self._highest = int.from_bytes(value[:COUNTER_BYTES], "big")
         self._taken = int.from_bytes(value[COUNTER_BYTES:], "big")  # bit n: highest - n was taken
+        if len(value) == COUNTER_BYTES:
+            self._taken = (1 << 8 * self._bytes) - 1
 
     def has(self, counter: int) -> bool:
         """Whether it was taken, or is too old to be new."""
