@@ -172,7 +172,9 @@ class AdminDesk:
             "min_in_sync": cluster_map.min_in_sync,
             "partitions": len(cluster_map.partitions),
             "partitions_without_primary": sum(1 for placement in placed if not placement.primary),
-            "partitions_under_replicated": sum(1 for p in placed if len(p.in_sync) < cluster_map.replicas),
+            "partitions_under_replicated": sum(
+                len(cluster_map.live_in_sync(placement)) < cluster_map.replicas for placement in placed
+            ),
             "partitions_unplaced": len(cluster_map.partitions) - len(placed),
             "shards_collecting": sum(1 for shard in router.shards.values() if shard.collecting),
             "shards_wait_for": sorted({name for shard in router.shards.values() for name in shard.missing()})[:20],

@@ -9,6 +9,7 @@ from collections import Counter
 
 import msgspec
 
+from router.placement_changes import still_in_sync
 from router.rebalance import NEXT_STATES, UNFINISHED, Plan, RebalanceJob
 from router.ring import RingNode, propose_owners, propose_replicas
 from wire.cluster_map import ClusterMap, Delegation, MapDelta, NodeEntry, NodeState, PartitionEntry, ShardEntry
@@ -359,16 +360,19 @@ class _Step:
 
     def _returned(self, number: int, placement: PartitionEntry, node: str, *, whole: bool) -> None:
         others = tuple(name for name in placement.in_sync if name != node and self._alive(name))
-        if others and whole and placement.primary in others:
-            # A backup that has all it acknowledged has all that is committed, and applied nothing else.
-            self._set(number, placement.primary, placement.in_sync, placement.joining)
-        elif not others and whole:
+        primary = placement.primary if placement.primary in others else self._heir(others) if others else ""
+        if not others and whole:
             self._set(number, node, placement.in_sync, placement.joining)
+        elif whole and (primary == placement.primary or len(others) < self.before.min_in_sync):
+            # It has all it acknowledged, and so all that is committed.
+            in_sync, joining = self._still_in_sync(placement.in_sync), placement.joining
+            if not self.before.lives(node):  # what was to take its place is not needed
+                joining = joining[: max(0, self.before.replicas - len(in_sync))]
+            self._set(number, primary, in_sync, joining)
         else:
             # Another replica goes on, or may when it comes back; this one catches up again. One that lost its store
             # is not in sync, though nobody else were: its next life would be taken for whole.
-            primary = placement.primary if placement.primary in others else self._heir(others) if others else ""
-            left = _without(placement.in_sync, node)
+            left = self._still_in_sync(_without(placement.in_sync, node))
             self._set(number, primary, left, (*_without(placement.joining, node), node))
 
     def _storage_left(self, node: str) -> None:
@@ -378,14 +382,17 @@ class _Step:
                 continue
             joining = _without(placement.joining, node)
             heirs = tuple(name for name in placement.in_sync if name != node and self._alive(name))
+            # The dead stays in the in-sync set until a live in-sync replica is primary, and enough of them live.
+            in_sync = self._still_in_sync(placement.in_sync) if heirs else placement.in_sync
             if placement.primary == node:
-                # The dead stays in the in-sync set until a live in-sync replica is primary.
-                in_sync = heirs if heirs else placement.in_sync
                 self._set(number, self._heir(heirs) if heirs else "", in_sync, joining)
             elif node in placement.in_sync and placement.primary:
-                self._set(number, placement.primary, _without(placement.in_sync, node), joining)
+                self._set(number, placement.primary, in_sync, joining)
             elif joining != placement.joining:
                 self._set(number, placement.primary, placement.in_sync, joining)
+
+    def _still_in_sync(self, in_sync: tuple[str, ...]) -> tuple[str, ...]:
+        return still_in_sync(in_sync, self._alive, self.before.min_in_sync)
 
     def _heir(self, heirs: tuple[str, ...]) -> str:
         """Return who takes over: the one with the fewest primaries, or a few deaths would leave one with them all."""

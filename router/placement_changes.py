@@ -1,13 +1,25 @@
 """What a storage node may ask of its partition's configuration, judged against the map: compare-and-set steps.
 
 A drop that would leave fewer than the minimum in sync is refused; whatever stops acknowledging stays promotable. A
-joining replica counts for acknowledging before it is in sync, and for promotion only after. Rules: docs/adr/0007.
+joining replica counts for acknowledging before it is in sync, and for promotion only after. Rules: docs/adr/0007, 0013.
 """
+
+from collections.abc import Callable
 
 from wire.cluster_map import ClusterMap, PartitionEntry
 from wire.messages import RequestChange
 
-__all__ = ["placement_change"]
+__all__ = ["placement_change", "still_in_sync"]
+
+
+def still_in_sync(in_sync: tuple[str, ...], is_alive: Callable[[str], bool], minimum: int) -> tuple[str, ...]:
+    """Return the replicas that stay in sync: those that live, and the dead too while fewer than the minimum live.
+
+    Nothing is acknowledged then, so a dead one lacks nothing, and may be the only whole copy when the last one that
+    lives loses its disk (KIP-966: the last replica standing).
+    """
+    live = tuple(name for name in in_sync if is_alive(name))
+    return live if len(live) >= minimum else in_sync
 
 
 def placement_change(cluster_map: ClusterMap, asker: str, request: RequestChange) -> tuple[PartitionEntry | None, str]:
@@ -26,9 +38,15 @@ def placement_change(cluster_map: ClusterMap, asker: str, request: RequestChange
         joining = tuple(name for name in current.joining if name != node)
         if node == current.primary:
             return None, "a primary does not drop itself"
-        if node in current.in_sync and len(left) < cluster_map.min_in_sync:
+        if node in current.in_sync and sum(map(cluster_map.lives, left)) < cluster_map.min_in_sync:
             return None, f"fewer than {cluster_map.min_in_sync} in sync would be left"
         return PartitionEntry(epoch, current.primary, left, joining), ""
+    if request.verb == "replace_copy":
+        # It applied what was never acknowledged: its copy is made anew, however few are left.
+        if node not in current.in_sync or node == current.primary:
+            return None, f"{node} is no backup in sync with partition {request.partition}"
+        left = tuple(name for name in current.in_sync if name != node)
+        return PartitionEntry(epoch, current.primary, left, (*current.joining, node)), ""
     if request.verb == "add_joining":
         entry = cluster_map.nodes.get(node)
         if entry is None or not entry.alive or entry.tier != "storage":
@@ -40,9 +58,10 @@ def placement_change(cluster_map: ClusterMap, asker: str, request: RequestChange
         if node not in current.joining:
             return None, f"{node} is not joining partition {request.partition}"
         joining = tuple(name for name in current.joining if name != node)
-        return PartitionEntry(epoch, current.primary, (*current.in_sync, node), joining), ""
+        in_sync = still_in_sync((*current.in_sync, node), cluster_map.lives, cluster_map.min_in_sync)
+        return PartitionEntry(epoch, current.primary, in_sync, joining), ""
     if request.verb == "relinquish":
-        if node not in current.in_sync:
+        if node not in current.in_sync or not cluster_map.lives(node):
             return None, f"{node} is not in sync with partition {request.partition}"
         return PartitionEntry(epoch, node, current.in_sync, current.joining), ""
     return None, f"unknown change {request.verb!r}"

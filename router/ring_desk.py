@@ -214,8 +214,8 @@ def problems(cluster_map: ClusterMap) -> list[tuple[int, str]]:
             found.append((number, "has no primary: none of its replicas in sync lives"))
         elif placement.primary not in placement.in_sync or placement.primary not in live:
             found.append((number, f"primary {placement.primary} is not a live replica in sync"))
-        elif len(placement.in_sync) < cluster_map.min_in_sync:
-            found.append((number, f"{len(placement.in_sync)} in sync, {cluster_map.min_in_sync} wanted at least"))
+        elif len(in_sync := cluster_map.live_in_sync(placement)) < cluster_map.min_in_sync:
+            found.append((number, f"{len(in_sync)} in sync, {cluster_map.min_in_sync} wanted at least"))
     return found
 
 

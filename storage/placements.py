@@ -98,7 +98,7 @@ class Placements:
             self._linked_for.setdefault(entry.node, -now)
         moved = []
         for number, placement in enumerate(cluster_map.partitions):
-            self._note_away(number, placement, cluster_map.replicas, now)
+            self._note_away(number, placement, cluster_map, now)
             hosted = self.hosted.get(number)
             if placement.primary == self._node:
                 if hosted is None or placement.epoch > hosted.core.epoch + 1:
@@ -301,9 +301,9 @@ class Placements:
                 self._sizes[number] = hosted.size
         return self._sizes
 
-    def _note_away(self, number: int, placement: PartitionEntry, copies: int, now: float) -> None:
+    def _note_away(self, number: int, placement: PartitionEntry, cluster_map: ClusterMap, now: float) -> None:
         here = self._node in placement.in_sync or self._node in placement.joining
-        if here or not placement.primary or len(placement.in_sync) < copies:
+        if here or not placement.primary or len(cluster_map.live_in_sync(placement)) < cluster_map.replicas:
             self._away.pop(number, None)
             self._clear.discard(number)
         elif self._away.get(number, (0, 0.0))[0] != placement.epoch:

@@ -423,9 +423,11 @@ class Replication:
             silent = owed and now - backup.owed_from >= STALL_S
             if not unlinked and not silent and not backup.broken:
                 continue
-            left = len(self._placement.in_sync) - backup.in_sync
-            if not backup.in_sync or left >= cluster_map.min_in_sync:
+            left = [name for name in self._placement.in_sync if name != backup.node and cluster_map.lives(name)]
+            if not backup.in_sync or len(left) >= cluster_map.min_in_sync:
                 return "drop_backup", backup.node
+            if backup.broken:
+                return "replace_copy", backup.node
             blocked = True
         self._blocked_since = min(self._blocked_since, now) if blocked else float("inf")
         if now - self._blocked_since >= RELINQUISH_S:
@@ -437,11 +439,7 @@ class Replication:
         """Give the primacy to a replica that may reach a node that this one does not."""
         others = [entry.node for entry in cluster_map.live(TIER_STORAGE) if entry.node not in self._placement.in_sync]
         unreached = [name for name in others if linked_for.get(name, -1.0) < 0]
-        heirs = [
-            name
-            for name in self._placement.in_sync
-            if name != self._node and (entry := cluster_map.nodes.get(name)) is not None and entry.alive
-        ]
+        heirs = [name for name in self._placement.in_sync if name != self._node and cluster_map.lives(name)]
         return ("relinquish", heirs[0]) if unreached and heirs else None
 
     def _promote(self) -> tuple[str, str] | None:
@@ -453,11 +451,12 @@ class Replication:
     def _add(self, now: float, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
         """Find a node for a missing copy: the one that had it, when it comes back; another one after a while."""
         placed = {*self._placement.in_sync, *self._placement.joining}
-        if len(placed) >= cluster_map.replicas:
+        living = sum(map(cluster_map.lives, placed))
+        if living >= cluster_map.replicas:
             self._short_since = float("inf")
             return None
         live = [entry for entry in cluster_map.live(TIER_STORAGE) if not entry.admin_state]
-        if len(placed) >= min(cluster_map.replicas, max(len(live), 1)):
+        if living >= min(cluster_map.replicas, max(len(live), 1)):
             self._short_since = float("inf")
             return None
         self._short_since = min(self._short_since, now)
@@ -465,6 +464,7 @@ class Replication:
         back = [name for name in self._lost if name in spare]
         if back:
             return "add_joining", back[-1]
-        if (self._lost or len(live) > cluster_map.replicas) and now - self._short_since < REFILL_S:
+        may_return = bool(self._lost) or living < len(placed)
+        if (may_return or len(live) > cluster_map.replicas) and now - self._short_since < REFILL_S:
             return None
         return ("add_joining", spare[self._core.number % len(spare)]) if spare else None

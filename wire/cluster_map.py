@@ -56,7 +56,7 @@ class PartitionEntry(msgspec.Struct, frozen=True, array_like=True):
 
     epoch: int = 0  # partition_epoch; 0: never placed
     primary: str = ""  # "" while no in-sync replica is alive
-    in_sync: tuple[str, ...] = ()  # replicas that hold every acknowledged operation, the primary among them
+    in_sync: tuple[str, ...] = ()  # replicas that hold every acknowledged operation, the primary among them; some dead
     joining: tuple[str, ...] = ()  # catching up; counts for acknowledging, never for promotion
 
 
@@ -128,6 +128,15 @@ class ClusterMap(msgspec.Struct, tag=True):
         """True if the map lists this very incarnation as one that may act."""
         entry = self.nodes.get(node)
         return entry is not None and entry.incarnation == incarnation and entry.alive
+
+    def lives(self, node: str) -> bool:
+        """True if some incarnation of this node may act."""
+        entry = self.nodes.get(node)
+        return entry is not None and entry.alive
+
+    def live_in_sync(self, placement: PartitionEntry) -> list[str]:
+        """Return the replicas in sync that live: where too few do, the dead are listed too."""
+        return [name for name in placement.in_sync if self.lives(name)]
 
     def live(self, tier: str) -> list[NodeEntry]:
         """Return the live nodes of a tier, by name."""

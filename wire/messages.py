@@ -94,7 +94,7 @@ class RequestChange(Message):
     request: int
     partition: int
     partition_epoch: int
-    verb: str  # "drop_backup", "add_joining", "promote_joining", "relinquish"
+    verb: str  # "drop_backup", "replace_copy", "add_joining", "promote_joining", "relinquish"
     node: str
 
 

@@ -147,7 +147,7 @@ def _nobody_in_sync(original: Any, step: _Step, node: str) -> None:
     original(step, node)
     for number, entry in step.partitions.items():
         if not entry.primary:
-            step._set(number, "", tuple(name for name in entry.in_sync if name != node), entry.joining)
+            step._set(number, "", (), entry.joining)
 
 
 def _rule(
@@ -303,7 +303,7 @@ RULES: tuple[SeededBug, ...] = (
         schedules.test_d1_an_edge_that_the_shard_owner_cannot_reach,
     ),
     _rule(
-        "D2: the last in sync is struck off",
+        "D2: the last in sync are struck off",
         _Step,
         "_storage_left",
         _nobody_in_sync,

@@ -18,15 +18,17 @@ from router.cluster_map import (
     decode_command,
     encode_command,
 )
+from router.placement_changes import placement_change
 from wire.cluster_map import NodeEntry, NodeState, PartitionEntry
+from wire.messages import RequestChange
 
 
 class Machine:
     """A bootstrapped machine."""
 
-    def __init__(self, replicas: int = 2, partitions: int = 8) -> None:
+    def __init__(self, replicas: int = 2, partitions: int = 8, min_in_sync: int = 1) -> None:
         self.machine = MapMachine()
-        self.machine.apply(Bootstrap("c", partitions, 8, replicas, 1, 2.0))
+        self.machine.apply(Bootstrap("c", partitions, 8, replicas, min_in_sync, 2.0))
         self.map = self.machine.map
 
     def do(self, command: Command) -> str:
@@ -46,8 +48,8 @@ class Machine:
         return self.map.partitions[0]
 
 
-def with_storage(*names: str, replicas: int = 2) -> Machine:
-    machine = Machine(replicas)
+def with_storage(*names: str, replicas: int = 2, min_in_sync: int = 1) -> Machine:
+    machine = Machine(replicas, min_in_sync=min_in_sync)
     for name in names:
         assert machine.register(name) == ""
     return machine
@@ -172,6 +174,69 @@ def test_a_lost_store_is_no_heir_of_the_whole_ones() -> None:
     assert (machine.placement().primary, machine.placement().in_sync) == ("", ("s1",))
     machine.register("s1", 2)
     assert (machine.placement().primary, machine.placement().in_sync) == ("s1", ("s1",))
+
+
+def three_copies() -> Machine:
+    """Return three nodes that hold everything, two of which must be in sync; s1 is the primary."""
+    machine = with_storage("s1", "s2", "s3", replicas=3, min_in_sync=2)
+    placed = {at: PartitionEntry(2, "s1", ("s1", "s2", "s3")) for at in range(len(machine.map.partitions))}
+    assert not machine.do(PlacePartitions(placed))
+    return machine
+
+
+def test_the_dead_stay_in_sync_while_fewer_than_the_minimum_live() -> None:
+    """Nothing is acknowledged meanwhile; with enough of them alive again the others are struck off."""
+    machine = three_copies()
+    machine.do(DeclareDead("s2", 1))
+    assert machine.placement().in_sync == ("s1", "s3")
+    machine.do(DeclareDead("s3", 1))
+    assert (machine.placement().primary, machine.placement().in_sync) == ("s1", ("s1", "s3"))
+    machine.register("s2", 2)  # the others could acknowledge without it: not in sync any more
+    assert machine.placement().in_sync == ("s1", "s3")
+    machine.register("s3", 2, whole=True)
+    assert (machine.placement().primary, machine.placement().in_sync) == ("s1", ("s1", "s3"))
+
+
+def test_the_last_one_standing_loses_its_disk() -> None:
+    """Simulation seed 40092: the copies of those that were dead then are whole, and one of them goes on."""
+    machine = three_copies()
+    machine.do(DeclareDead("s2", 1))
+    machine.do(DeclareDead("s3", 1))
+    machine.do(DeclareDead("s1", 1))
+    machine.register("s1", 2, whole=False)
+    placement = machine.placement()
+    assert (placement.primary, placement.in_sync, placement.joining) == ("", ("s3",), ("s1",))
+    machine.register("s3", 2, whole=True)
+    placement = machine.placement()
+    assert (placement.primary, placement.in_sync, placement.joining) == ("s3", ("s3",), ("s1",))
+
+
+def test_a_copy_may_be_made_anew_though_too_few_are_left() -> None:
+    """It applied what was never acknowledged, and would neither be of use nor go away."""
+    machine = three_copies()
+    machine.do(DeclareDead("s2", 1))
+    machine.do(DeclareDead("s1", 1))
+    machine.register("s1", 2, whole=True)
+    placement = machine.placement()
+    assert (placement.primary, set(placement.in_sync)) == ("s3", {"s1", "s3"})
+
+    def asked(verb: str) -> tuple[PartitionEntry | None, str]:
+        return placement_change(machine.map, "s3", RequestChange(1, 0, placement.epoch, verb, "s1"))
+
+    assert "fewer than 2" in asked("drop_backup")[1]
+    assert asked("replace_copy") == (PartitionEntry(placement.epoch + 1, "s3", ("s3",), ("s1",)), "")
+
+
+def test_a_replica_that_joins_takes_the_place_of_the_dead() -> None:
+    machine = three_copies()
+    machine.do(DeclareDead("s2", 1))
+    machine.do(DeclareDead("s3", 1))
+    machine.register("s2", 2)
+    placement = machine.placement()
+    joining = PartitionEntry(placement.epoch + 1, "s1", placement.in_sync, ("s2",))
+    assert not machine.do(PlacePartitions({0: joining}))
+    request = RequestChange(1, 0, joining.epoch, "promote_joining", "s2")
+    assert placement_change(machine.map, "s1", request) == (PartitionEntry(joining.epoch + 1, "s1", ("s1", "s2")), "")
 
 
 def test_both_copies_lost_their_lease_and_come_back_whole() -> None:

@@ -207,7 +207,7 @@ def _calm(cluster: Cluster, mode: Mode, rng: random.Random) -> str:
 def _all_in_sync(cluster: Cluster) -> bool:
     maps = [node.core.machine.map for node in cluster.nodes.values() if isinstance(node, RouterProcess) and node.up]
     newest = max(maps, key=lambda cluster_map: cluster_map.epoch)
-    return all(len(placement.in_sync) == newest.replicas for placement in newest.partitions)
+    return all(len(newest.live_in_sync(placement)) == newest.replicas for placement in newest.partitions)
 
 
 def _judge(cluster: Cluster, result: Result) -> None:

@@ -224,6 +224,54 @@ def test_too_few_in_sync_acknowledges_nothing() -> None:
     assert edge.acked == {tag: 0}
 
 
+def test_another_node_takes_the_place_of_a_dead_one_only_after_a_while() -> None:
+    """It stays in sync while nobody else is; it may come back any moment, and then lacks nothing."""
+    cluster = Cluster(nodes=3, replicas=2, min_in_sync=2, partitions=1)
+    primary, backup = cluster.machine.map.partitions[0].in_sync
+    spare = next(name for name in cluster.nodes if name not in (primary, backup))
+    cluster.kill(backup)
+    cluster.run(3.0)
+    assert cluster.machine.map.partitions[0].joining == ()
+    cluster.start(backup)
+    heal_placement(cluster, 2)
+    assert cluster.machine.map.partitions[0].in_sync == (primary, backup)
+    cluster.kill(backup)
+    cluster.run(8.0)
+    assert cluster.machine.map.partitions[0].in_sync == (primary, spare)
+
+
+def test_a_node_that_returns_needs_no_replacement() -> None:
+    cluster = Cluster(nodes=3, replicas=2, min_in_sync=2, partitions=1)
+    primary, backup = cluster.machine.map.partitions[0].in_sync
+    spare = next(name for name in cluster.nodes if name not in (primary, backup))
+    cluster.filter = lambda _, target, kind, __: kind != FrameKind.REPLICATE or target != spare
+    cluster.kill(backup)
+    while spare not in cluster.machine.map.partitions[0].joining:
+        cluster.step()
+    cluster.start(backup)
+    heal_placement(cluster, 2)
+    assert cluster.machine.map.partitions[0].in_sync == (primary, backup)
+
+
+def test_one_copy_beside_an_empty_one_acknowledges_nothing() -> None:
+    """The map does not list what came back without its store; two must be in sync all the same."""
+    cluster = Cluster(nodes=2, replicas=2, min_in_sync=2, partitions=1)
+    subscribed = cluster.edges["e1"].open("alice")
+    cluster.edges["e1"].subscribe(subscribed, "a/#")
+    primary, backup = cluster.machine.map.partitions[0].in_sync
+    cluster.kill(backup, wipe=True)
+    cluster.cut(primary, backup)
+    cluster.start(backup)
+    tag = cluster.edges["e1"].publish(message("m"), 0)
+    cluster.run(5.0)
+    assert cluster.machine.map.partitions[0].in_sync == (primary,)
+    assert not cluster.edges["e1"].acked
+    cluster.heal(primary, backup)
+    heal_placement(cluster, 2)
+    cluster.settle()
+    assert cluster.edges["e1"].acked == {tag: 0}
+
+
 def test_a_returning_backup_catches_up_from_the_log(cluster: Cluster) -> None:
     """It missed operations; no range transfer is needed while the log has them."""
     edge = cluster.edges["e1"]

@@ -63,7 +63,7 @@ def of_three(test: Callable[[Cluster], None]) -> Callable[[], None]:
             acknowledge_without_backups,
             of_three(test_replication.test_nothing_is_acknowledged_before_every_backup_synced),
         ),
-        (acknowledge_below_the_minimum, test_replication.test_too_few_in_sync_acknowledges_nothing),
+        (acknowledge_below_the_minimum, test_replication.test_one_copy_beside_an_empty_one_acknowledges_nothing),
         (joining_counts_too_early, seeds(47, 23, 13, 14, 17)),
     ],
 )

@@ -354,3 +354,59 @@ def test_s9_what_is_below_a_senders_counter_is_a_repeat() -> None:
     tag = edge.publish(PublishMessage(0, b"a/b", b"late", 2, origin_kind=1, origin_a=99, origin_b=7), 0)
     cluster.settle()
     assert edge.acked[tag] == 0 and cluster.nodes["s1"].core.queued() == 3
+
+
+def test_the_last_one_standing_loses_its_disk() -> None:
+    """Simulation seed 40092: both backups die, then the primary's disk is lost; a copy of a backup is whole."""
+    cluster = three()
+    subscribed(cluster, absent=True)
+    edge = cluster.edges["e1"]
+    for number in range(10):
+        edge.publish(message(str(number)), 0)
+    cluster.settle()
+    assert len(edge.acked) == 10
+    primary, others = cluster.machine.map.partitions[0].primary, backups(cluster)
+    for name in others:
+        cluster.kill(name)
+        cluster.run(1.0)
+    edge.publish(message("while one is left"), 0)
+    cluster.run(1.0)
+    assert len(edge.acked) == 10
+    cluster.kill(primary, wipe=True)
+    cluster.start(primary)
+    cluster.run(1.0)
+    for name in others:
+        cluster.start(name)
+    heal_placement(cluster, 3)
+    cluster.settle()
+    assert len(edge.acked) == 11
+    alice = edge.open("alice")
+    assert [push.payload for push in alice.received] == [*(str(n).encode() for n in range(10)), b"while one is left"]
+    cluster.run(0.3)
+    assert_equal_states(cluster)
+
+
+def test_a_backup_that_applied_what_was_never_acknowledged_is_made_anew() -> None:
+    """It was the primary, comes back as one of two, and counts as in sync: it cannot be dropped, and not go on."""
+    cluster = three()
+    subscribed(cluster, absent=True)
+    edge = cluster.edges["e1"]
+    first, (heir, third) = cluster.machine.map.partitions[0].primary, backups(cluster)
+    cluster.kill(third)
+    cluster.run(1.0)
+    cluster.cut(first, heir)
+    edge.publish(message("only here"), 0)
+    cluster.run(0.05)
+    cluster.kill(first)
+    cluster.heal(first, heir)
+    edge.publish(message("after"), 0)
+    cluster.run(1.0)
+    cluster.start(first)
+    assert not edge.acked
+    heal_placement_of_two(cluster)
+    cluster.settle()
+    assert sorted(edge.acked.values()) == [0, 0]
+    alice = edge.open("alice")
+    assert sorted(push.payload for push in alice.received) == [b"after", b"only here"]
+    cluster.run(0.3)
+    assert_equal_states(cluster)
