@@ -121,9 +121,9 @@ def serve(port: int, certificate: Path | None, pacing_us: int, nested: bool, lin
 
 
 class Broker:
-    """A broker process on CPU 0."""
+    """A broker process on CPU 0; without ``ports`` it prints them, so many lines."""
 
-    def __init__(self, command: list[str], ports: list[int] | None) -> None:
+    def __init__(self, command: list[str], ports: list[int] | None, printed: int = 3) -> None:
         self.process = subprocess.Popen(
             ["taskset", "-c", "0", *command],
             stdout=subprocess.PIPE if ports is None else subprocess.DEVNULL,
@@ -133,7 +133,7 @@ class Broker:
         )
         if ports is None:
             assert self.process.stdout is not None
-            self.ports = [int(self.process.stdout.readline()) for _ in range(3)]
+            self.ports = [int(self.process.stdout.readline()) for _ in range(printed)]
         else:
             self.ports = ports
         self.others: list[Broker] = []
