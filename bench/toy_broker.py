@@ -182,8 +182,7 @@ class ToyHandler:
         if self.subscriptions.pop(conn, None):
             self.hot.drop_routes()
 
-    def accepted(self, listener: object, fd: int, address: tuple[str, int]) -> None:
-        del address
+    def accepted(self, listener: object, fd: int) -> None:
         assert self.attach is not None
         self.attach(listener, fd)
 

@@ -60,14 +60,13 @@ class Client:
         self,
         conn: Conn,
         policy: ListenerPolicy,
-        address: tuple[str, int],
         now: float,
         stream_filter: StreamFilter | None = None,
     ) -> None:
         self.conn = conn
         self.number = conn.number
         self.policy = policy
-        self.address = address  # of the socket, or what a PROXY header said
+        self.address: tuple[str, int] | None = None  # what a PROXY header said
         self.stream_filter = stream_filter
         self.opened_at = now
         self.phase = Phase.NEW

@@ -79,7 +79,8 @@ class ConnectDesk:
         client.connect = packet
         client.version = packet.protocol_version
         client.client_id = packet.client_id
-        client.address = getattr(client.stream_filter, "source", None) or client.address
+        if client.stream_filter is not None:
+            client.address = getattr(client.stream_filter, "source", None)
         reason_code = self._admit() or self._judge(client, packet)
         if reason_code:
             self.refuse(client, reason_code)

@@ -131,7 +131,7 @@ class EdgeCore:
         self._next_sys = 0.0
         self._started = 0.0
         self._unserved: set[int] | None = None  # partitions that have not answered this life yet; None: not asked
-        self.accept: Callable[[object, int, tuple[str, int]], None] = lambda *_: None
+        self.accept: Callable[[object, int], None] = lambda *_: None
         self.relinked: Callable[[], None] = lambda: None  # the map or a link changed: look whom to dial
 
     # --- what desks ask
@@ -319,10 +319,10 @@ class EdgeCore:
         """A socket was accepted and attached."""
         self._clients[client.number] = client
 
-    def accepted(self, listener: object, fd: int, address: tuple[str, int]) -> None:
+    def accepted(self, listener: object, fd: int) -> None:
         """A new socket: the service attaches or refuses it."""
         self.hot.round_end_ns = 0
-        self.accept(listener, fd, address)
+        self.accept(listener, fd)
 
     def authorize(self, conn: Conn, topic: bytes) -> int:
         """No access lists yet: everything that a listener lets in may publish."""

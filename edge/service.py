@@ -152,7 +152,7 @@ class EdgeService:
 
     # --- sockets
 
-    def _accept(self, listener: object, fd: int, address: tuple[str, int]) -> None:
+    def _accept(self, listener: object, fd: int) -> None:
         core = self.core
         now_ns = int(boot_time() * NS)
         if listener is None:
@@ -174,7 +174,7 @@ class EdgeService:
             filter=stream_filter,
         )
         conn = core.hot.attach(fd, CLIENT, options, now_ns)
-        client = Client(conn, listener.policy, address, core.now, stream_filter)
+        client = Client(conn, listener.policy, core.now, stream_filter)
         conn.owner = client
         core.adopt(client)
 

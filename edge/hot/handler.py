@@ -59,7 +59,7 @@ class Handler(Protocol):
     def closed(self, conn: Conn, why: int) -> None:
         """The connection is gone (``Closed``); called once per attached connection, links included."""
 
-    def accepted(self, listener: object, fd: int, address: tuple[str, int]) -> None:
+    def accepted(self, listener: object, fd: int) -> None:
         """A new socket: the core calls ``hot.attach`` or closes ``fd``."""
 
     def hello(self, conn: Conn, payload: bytes) -> None:

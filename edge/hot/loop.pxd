@@ -3,15 +3,16 @@ from edge.hot.buffers cimport Buffer, append_bytes
 from edge.hot.centre cimport Hot
 from edge.hot.deliver cimport drain_pending
 from edge.hot.linux cimport (
-    CLOCK_BOOTTIME, TFD_CLOEXEC, TFD_NONBLOCK, TFD_TIMER_ABSTIME, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, FIONREAD, MSG_DONTWAIT, MSG_NOSIGNAL, clock_gettime,
-    epoll_ctl, epoll_event, epoll_wait, ioctl, itimerspec, read, recv, send, timerfd_create, timerfd_settime,
+    CLOCK_BOOTTIME, TFD_CLOEXEC, TFD_NONBLOCK, TFD_TIMER_ABSTIME, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, FIONREAD, MSG_DONTWAIT, MSG_NOSIGNAL,
+    IPPROTO_TCP, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK, TCP_NODELAY, accept4, clock_gettime, close_fd,
+    epoll_ctl, epoll_event, epoll_wait, ioctl, itimerspec, read, recv, send, setsockopt, shutdown, timerfd_create, timerfd_settime,
     timespec, wait_ns
 )
 from edge.hot.output cimport drained, mark_dirty, output_of, take_dirty, unlink_dirty
 from edge.hot.pacing cimport Pacing, after_round, gap_ns
 from edge.hot.parse cimport may_read, parse
 from edge.hot.state cimport Conn, Peer, UNREGISTERED
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, ECONNABORTED, ECONNREFUSED, ECONNRESET, EINTR, EPIPE, errno
 from libc.string cimport memcpy
 
 
@@ -23,6 +24,7 @@ cdef enum:
     IDLE_NS = 5000
     LAG_CHECK_NS = 20000000
     SWEEP_NS = 1000000000
+    NONE_WAITS = -2
 
 
 cdef class Loop:
@@ -87,4 +89,5 @@ cpdef long long boot_ns() noexcept
 
 # private
 cdef Py_ssize_t _bytes_waiting(int fd)
-cdef object _shutdown(int fd)
+cdef int _accept(int fd, object listener) except -3
+cdef bint _shutdown(int fd) except -1

@@ -42,6 +42,7 @@ if not cython.compiled:  # compiled, these are C constants: loop.pxd
     LAG_CHECK_NS = 20_000_000
     SWEEP_NS = 1_000_000_000
     EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP = 1, 4, 8, 16
+    NONE_WAITS = -2  # of _accept
 
 EVENTS_MAX = 512
 RESERVED_FILES = 64  # links, logs, listeners, trio
@@ -117,7 +118,7 @@ class Loop:
     # -- for the core and its shell
 
     def listen(self, listener: socket.socket, owner: object) -> None:
-        """Accept on a listening socket; every new one goes to ``Handler.accepted(owner, fd, address)``."""
+        """Accept on a listening socket; every new one goes to ``Handler.accepted(owner, fd)``."""
         listener.setblocking(False)
         self.listeners[listener.fileno()] = (listener, owner)
         self.epoll.register(listener.fileno(), EPOLLIN)
@@ -584,7 +585,15 @@ class Loop:
         while len(self.conns) <= conn.fd:
             self.conns.append(None)
         self.conns[conn.fd] = conn
-        self.epoll.register(conn.fd, EPOLLIN)
+        if cython.compiled:  # pragma: no cover
+            event: epoll_event
+            event.events = EPOLLIN
+            event.data.u64 = 0
+            event.data.fd = conn.fd
+            if epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, conn.fd, cython.address(event)) < 0:
+                raise OSError(errno, os.strerror(errno))
+        else:
+            self.epoll.register(conn.fd, EPOLLIN)
         conn.armed = EPOLLIN
         if conn.options is not None:
             options = conn.options
@@ -660,8 +669,10 @@ class Loop:
                 if conn.tls is not None:
                     with contextlib.suppress(ssl.SSLError):
                         conn.tls.unwrap()
-                _shutdown(conn.fd)
             except OSError:
+                self.drop(conn)
+                return
+            if not _shutdown(conn.fd):
                 self.drop(conn)
                 return
             if conn.armed != EPOLLIN:
@@ -672,15 +683,21 @@ class Loop:
 
     def discard(self, conn: Conn) -> None:
         """Read and forget what a closed connection's client still sends, until it closes too."""
+        count: cython.Py_ssize_t
         if conn.fd < 0:
             return
-        try:
-            if os.readv(conn.fd, [self.view[:RECEIVE_BYTES]]) == 0:
+        if cython.compiled:  # pragma: no cover
+            count = recv(conn.fd, self.data, RECEIVE_BYTES, MSG_DONTWAIT)
+            if count == 0 or (count < 0 and errno != EAGAIN and errno != EINTR):
                 self.drop(conn)
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.drop(conn)
+        else:
+            try:
+                if os.readv(conn.fd, [self.view[:RECEIVE_BYTES]]) == 0:
+                    self.drop(conn)
+            except BlockingIOError:
+                pass
+            except OSError:
+                self.drop(conn)
 
     def drop(self, conn: Conn) -> None:
         """Close the descriptor and forget the connection."""
@@ -696,27 +713,26 @@ class Loop:
             with contextlib.suppress(OSError):
                 conn.tls.close()
             conn.tls = None
+        elif cython.compiled:  # pragma: no cover
+            close_fd(fd)
         else:
             with contextlib.suppress(OSError):
                 os.close(fd)
 
     def accept(self, fd: cython.int) -> None:
         """Take new sockets, a bounded number a round."""
+        accepted: cython.int
         listener, owner = self.listeners[fd]
         for _ in range(self.accepts_max):
-            try:
-                accepted, address = listener.accept()
-            except (BlockingIOError, ConnectionError, InterruptedError):
+            accepted = _accept(fd, listener)
+            if accepted == NONE_WAITS:
                 return
-            except OSError:  # no descriptors left: the backlog keeps them until the next sweep
+            if accepted < 0:  # no descriptors left: the backlog keeps them until the next sweep
                 self.hot.accept_failed += 1
                 self.epoll.unregister(fd)
                 self.paused.append(fd)
                 return
-            accepted.setblocking(False)
-            if accepted.family != socket.AF_UNIX:
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.hot.handler.accepted(owner, accepted.detach(), address)
+            self.hot.handler.accepted(owner, accepted)
 
     def sweep(self, now_ns: cython.longlong) -> None:
         """Once a second: silent clients, lingering sockets, listeners that ran out of descriptors."""
@@ -746,10 +762,40 @@ def _bytes_waiting(fd: cython.int) -> cython.Py_ssize_t:
         return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), "little")
 
 
-def _shutdown(fd: cython.int) -> None:
-    """Half-close a descriptor that stays open."""
-    borrowed = socket.socket(fileno=fd)
-    try:
-        borrowed.shutdown(socket.SHUT_WR)
-    finally:
-        borrowed.detach()
+def _accept(fd: cython.int, listener: socket.socket) -> cython.int:
+    """Return a new descriptor that does not block, ``NONE_WAITS`` without one to take, -1 where none can be had."""
+    if cython.compiled:  # pragma: no cover
+        one: cython.int = 1
+        taken: cython.int = accept4(fd, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+        if taken >= 0:
+            setsockopt(taken, IPPROTO_TCP, TCP_NODELAY, cython.address(one), cython.sizeof(one))  # not of AF_UNIX
+            return taken
+        if errno in (EAGAIN, EINTR, ECONNABORTED, ECONNREFUSED, ECONNRESET, EPIPE):
+            return NONE_WAITS
+        return -1
+    else:
+        try:
+            accepted, _ = listener.accept()
+        except (BlockingIOError, ConnectionError, InterruptedError):
+            return NONE_WAITS
+        except OSError:
+            return -1
+        accepted.setblocking(False)
+        if accepted.family != socket.AF_UNIX:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return accepted.detach()
+
+
+def _shutdown(fd: cython.int) -> cython.bint:
+    """Half-close a descriptor that stays open; False if it is no longer connected."""
+    if cython.compiled:  # pragma: no cover
+        return shutdown(fd, SHUT_WR) == 0
+    else:
+        borrowed = socket.socket(fileno=fd)
+        try:
+            borrowed.shutdown(socket.SHUT_WR)
+        except OSError:
+            return False
+        finally:
+            borrowed.detach()
+        return True

@@ -209,7 +209,7 @@ class Edge:
             filter=stream_filter,
         )
         conn = self.core.hot.attach(-1, CLIENT, options, self.ns)
-        client = Client(conn, policy or ListenerPolicy("plain", True), ("192.0.2.1", 1), self.core.now, stream_filter)
+        client = Client(conn, policy or ListenerPolicy("plain", True), self.core.now, stream_filter)
         conn.owner = client
         self.core.adopt(client)
         return Session(self, client)

@@ -109,7 +109,7 @@ class EdgeProcess(Process):
                 connect_timeout_ns=int(limits.connect_timeout_s * NS),
             )
             conn = hot.attach(-1, CLIENT, options, now_ns)
-            client = Client(conn, ListenerPolicy("plain", True), (end.other.host, 1), core.now)
+            client = Client(conn, ListenerPolicy("plain", True), core.now)
             conn.owner = client
             core.adopt(client)
         self._add(conn, end)
