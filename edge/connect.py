@@ -8,6 +8,7 @@ Source: MQTT 5.0 sections 3.1, 3.2, 3.14, 4.13; MQTT 3.1.1 section 3.1.
 import secrets
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from edge.client import Client, Phase
@@ -15,6 +16,7 @@ from edge.hot.options import SessionOptions
 from edge.partition_requests import RequestsFull
 from edge.publishing import is_reserved
 from mqtt.codec import Limits, decode_packet, encode_packet
+from mqtt.decode_connect import decode_connect
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Connack, Connect, Disconnect
 from mqtt.properties import PropertyId
@@ -58,6 +60,9 @@ class ConnectDesk:
         self._waiting: list[Client] = []  # for a lease, or until claim_at
         self.claim_at = 0.0
         self._leaving: deque[Client] = deque()  # their DISCONNECT 0x00 is reported, and not accepted yet
+        self._plain_connacks: dict[
+            tuple[int, bool], bytes
+        ] = {}  # (version, Session Present): nothing of the client's own
         self._tokens = max(1.0, edge.limits.connect_rate_max)  # CONNECTs that may still be taken
         self._filled_at = 0.0
 
@@ -71,11 +76,10 @@ class ConnectDesk:
             edge.end(client)
             return
         try:
-            packet = decode_packet(first_byte, body, 5, self._codec_limits)
+            packet = decode_connect(first_byte, body, self._codec_limits)
         except RemoteProtocolError as error:
             self._refuse_malformed(client, error)
             return
-        assert isinstance(packet, Connect)
         client.connect = packet
         client.version = packet.protocol_version
         client.client_id = packet.client_id
@@ -203,7 +207,7 @@ class ConnectDesk:
         )
         client.opening = request
         try:
-            edge.requests.ask(request, lambda answer: self._opened(client, answer), edge.now)
+            edge.requests.ask(request, partial(self._opened, client), edge.now)
         except RequestsFull:
             self.refuse(client, ReasonCode.SERVER_BUSY)
 
@@ -257,8 +261,7 @@ class ConnectDesk:
         if client.session:
             edge.hot.set_home(client.conn, edge.primary_peer(client.partition))
         # Session Present as the partition found it [MQTT-3.2.2-2] [MQTT-3.2.2-3].
-        connack = Connack(answer.session_present, ReasonCode.SUCCESS, self._announcements(client, told_keep_alive))
-        self._write_connack(client, connack)
+        self._write_connack(client, packet, answer.session_present, told_keep_alive)
         edge.opened(client)
         client.has_will = packet.will is not None
         client.connect = None  # the will and the properties live at the partition
@@ -309,12 +312,24 @@ class ConnectDesk:
         announced = self._announcements(client, self._keep_alive(packet)[1])
         return len(encode_packet(Connack(False, ReasonCode.SUCCESS, announced), 5)) <= limit
 
-    def _write_connack(self, client: Client, connack: Connack) -> None:
-        data = encode_packet(connack, client.version)
-        packet = client.connect
-        limit = packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0) if packet is not None else 0
-        if not limit or len(data) <= int(limit):  # type: ignore[call-overload]  # [MQTT-3.1.2-24]
-            self._edge.hot.write(client.conn, data, needs_lease=connack.reason_code == 0)
+    def _write_connack(self, client: Client, packet: Connect, session_present: bool, keep_alive_s: int | None) -> None:
+        plain = client.version < 5 or not (
+            packet.properties
+            or client.expiry_s
+            or keep_alive_s is not None
+            or client.authentication is not None
+            or not packet.client_id
+        )
+        key = (client.version, session_present)
+        data = self._plain_connacks.get(key) if plain else None
+        if data is None:
+            announced = self._announcements(client, keep_alive_s)
+            data = encode_packet(Connack(session_present, ReasonCode.SUCCESS, announced), client.version)
+            if plain:
+                self._plain_connacks[key] = data
+        limit: int = int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
+        if not limit or len(data) <= limit:  # [MQTT-3.1.2-24]
+            self._edge.hot.write(client.conn, data, needs_lease=True)
 
     def refuse(self, client: Client, reason_code: int, properties: dict[int, object] | None = None) -> None:
         """Write a CONNACK with an error in the client's own version, and close [MQTT-3.2.2-7]."""
@@ -333,15 +348,17 @@ class ConnectDesk:
 
     def disconnect(self, client: Client, first_byte: int, body: bytes) -> None:
         """DISCONNECT of the client: 0x00 discards the will [MQTT-3.14.4-3]; the expiry may change, not from 0."""
-        packet = decode_packet(first_byte, body, client.version, self._codec_limits)
-        assert isinstance(packet, Disconnect)
-        expiry = packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL) if client.version == 5 else None
-        changed = -1
-        if expiry is not None:
-            changed = min(int(expiry), self._limits.session_expiry_max_s or NO_EXPIRY_INTERVAL)  # type: ignore[call-overload]
-            if changed and not client.expiry_s:
-                raise RemoteProtocolError("session expiry 0 cannot be raised at DISCONNECT")  # section 3.14.2.2.2
-        client.clean = packet.reason_code == 0
+        clean, changed = True, -1
+        if body or first_byte != 0xE0:  # section 3.14.2.1: without a body it is 0x00
+            packet = decode_packet(first_byte, body, client.version, self._codec_limits)
+            assert isinstance(packet, Disconnect)
+            clean = packet.reason_code == 0
+            expiry = packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL) if client.version == 5 else None
+            if expiry is not None:
+                changed = min(int(expiry), self._limits.session_expiry_max_s or NO_EXPIRY_INTERVAL)  # type: ignore[call-overload]
+                if changed and not client.expiry_s:
+                    raise RemoteProtocolError("session expiry 0 cannot be raised at DISCONNECT")  # section 3.14.2.2.2
+        client.clean = clean
         # The report leaves before the socket closes: what the primary took has happened.
         if not client.clean or not client.has_will:
             self._report(client, clean=client.clean, expiry_s=changed)
@@ -354,7 +371,7 @@ class ConnectDesk:
 
     def ended(self, client: Client) -> None:
         """A connection is gone without DISCONNECT, or after one that was reported."""
-        if client in self._waiting:
+        if client.phase == Phase.OPENING and client in self._waiting:
             self._waiting.remove(client)
         if client.opening is not None:
             client.opening.withdrawn = True  # should it be asked again, of another primary
@@ -373,15 +390,15 @@ class ConnectDesk:
         request = CloseSession(
             edge.requests.next_number(), client.partition, 0, client.client_id, client.owner_epoch, clean, expiry_s
         )
-
-        def closed(answer: Control) -> None:
-            if client.leaves_at and isinstance(answer, SessionClosed) and answer.accepted:
-                edge.end(client)
-
         try:
-            edge.requests.ask(request, closed, edge.now)
+            edge.requests.ask(request, partial(self._left, client) if client.leaves_at else _told, edge.now)
         except RequestsFull:
             edge.count_disconnect("reports_dropped")
+
+    def _left(self, client: Client, answer: Control) -> None:
+        """The answer to the report of a client that waits for it."""
+        if isinstance(answer, SessionClosed) and answer.accepted:
+            self._edge.end(client)
 
     def kick(self, order: KickSession) -> SessionKicked:
         """Another connection owns the client ID [MQTT-3.1.4-3]: say so, close, and return the answer."""
@@ -395,6 +412,10 @@ class ConnectDesk:
                 edge.count_disconnect("taken_over")
                 edge.disconnect(client, ReasonCode.SESSION_TAKEN_OVER)
         return SessionKicked(order.request, order.client_id, clean, order.owner_epoch)
+
+
+def _told(_: Control) -> None:
+    """The answer to a report that nobody waits for."""
 
 
 def _will(packet: Connect) -> Will | None:

@@ -6,6 +6,7 @@ Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -118,6 +119,16 @@ class EdgeCore:
         self.handing_on = HandOnDesk(self)
         self.held = HeldLive(self)
         self.retained = RetainedReads(self)
+        self._orders: dict[type, Callable[[str, Any], None]] = {  # of partitions; anything else answers a request
+            KickSession: self._kick,
+            PollClaims: self._claims,
+            FireWill: self.publishing.fire_will,
+            HandOn: self.handing_on.order,
+            Moved: self._moved,
+            RetainedNone: self._retained_none,
+            RetainedPage: self._retained_page,
+            SessionOpened: self._session_opened,
+        }
         self.sys = SysTopics(version, identity.node)
         self.ledger: EdgeLedger | None = None
         self._clients: dict[int, Client] = {}
@@ -212,7 +223,7 @@ class EdgeCore:
 
     def opened(self, client: Client) -> None:
         """A session is open on a connection."""
-        self.count_connect(0)
+        self.count("connects_0x00")
 
     def _map_moved(self, cluster_map: ClusterMap) -> None:
         self.follower.moved(cluster_map)
@@ -306,8 +317,10 @@ class EdgeCore:
             return
         if self._clients.pop(conn.number, None) is None:
             return
-        self._by_partition.get(client.partition, {}).pop(conn.number, None)
-        self.subscribing.ended(client)
+        if client.partition >= 0:
+            self._by_partition[client.partition].pop(conn.number, None)
+        if client.subscriptions:
+            self.subscribing.ended(client)
         self.connecting.ended(client)
         if why != Closed.SHUTDOWN:
             for share, publish in self.hot.take_picks(conn):
@@ -392,24 +405,34 @@ class EdgeCore:
 
     def _storage_message(self, node: str, message: Control) -> None:
         self.hot.round_end_ns = 0
-        if isinstance(message, KickSession):
-            self.tell(node, self.connecting.kick(message))
-        elif isinstance(message, PollClaims):
-            self._claims(node, message)
-        elif isinstance(message, FireWill):
-            self.publishing.fire_will(node, message)
-        elif isinstance(message, HandOn):
-            self.handing_on.order(node, message)
-        elif isinstance(message, Moved):
-            self.requests.moved(message.request, self.now)
-        elif isinstance(message, RetainedNone):
-            self.retained.none(message)
-        elif isinstance(message, RetainedPage) and self.retained.page(message):
-            pass
-        elif isinstance(message, SessionOpened) and message.partition_epoch < self._polled.get(message.partition, 0):
-            self.requests.moved(message.request, self.now)  # of a primary that another one has followed
-        elif not self.requests.answered(getattr(message, "request", 0), message):
+        take = self._orders.get(type(message))
+        if take is None:
+            self._answer(message)
+        else:
+            take(node, message)
+
+    def _answer(self, message: Control) -> None:
+        if not self.requests.answered(getattr(message, "request", 0), message):
             self.count("answers_unknown")
+
+    def _kick(self, node: str, order: KickSession) -> None:
+        self.tell(node, self.connecting.kick(order))
+
+    def _moved(self, _node: str, moved: Moved) -> None:
+        self.requests.moved(moved.request, self.now)
+
+    def _retained_none(self, _node: str, answer: RetainedNone) -> None:
+        self.retained.none(answer)
+
+    def _retained_page(self, _node: str, page: RetainedPage) -> None:
+        if not self.retained.page(page):
+            self._answer(page)
+
+    def _session_opened(self, _node: str, opened: SessionOpened) -> None:
+        if opened.partition_epoch < self._polled.get(opened.partition, 0):
+            self.requests.moved(opened.request, self.now)  # of a primary that another one has followed
+        else:
+            self._answer(opened)
 
     def _relayed(self, router: str, relayed: Relayed) -> None:
         """A partition's primary cannot reach this edge, or hears no answer: the answer goes back the same way."""

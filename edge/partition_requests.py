@@ -71,7 +71,10 @@ class PartitionRequests:
         partition: int = message.partition  # type: ignore[union-attr]
         number: int = message.request  # type: ignore[union-attr]
         pending = _Pending(message, on_answer)
-        self._pending.setdefault(partition, {})[number] = pending
+        requests = self._pending.get(partition)
+        if requests is None:
+            requests = self._pending[partition] = {}
+        requests[number] = pending
         self._where[number] = partition
         self._send(partition, pending, now)
 

@@ -15,6 +15,10 @@ __all__ = ["decode_connect"]
 
 _NAMES = {b"MQTT": (4, 5), b"MQIsdp": (3,)}
 
+# Name, version and flags of a CONNECT without a will and credentials -> where its client id begins; in MQTT 5 that is
+# behind an empty block of properties.
+_PLAIN = {b"\0\4MQTT" + bytes((version, flags)): offset for version, offset in ((4, 10), (5, 11)) for flags in (0, 2)}
+
 _RESERVED = 0x01
 _CLEAN_START = 0x02
 _WILL = 0x04
@@ -32,6 +36,27 @@ def decode_connect(first_byte: int, data: bytes, limits: Limits = DEFAULT_LIMITS
     Raises:
         MalformedPacket: 0x81, and RemoteProtocolError with 0x82, 0x84 (version) or 0x85 (client id).
     """
+    return _plain(first_byte, data) or _any(first_byte, data, limits)
+
+
+def _plain(first_byte: int, data: bytes) -> Connect | None:
+    """Decode the CONNECT that nearly every client sends: a client id and nothing else; None for any other."""
+    offset = _PLAIN.get(data[:8])
+    size = len(data)
+    if offset is None or first_byte != 0x10 or size < 13 or (data[offset] << 8 | data[offset + 1]) + offset + 2 != size:
+        return None
+    if offset == 11 and data[10]:
+        return None
+    try:
+        client_id = data[offset + 2 :].decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if not client_id.isprintable():
+        return None
+    return Connect(client_id, data[7] == _CLEAN_START, data[8] << 8 | data[9], data[6])
+
+
+def _any(first_byte: int, data: bytes, limits: Limits) -> Connect:
     version, offset = _protocol(data)
     if offset >= len(data):
         raise MalformedPacket("CONNECT ends before its flags")

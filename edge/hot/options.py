@@ -51,7 +51,7 @@ class HotLimits:
     pacing_ns: int = 400_000  # ceiling of the gap between rounds; 0: off
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each connection, and a frozen one takes several times as long
 class ConnOptions:
     """How one socket is read before (and while) a session is open on it."""
 
@@ -63,7 +63,7 @@ class ConnOptions:
     owner: object = None  # the core's own record, Conn.owner
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as above
 class SessionOptions:
     """What CONNECT and CONNACK agreed on. Intervals in nanoseconds, 0 for none."""
 

@@ -1,0 +1,41 @@
+"""The short way through CONNECT and the long one say the same, on every packet near the one that has both."""
+
+import pytest
+
+from mqtt import Connect, RemoteProtocolError, decode_packet, encode_packet
+from mqtt.decode_connect import _any, _plain
+from mqtt.limits import DEFAULT_LIMITS
+
+PLAIN = [
+    encode_packet(Connect(client_id, clean_start, 300, version), version)[2:]
+    for client_id in ("c", "gerät-7", "x" * 40)
+    for clean_start in (False, True)
+    for version in (4, 5)
+]
+
+
+@pytest.mark.parametrize("body", PLAIN)
+def test_short_way_is_taken(body: bytes) -> None:
+    found = _plain(0x10, body)
+    assert found is not None
+    assert found == _any(0x10, body, DEFAULT_LIMITS) == decode_packet(0x10, body, 5)
+
+
+@pytest.mark.parametrize("body", PLAIN)
+def test_short_way_takes_nothing_that_the_long_way_reads_otherwise(body: bytes) -> None:
+    """Every byte changed to every value, every cut, and bytes behind the end."""
+    near = [body[:at] + bytes((value,)) + body[at + 1 :] for at in range(len(body)) for value in range(256)]
+    near += [body[:size] for size in range(len(body))] + [body + b"\0", body + body]
+    for first_byte in (0x10, 0x11, 0x18):
+        for changed in near:
+            found = _plain(first_byte, changed)
+            if found is not None:
+                assert found == _any(first_byte, changed, DEFAULT_LIMITS)
+
+
+@pytest.mark.parametrize("client_id", [b"\xed\xa0\x80", b"a\0b", b"a\x01b", b"\xff"])
+def test_bad_characters_go_the_long_way(client_id: bytes) -> None:
+    body = b"\0\4MQTT\4\2\0\x3c" + len(client_id).to_bytes(2, "big") + client_id
+    assert _plain(0x10, body) is None
+    with pytest.raises(RemoteProtocolError):
+        decode_packet(0x10, body, 5)
