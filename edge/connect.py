@@ -89,7 +89,7 @@ class ConnectDesk:
         if reason_code:
             self.refuse(client, reason_code)
             return
-        if PropertyId.AUTHENTICATION_METHOD in packet.properties:
+        if packet.properties and PropertyId.AUTHENTICATION_METHOD in packet.properties:
             edge.authentication.begin(client, packet)
             return
         self.open(client)
@@ -180,18 +180,19 @@ class ConnectDesk:
         waiting, self._waiting = self._waiting, []
         for client in waiting:
             if not client.conn.closed:
-                self._claim(client)
+                self._claim(client, now)
 
     def next_deadline(self) -> float:
         """Return when claims that wait for company are due."""
         return self.claim_at if self._waiting and self._edge.has_lease() else float("inf")
 
-    def _claim(self, client: Client) -> None:
+    def _claim(self, client: Client, now: float) -> None:
         edge, packet = self._edge, client.connect
         assert packet is not None
         partition = edge.place(client)
-        properties = packet.properties
-        receive_maximum = int(properties.get(PropertyId.RECEIVE_MAXIMUM, 65_535))  # type: ignore[call-overload]
+        receive_maximum = 65_535
+        if packet.properties:
+            receive_maximum = int(packet.properties.get(PropertyId.RECEIVE_MAXIMUM, 65_535))  # type: ignore[call-overload]
         request = OpenSession(
             edge.requests.next_number(),
             partition,
@@ -203,11 +204,11 @@ class ConnectDesk:
             _will(packet),
             packet.protocol_version,
             receive_maximum,
-            edge.now - client.opened_at,
+            now - client.opened_at,
         )
         client.opening = request
         try:
-            edge.requests.ask(request, partial(self._opened, client), edge.now)
+            edge.requests.ask(request, partial(self._opened, client), now)
         except RequestsFull:
             self.refuse(client, ReasonCode.SERVER_BUSY)
 
@@ -238,26 +239,24 @@ class ConnectDesk:
         assert packet is not None
         client.phase = Phase.OPEN
         keep_alive_s, told_keep_alive = self._keep_alive(packet)
-        edge.hot.open_session(
-            client.conn,
-            SessionOptions(
-                version=packet.protocol_version,
-                receive_maximum=int(packet.properties.get(PropertyId.RECEIVE_MAXIMUM, 65_535)),  # type: ignore[call-overload]
-                maximum_packet_size=int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0)),  # type: ignore[call-overload]
-                topic_alias_maximum=min(
-                    int(packet.properties.get(PropertyId.TOPIC_ALIAS_MAXIMUM, 0)),  # type: ignore[call-overload]
-                    self._limits.topic_alias_maximum,
-                ),
-                keep_alive_ns=keep_alive_s * NS,
-                announced_receive_maximum=self._limits.receive_maximum,
-                announced_maximum_packet_size=self._limits.maximum_packet_size,
-                announced_topic_alias_maximum=self._limits.topic_alias_maximum,
-                session=client.session,
-                owner_epoch=client.owner_epoch,
-                retain_available=self._limits.retain_available,
-                maximum_qos=self._limits.maximum_qos,
-            ),
+        limits, properties = self._limits, packet.properties
+        options = SessionOptions(
+            version=packet.protocol_version,
+            keep_alive_ns=keep_alive_s * NS,
+            announced_receive_maximum=limits.receive_maximum,
+            announced_maximum_packet_size=limits.maximum_packet_size,
+            announced_topic_alias_maximum=limits.topic_alias_maximum,
+            session=client.session,
+            owner_epoch=client.owner_epoch,
+            retain_available=limits.retain_available,
+            maximum_qos=limits.maximum_qos,
         )
+        if properties:
+            options.receive_maximum = int(properties.get(PropertyId.RECEIVE_MAXIMUM, 65_535))  # type: ignore[call-overload]
+            options.maximum_packet_size = int(properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
+            alias_maximum = int(properties.get(PropertyId.TOPIC_ALIAS_MAXIMUM, 0))  # type: ignore[call-overload]
+            options.topic_alias_maximum = min(alias_maximum, limits.topic_alias_maximum)
+        edge.hot.open_session(client.conn, options)
         if client.session:
             edge.hot.set_home(client.conn, edge.primary_peer(client.partition))
         # Session Present as the partition found it [MQTT-3.2.2-2] [MQTT-3.2.2-3].
@@ -306,6 +305,8 @@ class ConnectDesk:
 
     def _fits(self, client: Client, packet: Connect) -> bool:
         """False if our CONNACK, of which nothing may be left out, is too large for the client [MQTT-3.1.2-24]."""
+        if not packet.properties:
+            return True
         limit: int = int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
         if not limit:
             return True
@@ -327,7 +328,9 @@ class ConnectDesk:
             data = encode_packet(Connack(session_present, ReasonCode.SUCCESS, announced), client.version)
             if plain:
                 self._plain_connacks[key] = data
-        limit: int = int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
+        limit = 0
+        if packet.properties:
+            limit = int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
         if not limit or len(data) <= limit:  # [MQTT-3.1.2-24]
             self._edge.hot.write(client.conn, data, needs_lease=True)
 

@@ -371,7 +371,8 @@ class EdgeCore:
 
     def frame(self, peer: Peer, kind: int, payload: bytes) -> None:
         """A frame that the loop does not take itself."""
-        key = self.peers.key(peer)
+        key = peer.owner
+        assert isinstance(key, PeerKey)
         if kind != FrameKind.CONTROL:
             self.count("frames_unknown")
             return
