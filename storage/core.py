@@ -145,7 +145,7 @@ class StorageCore:
         self._clock_deadline = float("inf")  # when some partition's served clock is to be saved
         self._moved: list[int] = []  # partitions that came here, or to another epoch, with the event at hand
         self._answers: deque[tuple[int, str, bytes]] = deque()  # commit, node, REPLICATE_ACK
-        self.placements = Placements(entry.node, settings, store, self._overlay, lambda: self.map, ledger)
+        self.placements = Placements(entry.node, settings, store, self._overlay, lambda: self.lease.map, ledger)
         self._active: dict[int, HostedPartition] = {}  # touched in this round
         self._sends: list[Output] = []
         self._shards: list[ShardEntry] = []
@@ -321,11 +321,12 @@ class StorageCore:
         fenced = not self.lease.has_lease(now)
         touched = sorted(self._active)
         for number in touched:
-            core = self._active[number].core
+            hosted = self._active[number]
+            core = hosted.core
             if not self.placements.loaded(number):
                 continue
-            self._active[number].delivery.outbound.pump_freed()
-            self._active[number].subscriptions.tell_counts()
+            hosted.delivery.outbound.pump_freed()
+            hosted.subscriptions.tell_counts()
             if core.dirty or core.clock_due:
                 writes = core.close_operation()
                 if writes:
@@ -359,7 +360,10 @@ class StorageCore:
             hosted = self.partitions.get(number)
             if hosted is None or not hosted.serving:
                 continue
-            self._clock_deadline = min(self._clock_deadline, hosted.core.clock_deadline)
+            clock_deadline = hosted.core.clock_deadline
+            if clock_deadline == float("inf"):
+                continue  # no timer either
+            self._clock_deadline = min(self._clock_deadline, clock_deadline)
             due_s = hosted.core.next_due_s()
             if due_s is not None and now + due_s < self._timer_deadline:
                 self._timer_deadline = now + due_s
@@ -410,16 +414,19 @@ class StorageCore:
 
     def _is_of_dead(self, peer: PeerKey) -> bool:
         """Whether the map says that this life of a node is over; what it sent is counted and dropped."""
-        if peer.tier == TIER_ROUTER or not self.map.epoch or self.map.is_alive(peer.node, peer.incarnation):
+        cluster_map = self.lease.map
+        if peer.tier == TIER_ROUTER or not cluster_map.epoch or cluster_map.is_alive(peer.node, peer.incarnation):
             return False
-        entry = self.map.nodes.get(peer.node)
+        entry = cluster_map.nodes.get(peer.node)
         if entry is None or entry.incarnation < peer.incarnation:
             return False
         self._count("frames_of_dead")
         return True
 
     def _decoded(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        if kind == FrameKind.PUBLISH:
+        if kind == FrameKind.CONTROL:
+            self._control(peer, _read(decode_control, payload))
+        elif kind == FrameKind.PUBLISH:
             self._publish(peer, _whole(decode_publish, payload))
         elif kind == FrameKind.PUSH_ACK:
             self._push_acks(_whole(decode_push_acks, payload))
@@ -427,8 +434,6 @@ class StorageCore:
             hosted = self.placements.take(peer.node, _read(decode_replica_message, payload), self._now)
             if hosted is not None:
                 self._touch(hosted.core.number, hosted)
-        elif kind == FrameKind.CONTROL:
-            self._control(peer, _read(decode_control, payload))
         else:
             self._count("frames_unknown")
 
@@ -586,7 +591,8 @@ class StorageCore:
 
     def _request(self, peer: PeerKey, request: PartitionRequest) -> None:
         hosted = self._hosted(request.partition)
-        known = self.map.partitions[request.partition].epoch if request.partition < len(self.map.partitions) else 0
+        placements = self.lease.map.partitions
+        known = placements[request.partition].epoch if request.partition < len(placements) else 0
         if request.partition_epoch > known:  # the edge's map is ahead of this one
             if not self._early.keep(self._now, request.partition, 1024, partial(self._request, peer, request)):
                 self._count("requests_dropped_early")
@@ -596,7 +602,10 @@ class StorageCore:
             moved = Moved(request.request, "partition", request.partition, epoch, self.map.epoch)
             self._sends.append((peer.node, FrameKind.CONTROL, encode_control(moved)))
             return
-        waits = not hosted.serving and isinstance(request, CloseSession)
+        if hosted.serving:
+            self._carry_out(hosted, request, peer)
+            return
+        waits = isinstance(request, CloseSession)
         if hosted.when_serving(partial(self._carry_out, hosted, request, peer)) and waits:
             hosted.claims.will_close(request)  # type: ignore[arg-type]
 

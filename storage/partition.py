@@ -176,11 +176,12 @@ class Partition:
 
         Outputs of an operation without writes wait for the newest operation before it.
         """
-        for number in sorted(self.touched):
-            session = self.touched[number]
-            if number in self.sessions:
-                self.writes[keys.session_key(self.number, number)] = pack(session.row())
-        self.touched.clear()
+        if self.touched:
+            for number in sorted(self.touched):
+                session = self.touched[number]
+                if number in self.sessions:
+                    self.writes[keys.session_key(self.number, number)] = pack(session.row())
+            self.touched.clear()
         if not self.writes and not self._clock_is_old():
             if self.ledger is not None:
                 self.ledger.close(self.epoch, self.meta.op_index)
@@ -213,7 +214,9 @@ class Partition:
 
     def _clock_is_old(self) -> bool:
         """True when deadlines are pending and what is stored of the served clock is too old to lose."""
-        return self._now >= self.clock_deadline and self.served_ms - self.meta.served_ms >= CLOCK_SAVED_S * 1000
+        if self._now < self._saved_at + CLOCK_SAVED_S or not (self.sessions or self._timers):
+            return False
+        return self.served_ms - self.meta.served_ms >= CLOCK_SAVED_S * 1000
 
     @property
     def clock_deadline(self) -> float:
