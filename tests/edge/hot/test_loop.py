@@ -1,5 +1,7 @@
 """The loop on real sockets: both ways to live with trio, TLS, closing, a client that does not read."""
 
+import os
+import resource
 import socket
 import ssl
 import subprocess
@@ -199,6 +201,38 @@ async def test_subscriber_that_does_not_read_gets_everything_later(hot: Any) -> 
                     got += await sub.stream.receive_some(1 << 20)
             assert got == packet * total
         assert edge.hot.counters()["dropped_slow"] == 0
+
+
+def test_without_descriptors_a_listener_rests_until_the_next_sweep(hot: Any) -> None:
+    """The client waits in the backlog; its socket, once accepted, does not block, delay or leak into children."""
+    edge = Edge(hot, -1)
+    taken: list[int] = []
+    attach: Any = edge.handler.attach
+
+    def note(listener: object, fd: int) -> None:
+        taken.append(fd)
+        attach(listener, fd)
+
+    edge.handler.attach = note
+    with socket.create_connection(("127.0.0.1", edge.port)):
+        lowest_free = os.dup(edge.listener.fileno())
+        os.close(lowest_free)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+        try:
+            edge.loop.run(0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert (edge.hot.counters()["accept_failed"], taken) == (1, [])
+        edge.loop.run(1.1)
+        (fd,) = taken
+        assert not os.get_blocking(fd)
+        assert not os.get_inheritable(fd)
+        accepted = socket.socket(fileno=fd)
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        accepted.detach()
+    edge.loop.close()
+    edge.listener.close()
 
 
 async def test_connections_leave_nothing_behind(hot: Any) -> None:
