@@ -60,9 +60,8 @@ class ConnectDesk:
         self._waiting: list[Client] = []  # for a lease, or until claim_at
         self.claim_at = 0.0
         self._leaving: deque[Client] = deque()  # their DISCONNECT 0x00 is reported, and not accepted yet
-        self._plain_connacks: dict[
-            tuple[int, bool], bytes
-        ] = {}  # (version, Session Present): nothing of the client's own
+        # (version, Session Present) -> a CONNACK that says nothing of the client's own
+        self._plain_connacks: dict[tuple[int, bool], bytes] = {}
         self._tokens = max(1.0, edge.limits.connect_rate_max)  # CONNECTs that may still be taken
         self._filled_at = 0.0
 
