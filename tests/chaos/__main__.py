@@ -58,7 +58,7 @@ __all__ = ["main", "run_one"]
 async def run_one(
     cluster: RealCluster, schedule: Schedule, workload: str, seconds: float, kept: Path, operations_per_s: float = 15.0
 ) -> Result:
-    """Run one schedule with one workload and judge it; a failing history is written to ``kept``."""
+    """Run one schedule and judge it; one that fails, or does not recover in time, is written to ``kept``."""
     slow: list[str] = []
 
     async def break_things(run: Run) -> None:
@@ -85,7 +85,7 @@ async def run_one(
     verdict = judge(history)
     result = result_of(schedule, str(cluster.shape), workload, history, verdict, slow, cluster.ended[before:][:3])
     result = msgspec.structs.replace(result, points=dict(cluster.crash_points))
-    if not result.clean:
+    if not result.clean or slow:
         folder = kept / f"{schedule.row}-{schedule.seed}-{workload}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "history.jsonl").write_bytes(sink.getvalue())
