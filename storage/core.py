@@ -525,6 +525,7 @@ class StorageCore:
 
     def _control(self, peer: PeerKey, message: Control) -> None:
         if peer.tier == TIER_ROUTER and self.lease.handle(self._now, message):
+            self._early.forget_before(self.lease.newest_at)
             return
         if isinstance(message, PartitionRequest):
             self._request(peer, message)

@@ -2,8 +2,9 @@
 
 An edge sends to the primary that its map names, once per primary. What arrives before this node knows that it is the
 primary must neither be dropped (the edge would not send it again) nor overtaken by what comes later (its origin would
-then count as a repeat). What this node never becomes primary for is forgotten after a while: the edge's map was the
-older one then, and the edge has sent it again elsewhere. Whoever takes it asks whether that edge still lives.
+then count as a repeat). If the edge's map was the older one it sends again, to the primary of the newer map, and may be
+told there that it is refused: such requests are forgotten as soon as this node knows that nobody had a newer map when
+they came, and for want of that after a while. Whoever takes one asks whether its edge still lives.
 """
 
 from collections import deque
@@ -29,7 +30,7 @@ class EarlyRequests:
 
     def keep(self, now: float, partition: int, size: int, ask: Callable[[], None]) -> bool:
         """Keep a request; False if there is no room: refuse it, and everything of its partition that comes later."""
-        self._expire(now)
+        self.forget_before(now - EARLY_S)
         if self._count >= EARLY_MAX or self._bytes + size > EARLY_BYTES_MAX:
             return False
         self._waiting.setdefault(partition, deque()).append((now, size, ask))
@@ -46,10 +47,11 @@ class EarlyRequests:
             taken.append(ask)
         return taken
 
-    def _expire(self, now: float) -> None:
+    def forget_before(self, until: float) -> None:
+        """Forget what came before ``until``: no map was newer then than the one in which this node is no primary."""
         for partition in list(self._waiting):
             waiting = self._waiting[partition]
-            while waiting and now - waiting[0][0] >= EARLY_S:
+            while waiting and waiting[0][0] < until:
                 _, size, _ = waiting.popleft()
                 self._count -= 1
                 self._bytes -= size

@@ -56,6 +56,7 @@ class LeaseHolder:
         self.map = ClusterMap(cluster="")
         self.lease_until = float("-inf")
         self.settled_epoch = 0
+        self.newest_at = float("-inf")  # own clock: at that time no node can have had a newer map than ours is now
         self.leader = ""
         self.ended = False  # the map says that this incarnation is dead: a new one must be started
         self.refusal = ""  # why the last registration was refused, for the log
@@ -200,6 +201,8 @@ class LeaseHolder:
         """Ask the leader itself for the map when the router that tells it to us has stayed behind."""
         if reply.map_epoch <= self.map.epoch:
             self._behind_since = float("inf")
+            if reply.map_epoch:  # the leader's, as of a quorum round that began after our heartbeat
+                self.newest_at = max(self.newest_at, reply.sent_at)
         elif self._behind_since == float("inf"):
             self._behind_since = now
         elif now - self._behind_since > LAG_S and self._follows and self._following != reply.leader:

@@ -1,12 +1,27 @@
 """What reaches a node before its map says that it is the primary."""
 
+from collections.abc import Callable
+
 import pytest
 
-from tests.storage.storage_cluster import Cluster
+from storage.core import FrameArrived
+from tests.storage.storage_cluster import ROUTER, Cluster
 from tests.storage.test_partition import message
 from tests.storage.test_wills_and_retained import read, retained
 from wire.batches import encode_message
 from wire.frames import FrameKind
+from wire.hello import TIER_ROUTER, PeerKey
+from wire.messages import HeartbeatReply, decode_control, encode_control
+
+
+def _no_replies_to(node: str) -> Callable[[PeerKey, str, int, bytes], bool]:
+    """Drop the answers to a node's heartbeats."""
+
+    def passes(source: PeerKey, target: str, _: int, payload: bytes) -> bool:
+        answers = source.tier == TIER_ROUTER and target == node
+        return not answers or not isinstance(decode_control(payload), HeartbeatReply)
+
+    return passes
 
 
 @pytest.mark.parametrize("dies", [True, False])
@@ -18,6 +33,7 @@ def test_what_waited_for_the_map_is_dropped_when_its_edge_has_died_meanwhile(die
     (backup,) = cluster.nodes.keys() - {primary}
     early = retained("t", "early")
     early.tag, early.partitions = 1, (0,)
+    cluster.filter = _no_replies_to(backup)  # it cannot know whose map was the older one
     cluster.send(former.key, backup, FrameKind.PUBLISH, encode_message(early))
     cluster.run(0.1)
     if dies:
@@ -27,6 +43,8 @@ def test_what_waited_for_the_map_is_dropped_when_its_edge_has_died_meanwhile(die
     cluster.settle()
     assert [message.payload for message in read(cluster, "#")] == [b"newer"]
     cluster.kill(primary)
+    cluster.step()
+    cluster.filter = lambda *_: True
     cluster.settle()
     assert cluster.primary(0).key.node == backup
     assert [message.payload for message in read(cluster, "#")] == [b"newer" if dies else b"early"]
@@ -50,3 +68,54 @@ def test_what_waited_for_the_map_is_not_overtaken_by_what_comes_with_it() -> Non
     assert cluster.primary(0).key.node == backup
     assert [push.payload for push in alice.received] == [b"first", b"second"]
     assert publisher.acked == {first: 0, second: 0}
+
+
+def test_what_waited_for_the_map_is_forgotten_when_its_edge_s_was_the_older_one() -> None:
+    """Simulation seed 64116: the primary refused it, its publisher heard so, and it was delivered all the same."""
+    cluster = Cluster(nodes=2, replicas=2, partitions=1)
+    publisher = cluster.edges["e2"]
+    alice = cluster.edges["e1"].open("alice")
+    cluster.edges["e1"].subscribe(alice, "a/#")
+    primary = cluster.machine.map.partitions[0].primary
+    (backup,) = cluster.nodes.keys() - {primary}
+    cluster.nodes[primary].core.full = True
+    refused = message("refused")
+    tag = publisher.publish(refused, 0)
+    cluster.send(publisher.key, backup, FrameKind.PUBLISH, encode_message(refused))  # of when it was the primary
+    cluster.settle()
+    assert publisher.acked[tag] >= 0x80
+    cluster.run(1.0)  # a heartbeat and its answer
+    cluster.kill(primary)
+    cluster.settle()
+    assert cluster.primary(0).key.node == backup
+    assert alice.received == []
+    taken = publisher.publish(message("taken"), 0)
+    cluster.settle()
+    assert publisher.acked[taken] == 0
+    assert [push.payload for push in alice.received] == [b"taken"]
+
+
+def test_what_waited_for_a_newer_map_is_not_forgotten_by_an_answer_of_before() -> None:
+    """The answer says which map was the newest when its heartbeat left; what came since may know a newer one."""
+    cluster = Cluster(nodes=2, replicas=2, partitions=1)
+    publisher = cluster.edges["e2"]
+    alice = cluster.edges["e1"].open("alice")
+    cluster.edges["e1"].subscribe(alice, "a/#")
+    primary = cluster.machine.map.partitions[0].primary
+    (backup,) = cluster.nodes.keys() - {primary}
+    core = cluster.nodes[backup].core
+    cluster.run(1.0)
+    epoch, before = cluster.machine.map.epoch, cluster.now
+    cluster.silent.add(backup)
+    cluster.kill(primary)
+    cluster.step()
+    ahead = publisher.publish(message("ahead"), 0)
+    cluster.run(0.05)
+    answer = HeartbeatReply(before, 2.0, epoch, ROUTER, map_epoch=epoch)
+    cluster.nodes[backup].events.append(FrameArrived(cluster.router_key, FrameKind.CONTROL, encode_control(answer)))
+    cluster.step()
+    assert core.lease.newest_at == before
+    cluster.silent.clear()
+    cluster.settle()
+    assert publisher.acked[ahead] == 0
+    assert [push.payload for push in alice.received] == [b"ahead"]
