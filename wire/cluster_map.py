@@ -32,6 +32,9 @@ class NodeState:
     DEAD = "dead"
 
 
+_ALIVE = (NodeState.ACTIVE, NodeState.DRAINING)
+
+
 class NodeEntry(msgspec.Struct, frozen=True):
     """One node and its current incarnation."""
 
@@ -48,7 +51,7 @@ class NodeEntry(msgspec.Struct, frozen=True):
     @property
     def alive(self) -> bool:
         """True while this incarnation may act."""
-        return self.state in (NodeState.ACTIVE, NodeState.DRAINING)
+        return self.state in _ALIVE
 
 
 class PartitionEntry(msgspec.Struct, frozen=True, array_like=True):

@@ -125,7 +125,7 @@ class LinkCore:
         Every call tells the peer the newest ``taken`` once, before the frames: one TAKEN per flush however many
         frames came, and it leaves in the same write as the answers to them.
         """
-        if not self.is_connected:
+        if not self.is_connected or not (self._output_bytes or self.taken != self._taken_told):
             return _NO_OUTPUT
         output = self._output
         told = _NO_OUTPUT

@@ -178,7 +178,8 @@ class EdgeProcess(Process):
         """One round of the loop."""
         hot = self.core.hot
         hot.begin_round(int(self.clock() * NS))
-        for socket in list(self._sockets.values()):
+        sockets = self._sockets.values()
+        for socket in [one for one in sockets if one.end.inbox or one.end.eof or one.end.reset]:
             self._read(socket)
         now_ns = int(self.clock() * NS)
         hot.end_round(now_ns)

@@ -168,7 +168,10 @@ class LinkProcess(Process):
             if connection.over:
                 self._close(connection)
                 continue
-            data = connection.end.read()
+            end = connection.end
+            if not (end.inbox or end.eof or end.reset):
+                continue
+            data = end.read()
             try:
                 if data:
                     connection.idle_ticks = 0
@@ -176,7 +179,7 @@ class LinkProcess(Process):
             except LinkError:
                 self._close(connection)
                 continue
-            if connection.over or connection.end.reset or (connection.end.eof and not connection.end.inbox):
+            if connection.over or end.reset or (end.eof and not end.inbox):
                 self._close(connection)
 
     def _take(self, connection: _Connection, data: bytes) -> None:

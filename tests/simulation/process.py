@@ -85,8 +85,10 @@ class Process:
     def wake_by(self, deadline: float) -> None:
         """Ask for a turn at a time of this host's clock, or a tick from now, whichever is first."""
         now = self.world.scheduler.now
-        due = (deadline - self._offset) / self._rate
-        self.wake_at(min(max(due, now + self.world.turn_s), now + self.tick_max_s))
+        soonest, due, latest = now + self.world.turn_s, (deadline - self._offset) / self._rate, now + self.tick_max_s
+        if due < soonest:
+            due = soonest
+        self.wake_at(due if due < latest else latest)
 
     def wake_at(self, when: float) -> None:
         """Ask for a turn at a time of the scheduler's clock."""

@@ -95,6 +95,7 @@ class RouterProcess(LinkProcess):
         self._seen: tuple[Role, str | None] = (Role.FOLLOWER, None)
         self._raft_deadline = float("-inf")
         self._peers: dict[str, tuple[str, str, int]] = {}
+        self._followed = -1  # epoch of the map that they are from
         stored = self.disk.load()
         self.core = RouterCore(
             NodeEntry(self.node, TIER_ROUTER, incarnation, self.address),
@@ -183,7 +184,11 @@ class RouterProcess(LinkProcess):
             self.table.send(node, kind, payload)
 
     def _follow_map(self) -> None:
-        nodes = self.core.machine.map.nodes
+        cluster_map = self.core.machine.map
+        if cluster_map.epoch == self._followed:
+            return
+        self._followed = cluster_map.epoch
+        nodes = cluster_map.nodes
         peers = {name: (entry.tier, entry.address, entry.incarnation) for name, entry in nodes.items() if entry.alive}
         for name, address in self.members.items():
             peers.setdefault(name, (TIER_ROUTER, address, 0))

@@ -15,7 +15,7 @@ __all__ = ["Scheduler", "Spinning"]
 EVENTS_MAX = 5_000_000  # of one seed
 EVENTS_PER_INSTANT_MAX = 100_000
 REAL_TIME_MAX_S = 60.0
-CHECK_EVERY = 4_096  # events between looks at the processor clock
+CHECK_EVERY = 4_096  # events between looks at the bounds
 
 
 class Spinning(AssertionError):
@@ -35,13 +35,13 @@ class Scheduler:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
         self._instant = 0.0
-        self._in_instant = 0
+        self._instant_events = 0  # before it
         self.log: list[str] | None = None  # lines of what happens, for whoever replays a seed
 
     def at(self, when: float, call: Callable[..., None], *arguments: Any) -> None:
         """Call at a time; a time that has passed is now."""
         self._sequence += 1
-        heapq.heappush(self._heap, (max(when, self.now), self._sequence, call, arguments))
+        heapq.heappush(self._heap, (when if when > self.now else self.now, self._sequence, call, arguments))
 
     def after(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
         """Call later."""
@@ -53,23 +53,23 @@ class Scheduler:
         Raises:
             Spinning: A watchdog's bound is reached.
         """
-        heap = self._heap
+        heap, heappop = self._heap, heapq.heappop
         while heap and heap[0][0] <= when:
-            self.now, _, call, arguments = heapq.heappop(heap)
-            self._watch()
+            self.now, _, call, arguments = heappop(heap)
+            self.events += 1
+            if self.events % CHECK_EVERY == 0:
+                self._watch()
             call(*arguments)
         self.now = when
 
     def _watch(self) -> None:
-        self.events += 1
         if self.now != self._instant:
-            self._instant, self._in_instant = self.now, 0
-        self._in_instant += 1
-        if self._in_instant > EVENTS_PER_INSTANT_MAX:
+            self._instant, self._instant_events = self.now, self.events
+        if self.events - self._instant_events > EVENTS_PER_INSTANT_MAX:
             raise Spinning(f"more than {EVENTS_PER_INSTANT_MAX} events at {self.now:.6f}")
         if self.events > self._events_max:
             raise Spinning(f"more than {self._events_max} events")
-        if self.events % CHECK_EVERY == 0 and time.process_time() - self._real_start > self._real_time_max_s:
+        if time.process_time() - self._real_start > self._real_time_max_s:
             raise Spinning(f"more than {self._real_time_max_s} s of processor time")
 
     def trace(self, what: str, data: bytes = b"") -> None:

@@ -63,6 +63,7 @@ class StorageProcess(LinkProcess):
         """Begin a life on the disk."""
         self._events: list[Event] = []
         self._peers: dict[str, tuple[str, str, int]] = {}
+        self._followed = -1  # epoch of the map that they are from
         try:
             self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
         except StoreShort:
@@ -175,9 +176,13 @@ class StorageProcess(LinkProcess):
             self.table.send(node, kind, payload)
 
     def _follow_map(self) -> None:
+        cluster_map = self.core.map
+        if cluster_map.epoch == self._followed:
+            return
+        self._followed = cluster_map.epoch
         peers = {
             name: (entry.tier, entry.address, entry.incarnation)
-            for name, entry in self.core.map.nodes.items()
+            for name, entry in cluster_map.nodes.items()
             if entry.alive and entry.tier in (TIER_ROUTER, TIER_STORAGE)
         }
         if peers and peers != self._peers:
