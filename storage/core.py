@@ -241,17 +241,26 @@ class StorageCore:
             while self._moved:  # at once: what comes next in this round may not overtake what waited
                 for ask in self._early.take(self._moved.pop(0)):
                     ask()
+        calm = not (events or self._sweeps)
         if now >= self._next_look:
+            calm = False
             self._next_look = now + LOOK_S
             self.lease.unreachable = self._unreached.nodes(now, self.map)
             self.lease.sizes = self.placements.sizes()
             if not self._fenced:
                 self.placements.discard(now)
         self.lease.beat(now)
+        if calm and self._rests(now):
+            return Ready(next_deadline=self._deadline(now), ended=self.lease.ended)
         self._advance()
         if self._reports:
             self._send_reports()
         return self._ready(now)
+
+    def _rests(self, now: float) -> bool:
+        """Whether a round without events has nothing to do either."""
+        left = self._active or self._sends or self._reports or self._unsettled
+        return not left and self.placements.rests(now)
 
     def _due_at(self) -> float:
         """Return when some partition has something to do of itself."""
@@ -347,10 +356,13 @@ class StorageCore:
         ready.sends = joined_frames(self._sends)
         self._sends = []
         self._note_timers(now, touched)
+        ready.next_deadline = self._deadline(now)
+        return ready
+
+    def _deadline(self, now: float) -> float:
         reports = now if self._reports else min(self._reports_due.values(), default=float("inf"))
         timers = max(min(self._timer_deadline, reports), self._next_sweep)
-        ready.next_deadline = min(self.lease.next_deadline(), self.placements.deadline(now), timers)
-        return ready
+        return min(self.lease.next_deadline(), self.placements.deadline(now), timers)
 
     def _note_timers(self, now: float, touched: list[int]) -> None:
         """Keep when the next timer of any partition is due: of all after a sweep, else of those that were touched."""

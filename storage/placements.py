@@ -249,6 +249,10 @@ class Placements:
 
     # --- what the map should change
 
+    def rests(self, now: float) -> bool:
+        """Whether nothing is being read, and there is nothing to ask for yet."""
+        return not self._promoting and (self._content or now < self._next_tend)
+
     def wanted(self, now: float) -> list[RequestChange]:
         """Return changes to ask the leader for."""
         if self._content or now < self._next_tend:

@@ -39,11 +39,13 @@ class _Connection:
         self.told: Told = (0, 0)
         self.peer: LinkPeer | None = None
         self.idle_ticks = self.quiet_ticks = 0
+        self.awake = False  # there may be something to write
         self.over = False
         end.notify = process.poke
 
     def wake(self) -> None:
         """Everything is flushed at the end of the turn."""
+        self.awake = True
         self.process.poke()
 
     def close(self) -> None:
@@ -192,6 +194,7 @@ class LinkProcess(Process):
             self._greeted(connection, hello)
         peer = connection.peer
         if data and peer is not None:
+            connection.awake = True  # what was taken is told
             for frame in peer.core.receive(data):
                 if connection.over:
                     return
@@ -208,6 +211,7 @@ class LinkProcess(Process):
         peer = self.table.peer_of(key)
         self.table.join(peer, connection, hello, connection.told, dialled=target is not None)
         connection.peer = peer
+        connection.awake = True
 
     def _close(self, connection: _Connection) -> None:
         if connection in self._connections:
@@ -222,6 +226,9 @@ class LinkProcess(Process):
     def flush_links(self) -> None:
         """Let everything leave that is due."""
         for connection in self._connections:
+            if not connection.awake:
+                continue
+            connection.awake = False
             peer = connection.peer
             if peer is None or connection.over or peer.connection is not connection:
                 continue
@@ -241,5 +248,5 @@ class LinkProcess(Process):
                 self.poke()
             elif connection.quiet_ticks >= 2 and connection.peer is not None and not connection.over:
                 connection.peer.core.keepalive()
-                self.poke()
+                connection.wake()
         self.later(WATCH_S, self._watch)

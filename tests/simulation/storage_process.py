@@ -4,7 +4,7 @@ them."""
 import random
 from dataclasses import dataclass
 
-from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
+from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced
 from storage.group_commit import Committed, GroupCommit, GroupCommitReady, Submitted, Waited
 from storage.group_commit import Synced as GroupSynced
 from storage.settings import PartitionSettings
@@ -139,7 +139,7 @@ class StorageProcess(LinkProcess):
         events, self._events = self._events, []
         self.core.full = self.disk.full
         try:
-            ready = self.core.handle(self.clock(), events or [Tick()])
+            ready = self.core.handle(self.clock(), events)
         except StoreDamaged:  # the service ends, and puts its store aside when it starts again
             self._put_aside()
             self.failed()
