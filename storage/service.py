@@ -20,7 +20,14 @@ from storage.group_committer import GroupCommitter
 from storage.ledger import PartitionLedger
 from storage.settings import PartitionSettings
 from storage.store import Store, quarantine
-from storage.store_errors import StoreDamaged, StoreError, StoreFatal, StoreFull, StoreShort
+from storage.store_errors import (
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreShort,
+    StoreUnproven,
+    damage_in,
+)
 from storage.store_settings import GroupCommitSettings, StoreSettings
 from wire.frames import FrameKind
 from wire.hello import DIAL_RANK, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
@@ -97,6 +104,7 @@ class StorageService:
         self._catches_up = False
         self._reads = False  # partitions from the store
         self._created = CreatedMarker(self._process.folder.path)
+        self._path = self._process.folder.path / "store"
         self._store = self._open_store()
         self._ledger = self._open_ledger()
 
@@ -106,25 +114,27 @@ class StorageService:
         ``_whole`` says whether it may hold all that this node ever acknowledged: never when it was created just now,
         nor in later lives before the map has heard of that.
         """
-        path = self._process.folder.path / "store"
-        if not path.exists():
+        if not self._path.exists():
             self._created.write()
         try:
             try:
-                store = self._open_at(path)
+                store = self._connect()
             except (StoreShort, StoreDamaged) as error:
-                self._created.write()
-                logger.error("%s; put aside as %s, rebuilt from the other replicas", error, quarantine(path))
-                store = self._open_at(path)
+                self._put_aside(error)
+                store = self._connect()
         except StoreError as error:
             raise UserError(str(error)) from error
         self._whole = not self._created.stands
         return store
 
-    def _open_at(self, path: Path) -> Store:
+    def _put_aside(self, error: StoreUnproven) -> None:
+        self._created.write()
+        logger.error("%s; put aside as %s, rebuilt from the other replicas", error, quarantine(self._path))
+
+    def _connect(self) -> Store:
         node, settings = self._config.node, self._config.storage
         return Store.open(
-            path,
+            self._path,
             node.cluster,
             node.id,
             StoreSettings(
@@ -147,7 +157,21 @@ class StorageService:
         return PartitionLedger(number, self._ledger, _wall_ms) if self._ledger.enabled else None
 
     async def run(self) -> None:
-        """Serve until cancelled, or until the map ends this incarnation."""
+        """Serve until cancelled, until the map ends this incarnation, or until the store turns out to be damaged.
+
+        Most pages are read long after the store was opened. A damaged one ends this life as one found at the start
+        would have kept it from beginning: the next one starts without it.
+        """
+        try:
+            await self._serve()
+        except BaseExceptionGroup as errors:
+            damage = damage_in(errors)
+            if damage is None:
+                raise
+            self._put_aside(damage)
+            self._process.restart = True
+
+    async def _serve(self) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 bound = await nursery.start(self._hub.run, self._process.link_address)
@@ -173,7 +197,7 @@ class StorageService:
         finally:
             try:
                 self._store.close()
-            except StoreFatal as error:
+            except StoreError as error:
                 logger.error("closing the store: %s", error)
             self._ledger.close(_wall_ms())
 

@@ -21,6 +21,7 @@ __all__ = [
     "StoreUnproven",
     "SyncFailed",
     "ValueTooLarge",
+    "damage_in",
 ]
 
 
@@ -107,3 +108,11 @@ class SyncFailed(StoreFatal):
 
 class StoreFailed(StoreFatal):
     """The store failed inside a transaction and could not be reopened."""
+
+
+def damage_in(error: BaseException) -> StoreDamaged | None:
+    """Return the damage among the errors of a group and what caused them, if there is any."""
+    if isinstance(error, StoreDamaged):
+        return error
+    parts = error.exceptions if isinstance(error, BaseExceptionGroup) else (error.__cause__,)
+    return next((found for part in parts if part is not None and (found := damage_in(part)) is not None), None)

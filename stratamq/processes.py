@@ -135,7 +135,8 @@ class Nodes:
                 return
             name = node.plan.name
             ended = _how_it_ended(code)
-            if not node.ready.is_set():
+            wants_another = code == EXIT_RESTART and self._restart and node.restarts < RESTARTS_MAX
+            if not node.ready.is_set() and not wants_another:
                 raise UserError(self._why_not_ready(node, ended), code if code > 0 else ExitCode.FAILED)
             if trio.current_time() - began > STEADY_S:
                 node.restarts, backoff = 0, BACKOFF_MIN_S
@@ -252,7 +253,7 @@ def _command(settings: tuple[str, ...], plan: NodePlan) -> list[str]:
 
 def _how_it_ended(code: int) -> str:
     if code == EXIT_RESTART:
-        return "was declared dead by the routers"
+        return "was declared dead by the routers, or put its damaged store aside (its log says which)"
     if code < 0:
         return f"was killed ({signal.Signals(-code).name})"
     return f"ended with exit code {code}"

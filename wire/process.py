@@ -27,7 +27,7 @@ __all__ = ["EXIT_DAMAGED", "EXIT_RESTART", "NodeProcess", "boot_time", "collect_
 
 logger = logging.getLogger(__name__)
 
-EXIT_RESTART = 75  # EX_TEMPFAIL: the map ended this incarnation; start the process again
+EXIT_RESTART = 75  # EX_TEMPFAIL: the map ended this incarnation, or its store was put aside; start the process again
 # Connections, routes and sessions live long and form no cycles: a look at all of them, which is what the last
 # threshold counts, takes a tenth of a second and finds nothing. Young objects are looked at in small portions.
 GC_THRESHOLDS = (5_000, 10, 10_000)

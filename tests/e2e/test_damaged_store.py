@@ -1,0 +1,56 @@
+"""A record that turns out to be damaged while its node serves: the node begins anew from the other copies (R3)."""
+
+import tempfile
+from pathlib import Path
+
+from storage.keys import meta_key
+from storage.store import Store
+from storage.store_settings import StoreSettings
+from tests.e2e.local_cluster import LocalCluster
+from tests.e2e.test_cluster import Subscriber, publish
+
+OPTIONS = ("--edges", "1", "--storages", "3", "--set", "router.partitions=8")
+
+
+def test_damage_that_is_found_late_is_put_aside_and_rebuilt() -> None:
+    """Opening reads header, sentinel and newest commit; a partition's own row is read when the map has come."""
+    with tempfile.TemporaryDirectory(prefix="stratamq-test-") as folder:
+        data = Path(folder) / "cluster"
+        first = LocalCluster(data, *OPTIONS)
+        try:
+            first.wait_ready()
+            absent = Subscriber(first, 0, "absent", clean=False)
+            absent.subscribe("a/#", 1)
+            absent.close()
+            publish(first, 0, "a/b", "kept", 1)
+        finally:
+            first.stop()
+        for number in range(8):
+            damage(data / "storage-1", number)
+        second = LocalCluster(data, *OPTIONS)
+        try:
+            second.wait_ready()
+            second.wait_for(lambda: whole(second), "whole again")
+            log = (data / "logs" / "storage-1.log").read_text()
+            assert log.count("put aside as") == 1
+            assert "checksum of the record" in log
+            assert "Traceback" not in log
+            absent = Subscriber(second, 0, "absent", clean=False)
+            assert absent.wait_for(1) == ["a/b kept"]
+            absent.close()
+        finally:
+            second.stop()
+
+
+def damage(node: Path, partition: int) -> None:
+    """Let the partition's own row fail its checksum, in a store that is whole otherwise."""
+    store = Store.open_existing(node / "store", StoreSettings())
+    store._file.transact([(meta_key(partition), b"no record has this checksum")])
+    store.close()
+
+
+def whole(cluster: LocalCluster) -> bool:
+    """Return whether the damaged node was started again and every partition has its three copies."""
+    log = cluster.data / "logs" / "storage-1.log"
+    status = cluster.admin("cluster", "status")
+    return "put aside as" in log.read_text() and not status["partitions_under_replicated"]
