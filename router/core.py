@@ -193,6 +193,8 @@ class RouterCore:
         self._bootstrapping = False
         self._owned: dict[int, int] = {}  # shard -> epoch of self.shards
         self._touched: set[int] = set()  # shards that may have something to send
+        self._waiting: set[int] = set()  # shards that wait for somebody
+        self._resized: set[int] = set()  # shards that were touched since the last look
         self._next_look = float("-inf")
         self.reach = Reachability(entry.node)
         self.rebalancer = RebalanceRunner(self.machine, self.leases, self.propose)
@@ -227,6 +229,11 @@ class RouterCore:
             shard = self.shards.get(number)
             for node, message in shard.take_sends() if shard is not None else ():
                 self.tell(node, message)
+            if shard is not None and shard.waits:
+                self._waiting.add(number)
+            else:
+                self._waiting.discard(number)
+        self._resized |= self._touched
         self._touched.clear()
         while self._own:
             self._control(self.node, None, self._own.pop(0))
@@ -243,7 +250,7 @@ class RouterCore:
         """Whether a look must not wait for the next heartbeat: somebody has not answered, or may fall silent."""
         return (
             self.leases.ending
-            or any(shard.waits for shard in self.shards.values())
+            or bool(self._waiting or self._touched)
             or any(
                 entry.tier == TIER_ROUTER and entry.alive and node != self.node
                 for node, entry in self.machine.map.nodes.items()
@@ -273,18 +280,22 @@ class RouterCore:
         cluster_map = self.machine.map
         patience = 2 * cluster_map.lease_s
         waited: set[str] = set()
-        for number in sorted(self.shards):
-            shard = self.shards[number]
-            if not shard.waits:
+        for number in sorted(self._waiting | self._touched):
+            shard = self.shards.get(number)
+            if shard is None or not shard.waits:
                 continue
             shard.tick(now)
             self._touched.add(number)
             edges, partitions = shard.waited_for(now, patience)
             waited |= edges | {cluster_map.partitions[partition].primary for partition in partitions}
         self.holder.unreachable = self.reach.unreachable(now, cluster_map, waited)
-        self.holder.sizes = {
-            number: (self.shards[number].routes, self.shards[number].bytes) for number in sorted(self.shards)
-        }
+        for number in sorted(self._resized | self._touched):
+            shard = self.shards.get(number)
+            if shard is None:
+                self.holder.sizes.pop(number, None)
+            else:
+                self.holder.sizes[number] = (shard.routes, shard.bytes)
+        self._resized.clear()
         if not self.leads:
             return
         owners = self.reach.rescue(now, cluster_map, self.leases.silent_s)
@@ -450,7 +461,8 @@ class RouterCore:
         active = self.holder.active
         for number, placement in enumerate(cluster_map.shards):
             if not active or placement.owner != self.node:
-                self.shards.pop(number, None)
+                if self.shards.pop(number, None) is not None:
+                    self._touched.add(number)
                 self._owned.pop(number, None)
             elif self._owned.get(number) != placement.epoch:
                 edges = [entry.node for entry in cluster_map.live(TIER_EDGE)]
@@ -459,6 +471,7 @@ class RouterCore:
                     number, placement.epoch, edges, partitions, self.settings.cached_topics_max, self._now
                 )
                 self._owned[number] = placement.epoch
+                self._touched.add(number)
 
     # --- messages
 

@@ -148,8 +148,4 @@ class LeaseTable:
 
 def lives(cluster_map: ClusterMap) -> list[Life]:
     """Return every live incarnation, by name."""
-    return [
-        (name, cluster_map.nodes[name].incarnation)
-        for name in sorted(cluster_map.nodes)
-        if cluster_map.nodes[name].alive
-    ]
+    return [(name, entry.incarnation) for name, entry in sorted(cluster_map.nodes.items()) if entry.alive]

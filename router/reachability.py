@@ -62,6 +62,8 @@ class Reachability:
             silent = silent_s(now, (entry.node, entry.incarnation)) > SILENT_LEASES * cluster_map.lease_s
             if down or silent:
                 gone.add(entry.node)
+        if not gone:
+            return {}
         owned = [number for number, shard in enumerate(cluster_map.shards) if shard.owner in gone]
         left = [RingNode(entry.node, entry.weight, entry.zone) for entry in routers if entry.node not in gone]
         if not owned or not left:

@@ -101,6 +101,7 @@ class RouterService:
         self._deadline = float("-inf")  # when the core wants to be called again
         self._gossip = NodeGossip(process, config.membership, on_dead=lambda node: self._push(Suspected(node)))
         self._peers: dict[str, tuple[str, str, int]] = {}
+        self._followed = -1  # epoch of the map that they are from
 
     async def run(self) -> None:
         """Serve until cancelled, or until the map ends this incarnation."""
@@ -296,13 +297,15 @@ class RouterService:
             self._repairing = False
 
     def _follow_map(self) -> None:
-        nodes = self.core.machine.map.nodes
-        peers = {name: (entry.tier, entry.address, entry.incarnation) for name, entry in nodes.items() if entry.alive}
-        for name, address in self._members.items():
-            peers.setdefault(name, (TIER_ROUTER, address, 0))
-        if peers != self._peers:
-            self._peers = peers
-            self._hub.set_peers(peers)
+        if self.core.machine.map.epoch != self._followed:
+            self._followed = self.core.machine.map.epoch
+            nodes = self.core.machine.map.nodes.items()
+            peers = {name: (entry.tier, entry.address, entry.incarnation) for name, entry in nodes if entry.alive}
+            for name, address in self._members.items():
+                peers.setdefault(name, (TIER_ROUTER, address, 0))
+            if peers != self._peers:
+                self._peers = peers
+                self._hub.set_peers(peers)
         if not self._said_ready and self.core.holder.has_lease(boot_time()):
             self._said_ready = True
             self._process.ready({"link": self._bound})

@@ -63,6 +63,7 @@ class HostedPartition:
         self.inbound = Inbound(self.core)
         self.publishers = Publishers()
         self.tally = Tally(0, 0, 0, 0)
+        self._size = (0, 0)
         self.changed = True  # since it was counted
         self.serving = False
         self.reported = False  # the shards' owners were told this partition's filters
@@ -110,14 +111,15 @@ class HostedPartition:
             queued += waiting
             keys += 1 + len(session.made("subscriptions") or ()) + waiting
             size += SESSION_BYTES + session.queue_bytes
-        self.tally = Tally(online, queued, keys + len(self.retained), size + self.retained.payload_bytes)
+        self.tally = tally = Tally(online, queued, keys + len(self.retained), size + self.retained.payload_bytes)
+        self._size = (_coarse(tally.keys), _coarse(tally.bytes))
 
     @property
     def size(self) -> tuple[int, int]:
         """Return (keys, bytes) as a rebalance counts them: coarse, so that they are told again only when it matters."""
         if self.changed:
             self.count()
-        return _coarse(self.tally.keys), _coarse(self.tally.bytes)
+        return self._size
 
     def when_serving(self, ask: Asked) -> bool:
         """Carry out a request now, or when this partition serves; False if too many wait already."""

@@ -276,8 +276,8 @@ class Placements:
     def catching_up(self) -> tuple[int, int]:
         """Return how many copies here are still being made, and how many are whole or served."""
         here = [placement for placement in self._map().partitions if self._node in placement.joining]
-        done = sum(1 for placement in self._map().partitions if self._node in placement.in_sync)
-        return len(here), done
+        done = [placement for placement in self._map().partitions if self._node in placement.in_sync]
+        return len(here), len(done)
 
     def describe(self, numbers: Iterable[int]) -> dict[str, str]:
         """Say what this node's copies of partitions are worth, by number."""

@@ -97,6 +97,8 @@ class StorageService:
             accept_tiers=frozenset(DIAL_RANK),  # operators too: exports are asked for here
         )
         self._peers: dict[str, tuple[str, str, int]] = {}
+        self._followed = -1  # epoch of the map that they are from
+        self._told_at = -1  # epoch of the map when copies were last looked at
         self._said_ready = False
         self._look_at = 0.0
         self._longest_s = 0.0  # of one round of the loop
@@ -300,15 +302,16 @@ class StorageService:
             self._hub.send(node, kind, payload)
 
     def _follow_map(self) -> None:
-        nodes = self.core.map.nodes
-        peers = {
-            name: (entry.tier, entry.address, entry.incarnation)
-            for name, entry in nodes.items()
-            if entry.alive and entry.tier in (TIER_ROUTER, TIER_STORAGE)
-        }
-        if peers and peers != self._peers:
-            self._peers = peers
-            self._hub.set_peers(peers)
+        if self.core.map.epoch != self._followed:
+            self._followed = self.core.map.epoch
+            peers = {
+                name: (entry.tier, entry.address, entry.incarnation)
+                for name, entry in self.core.map.nodes.items()
+                if entry.alive and entry.tier in (TIER_ROUTER, TIER_STORAGE)
+            }
+            if peers and peers != self._peers:
+                self._peers = peers
+                self._hub.set_peers(peers)
         self._say_progress()
         if not self._said_ready and self.core.lease.has_lease(boot_time()) and self.core.serving:
             self._said_ready = True
@@ -327,6 +330,9 @@ class StorageService:
         elif self._reads:
             self._reads = False
             logger.info("the store is read: %d sessions", sum(self.core.session_counts().values()))
+        if not self._catches_up and self.core.map.epoch == self._told_at:
+            return
+        self._told_at = self.core.map.epoch
         missing, whole = self.core.placements.catching_up()
         if missing:
             logger.info("catching up: %d of %d copies are whole", whole, whole + missing)
