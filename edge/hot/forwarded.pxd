@@ -20,6 +20,7 @@ cdef enum:
     QUOTA_EXCEEDED = 0x97
     SERVER_BUSY = 0x89
     SUPERSEDED = 0x8E
+    UNTOLD_BYTES_MAX = 65536
 
 
 cdef object receive_link(HotState hot, Conn conn, bytes data)

@@ -31,8 +31,8 @@ if not cython.compiled:  # compiled, these are C constants: forwarded.pxd
     NO_MEMBER = 0x8F  # no member can take it
     QUOTA_EXCEEDED, SERVER_BUSY = 0x97, 0x89
     SUPERSEDED = 0x8E  # in PUBLISH_ACK: the publisher has a newer connection
+    UNTOLD_BYTES_MAX = 64 * 1024  # received from a node that waits for no TAKEN
 
-ROUTER = "router"
 HELLO = int(FrameKind.HELLO)
 HELLO_BYTES_MAX = 64 * 1024
 
@@ -62,7 +62,11 @@ def receive_link(hot: HotState, conn: Conn, data: bytes) -> None:
             hot.handler.frame(peer, kind, frame.payload)
     taken(hot, peer, peer.link.peer_taken)
     note_room(hot, peer)
-    if peer.tier != ROUTER:  # which waits for no TAKEN: it goes with the next heartbeat, and wakes nobody for itself
+    peer.untold += len(data)
+    # Only an edge waits for TAKEN. To others it goes with frames or the next heartbeat, and wakes nobody for itself,
+    # unless they keep much until then.
+    if peer.is_edge or peer.untold >= UNTOLD_BYTES_MAX:
+        peer.untold = 0
         mark_dirty(hot, conn)
 
 

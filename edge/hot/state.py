@@ -323,6 +323,7 @@ class Peer:
         self.publish_acks: Buffer | None = None
         self.push_acks: Buffer | None = None
         self.room = link.room()
+        self.untold = 0  # bytes received since it was last woken for a TAKEN
         self.full = False
         self.waiters: list[Conn] = []
         self.blocked: deque[tuple[int, bytes, list[Message] | None]] = deque()

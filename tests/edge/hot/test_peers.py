@@ -211,6 +211,20 @@ def test_link_lost_and_back_sends_what_was_not_taken(hot: Any) -> None:
     assert broker.take(pub) == [ack(0x40, 1), ack(0x40, 2)]
 
 
+@pytest.mark.parametrize("tier", ["edge", "storage", "router"])
+def test_only_an_edge_is_told_taken_at_once(hot: Any, tier: str) -> None:
+    """To others, which wait for nothing, it goes with the next frame, unless they keep much until then."""
+    node = Node(Broker(hot), 2, tier)
+    node.broker.handler.frame = lambda *_: None  # type: ignore[method-assign]
+    node.broker.hot.dirty_conns()
+    node.send(FrameKind.CONTROL, b"answer")
+    assert node.broker.hot.dirty_conns() == ([node.conn] if tier == "edge" else [])
+    node.send(FrameKind.CONTROL, bytes(64 * 1024))
+    assert node.broker.hot.dirty_conns() == [node.conn]
+    node.take()
+    assert node.link.peer_taken == 2
+
+
 # -- forwarded to us
 
 
