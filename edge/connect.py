@@ -42,6 +42,8 @@ __all__ = ["ConnectDesk"]
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 NS = 1_000_000_000
 LEAVE_S = 10.0  # a client that said DISCONNECT is kept so long, at most, until its will is surely discarded
+CLAIMS_FEW, CLAIMS_MANY = 8, 16  # leave together: the gap between claims grows below, and shrinks above
+GAP_GROWTH_MAX = 4  # of claim_gap_s
 PACKET_BYTES_MAX = 268_435_460  # of the protocol (section 2.1.4): no limit of ours
 
 
@@ -59,6 +61,9 @@ class ConnectDesk:
         self._new_client_id = new_client_id or (lambda: "auto-" + secrets.token_hex(10))
         self._waiting: list[Client] = []  # for a lease, or until claim_at
         self.claim_at = 0.0
+        self._gap_s = edge.limits.claim_gap_s
+        self._unreported: list[Client] = []  # ended, and left nothing behind: reported with the next claims
+        self._report_at = float("inf")  # or then
         self._leaving: deque[Client] = deque()  # their DISCONNECT 0x00 is reported, and not accepted yet
         # (version, Session Present) -> a CONNACK that says nothing of the client's own
         self._plain_connacks: dict[tuple[int, bool], bytes] = {}
@@ -173,17 +178,36 @@ class ConnectDesk:
 
     def claim_waiting(self, now: float) -> None:
         """Claim what waits, for the lease or for company: in a storm claims that go together cost a fraction."""
-        if not self._waiting or now < self.claim_at or not self._edge.has_lease():
+        claims = bool(self._waiting) and now >= self.claim_at and self._edge.has_lease()
+        if claims or now >= self._report_at:
+            self._report_unreported()
+        if not claims:
             return
-        self.claim_at = now + self._limits.claim_gap_s
         waiting, self._waiting = self._waiting, []
+        self._gap_s = self._next_gap_s(len(waiting))
+        self.claim_at = now + self._gap_s
         for client in waiting:
             if not client.conn.closed:
                 self._claim(client, now)
 
+    def _next_gap_s(self, claimed: int) -> float:
+        """Return how long the next claims wait for company: TLS handshakes thin a storm out, and few gain little."""
+        gap_s = self._limits.claim_gap_s
+        if claimed == 1 or claimed > CLAIMS_MANY:
+            return max(gap_s, self._gap_s / 2)
+        return min(gap_s * GAP_GROWTH_MAX, self._gap_s * 2) if claimed < CLAIMS_FEW else self._gap_s
+
+    def _report_unreported(self) -> None:
+        unreported, self._unreported = self._unreported, []
+        self._report_at = float("inf")
+        for client in unreported:
+            self._report(client, clean=client.clean)
+
     def next_deadline(self) -> float:
-        """Return when claims that wait for company are due."""
-        return self.claim_at if self._waiting and self._edge.has_lease() else float("inf")
+        """Return when claims or reports that wait for company are due."""
+        if self._waiting and self._edge.has_lease():
+            return min(self.claim_at, self._report_at)
+        return self._report_at
 
     def _claim(self, client: Client, now: float) -> None:
         edge, packet = self._edge, client.connect
@@ -361,9 +385,9 @@ class ConnectDesk:
                 if changed and not client.expiry_s:
                     raise RemoteProtocolError("session expiry 0 cannot be raised at DISCONNECT")  # section 3.14.2.2.2
         client.clean = clean
-        # The report leaves before the socket closes: what the primary took has happened.
         if not client.clean or not client.has_will:
-            self._report(client, clean=client.clean, expiry_s=changed)
+            # The report leaves before the socket closes: what the primary took has happened.
+            self._report_end(client, changed)
             self._edge.end(client)
             return
         # That we close says that the will is discarded, whatever dies next: so the report is committed first.
@@ -378,13 +402,26 @@ class ConnectDesk:
         if client.opening is not None:
             client.opening.withdrawn = True  # should it be asked again, of another primary
         if client.phase == Phase.OPEN:
-            self._report(client, clean=False)
+            self._report_end(client)
         client.phase = Phase.ENDED
 
     def tick(self, now: float) -> None:
         """Close what said DISCONNECT long ago: its partition has no primary."""
         while self._leaving and self._leaving[0].leaves_at <= now:
             self._edge.end(self._leaving.popleft())
+
+    def _report_end(self, client: Client, expiry_s: int = -1) -> None:
+        """Report the end of a connection; where it leaves no session and no will, with the next claims.
+
+        Whoever connects with that client ID meanwhile takes the claim over from a connection that is gone.
+        """
+        client.phase = Phase.ENDED
+        if client.session or client.has_will or not self._limits.claim_gap_s:
+            self._report(client, clean=client.clean, expiry_s=expiry_s)
+            return
+        if not self._unreported:
+            self._report_at = self._edge.now + self._limits.claim_gap_s * GAP_GROWTH_MAX
+        self._unreported.append(client)
 
     def _report(self, client: Client, *, clean: bool, expiry_s: int = -1) -> None:
         edge = self._edge

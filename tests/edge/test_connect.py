@@ -63,6 +63,21 @@ def test_claims_of_a_storm_go_together() -> None:
     assert all(session.read()[0].reason_code == 0 for session in sessions)
 
 
+def test_claims_wait_longer_where_few_come_together() -> None:
+    """A storm that handshakes thin out shares rounds too; who connects alone later waits no longer than at first."""
+    edge = Edge(limits(claim_gap_s=0.003))
+    edge.client("first")
+    waits_ms = []
+    for moment, together in enumerate((2, 2, 2, 17, 1, 1)):
+        sessions = [edge.accept() for _ in range(together)]
+        for number, session in enumerate(sessions):
+            session.connect(f"c{moment}-{number}")
+        waits_ms.append(round(1000 * (edge.core.next_deadline() - edge.now)))
+        edge.round(waits_ms[-1] / 1000 + 0.0001)
+        assert all(session.read()[0].reason_code == 0 for session in sessions)
+    assert waits_ms == [3, 6, 12, 12, 6, 3]
+
+
 def test_client_without_identifier_is_told_its_own() -> None:
     """[MQTT-3.2.2-16], and 3.1.1 with Clean Session gets one silently."""
     edge = Edge()
@@ -177,6 +192,39 @@ def test_end_is_reported_with_whether_it_was_clean(packet: Disconnect | None, cl
     edge.round()
     reports = [m for m in edge.seen if isinstance(m, CloseSession)]
     assert [(report.client_id, report.owner_epoch, report.clean) for report in reports] == [("c", 1, clean)]
+
+
+def test_ends_of_a_storm_are_reported_with_its_claims() -> None:
+    """Where nothing but the claim ends, the report waits for the next claims, and a moment at most."""
+    edge = Edge(limits(claim_gap_s=0.003))
+    first = edge.client("first")
+    edge.round(0.004)
+    second = edge.client("second")
+    edge.seen.clear()
+    first.send(Disconnect())
+    assert first.closed and edge.seen == []
+    third = edge.accept()
+    third.connect("first")
+    edge.round(0.004)
+    assert [type(m) for m in edge.seen] == [CloseSession, OpenSession]
+    assert third.read()[0].reason_code == 0
+    edge.seen.clear()
+    second.drop()
+    edge.round()
+    assert edge.seen == [] and edge.core.next_deadline() <= edge.now + 0.012
+    edge.round(0.0121)
+    assert [(m.client_id, m.clean) for m in edge.seen if isinstance(m, CloseSession)] == [("second", False)]
+
+
+@pytest.mark.parametrize("leaves", ["will", "session"])
+def test_an_end_that_leaves_something_is_reported_at_once(leaves: str) -> None:
+    """The delay of a will, and the expiry of a session, count from the end of the connection."""
+    edge = Edge(limits(claim_gap_s=0.003))
+    will = Will("w", b"x", 1) if leaves == "will" else None
+    session = edge.client(will=will, properties={PropertyId.SESSION_EXPIRY_INTERVAL: 9} if not will else None)
+    session.drop()
+    edge.round()
+    assert [m.client_id for m in edge.seen if isinstance(m, CloseSession)] == ["c"]
 
 
 def test_the_close_after_disconnect_says_that_the_will_is_discarded() -> None:
