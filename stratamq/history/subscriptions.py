@@ -114,6 +114,11 @@ def subscriptions_by_client(history: History) -> dict[str, list[Subscription]]:
     unsubscribes: dict[tuple[str, str], list[Operation]] = defaultdict(list)
     for operation in history.of_kind(Kind.UNSUBSCRIBE):
         unsubscribes[operation.invoke.client_id, operation.invoke.topic_filter].append(operation)
+    expired = {
+        connection.number: _expiry(history, connection, connections)
+        for connections in history.connections_of.values()
+        for connection in connections
+    }
     found: dict[str, list[Subscription]] = defaultdict(list)
     to_qos_0: dict[tuple[str, str], list[Operation]] = defaultdict(list)
     for operation in history.of_kind(Kind.SUBSCRIBE):
@@ -122,7 +127,7 @@ def subscriptions_by_client(history: History) -> dict[str, list[Subscription]]:
     for operation in history.of_kind(Kind.SUBSCRIBE):
         if operation.may_have_happened:
             key = operation.invoke.client_id, operation.invoke.topic_filter
-            found[key[0]].append(_subscription(history, operation, unsubscribes[key], to_qos_0[key]))
+            found[key[0]].append(_subscription(history, operation, unsubscribes[key], to_qos_0[key], expired))
     return dict(found)
 
 
@@ -132,12 +137,16 @@ def _granted_qos(subscribe: Operation) -> int:
 
 
 def _subscription(
-    history: History, subscribe: Operation, unsubscribes: list[Operation], to_qos_0: list[Operation]
+    history: History,
+    subscribe: Operation,
+    unsubscribes: list[Operation],
+    to_qos_0: list[Operation],
+    expired: dict[int, list[int]],
 ) -> Subscription:
     invoke = subscribe.invoke
     connections = history.connections_of.get(invoke.client_id, [])
     own = history.connections.get(invoke.connection)
-    sure_ends, maybe_ends = _session_ends(history, own, connections, subscribe)
+    sure_ends, maybe_ends = _session_ends(own, connections, subscribe, expired)
     # The same filter again replaces the subscription [MQTT-3.8.4-3]; at QoS 0 messages may be lost from then on.
     sure_ends += [again.started_ns for again in to_qos_0 if again.started_ns > subscribe.started_ns]
     for unsubscribe in unsubscribes:
@@ -165,7 +174,7 @@ def _subscription(
 
 
 def _session_ends(
-    history: History, own: Connection | None, connections: list[Connection], subscribe: Operation
+    own: Connection | None, connections: list[Connection], subscribe: Operation, expired: dict[int, list[int]]
 ) -> tuple[list[int], list[int]]:
     """Return the times at which the session could have ended, and those by which it surely had."""
     could: list[int] = []
@@ -183,7 +192,7 @@ def _session_ends(
             if later and connect.ok and answer is not None and answer.session_present is False:
                 surely.append(connect.ended_ns)
         if connection.ended_ns >= subscribe.started_ns:
-            could.extend(_expiry(history, connection, connections))
+            could.extend(expired[connection.number])
     return could, surely
 
 

@@ -177,15 +177,16 @@ class EdgeProcess(Process):
     def turn(self) -> None:
         """One round of the loop."""
         hot = self.core.hot
-        hot.begin_round(int(self.clock() * NS))
+        now = self.clock()
+        now_ns = int(now * NS)
+        hot.begin_round(now_ns)
         sockets = self._sockets.values()
         for socket in [one for one in sockets if one.end.inbox or one.end.eof or one.end.reset]:
             self._read(socket)
-        now_ns = int(self.clock() * NS)
         hot.end_round(now_ns)
         self._flush()
-        if self.clock() - self._swept >= SWEEP_S:
-            self._swept = self.clock()
+        if now - self._swept >= SWEEP_S:
+            self._swept = now
             hot.sweep(now_ns)
             self._flush()
         if self.core.lease.ended:
@@ -198,7 +199,7 @@ class EdgeProcess(Process):
         self._ready = self._ready or self.core.ready
         if hot.wants_round():
             self.poke()
-        self.wake_by(min(self.core.next_deadline(), self.clock() + TURN_S))
+        self.wake_by(min(self.core.next_deadline(), now + TURN_S))
 
     def _read(self, socket: _Socket) -> None:
         conn, end, hot = socket.conn, socket.end, self.core.hot

@@ -83,7 +83,8 @@ def _may_have_left_session(
         return False
     for other in connections:  # another connection came surely in between, and it answers for what is left
         if (
-            other not in (source, connection)
+            other is not source
+            and other is not connection
             and other.connect.ok
             and source.connect.ended_ns < other.connect.started_ns
             and other.connect.ended_ns < start_ns
