@@ -249,6 +249,8 @@ def _receive_pick(hot: HotState, peer: Peer, packet: Packet, share: bytes, tag: 
 def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
     """Count the destinations that finished our messages.
 
+    What a former primary took, its successor has as well; what it refused is the successor's to answer.
+
     Raises:
         ValueError: The payload is not a whole number of records.
     """
@@ -268,11 +270,13 @@ def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
             message = peer.picks.pop(get64(data, at), None)
         else:
             outbox = hot.outboxes[partition] if partition < len(hot.outboxes) else None
+            if code >= 0x80 and code != SUPERSEDED and outbox is not None and hot.primaries[partition] is not peer:
+                outbox = None  # a former primary's refusal: the message goes to the next one, which may take it
             message = outbox.messages.pop(get64(data, at), None) if outbox is not None else None
             if message is not None:
                 leave_outbox(hot, message)
         if message is None:
-            hot.acks_unknown += 1  # a repeat was answered twice
+            hot.acks_unknown += 1  # a repeat was answered twice, or by a former primary
         elif code == SUPERSEDED:
             _superseded(hot, message)
         elif code >= 0x80 and message.pick is not None:

@@ -366,6 +366,28 @@ def test_refusal_behind_a_delivery_is_no_failure(hot: Any) -> None:
     assert broker.handler.errors == [(pub, 0x97)]
 
 
+def test_what_a_former_primary_refused_is_its_successor_s_to_answer(hot: Any) -> None:
+    """Its publisher was told that nobody gets the message, while the next primary, with room, took it."""
+    broker = Broker(hot)
+    former, successor = Node(broker, 3, "storage"), Node(broker, 4, "storage")
+    broker.hot.set_primary(5, former.peer)
+    broker.route_to(partitions=(5,))
+    pub = broker.client(5)
+    broker.send(pub, publish(b"t", b"a", 1, 3, 5))
+    (first,) = former.records()
+    broker.hot.set_primary(5, None)
+    former.send(FrameKind.PUBLISH_ACK, encode_publish_ack(first.tag, 5, 0x89))
+    assert broker.take(pub) == []
+    assert broker.hot.replay_partition(5, successor.peer) == 1
+    broker.round()
+    (again,) = successor.records()
+    assert (again.tag, again.repeat) == (first.tag, True)
+    former.send(FrameKind.PUBLISH_ACK, encode_publish_ack(first.tag, 5, 0x89))
+    assert broker.take(pub) == []
+    successor.send(FrameKind.PUBLISH_ACK, encode_publish_ack(first.tag, 5, 0))
+    assert broker.take(pub) == [ack(0x40, 3)]
+
+
 def test_shared_pick_for_us_is_delivered_or_refused(hot: Any) -> None:
     broker = Broker(hot)
     edge = Node(broker, 2, "edge")
