@@ -227,10 +227,17 @@ class PublishDesk:
         client = conn.owner
         assert isinstance(client, Client)
 
-        def done(reason_code: int) -> None:
-            if reason_code >= 0x80 and kind == OriginKind.SESSION and not conn.closed:
-                # A failing PUBREC frees the identifier at the client: its record goes first in the partition's order.
-                self._release(client, publish.packet_identifier, lambda _: None)
+        def done(reason_code: int) -> bool:
+            if reason_code < 0x80 or kind != OriginKind.SESSION or conn.closed:
+                return False
+
+            def released(answer: Control) -> None:
+                if isinstance(answer, InboundReleased):
+                    self._edge.hot.acknowledge(publish, reason_code)
+
+            # A failing PUBREC frees the identifier at the client, who never speaks of it again: its record goes first.
+            self._release(client, publish.packet_identifier, released)
+            return True
 
         self._send(publish, route, (kind, origin_a, origin_b), done if publish.qos else None, recorded)
 
@@ -241,7 +248,7 @@ class PublishDesk:
         publish: Inbound,
         route: Route,
         origin: tuple[int, int, int],
-        done: Callable[[int], None] | None,
+        done: Callable[[int], object] | None,
         recorded: dict[bytes, Remote | int | None] | None = None,
     ) -> None:
         """Send a message everywhere, and go on with its connection; QoS 1 and 2 to the topic's register first."""
@@ -251,11 +258,10 @@ class PublishDesk:
         if not publish.qos or done is None or register < 0 or others.empty:
             waited_for = register >= 0 and publish.qos > 0
 
-            def finished(reason_code: int) -> None:
+            def finished(reason_code: int) -> object:
                 if waited_for:
                     edge.cache.retained_finished(name)
-                if done is not None:
-                    done(reason_code)
+                return done is not None and done(reason_code)
 
             if waited_for:
                 edge.cache.retained_started(name)
@@ -271,7 +277,7 @@ class PublishDesk:
         publish: Inbound,
         register: int,
         origin: tuple[int, int, int],
-        done: Callable[[int], None],
+        done: Callable[[int], object],
         recorded: dict[bytes, Remote | int | None] | None,
     ) -> None:
         """Write a message to its register and the queues beside it, then send it to everybody else.
@@ -290,8 +296,8 @@ class PublishDesk:
                 untold = reason_code == ReasonCode.SERVER_BUSY and publish.version != 5
                 if untold and conn is not None and not conn.closed:  # its record stays for when the message comes again
                     edge.error(conn, ReasonCode.QUOTA_EXCEEDED)
-                edge.hot.acknowledge(publish, reason_code)
-                done(reason_code)
+                if not done(reason_code):
+                    edge.hot.acknowledge(publish, reason_code)
                 self._go_on(conn)
             else:
                 # Who subscribed meanwhile reads the register behind this write; who stopped holding back its live

@@ -95,8 +95,12 @@ def finish(hot: HotState, message: Message) -> None:
         destination_done(hot, message.parent, message.reason_code)
         return
     if message.on_done is not None:
-        message.on_done(message.reason_code)
+        on_done = message.on_done
         message.on_done = None
+        if on_done(message.reason_code):  # not to be told yet: ``HotState.acknowledge`` goes on from here
+            message.done = False
+            message.waiting = 1
+            return
     if conn is None or conn.closed or conn.gate is None:
         return
     while conn.gate:

@@ -324,7 +324,7 @@ class Hot(HotState):
         origin_kind: int = 0,
         origin_a: int = 0,
         origin_b: int = 0,
-        on_done: Callable[[int], None] | None = None,
+        on_done: Callable[[int], object] | None = None,
         written: tuple[int, int] | None = None,
     ) -> int:
         """Send a message to every destination of the route, like one that was parsed.
@@ -340,7 +340,7 @@ class Hot(HotState):
             origin_kind: OriginKind; EDGE gives (incarnation, tag) and ignores the other two.
             origin_a: Session number, or will partition << 32 | partition_epoch.
             origin_b: Inbound counter, or op_index.
-            on_done: Called once.
+            on_done: Called once; what it returns says whether the acknowledgement waits for ``acknowledge``.
             written: (tag, partition) of what this method returned when the same message went to its register.
 
         Returns:
@@ -362,6 +362,7 @@ class Hot(HotState):
         code: cython.int = route.reason_code
         if message is not None:
             message.on_done = on_done
+            publish.gated = message
             message.delivered = written is not None
         if written is not None:
             self.named = written[0]  # one origin: a retained copy and its live twin are told by it
@@ -379,7 +380,7 @@ class Hot(HotState):
         return tag
 
     def acknowledge(self, publish: Inbound, reason_code: int) -> None:
-        """Answer a PUBLISH of ``Handler.inbound`` without sending it anywhere, in order with the others."""
+        """Answer a PUBLISH of ``Handler.inbound`` in order with the others: not sent anywhere, or kept back since."""
         message: Message | None = publish.gated
         publish.gated = None
         if message is not None:

@@ -279,7 +279,7 @@ class Message:
         self.sent = False  # towards a partition: a later sending is a repeat
         self.counted = False  # in the publisher's quota
         self.delivered = False  # somebody may have it: no answer may say that it was not accepted
-        self.on_done: Callable[[int], None] | None = None
+        self.on_done: Callable[[int], object] | None = None
         self.record: bytes = b""  # MSG without partitions and share, for outboxes
         self.at_ns = 0
         self.pick: Remote | None = None  # of a shared group's copy: where it went

@@ -23,6 +23,7 @@ from wire.messages import (
     HandOn,
     HeartbeatReply,
     InboundRecorded,
+    InboundReleased,
     Invalidate,
     Invalidated,
     MapSnapshot,
@@ -544,6 +545,27 @@ def test_qos2_of_a_durable_publisher_is_recorded_first() -> None:
     edge.round()
     (pubcomp,) = session.read()
     assert (pubcomp.packet_identifier, pubcomp.reason_code) == (5, 0)
+
+
+def test_a_refused_qos2_message_is_told_when_its_record_is_gone() -> None:
+    """Simulation seed 66065: the edge died in between, its client does not speak of it again, the record stayed."""
+    edge = Edge()
+    subscriber, session = edge.client("s"), edge.client("d", properties=DURABLE)
+    subscriber.subscribe("a")
+    subscriber.read()
+    registers = Registers(edge)
+    edge.held = {ReleaseInbound}
+    session.publish("a", b"x", 2, 5, retain=True)
+    edge.round()
+    registers.waiting.pop()(0x97)
+    session.publish("b", b"y", 1, 6)
+    edge.round()
+    assert session.read() == []
+    (release,) = edge.take(ReleaseInbound)
+    assert release.packet_identifier == 5
+    edge.storage(InboundReleased(release.request, True))
+    edge.round()
+    assert [(type(packet), packet.reason_code) for packet in session.read()] == [(Pubrec, 0x97), (Puback, 0x10)]
 
 
 def test_where_a_groups_qos2_copy_goes_is_recorded_first() -> None:

@@ -450,6 +450,35 @@ def test_fenced_node_parks_acknowledged_publishing_and_keeps_qos0_local(hot: Any
 # -- the core's own messages
 
 
+def test_an_acknowledgement_that_the_core_keeps_back_keeps_its_place(hot: Any) -> None:
+    """A failure is told when the core says so; what was sent behind it is answered behind it."""
+    broker = Broker(hot)
+    store = Node(broker, 3, "storage")
+    broker.hot.set_primary(5, store.peer)
+    broker.route_to(partitions=(5,))
+    pub = broker.client(5)
+    broker.handler.inbound = lambda _, inbound: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]
+    broker.send(pub, publish(b"t", b"a", 2, 1, 5, retain=True))
+    (inbound,) = broker.handler.inbounds
+    codes: list[int] = []
+
+    def keep_back(code: int) -> bool:
+        codes.append(code)
+        return True
+
+    broker.hot.publish(broker.hot.route(b"t"), inbound, on_done=keep_back)
+    broker.hot.resume(pub)
+    broker.send(pub, publish(b"t", b"b", 1, 2, 5))
+    first, second = store.records()
+    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(first.tag, 5, 0x97) + encode_publish_ack(second.tag, 5, 0))
+    assert codes == [0x97]
+    assert broker.take(pub) == []
+    broker.hot.acknowledge(inbound, 0x97)
+    broker.round()
+    assert codes == [0x97]
+    assert broker.take(pub) == [ack(0x50, 1, 0x97), ack(0x40, 2)]
+
+
 def test_publish_of_the_core_reports_when_done(hot: Any) -> None:
     broker = Broker(hot)
     store = Node(broker, 3, "storage")
