@@ -32,6 +32,7 @@
 #define JOURNAL_BYTES_MAX (4L << 20) /* beyond twice what its sums need; then it is rewritten */
 #define RECORD_MAGIC 0x534d5153u     /* storage/page_sums.py knows these two as well */
 #define JOURNAL_MAGIC "SMQsums1"
+#define DAMAGED_MAGIC "SMQdamag" /* of as many bytes */
 
 enum { LSM_OK = 0, LSM_NOMEM = 7, LSM_IOERR = 10, LSM_CORRUPT = 11, LSM_FULL = 13 };
 
@@ -75,6 +76,7 @@ typedef struct Sums {
 
 static lsm_env real;
 static Sums *attached;
+static int damages; /* data files of this process of which a page failed its check */
 static struct {
   lsm_file *file;
   Sums *sums;
@@ -220,7 +222,7 @@ static int rewrite_journal(Sums *sums) {
 static int flush_journal(Sums *sums) {
   int rc;
   if (sums->dirty_count == 0) return LSM_OK;
-  if (sums->at > JOURNAL_BYTES_MAX + 16LL * sums->pages)
+  if (sums->at > JOURNAL_BYTES_MAX + 16LL * sums->pages && sums->corrupt < 0)
     rc = rewrite_journal(sums);
   else
     rc = write_record(sums, sums->journal, sums->dirty, sums->dirty_count, &sums->at);
@@ -247,6 +249,15 @@ static int vfs_open(lsm_env *env, const char *name, int flags, lsm_file **out) {
   return LSM_OK;
 }
 
+/* Say in the journal, durably, that the data file is damaged: the library forgets an error of a read now and then, and
+ * crashes some calls later, having released a page that it still lists. Nothing needs to come of a failure here. */
+static void note_damage(Sums *sums, long long page) {
+  if (sums->corrupt >= 0) return;
+  sums->corrupt = page;
+  damages++;
+  if (write_all(sums->journal, DAMAGED_MAGIC, strlen(DAMAGED_MAGIC), 0) == LSM_OK) (void)!fdatasync(sums->journal);
+}
+
 static int vfs_read(lsm_file *file, long long at, void *data, int n) {
   Sums *sums = sums_of(file);
   int rc = real.xRead(file, at, data, n);
@@ -255,7 +266,7 @@ static int vfs_read(lsm_file *file, long long at, void *data, int n) {
     long long page = (at + done) / PAGE_BYTES;
     if (page < HEADER_PAGES || page >= sums->pages || sums->sums[page] == 0) continue;
     if (sums->sums[page] == page_sum((uint32_t)page, (char *)data + done)) continue;
-    if (sums->corrupt < 0) sums->corrupt = page;
+    note_damage(sums, page);
     return LSM_CORRUPT;
   }
   return LSM_OK;
@@ -370,6 +381,11 @@ static PyObject *detach(PyObject *self, PyObject *arguments) {
   if (!PyArg_ParseTuple(arguments, "s", &path)) return NULL;
   if ((sums = find(path)) != NULL) {
     sums->detached = 1;
+    for (int i = 0; i < FILES_MAX && sums->corrupt >= 0; i++) /* the library is not called again for these */
+      if (files[i].file && files[i].sums == sums) {
+        files[i].file = NULL;
+        sums->files--;
+      }
     if (sums->files == 0) free_sums(sums);
   }
   Py_RETURN_NONE;
@@ -382,6 +398,11 @@ static PyObject *status(PyObject *self, PyObject *arguments) {
   if (!PyArg_ParseTuple(arguments, "s", &path)) return NULL;
   if (!(sums = find(path))) Py_RETURN_NONE;
   return Py_BuildValue("iLL", sums->sync_failed, sums->corrupt, sums->at);
+}
+
+static PyObject *damaged(PyObject *self, PyObject *none) {
+  (void)self, (void)none;
+  return PyBool_FromLong(damages);
 }
 
 static PyObject *check(PyObject *self, PyObject *arguments) {
@@ -400,6 +421,7 @@ static PyMethodDef methods[] = {
     {"attach", attach, METH_VARARGS, "attach(data file, journal fd, journal bytes, sums): check pages from now on."},
     {"detach", detach, METH_VARARGS, "detach(data file): stop once the library has closed it; closes the journal."},
     {"status", status, METH_VARARGS, "status(data file) -> (errno of a failed sync, corrupt page or -1, journal bytes)."},
+    {"damaged", damaged, METH_NOARGS, "damaged() -> whether a page of any data file failed its check in this process."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {

@@ -8,10 +8,13 @@ Measured reasons, per hazard: methods on a closed handle crash the interpreter, 
 each transaction and a failed one is undone before closing; ``fetch`` turns every error into "absent", so reads go by
 cursor; pages have no checksum, so ``storage/page_sums.py`` gives them one; ``mmap`` turns a full disk into a signal;
 the library's range delete returns wrong data and is never called; ``work`` may spin unless called with the automerge
-count; at ``write_safety`` 2 it would sync twice per commit, holding the interpreter lock, so others sync the log.
+count; at ``write_safety`` 2 it would sync twice per commit, holding the interpreter lock, so others sync the log; when
+a page cannot be read, a call may succeed all the same and one of the next crash, so after the first failed check the
+library is never called again.
 """
 
 import contextlib
+import ctypes
 import importlib.metadata
 import os
 from collections.abc import Iterator, Sequence
@@ -48,6 +51,8 @@ _OPTIONS = {
 }
 _WORK_KB = 4096
 
+_given_up: set[Path] = set()  # data files whose handles the library still has
+
 
 class LsmFile:
     """A data file and its log; connected, closed and connected again."""
@@ -72,6 +77,8 @@ class LsmFile:
             StoreDamaged, StoreBusy, StoreUnavailable: As their names say.
             StoreFailed: The library does not do as it is told.
         """
+        if self.path in _given_up:
+            raise StoreDamaged(self.path, "so was found before; another process may open what takes its place")
         log = self.path.with_name(self.path.name + "-log")
         self.replayed_bytes = log.stat().st_size if log.exists() else 0
         self.sums.attach()
@@ -85,6 +92,7 @@ class LsmFile:
             if "Busy" in str(error):
                 raise StoreBusy(f"store {self.path} is open in another process") from error
             raise StoreDamaged(self.path, f"the library cannot open it: {error}") from error
+        self._require_sound()
         options = {name: getattr(self._handle, name) for name in _OPTIONS}
         if options != _OPTIONS:
             raise StoreFailed(f"lsm-db did not take its options: {options}")
@@ -102,7 +110,10 @@ class LsmFile:
         if descriptor >= 0:
             os.close(descriptor)
         try:
-            if handle is not None and handle.is_open:
+            if self.sums.corrupt_page >= 0:
+                _given_up.add(self.path)
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))  # it would be closed when it is freed
+            elif handle is not None and handle.is_open:
                 _roll_back(handle)
                 handle.close()
             if self.sums.sync_errno:
@@ -114,7 +125,12 @@ class LsmFile:
         """Return the library's object; not to be kept."""
         if self._handle is None:
             raise StoreClosed(f"store {self.path} is closed")
+        self._require_sound()
         return self._handle
+
+    def _require_sound(self) -> None:
+        if (page := self.sums.corrupt_page) >= 0:
+            raise StoreDamaged(self.path, f"page {page} fails its checksum")
 
     def transact(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Write records (None deletes) as one transaction; after any exception, disconnect."""
@@ -130,22 +146,23 @@ class LsmFile:
                 insert(key, record)
         if not handle.commit() or handle.transaction_depth != 0:
             raise RuntimeError("commit closed an inner transaction only")
+        self._require_sound()
 
     def find(self, key: bytes) -> bytes | None:
         """Return the record of a key, None if absent."""
         cursor = self.handle().cursor()
         try:
-            if not _seek(cursor, key, lsm.SEEK_EQ):
-                return None
-            if cursor.key() != key:
+            record = bytes(cursor.value()) if _seek(cursor, key, lsm.SEEK_EQ) else None
+            if record is not None and cursor.key() != key:
                 raise StoreDamaged(self.path, "the cursor stands on another key", key)
-            return bytes(cursor.value())
         except StoreError:
             raise
         except Exception as error:
             raise StoreDamaged(self.path, str(error), key) from error
         finally:
             cursor.close()
+        self._require_sound()
+        return record
 
     @contextlib.contextmanager
     def records_from(self, key: bytes, *, reverse: bool = False) -> Iterator[Iterator[Row]]:
@@ -163,14 +180,17 @@ class LsmFile:
             raise StoreDamaged(self.path, f"{error} in the scan from {key.hex()}") from error
         finally:
             cursor.close()
+        self._require_sound()
 
     def work(self) -> None:
         """Merge a little; holds the interpreter lock for some milliseconds. After any exception, disconnect."""
         self.handle().work(_AUTOMERGE, _WORK_KB)  # fewer inputs than automerge can leave a merge that flush spins on
+        self._require_sound()
 
     def flush(self) -> None:
         """Write the memory tree out as a segment. After any exception, disconnect."""
         self.handle().flush()
+        self._require_sound()
 
 
 def _seek(cursor: Any, key: bytes, method: int) -> bool:

@@ -24,6 +24,7 @@ __all__ = ["SUMS_SUFFIX", "PageSums", "sync_folder"]
 SUMS_SUFFIX = "-sums"
 
 _MAGIC = b"SMQsums1"
+_DAMAGED_MAGIC = b"SMQdamag"  # written over it when a page fails its check
 _RECORD = struct.Struct("=IIQ")  # as in _lsm_vfs.c: magic, entries, sum of the entries
 _RECORD_MAGIC = 0x534D5153
 
@@ -44,12 +45,14 @@ class PageSums:
         """Read the journal and check every page that the library reads from now on.
 
         Raises:
-            StoreDamaged: There is no journal, or it is none.
+            StoreDamaged: There is no journal, or it is none; or a page failed its check before.
         """
         try:
             data = self._journal.read_bytes()
         except FileNotFoundError:
             raise StoreDamaged(self.path, f"its page sums {self._journal.name} are missing") from None
+        if data.startswith(_DAMAGED_MAGIC):
+            raise StoreDamaged(self.path, "a page failed its checksum before")
         if not data.startswith(_MAGIC):
             raise StoreDamaged(self._journal, "not a journal of page sums")
         sums = _replay(data)
@@ -74,6 +77,8 @@ class PageSums:
     @property
     def corrupt_page(self) -> int:
         """Number of the first page that failed its check, -1 if none did."""
+        if not _lsm_vfs.damaged():  # asked after every call of the library
+            return -1
         found = _lsm_vfs.status(str(self.path))
         return found[1] if found else -1
 

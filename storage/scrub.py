@@ -103,8 +103,10 @@ class Scrub:
             return False
         try:
             found = self._store.raw_scan(self._next, rows)
-        except StoreDamaged:
-            found = self._up_to_damage(rows)
+        except StoreDamaged as error:  # a page among these rows or further on; what lies behind it is out of reach
+            self.report.find(Finding("unreadable", self._next, str(error)))
+            self.report.done = True
+            return False
         self._check(found)
         if not self.report.done and len(found) < rows:
             self._finish()
@@ -115,19 +117,6 @@ class Scrub:
         while self.step(rows):
             pass
         return self.report
-
-    def _up_to_damage(self, rows: int) -> list[Row]:
-        """Read row by row up to the page that cannot be read; what lies behind it is out of reach."""
-        found: list[Row] = []
-        start = self._next
-        try:
-            while len(found) < rows:
-                found += self._store.raw_scan(start, 1)
-                start = found[-1][0] + b"\x00"
-        except StoreDamaged as error:
-            self.report.find(Finding("unreadable", start, str(error)))
-            self.report.done = True
-        return found
 
     def _check(self, rows: list[Row]) -> None:
         for key, record in rows:

@@ -25,7 +25,6 @@ from storage.store_errors import (
     StoreError,
     StoreFull,
     StoreShort,
-    StoreUnproven,
     damage_in,
 )
 from storage.store_settings import GroupCommitSettings, StoreSettings
@@ -107,31 +106,26 @@ class StorageService:
         self._reads = False  # partitions from the store
         self._created = CreatedMarker(self._process.folder.path)
         self._path = self._process.folder.path / "store"
-        self._store = self._open_store()
-        self._ledger = self._open_ledger()
 
     def _open_store(self) -> Store:
-        """Open the store; one that lost what was acknowledged is put aside, and rebuilt from the other replicas.
+        """Open or create the store.
 
         ``_whole`` says whether it may hold all that this node ever acknowledged: never when it was created just now,
         nor in later lives before the map has heard of that.
+
+        Raises:
+            StoreDamaged, StoreShort: It is to be put aside.
         """
         if not self._path.exists():
             self._created.write()
         try:
-            try:
-                store = self._connect()
-            except (StoreShort, StoreDamaged) as error:
-                self._put_aside(error)
-                store = self._connect()
+            store = self._connect()
+        except (StoreShort, StoreDamaged):
+            raise
         except StoreError as error:
             raise UserError(str(error)) from error
         self._whole = not self._created.stands
         return store
-
-    def _put_aside(self, error: StoreUnproven) -> None:
-        self._created.write()
-        logger.error("%s; put aside as %s, rebuilt from the other replicas", error, quarantine(self._path))
 
     def _connect(self) -> Store:
         node, settings = self._config.node, self._config.storage
@@ -159,21 +153,24 @@ class StorageService:
         return PartitionLedger(number, self._ledger, _wall_ms) if self._ledger.enabled else None
 
     async def run(self) -> None:
-        """Serve until cancelled, until the map ends this incarnation, or until the store turns out to be damaged.
+        """Serve until cancelled, until the map ends this incarnation, or until the store turns out to lack something.
 
-        Most pages are read long after the store was opened. A damaged one ends this life as one found at the start
-        would have kept it from beginning: the next one starts without it.
+        What lost acknowledged commits, or has a damaged page (most are read long after the store was opened), is put
+        aside, and the next life begins without it: the library cannot open another file of that name in this one.
         """
         try:
+            self._store = self._open_store()
             await self._serve()
-        except BaseExceptionGroup as errors:
-            damage = damage_in(errors)
+        except (StoreError, BaseExceptionGroup) as error:
+            damage = damage_in(error)
             if damage is None:
                 raise
-            self._put_aside(damage)
+            self._created.write()
+            logger.error("%s; put aside as %s, rebuilt from the other replicas", damage, quarantine(self._path))
             self._process.restart = True
 
     async def _serve(self) -> None:
+        self._ledger = self._open_ledger()
         try:
             async with trio.open_nursery() as nursery:
                 bound = await nursery.start(self._hub.run, self._process.link_address)

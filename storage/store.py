@@ -425,11 +425,14 @@ class Store:
         """Give up the handle after an exception and connect anew; every commit that returned must be there.
 
         Raises:
-            StoreDamaged: The library came upon a damaged page: it would again.
+            StoreDamaged: A page failed its check: the library is not to be called again.
             StoreFatal: It cannot be done, a sync failed, or commits are gone: the process must end.
         """
         committed = self._commit_no
         corrupt_page = self._file.sums.corrupt_page
+        if corrupt_page >= 0:
+            self._abandon()
+            raise StoreDamaged(self.path, f"page {corrupt_page} fails its checksum ({reason})")
         try:
             self._file.disconnect()
             self._file.connect()
@@ -441,9 +444,6 @@ class Store:
         except BaseException as error:
             self._abandon()
             raise StoreFailed(f"store {self.path} failed ({reason}) and cannot be reopened: {error}") from error
-        if corrupt_page >= 0:
-            self._abandon()
-            raise StoreDamaged(self.path, f"page {corrupt_page} fails its checksum ({reason})")
         if self._commit_no < committed:
             self._abandon()
             raise StoreFailed(f"store {self.path} failed ({reason}) and lost commits after {self._commit_no}")

@@ -110,9 +110,9 @@ class StoreFailed(StoreFatal):
     """The store failed inside a transaction and could not be reopened."""
 
 
-def damage_in(error: BaseException) -> StoreDamaged | None:
-    """Return the damage among the errors of a group and what caused them, if there is any."""
-    if isinstance(error, StoreDamaged):
+def damage_in(error: BaseException) -> StoreDamaged | StoreShort | None:
+    """Return what a store lacks, from an error, the errors of a group, or what caused them."""
+    if isinstance(error, StoreDamaged | StoreShort):
         return error
     parts = error.exceptions if isinstance(error, BaseExceptionGroup) else (error.__cause__,)
     return next((found for part in parts if part is not None and (found := damage_in(part)) is not None), None)

@@ -2,6 +2,8 @@
 
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from storage.scrub import Scrub, verify
 from storage.store import Store, store_files
 from storage.store_errors import StoreDamaged, StoreShort, StoreUnproven
 from storage.store_settings import StoreSettings
+from tests.storage.damaged_child import DAMAGED
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 PAGE_BYTES = 4096
@@ -61,7 +64,7 @@ def _flip_header(data: bytearray, rng: random.Random) -> None:
 
 def _trial(pristine: Path, rows: dict[bytes, bytes], folder: Path, change: Callable[..., None], seed: int) -> bool:
     """Damage a copy and read everything; return whether the damage was seen, fail if anything wrong was served."""
-    path = folder / "store.lsm"
+    path = folder / f"store-{seed}.lsm"  # a damaged one is opened once in a process
     for source, copy in zip(store_files(pristine), store_files(path), strict=True):
         copy.unlink(missing_ok=True)
         if source.exists():
@@ -124,26 +127,48 @@ def test_damage_is_never_served_for_long(
 def test_damaged_page_sums_are_refused_or_harmless(pristine: tuple[Path, dict[bytes, bytes]], tmp_path: Path) -> None:
     """A bit of the journal of sums: pages become unreadable or unchecked, never wrong; without its head it is none."""
     path, rows = pristine
-    sums = tmp_path / "store.lsm-sums"
     for seed in range(10):
-        for source, copy in zip(store_files(path), store_files(tmp_path / "store.lsm"), strict=True):
+        damaged = tmp_path / f"store-{seed}.lsm"
+        sums = damaged.with_name(damaged.name + "-sums")
+        for source, copy in zip(store_files(path), store_files(damaged), strict=True):
             if source.exists():
                 shutil.copy(source, copy)
         data = bytearray(sums.read_bytes())
         data[random.Random(seed).randrange(len(data))] ^= 1
         sums.write_bytes(data)
         try:
-            store = Store.open(tmp_path / "store.lsm", "c", "n", SETTINGS)
+            store = Store.open(damaged, "c", "n", SETTINGS)
         except StoreDamaged:
             continue
         _read_all(store, rows)
         store._abandon()
     sums.write_bytes(b"x" + sums.read_bytes()[1:])
     with pytest.raises(StoreDamaged, match="not a journal"):
-        Store.open(tmp_path / "store.lsm", "c", "n", SETTINGS)
+        Store.open(damaged, "c", "n", SETTINGS)
     sums.unlink()
     with pytest.raises(StoreDamaged, match="missing"):
-        Store.open(tmp_path / "store.lsm", "c", "n", SETTINGS)
+        Store.open(damaged, "c", "n", SETTINGS)
+
+
+def test_a_damaged_page_is_remembered_and_crashes_nobody(
+    pristine: tuple[Path, dict[bytes, bytes]], tmp_path: Path
+) -> None:
+    """The library forgets some errors of reads and crashes later: after the first nothing is asked of it any more."""
+    program = Path(__file__).with_name("damaged_child.py")
+    for seed in range(12):
+        path = tmp_path / f"store-{seed}.lsm"
+        for source, copy in zip(store_files(pristine[0]), store_files(path), strict=True):
+            if source.exists():
+                shutil.copy(source, copy)
+        data = bytearray(path.read_bytes())
+        for _ in range(8):
+            _flip(data, random.Random(seed))
+        path.write_bytes(data)
+        ended = subprocess.run([sys.executable, program, str(path), str(seed)], check=False, timeout=60)
+        assert ended.returncode in (0, DAMAGED), f"seed {seed}"
+        if ended.returncode == DAMAGED:
+            with pytest.raises(StoreDamaged, match="before"):
+                Store.open(path, "c", "n", SETTINGS)
 
 
 def test_a_merge_that_meets_damage_gives_the_store_up(
