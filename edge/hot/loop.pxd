@@ -46,6 +46,7 @@ cdef class Loop:
     cdef list polled
     cdef int event_at
     cdef int event_count
+    cdef dict tls_sockets
     cdef list undecrypted
     cdef int handshakes
     cdef int handshakes_max

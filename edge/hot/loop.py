@@ -95,6 +95,7 @@ class Loop:
         self.polled: list[tuple[int, int]] = []
         self.event_at = 0
         self.event_count = 0
+        self.tls_sockets: dict[int, socket.socket] = {}  # by file descriptor: what OpenSSL refers to weakly
         self.undecrypted: list[Conn] = []  # OpenSSL holds bytes that epoll does not know of
         self.handshakes = 0
         self.handshakes_max = hot.limits.handshakes_per_round
@@ -598,17 +599,18 @@ class Loop:
         if conn.options is not None:
             options = conn.options
             conn.options = None
-            plain = socket.socket(fileno=conn.fd)
-            plain.setblocking(False)  # the object's own idea of it, or OpenSSL waits
+            # Of all that the object says of the socket only "does not block" counts, or OpenSSL waits.
+            plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0, conn.fd)
             server = options.server_hostname is None
             try:
-                conn.tls = options.tls.wrap_socket(
-                    plain, server_side=server, server_hostname=options.server_hostname, do_handshake_on_connect=False
-                )
+                # Undocumented; ``SSLSocket`` around it asks the kernel six things that are known here, which takes
+                # longer than the rest. The test of TLS covers it for each supported Python.
+                conn.tls = options.tls._wrap_socket(plain, server, options.server_hostname)
             except (OSError, ValueError):
                 plain.detach()  # drop closes the descriptor
                 self.fail(conn)
                 return
+            self.tls_sockets[conn.fd] = plain
             conn.tls_state = 1
             if not server:
                 self.handshake(conn)
@@ -668,7 +670,7 @@ class Loop:
             try:
                 if conn.tls is not None:
                     with contextlib.suppress(ssl.SSLError):
-                        conn.tls.unwrap()
+                        conn.tls.shutdown()
             except OSError:
                 self.drop(conn)
                 return
@@ -710,10 +712,9 @@ class Loop:
         conn.out = None
         conn.unsent = None
         if conn.tls is not None:
-            with contextlib.suppress(OSError):
-                conn.tls.close()
             conn.tls = None
-        elif cython.compiled:  # pragma: no cover
+            self.tls_sockets.pop(fd).detach()
+        if cython.compiled:  # pragma: no cover
             close_fd(fd)
         else:
             with contextlib.suppress(OSError):

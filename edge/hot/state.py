@@ -17,8 +17,6 @@ from wire.link import LinkCore
 from wire.origin_window import OriginWindow
 
 if TYPE_CHECKING:
-    import ssl
-
     from edge.hot.options import ConnOptions, HotLimits, StreamFilter
 
 __all__ = ["CLIENT", "LINK", "LISTENER", "Conn", "Group", "Inbound", "Message", "Peer", "Remote", "Route", "Sub"]
@@ -99,7 +97,7 @@ class Conn:
         self.why = 0
         self.peer: Peer | None = None  # of a link; of a durable session its home
         self.push_epoch = 0  # highest partition_epoch of a PUSH: a former primary's come too late
-        self.tls: ssl.SSLSocket | None = None
+        self.tls: Any = None  # OpenSSL's side of the socket, as ``ssl.SSLSocket`` has it inside
         self.filter: StreamFilter | None = None
         self.options: ConnOptions | None = None  # until the loop has set up its TLS
         self.armed = UNREGISTERED  # epoll events
