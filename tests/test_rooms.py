@@ -48,6 +48,7 @@ SHELLS = {
     "wire.process",
     "wire.request",
     "wire.service",
+    "wire.tls_stream",
 }
 SHELL_PATTERN = r"^stratamq\.|\.service$|\.cli$|\.cli\."
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}

@@ -1,10 +1,10 @@
-"""One connection of a link: TLS, HELLO, and three small loops that read, write and watch for silence.
+"""One connection of a link: TLS, HELLO, two small loops that read and write, and one that watches all for silence.
 
 Decides nothing about frames (``wire/link.py``) or about who may connect (``wire/service.py``).
 """
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import trio
 
@@ -13,6 +13,7 @@ from wire.hello import Hello, HelloReader, LinkError
 from wire.link import LinkCore
 from wire.process import boot_time
 from wire.tls import peer_identity
+from wire.tls_stream import TlsStream
 
 __all__ = [
     "HELLO_TIMEOUT_S",
@@ -22,6 +23,7 @@ __all__ = [
     "close_quietly",
     "read_hello",
     "split_address",
+    "watch",
     "wrap_tls",
 ]
 
@@ -31,8 +33,7 @@ IDLE_TICKS_MAX = 7  # ticks without a byte: half-open, give it up (found in less
 READ_BYTES_MAX = 256 * 1024
 UNTOLD_BYTES_MAX = 64 * 1024  # read since the last write: below it a TAKEN waits for frames, or for the watch
 
-SecureStream = trio.SSLStream[trio.SocketStream]
-Stream = trio.SocketStream | SecureStream
+Stream = trio.SocketStream | TlsStream
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -47,17 +48,17 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-async def wrap_tls(stream: trio.SocketStream, context: ssl.SSLContext, *, server_side: bool) -> SecureStream:
+async def wrap_tls(stream: trio.SocketStream, context: ssl.SSLContext, *, server_side: bool) -> TlsStream:
     """Do the TLS handshake; the caller bounds the wait.
 
     Raises:
         LinkError: Why it failed, in the words of the TLS library; the stream is closed.
     """
-    secured = trio.SSLStream(stream, context, server_side=server_side, https_compatible=True)
+    secured = TlsStream(stream, context, server_side=server_side)
     try:
         await secured.do_handshake()
-    except (trio.BrokenResourceError, ssl.SSLError) as error:
-        await close_quietly(stream)
+    except trio.BrokenResourceError as error:
+        await close_quietly(secured)
         raise LinkError(f"TLS handshake failed: {error.__cause__ or error or 'connection closed'}") from None
     return secured
 
@@ -138,7 +139,6 @@ class Connection:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._read, rest)
                     nursery.start_soon(self._write)
-                    nursery.start_soon(self._watch)
         finally:
             await close_quietly(self._stream)
 
@@ -179,7 +179,7 @@ class Connection:
                 data = self._core.take_output()
                 if data:
                     self._untold = 0
-                    await self._stream.send_all(data)  # unbounded: _watch ends it when the peer is silent
+                    await self._stream.send_all(data)  # unbounded: ``look`` ends it when the peer is silent
                     self._quiet_ticks = 0
                 else:
                     self._wakeup = trio.Event()
@@ -187,17 +187,26 @@ class Connection:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._end(f"broken: {error.__cause__ or error}")
 
-    async def _watch(self) -> None:
-        """Notice a half-open connection, and let the peer notice that this one is not."""
+    def look(self) -> None:
+        """Called every ``WATCH_S``: notice a half-open connection, and let the peer notice that this one is not."""
         # Ticks, not clock readings: a process that was stopped for a minute has to read first and judge then.
-        ahead_s = boot_time() - trio.current_time()
-        while True:
-            # All connections watch at the same moments, those of heartbeats: an idle process wakes up once for all.
-            await trio.sleep_until(((trio.current_time() + ahead_s) // WATCH_S + 1) * WATCH_S - ahead_s)
-            self._idle_ticks += 1
-            self._quiet_ticks += 1
-            if self._idle_ticks > IDLE_TICKS_MAX:
-                return self._end(f"nothing heard for {IDLE_TICKS_MAX * WATCH_S} s")
-            if self._quiet_ticks >= 2 and not self._closed:
-                self._core.keepalive()
-                self._wakeup.set()
+        self._idle_ticks += 1
+        self._quiet_ticks += 1
+        if self._idle_ticks > IDLE_TICKS_MAX:
+            self._end(f"nothing heard for {IDLE_TICKS_MAX * WATCH_S} s")
+        elif self._quiet_ticks >= 2 and not self._closed:
+            self._core.keepalive()
+            self._wakeup.set()
+
+
+async def watch(connections: Iterable[Connection]) -> None:
+    """Look at all connections at the same moments, those of heartbeats: an idle process wakes up once for all.
+
+    Args:
+        connections: Those that run; changes while it is watched.
+    """
+    ahead_s = boot_time() - trio.current_time()
+    while True:
+        await trio.sleep_until(((trio.current_time() + ahead_s) // WATCH_S + 1) * WATCH_S - ahead_s)
+        for connection in list(connections):
+            connection.look()

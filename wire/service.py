@@ -21,6 +21,7 @@ from wire.connection import (
     close_quietly,
     read_hello,
     split_address,
+    watch,
     wrap_tls,
 )
 from wire.hello import (
@@ -108,6 +109,7 @@ class LinkHub:
             resend_bytes_max=resend_bytes_max,
         )
         self._targets: dict[tuple[str, str], _Target] = {}  # by (node or "", address)
+        self._connections: set[Connection] = set()
         self._nursery: trio.Nursery | None = None
         self._handshakes = 0
         self.connections_refused = 0
@@ -146,6 +148,7 @@ class LinkHub:
                 for target in self._targets.values():
                     nursery.start_soon(self._dial_forever, target)
                 nursery.start_soon(trio.serve_listeners, self._accept, listeners)
+                nursery.start_soon(watch, self._connections)
                 task_status.started(bound)
         finally:
             self._nursery = None
@@ -312,9 +315,11 @@ class LinkHub:
             logger.warning("link to %s: %s", key.node, error)
             await close_quietly(stream)
             return False
+        self._connections.add(connection)
         try:
             await connection.run(rest)
         finally:
+            self._connections.discard(connection)
             table.ended(peer, connection)
             connection.close()
         logger.info("link to %s %s is down: %s", key.tier, key.node, connection.why)

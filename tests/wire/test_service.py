@@ -196,7 +196,7 @@ async def test_a_tier_may_not_send_what_is_not_its_to_send() -> None:
 async def test_a_silent_connection_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
     """Half-open is noticed in less than 5 s; an idle but living peer is kept."""
     del autojump_clock
-    from wire.connection import Connection
+    from wire.connection import Connection, watch
     from wire.link import LinkCore
 
     def connection() -> tuple[Connection, trio.testing.MemorySendStream]:
@@ -207,7 +207,10 @@ async def test_a_silent_connection_is_given_up(autojump_clock: trio.testing.Mock
 
     silent, _theirs = connection()
     began = trio.current_time()
-    await silent.run(b"")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch, [silent])
+        await silent.run(b"")
+        nursery.cancel_scope.cancel()
     assert "nothing heard" in silent.why
     assert 3.0 < trio.current_time() - began < 5.0
 
@@ -215,9 +218,12 @@ async def test_a_silent_connection_is_given_up(autojump_clock: trio.testing.Mock
     cores = [LinkCore(), LinkCore()]
     with trio.move_on_after(60):
         async with trio.open_nursery() as nursery:
+            connections: list[Connection] = []
+            nursery.start_soon(watch, connections)
             for stream, core in zip((left, right), cores, strict=True):
                 core.connected(0)
                 idle = Connection(stream, core, lambda _kind, _payload: None)  # type: ignore[arg-type]
+                connections.append(idle)
                 nursery.start_soon(idle.run, b"")
     assert trio.current_time() - began > 60
 
