@@ -236,8 +236,7 @@ class RouterService:
             self._nursery.start_soon(self._propose, proposal)
         for peer, question in ready.questions:
             self._nursery.start_soon(self._answer, peer, question)
-        for node, kind, payload in ready.sends:
-            self._hub.send(node, kind, payload)
+        self._hub.send_all(ready.sends)
         if ready.rounds and self._raft.reads_now:  # what three tasks would say after four turns of the loop
             self._carry_out(self.core.handle(boot_time(), [RoundEnded(context, True) for context in ready.rounds]))
             return

@@ -252,7 +252,8 @@ class StorageService:
                 with trio.move_on_after(max(0.0, min(deadline - boot_time(), tick_s))):
                     await self._wake.wait()
             self._wake = trio.Event()
-            await trio.lowlevel.checkpoint()
+            if self._events:
+                await trio.lowlevel.checkpoint()  # more of them may be on their way
             await self._committer.room()
             events = self._events[:EVENTS_PER_ROUND_MAX]
             del self._events[:EVENTS_PER_ROUND_MAX]
@@ -295,8 +296,7 @@ class StorageService:
             number = self._committer.submit(ready.writes)
             assert number == ready.commit  # one submission per Ready with writes
         self._follow_map()  # first: what is sent belongs to the lives that the map names now
-        for node, kind, payload in ready.sends:
-            self._hub.send(node, kind, payload)
+        self._hub.send_all(ready.sends)
 
     def _follow_map(self) -> None:
         if self.core.map.epoch != self._followed:

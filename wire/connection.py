@@ -104,8 +104,10 @@ class Connection:
         "_core",
         "_idle_ticks",
         "_on_frame",
+        "_prompt",
         "_quiet_ticks",
         "_scope",
+        "_sending",
         "_stream",
         "_untold",
         "_wakeup",
@@ -114,6 +116,8 @@ class Connection:
 
     def __init__(self, stream: Stream, core: LinkCore, on_frame: Callable[[int, bytes], None]) -> None:
         self._stream = stream
+        self._prompt = stream if isinstance(stream, TlsStream) else None
+        self._sending = False  # a task waits for the socket
         self._core = core
         self._on_frame = on_frame
         self._scope = trio.CancelScope()
@@ -126,6 +130,22 @@ class Connection:
     def wake(self) -> None:
         """There is something to write."""
         self._wakeup.set()
+
+    def flush(self) -> None:
+        """There is something to write: write it in this turn of the loop, as far as the socket takes it."""
+        if self._prompt is None or self._sending or self._closed:
+            self._wakeup.set()
+            return
+        data = self._core.take_output()
+        if not data:
+            return
+        self._untold = self._quiet_ticks = 0
+        try:
+            self._sending = not self._prompt.send_now(data)
+        except trio.BrokenResourceError as error:
+            self._end(f"broken: {error.__cause__ or error}")
+        if self._sending or self._core.has_frames:
+            self._wakeup.set()
 
     def close(self) -> None:
         """End the connection; nothing is read from or written to the core after this call."""
@@ -176,11 +196,11 @@ class Connection:
     async def _write(self) -> None:
         try:
             while not self._closed:
-                data = self._core.take_output()
-                if data:
-                    self._untold = 0
+                data = b"" if self._sending else self._core.take_output()
+                if data or self._sending:
+                    self._untold, self._sending = 0, True
                     await self._stream.send_all(data)  # unbounded: ``look`` ends it when the peer is silent
-                    self._quiet_ticks = 0
+                    self._quiet_ticks, self._sending = 0, False
                 else:
                     self._wakeup = trio.Event()
                     await self._wakeup.wait()

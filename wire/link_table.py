@@ -7,7 +7,7 @@ Source: docs/adr/0005-wire-format.md.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -40,6 +40,9 @@ class LinkConnection(Protocol):
 
     def wake(self) -> None:
         """There is something to write."""
+
+    def flush(self) -> None:
+        """There is something to write, and no more of it in this turn."""
 
     def close(self) -> None:
         """End it; the link's core belongs to another connection from now on."""
@@ -106,24 +109,33 @@ class LinkTable:
         Returns:
             False when no life of the node is known, or its link has no room: nothing was queued, that is counted.
         """
+        peer = self._queue(node, kind, payload)
+        if peer is not None and peer.connection is not None:
+            peer.connection.wake()
+        return peer is not None
+
+    def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> None:
+        """Queue what one round sends, as (node, kind, payload), and write it: each connection is woken once, or not."""
+        peers: dict[str, LinkPeer] = {}
+        for node, kind, payload in frames:
+            peer = self._queue(node, kind, payload)
+            if peer is not None:
+                peers[node] = peer
+        for peer in peers.values():
+            if peer.connection is not None:
+                peer.connection.flush()
+
+    def _queue(self, node: str, kind: int, payload: bytes) -> LinkPeer | None:
         peer = self._peers.get(node)
         if peer is None:
             self.frames_refused["no_peer"] += 1
-            return False
+            return None
         try:
             peer.core.send(kind, payload)
         except LinkFull:
             self.frames_refused["no_room"] += 1
-            return False
-        if peer.connection is not None:
-            peer.connection.wake()
-        return True
-
-    def flush(self) -> None:
-        """Wake every connection that has something to write."""
-        for peer in self._peers.values():
-            if peer.connection is not None and peer.core.wants_flush:
-                peer.connection.wake()
+            return None
+        return peer
 
     # -- lives
 

@@ -8,7 +8,7 @@ Source: design sections 7 and 9; docs/adr/0005-wire-format.md.
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import trio
 
@@ -181,9 +181,9 @@ class LinkHub:
         """
         return self._table.send(node, kind, payload)
 
-    def flush(self) -> None:
-        """Let everything leave that is due; frames of one turn of the loop share a write anyway."""
-        self._table.flush()
+    def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> None:
+        """Queue what a round of the owner sends, as (node, kind, payload); it leaves at once, in one write per link."""
+        self._table.send_all(frames)
 
     def link(self, node: str) -> LinkCore | None:
         """Return a peer's link, for its counters, ``room`` and ``peer_taken``."""

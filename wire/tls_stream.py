@@ -93,13 +93,21 @@ class TlsStream:
         self._incoming.write(data)
         return bool(data)
 
-    async def send_all(self, data: bytes) -> None:
-        """Send; returns when the socket has taken everything."""
+    def send_now(self, data: bytes) -> bool:
+        """Send what the socket takes now and keep the rest for ``send_all``; True if there is none.
+
+        Not while a task is in ``send_all``.
+        """
         try:
             self._tls.write(data)
         except ssl.SSLError as error:
             raise trio.BrokenResourceError from error
-        await self._send_rest()
+        return self._push()
+
+    async def send_all(self, data: bytes) -> None:
+        """Send; returns when the socket has taken everything."""
+        if not data or not self.send_now(data):
+            await self._send_rest()
         if len(data) >= LONG_WRITE_BYTES:
             await trio.lowlevel.checkpoint()
 

@@ -48,6 +48,8 @@ class _Connection:
         self.awake = True
         self.process.poke()
 
+    flush = wake
+
     def close(self) -> None:
         """End it."""
         self.over = True

@@ -180,8 +180,7 @@ class RouterProcess(LinkProcess):
             self._contexts += 1
             self._reads[self._contexts] = self.clock() + 4 * self.knobs.election_timeout_s, context
             self._raft(ReadIndexEvent(self._contexts))
-        for node, kind, payload in ready.sends:
-            self.table.send(node, kind, payload)
+        self.table.send_all(ready.sends)
 
     def _follow_map(self) -> None:
         cluster_map = self.core.machine.map

@@ -172,8 +172,7 @@ class StorageProcess(LinkProcess):
             self._commit(Submitted([ready.writes]))
             assert self._group.submitted == ready.commit
         self._follow_map()
-        for node, kind, payload in ready.sends:
-            self.table.send(node, kind, payload)
+        self.table.send_all(ready.sends)
 
     def _follow_map(self) -> None:
         cluster_map = self.core.map

@@ -323,3 +323,24 @@ async def test_what_is_sent_to_a_life_known_from_the_map_waits_for_it() -> None:
         assert storage.hub.send("router-0", CONTROL, b"two")
         await again.until(lambda: again.frames == [b"two"])
         nursery.cancel_scope.cancel()
+
+
+async def test_what_a_round_sends_leaves_in_order_when_the_socket_is_full(tmp_path: Path) -> None:
+    """Some of it is written at once, the rest by the connection's task; nothing overtakes anything."""
+    router = Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0"))
+    storage = Node("storage", "storage-0", contexts=certificates(tmp_path, "storage", "storage-0"))
+    async with trio.open_nursery() as nursery:
+        address = await start(nursery, router)
+        await start(nursery, storage)
+        storage.hub.set_seeds([address])
+        await storage.until(lambda: len(storage.log) == 1)
+        sent = [number.to_bytes(2, "big") + bytes(100_000) for number in range(240)]
+        for first in range(0, 240, 24):  # more than any socket takes before the other task may read
+            storage.hub.send_all([("router-0", CONTROL, payload) for payload in sent[first : first + 20]])
+            for payload in sent[first + 20 : first + 24]:
+                assert storage.hub.send("router-0", CONTROL, payload)
+            if first % 48:
+                await trio.lowlevel.checkpoint()
+        await router.until(lambda: len(router.frames) == 240)
+        assert router.frames == sent
+        nursery.cancel_scope.cancel()
