@@ -126,6 +126,8 @@ class PartitionRequests:
 
     def tick(self, now: float) -> None:
         """Send again what could not be sent."""
+        if not self._where:
+            return
         for partition, requests in self._pending.items():
             for pending in list(requests.values()):
                 if pending.retry_at <= now:

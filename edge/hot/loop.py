@@ -247,7 +247,7 @@ class Loop:
             or self.kicked
         )
         if blocks:
-            until_ns = min(until_ns, self.swept_ns + SWEEP_NS + 1)
+            until_ns = min(until_ns, self.swept_ns + SWEEP_NS)
             if hot.round_end_ns > 0:
                 until_ns = min(until_ns, hot.round_end_ns)
             if hot.high or hot.paced:
@@ -738,7 +738,7 @@ class Loop:
     def sweep(self, now_ns: cython.longlong) -> None:
         """Once a second: silent clients, lingering sockets, listeners that ran out of descriptors."""
         conn: Conn
-        self.swept_ns = now_ns
+        self.swept_ns = now_ns - now_ns % SWEEP_NS  # of the host's clock, with heartbeats: one wake-up for both
         self.hot.sweep(now_ns)
         if self.hot.lingering:
             lingering = self.hot.lingering
