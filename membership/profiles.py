@@ -61,14 +61,18 @@ class Profile:
     exchange_timeout_s: float
     """Bound of each step of a TCP exchange (connect, frame)."""
     aligned: bool = False
-    """Rounds begin at multiples of the period on the clock: members of one machine share their wake-ups, with whatever
-    else is due there then. Members of many would all probe at once."""
+    """Rounds begin at multiples of the period on the clock, and what is rarer waits for one: members of one machine
+    share their wake-ups, with whatever else is due there then. Members of many would all probe at once."""
     lifeguard: bool = True
     """False is plain SWIM: fixed suspicion, no nacks, no local health. Only to measure the difference."""
 
     def suspicion_min_s(self, members: int) -> float:
         """Return the shortest suspicion among ``members`` live members."""
         return self.suspicion_multiplier * max(1.0, log10(max(1, members))) * self.protocol_period_s
+
+    def rare_at(self, when: float) -> float:
+        """Return when something happens that is due at a given time, and rarer than rounds are."""
+        return ceil(when / self.protocol_period_s) * self.protocol_period_s if self.aligned else when
 
     def retransmit_limit(self, members: int) -> int:
         """Return how often one piece of news is sent: ceil(lambda * log10(N + 1)), at least 1."""

@@ -91,9 +91,9 @@ class Swim:
         self._pending_metadata: NodeMetadata | None = None
         self._leave_by = 0.0
         self._push_pull_s = profile.push_pull_interval_s
-        self._timers.set(("reconnect", 0), now + self._jitter(profile.reconnect_interval_s))
-        self._timers.set(("push_pull", 0), now + self._jitter(profile.push_pull_interval_s))
-        self._timers.set(("forget", 0), now + profile.dead_retention_s / 10)
+        self._timers.set(("reconnect", 0), profile.rare_at(now + self._jitter(profile.reconnect_interval_s)))
+        self._timers.set(("push_pull", 0), profile.rare_at(now + self._jitter(profile.push_pull_interval_s)))
+        self._timers.set(("forget", 0), profile.rare_at(now + profile.dead_retention_s / 10))
 
     @property
     def local(self) -> LocalMember:
@@ -258,7 +258,7 @@ class Swim:
             self._outbox.exchange(member.address)
         settled_s = self._profile.push_pull_s(self.members.live_count)
         period_s = self._push_pull_s = min(settled_s, 2 * self._push_pull_s)
-        self._timers.set(("push_pull", 0), now + self._jitter(period_s) + period_s / 2)
+        self._timers.set(("push_pull", 0), self._profile.rare_at(now + self._jitter(period_s) + period_s / 2))
 
     def _reconnect(self, now: float) -> None:
         """Try one address of somebody we hold dead or never met: it may be the other half of a healed partition."""
@@ -267,7 +267,7 @@ class Swim:
         if candidates and self._local.joined:
             self._outbox.exchange(self._rng.choice(candidates))
         period_s = self._profile.reconnect_interval_s
-        self._timers.set(("reconnect", 0), now + self._jitter(period_s) + period_s / 2)
+        self._timers.set(("reconnect", 0), self._profile.rare_at(now + self._jitter(period_s) + period_s / 2))
 
     def _strange_seeds(self) -> list[Address]:
         """Seeds at which nobody alive is known, and not ourselves."""
@@ -319,7 +319,7 @@ class Swim:
             if not member.live and now - member.since >= self._profile.dead_retention_s:
                 self.members.remove(member)
                 self._news.discard(member.name)
-        self._timers.set(("forget", 0), now + self._profile.dead_retention_s / 10)
+        self._timers.set(("forget", 0), self._profile.rare_at(now + self._profile.dead_retention_s / 10))
 
     def _jitter(self, period_s: float) -> float:
         return period_s * self._rng.random()
