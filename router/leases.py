@@ -29,6 +29,9 @@ class LeaseTable:
         self._waiting: list[tuple[str, Heartbeat]] = []  # link peer, heartbeat: for the next round
         self._asked: dict[int, list[tuple[str, Heartbeat]]] = {}
         self._context = 0
+        self._map: ClusterMap | None = None  # of which, and at which epoch, ``_lives`` are
+        self._epoch = -1
+        self._lives: list[Life] = []
 
     def begin(self, now: float, cluster_map: ClusterMap) -> None:
         """This router became the leader: every lease counts from here."""
@@ -96,7 +99,7 @@ class LeaseTable:
         """Return node -> live nodes that it does not reach, as it said last; nothing while a lease is ending."""
         if self.ending:
             return {}
-        told = {node: self._unreachable.get((node, incarnation), ()) for node, incarnation in lives(cluster_map)}
+        told = {node: self._unreachable.get((node, incarnation), ()) for node, incarnation in self._live(cluster_map)}
         return {node: names for node, names in told.items() if names}
 
     def sizes(self, life: Life) -> dict[int, tuple[int, int]]:
@@ -106,7 +109,7 @@ class LeaseTable:
     def expired(self, now: float, cluster_map: ClusterMap) -> list[Life]:
         """Return incarnations whose lease has surely run out, once each; the caller proposes their death."""
         dead = []
-        for life in lives(cluster_map):
+        for life in self._live(cluster_map):
             if life not in self._dying and self._until.setdefault(life, now + self.lease_s + self._margin_s) <= now:
                 self._dying.add(life)
                 dead.append(life)
@@ -122,7 +125,7 @@ class LeaseTable:
 
     def settled_epoch(self, cluster_map: ClusterMap) -> int:
         """Return the highest epoch that every live incarnation has acknowledged."""
-        return min([cluster_map.epoch, *(self._acknowledged.get(life, 0) for life in lives(cluster_map))])
+        return min([cluster_map.epoch, *(self._acknowledged.get(life, 0) for life in self._live(cluster_map))])
 
     def remaining_s(self, now: float, life: Life) -> float:
         """Return seconds of lease left, for the status page; below 0 after its end."""
@@ -135,6 +138,12 @@ class LeaseTable:
     def next_deadline(self) -> float:
         """Return when the next lease may run out."""
         return min((until for life, until in self._until.items() if life not in self._dying), default=float("inf"))
+
+    def _live(self, cluster_map: ClusterMap) -> list[Life]:
+        """Return every live incarnation; asked in every round, and another one only at another epoch."""
+        if self._map is not cluster_map or self._epoch != cluster_map.epoch:
+            self._map, self._epoch, self._lives = cluster_map, cluster_map.epoch, lives(cluster_map)
+        return self._lives
 
     def forget_others(self, cluster_map: ClusterMap) -> None:
         """Drop what belongs to incarnations that are not alive any more."""
