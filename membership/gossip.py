@@ -176,6 +176,7 @@ class Gossip:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(trio.serve_listeners, self._serve, [trio.SocketListener(listener)])
                 self._nursery.start_soon(self._datagrams)
+                self._nursery.start_soon(self._timers)
                 self._nursery.start_soon(self._discover, seeds)
                 self._nursery.start_soon(self._report)
                 task_status.started(advertised)
@@ -218,7 +219,7 @@ class Gossip:
         for event in ready.events:
             self._tell(event)
         self._deadline = ready.next_deadline - self._ahead_s
-        if self._waiting is not None:
+        if self._waiting is not None and self._waiting.deadline != self._deadline:
             self._waiting.deadline = self._deadline
 
     def _send(self, message: Outgoing) -> None:
@@ -249,11 +250,16 @@ class Gossip:
 
     async def _datagrams(self) -> None:
         while True:
+            await trio.lowlevel.wait_readable(self._udp)
+            self._receive()
+
+    async def _timers(self) -> None:
+        while True:
             # Forever at worst, when we have left: then only packets wake us, and they are not even opened.
             with trio.CancelScope(deadline=self._deadline) as self._waiting:
-                await trio.lowlevel.wait_readable(self._udp)
+                await trio.sleep_forever()
             self._waiting = None
-            self._receive()
+            self._receive()  # who has answered is heard before it is judged
             if trio.current_time() >= self._deadline:
                 self._handle(Tick())
 
