@@ -230,6 +230,8 @@ class PublishDesk:
         def done(reason_code: int) -> bool:
             if reason_code < 0x80 or kind != OriginKind.SESSION or conn.closed:
                 return False
+            if publish.gated is not None and publish.gated.delivered:
+                return False  # no answer either: the message comes again, and is the same one where it was taken
 
             def released(answer: Control) -> None:
                 if isinstance(answer, InboundReleased):

@@ -497,8 +497,13 @@ class StorageCore:
                 self._count("passed_on_late")
         elif hosted.serving:
             self._take(hosted, record, peer)
-        elif not hosted.when_serving(partial(self._take, hosted, record, peer)):
+        elif not hosted.when_serving(partial(self._take_waited, hosted, record, peer)):
             self._refuse(record, number, peer)
+
+    def _take_waited(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:
+        """Take what waited until its partition serves, unless its edge has died: what that had sent is forgotten."""
+        if not self._is_of_dead(peer):
+            self._take(hosted, record, peer)
 
     def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:
         """Hand a message to its partition, unless the disk is full; one that stands already is acknowledged again."""
@@ -508,14 +513,15 @@ class StorageCore:
             hosted.publish(record, peer)
 
     def _has_no_room(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> bool:
-        publishers, now = hosted.publishers, self._now
+        publishers, session, owner_epoch, now = hosted.publishers, record.session, record.owner_epoch, self._now
         if hosted.delivery.origins.is_repeat(record, peer.node, peer.incarnation):
             return False
+        if publishers.is_superseded(session, owner_epoch, now, self.map.lease_s):
+            return False  # the partition says so
         if not self.full:
-            session, owner_epoch = record.session, record.owner_epoch
             return record.qos > 0 and publishers.is_behind_refused(session, owner_epoch, now, self.map.lease_s)
         if record.qos:
-            publishers.refused(record.session, record.owner_epoch, now)
+            publishers.refused(session, owner_epoch, now)
         return True
 
     def _refuse(self, record: PublishMessage, number: int, peer: PeerKey, reason: str = "refused_not_serving") -> None:

@@ -137,7 +137,7 @@ cdef class Inbound:
     cdef public int packet_identifier
     cdef public bint dup
     cdef public Conn conn
-    cdef Message gated
+    cdef readonly Message gated
 
 
 cdef class Message:
@@ -150,7 +150,7 @@ cdef class Message:
     cdef public bint done
     cdef bint sent
     cdef bint counted
-    cdef bint delivered
+    cdef readonly bint delivered
     cdef object on_done
     cdef bytes record
     cdef long long at_ns

@@ -75,6 +75,36 @@ def test_s5_a_failing_pubrec_frees_the_identifier() -> None:
     scene.judge()
 
 
+@pytest.mark.parametrize("version", [5, 4])
+def test_s5_what_one_queue_took_and_another_refused_comes_again_as_the_same_message(version: int) -> None:
+    scene = Scene(
+        edges=2,
+        storages=2,
+        replicas=2,
+        partitions=8,
+        partition=replace(PartitionSettings(), queue_messages_max=1, queue_full="refuse"),
+    )
+    publisher = scene.client("publisher", "e1", replace(ClientOptions(), protocol_version=version))
+    room, full = (
+        scene.client(f"on-{storage}", "e2", None, "t/x", client_id=scene.name_on(storage, "q"))
+        for storage in ("s1", "s2")
+    )
+    full.drop()
+    scene.publish(publisher, "t/x", "m0", 2)
+    publisher.publish("t/x", "m1", 2)
+    scene.run(0.5)
+    assert publisher.publishing
+    assert publisher.connected == (version == 4)
+    scene.connect(full, "e2")
+    scene.until(lambda: full.received == ["m0"])
+    publisher.drop()
+    scene.connect(publisher, "e2")
+    scene.until(lambda: not publisher.publishing and "m1" in full.received)
+    scene.run(0.5)
+    assert room.received == full.received == ["m0", "m1"]
+    scene.judge()
+
+
 def test_s8a_a_subscription_survives_the_primary_and_so_does_its_route() -> None:
     scene = Scene(edges=2, storages=2, replicas=2, min_in_sync=1, partitions=1)
     primary = scene.map.partitions[0].primary

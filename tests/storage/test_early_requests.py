@@ -50,6 +50,29 @@ def test_what_waited_for_the_map_is_dropped_when_its_edge_has_died_meanwhile(die
     assert [message.payload for message in read(cluster, "#")] == [b"newer" if dies else b"early"]
 
 
+def test_what_waited_until_its_partition_serves_is_dropped_when_its_edge_has_died_meanwhile() -> None:
+    """Simulation seed 66076: it was taken when the edge's origins were forgotten, and a register went back to it."""
+    cluster = Cluster(nodes=2, replicas=2, partitions=1)
+    former, other = cluster.edges["e2"], cluster.edges["e1"]
+    primary = cluster.machine.map.partitions[0].primary
+    (backup,) = cluster.nodes.keys() - {primary}
+    cluster.filter = lambda _, target, kind, __: (target, kind) != ("e2", FrameKind.PUBLISH_ACK)
+    former.publish(retained("t", "older"), 0)
+    cluster.settle()
+    other.publish(retained("t", "newer"), 0)
+    cluster.settle()
+    assert former.acked == {}
+    cluster.filter = lambda source, target, kind, _: (source.node, target, kind) != ("e1", backup, FrameKind.CONTROL)
+    cluster.kill(primary)  # the other one polls e1, gets no answer, and does not serve
+    cluster.run(1.0)
+    cluster.kill_edge("e2")
+    cluster.run(0.1)
+    cluster.filter = lambda *_: True
+    cluster.run(0.5)  # it polls again
+    assert cluster.primary(0).key.node == backup
+    assert [message.payload for message in read(cluster, "#")] == [b"newer"]
+
+
 def test_what_waited_for_the_map_is_not_overtaken_by_what_comes_with_it() -> None:
     """The later one was taken first, earlier ones were repeats then: acknowledged and lost (perhaps seed 10175)."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)

@@ -262,3 +262,21 @@ def test_a_full_disk_refuses_messages_and_acknowledges_repeats() -> None:
     cluster.settle()
     assert edge.acked[tag] == 0
     assert [push.payload for push in alice.received] == [b"kept", b"taken"]
+
+
+def test_what_a_full_disk_refused_ends_what_an_older_connection_sent() -> None:
+    """Its older copy, in a frame of the former edge that was stuck, comes when there is room again."""
+    cluster = Cluster()
+    former, newer = cluster.edges["e1"], cluster.edges["e2"]
+    alice = newer.open("alice")
+    newer.subscribe(alice, "a/#")
+    core = cluster.nodes["s1"].core
+    core.full = True
+    refused = newer.publish(message("m", session=77, owner_epoch=2), alice.session >> 48)
+    cluster.settle()
+    assert newer.acked[refused] == 0x89
+    core.full = False
+    stuck = former.publish(message("m", session=77, owner_epoch=1), alice.session >> 48)
+    cluster.settle()
+    assert former.acked[stuck] == 0x8E
+    assert alice.received == []
