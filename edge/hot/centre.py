@@ -38,7 +38,7 @@ if not cython.compiled:
         write_short,
     )
     from edge.hot.parse import parse
-    from edge.hot.peers import flush_batches, flush_peer, pump_outboxes, release_peer
+    from edge.hot.peers import flush_batches, flush_peer, leave_outbox, pump_outboxes, release_peer
     from edge.hot.picks import unfinished_picks
     from edge.hot.pushes import flush_push_acks
     from edge.hot.state import PARK_HANDLER, PARK_RATE
@@ -55,6 +55,7 @@ LINGER_NS = 2_000_000_000  # how long a closed socket waits for its client to cl
 NO_LIMIT = 1 << 40
 PACED_EVERY_NS = 10_000_000
 PACED_BURST_NS = 500_000_000  # half a second's worth is free again: not woken for every message
+SUPERSEDED = 0x8E  # what nobody is told: the publisher's connection is over
 
 
 class Hot(HotState):
@@ -349,7 +350,7 @@ class Hot(HotState):
         message: Message | None = publish.gated
         publish.gated = None
         if message is None and (publish.qos > 0 or on_done is not None):
-            message = new_message(self, publish.qos, None, 0)
+            message = new_message(self, publish.qos, publish.conn, 0)
             message.waiting = 1
         elif message is not None:
             # Numbered when it came, and others have left since: a partition takes a lower number for a repeat.
@@ -541,7 +542,10 @@ class Hot(HotState):
     def replay_partition(self, partition: int, peer: Peer) -> int:
         """Send every unacknowledged message of the partition to its new primary in order, marked as repeats.
 
-        Later messages queue behind them. Returns:
+        Later messages queue behind them. What a publisher with a stored session sends again on its next connection is
+        forgotten: the new primary may not have heard of that one, and take it behind newer messages.
+
+        Returns:
             How many will be sent.
         """
         outbox: Outbox | None = self.outboxes[partition]
@@ -551,6 +555,12 @@ class Hot(HotState):
             self.set_primary(partition, peer)
         outbox.held = True
         outbox.target = peer
+        message: Message
+        for message in list(outbox.messages.values()):
+            if _comes_again(message):
+                del outbox.messages[message.tag]
+                leave_outbox(self, message)
+                destination_done(self, message, SUPERSEDED)
         outbox.unsent = deque(outbox.messages.values())
         if partition not in self.pumping:
             self.pumping.append(partition)
@@ -727,3 +737,10 @@ class Hot(HotState):
         packet.session = publish.conn.session if publish.conn is not None else 0
         packet.owner_epoch = publish.conn.owner_epoch if publish.conn is not None else 0
         return packet
+
+
+def _comes_again(message: Message) -> bool:
+    """Whether the publisher's connection is over, and its session is stored: it sends what was not acknowledged."""
+    first: Message = message if message.parent is None else message.parent
+    conn: Conn | None = first.conn
+    return conn is not None and conn.closed and conn.session != 0

@@ -274,6 +274,27 @@ def test_s15_the_old_edges_publishes_arrive_late(qos: int) -> None:
     scene.judge()
 
 
+def test_s15_the_old_edges_retained_message_does_not_reach_the_next_primary() -> None:
+    scene = Scene(edges=2, storages=2, replicas=2, min_in_sync=1, partitions=8)
+    topic = scene.name_on("s2", "t")
+    publisher = scene.client("publisher", "e1", client_id=scene.name_on("s1", "p"))
+    scene.publish(publisher, topic, "warm", retain=True)
+    scene.network.jam("e1", "s2")
+    publisher.publish(topic, "old", 1, retain=True)
+    scene.run(0.2)
+    publisher.drop()
+    scene.connect(publisher, "e2")
+    scene.until(lambda: not publisher.publishing)
+    scene.publish(publisher, topic, "new", retain=True)
+    scene.kill("s2")
+    scene.until(lambda: scene.is_dead("s2"))
+    scene.run(1.0)
+    reader = scene.client("reader", "e2", EPHEMERAL, topic)
+    scene.until(lambda: reader.received)
+    assert reader.received == ["new"]
+    scene.judge()
+
+
 def test_s17_owner_epochs_do_not_start_again() -> None:
     scene = Scene(edges=2)
     one = scene.client("one", "e1", EPHEMERAL, client_id="same")

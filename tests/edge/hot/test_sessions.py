@@ -269,6 +269,28 @@ def test_push_that_is_too_large_counts_as_sent(hot: Any) -> None:
     assert acks(store) == [(1, 4, 0x95), (2, 5, 0x95)]
 
 
+def test_a_new_primary_gets_nothing_that_a_stored_session_sends_again(hot: Any) -> None:
+    """Simulation seed 72018: it came behind what the session's next connection had sent elsewhere meanwhile."""
+    broker, store, conn = durable(hot)
+    successor = Node(broker, 4, "storage")
+    broker.hot.set_primary(5, store.peer)
+    broker.route_to(partitions=(5,))
+    other = broker.client(5)
+    codes: list[int] = []
+    retained = hot.state.Inbound(b"r", b"register", 1, True, conn=conn)
+    broker.hot.publish(hot.state.Route(b"r"), retained, 5, on_done=codes.append)
+    broker.send(conn, publish(b"t", b"m", 1, 1, 5))
+    broker.send(other, publish(b"t", b"n", 1, 1, 5))
+    broker.hot.close(conn)
+    broker.hot.close(other)
+    broker.round()
+    assert [record.payload for record in store.records()] == [b"register", b"m", b"n"]
+    assert broker.hot.replay_partition(5, successor.peer) == 1
+    broker.round()
+    assert [record.payload for record in successor.records()] == [b"n"]
+    assert codes == [0x8E]
+
+
 def test_qos2_of_a_durable_publisher_goes_to_the_core(hot: Any) -> None:
     broker, store, conn = durable(hot)
     broker.hot.set_primary(5, store.peer)
