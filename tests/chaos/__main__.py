@@ -56,13 +56,25 @@ __all__ = ["main", "run_one"]
 
 
 async def run_one(
-    cluster: RealCluster, schedule: Schedule, workload: str, seconds: float, kept: Path, operations_per_s: float = 15.0
+    cluster: RealCluster,
+    schedule: Schedule,
+    workload: str,
+    seconds: float,
+    kept: Path,
+    *,
+    every_fault: bool = False,
+    operations_per_s: float = 15.0,
 ) -> Result:
-    """Run one schedule and judge it; one that fails, or does not recover in time, is written to ``kept``."""
+    """Run one schedule and judge it; one that fails, or does not recover in time, is written to ``kept``.
+
+    Args:
+        seconds: The work lasts at least so long.
+        every_fault: Faults begin after that too, until the schedule is at its end.
+    """
     slow: list[str] = []
 
     async def break_things(run: Run) -> None:
-        late = await run_schedule(schedule, cluster, run, seconds)
+        late = await run_schedule(schedule, cluster, run, float("inf") if every_fault else seconds)
         slow.extend(f"{line}; still missing at the end: {cluster.missing or 'nothing'}" for line in late)
 
     clients = CLIENTS_OF.get(schedule.row, 0)

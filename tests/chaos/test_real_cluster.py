@@ -13,7 +13,7 @@ async def test_kills_of_edge_and_storage_lose_nothing(tmp_path: Path) -> None:
         Fault(Verb.KILL, ("storage-0",), 0.5, 0.5),
     )
     async with real_cluster(tmp_path / "cluster", Shape(), 1) as cluster:
-        result = await run_one(cluster, Schedule("F01", 1, faults), "queue", 6.0, tmp_path / "kept")
+        result = await run_one(cluster, Schedule("F01", 1, faults), "queue", 4.0, tmp_path / "kept", every_fault=True)
     assert result.found == {}
     assert result.ended == ()
     assert result.complete
