@@ -498,6 +498,8 @@ class StorageCore:
         elif hosted.serving:
             self._take(hosted, record, peer)
         elif not hosted.when_serving(partial(self._take_waited, hosted, record, peer)):
+            # What an older connection of its publisher sent, and waits here, is not taken any more.
+            hosted.publishers.is_superseded(record.session, record.owner_epoch, self._now, self.map.lease_s)
             self._refuse(record, number, peer)
 
     def _take_waited(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from storage.core import FrameArrived
-from tests.storage.storage_cluster import ROUTER, Cluster
+from tests.storage.storage_cluster import ROUTER, Cluster, with_settings
 from tests.storage.test_partition import message
 from tests.storage.test_wills_and_retained import read, retained
 from wire.batches import encode_message
@@ -71,6 +71,28 @@ def test_what_waited_until_its_partition_serves_is_dropped_when_its_edge_has_die
     cluster.run(0.5)  # it polls again
     assert cluster.primary(0).key.node == backup
     assert [message.payload for message in read(cluster, "#")] == [b"newer"]
+
+
+def test_what_waits_is_not_taken_when_its_publisher_s_next_connection_was_refused() -> None:
+    """Too many wait until the partition serves; its publisher was told that the message is not accepted."""
+    cluster = Cluster(nodes=2, replicas=2, partitions=1, settings=with_settings(waiting_opens_max=1))
+    former, newer = cluster.edges["e2"], cluster.edges["e1"]
+    alice = newer.open("alice")
+    newer.subscribe(alice, "a/#")
+    primary = cluster.machine.map.partitions[0].primary
+    (backup,) = cluster.nodes.keys() - {primary}
+    cluster.filter = lambda source, target, kind, _: (source.node, target, kind) != ("e1", backup, FrameKind.CONTROL)
+    cluster.kill(primary)
+    cluster.run(1.0)
+    waiting = former.publish(message("m", session=77, owner_epoch=1), 0)
+    cluster.run(0.1)
+    refused = newer.publish(message("m", session=77, owner_epoch=2), 0)
+    cluster.run(0.1)
+    assert newer.acked[refused] == 0x89
+    cluster.filter = lambda *_: True
+    cluster.run(0.5)
+    assert former.acked[waiting] == 0x8E
+    assert alice.received == []
 
 
 def test_what_waited_for_the_map_is_not_overtaken_by_what_comes_with_it() -> None:
