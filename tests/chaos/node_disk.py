@@ -5,6 +5,7 @@ Decides nothing: the schedule does. Without gcc there is no shim, without root n
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -115,13 +116,9 @@ class NodeDisk:
         if not self._small:
             raise ValueError("only a small disk is filled")
         free = shutil.disk_usage(self.folder).free - int(SMALL_DISK_BYTES * share_left)
-        with self._ballast.open("wb") as file:
-            try:
-                while free > 0:
-                    free -= file.write(bytes(min(free, 1 << 16)))
-                file.flush()
-            except OSError:
-                pass  # full to the last block
+        with contextlib.suppress(OSError), self._ballast.open("wb") as file:  # full to the last block, maybe at once
+            while free > 0:
+                free -= file.write(bytes(min(free, 1 << 16)))
 
     def heal(self) -> None:
         self._delay_us = self._fail = self._crash_point = self._crash_after = 0
