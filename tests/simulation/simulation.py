@@ -105,7 +105,13 @@ def draw_knobs(seed: int) -> Knobs:
             session_expiry_max_s=0,
         ),
         edge=EdgeLimits(sys_interval_s=0, claim_gap_s=0.003, receive_maximum=rng.choice((1, 5, 20))),
-        hot=HotLimits(routes_max=rng.choice((2, 16, 65_536)), outbound_window_max=rng.choice((1, 4, 64))),
+        hot=HotLimits(
+            routes_max=rng.choice((2, 16, 65_536)),
+            outbound_window_max=rng.choice((1, 4, 64)),
+            # More than a seed sends: what an edge drops for want of room is counted, but the history cannot say whose.
+            pending_messages_max=1_000_000,
+            pending_bytes_max=1 << 30,
+        ),
     )
 
 
