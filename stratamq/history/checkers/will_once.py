@@ -3,14 +3,18 @@
 Judged through watchers: clients whose durable subscription on the will topic surely held from before the CONNECT
 to the end. Every will payload is unique to its connection. A second publication is a second receive without DUP
 (QoS 1), or a second hand-over (QoS 2). With a will delay, a session resumed before the delay ran out must keep it
-silent; close to the boundary either is right. Detection takes its time and is no part of the promise.
+silent; close to the boundary either is right. Detection takes its time and is no part of the promise; it begins when
+the broker serves anybody.
 
 Source: MQTT 5.0 sections 3.1.2.5 and 3.1.3.2.2.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
+from functools import lru_cache
+from itertools import accumulate
 
 from stratamq.history.history import FOREVER_NS, Connection, History, Operation
 from stratamq.history.operations import Kind, Record
@@ -102,7 +106,7 @@ def _after_delay(history: History, connection: Connection) -> tuple[int, int]:
     asked = connection.connect.invoke
     delay_ns = min(asked.will_delay_interval_s, asked.session_expiry_interval_s) * NS_PER_S
     detection_ns = int(history.setting("detection_s", DETECTION_S) * NS_PER_S)
-    fires_by_ns = connection.ended_ns + delay_ns + detection_ns
+    fires_by_ns = _served_ns(history, connection.ended_ns) + delay_ns + detection_ns
     if delay_ns:
         for later in history.connections_of[connection.client_id]:
             if later.number <= connection.number or not later.connect.may_have_happened:
@@ -114,6 +118,26 @@ def _after_delay(history: History, connection: Connection) -> tuple[int, int]:
             return (0, 0) if resumed and in_time else (0, 1)
     end_ns = history.drained_ns
     return (0, 1) if end_ns is None or fires_by_ns > end_ns else (1, 1)
+
+
+def _served_ns(history: History, ended_ns: int) -> int:
+    """Return when the broker surely served somebody again: before that it need not notice the end of a connection."""
+    started, answered = _answers(history)
+    after = bisect_left(started, ended_ns)
+    return answered[after] if after < len(answered) else ended_ns
+
+
+@lru_cache(maxsize=1)
+def _answers(history: History) -> tuple[list[int], list[int]]:
+    """Return when what was answered had been asked, in order, and the first answer to that or to anything later."""
+    served = sorted(
+        (operation.started_ns, operation.ended_ns)
+        for kind in (Kind.CONNECT, Kind.SUBSCRIBE, Kind.PUBLISH)
+        for operation in history.of_kind(kind)
+        if operation.ok and (kind is not Kind.PUBLISH or operation.invoke.qos)  # QoS 0 is "ok" unanswered
+    )
+    first = list(accumulate((ended_ns for _, ended_ns in reversed(served)), min))
+    return [started_ns for started_ns, _ in served], first[::-1]
 
 
 def _watchers(history: History) -> list[Subscription]:

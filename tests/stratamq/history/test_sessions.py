@@ -228,6 +228,23 @@ def test_a_delayed_will_comes_when_nobody_returned() -> None:
     assert script.found() == {"will_once": 1}
 
 
+def test_a_will_delay_begins_when_somebody_is_served() -> None:
+    """Simulation seed 77078: every node was down for 27 s, and the client was back before the delay had run."""
+    script = watched(delay_s=5)
+    script.close("c")
+    script.wait(30_000)
+    script.connect("c", present=True)
+    script.quiet()
+    assert script.found() == {}
+    script = watched(delay_s=5)
+    script.close("c")
+    script.publish("watch", "other", "served")
+    script.wait(30_000)
+    script.connect("c", present=True)
+    script.quiet()
+    assert script.found() == {"will_once": 1}
+
+
 def test_the_will_of_an_open_or_refused_connection_stays_silent() -> None:
     script = watched()
     script.receive("watch", "will/c", "w1", qos=2)
