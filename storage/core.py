@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mqtt.reasons import ReasonCode
-from storage.early_requests import EarlyRequests
+from storage.early_requests import Early, EarlyRequests
 from storage.hosted_partition import HostedPartition, Tally
 from storage.joined_frames import joined_frames
 from storage.ledger import PartitionLedger
@@ -459,13 +459,14 @@ class StorageCore:
                 if hosted is None:
                     if self._pass_on(number, record, peer):
                         continue
-                    size = len(record.payload) + len(record.topic) + 256
-                    if not self._early.keep(
-                        self._now, number, size, partial(self._publish_early, number, record, peer)
-                    ):
+                    if not self._early.keep(number, self._as_early(number, record, peer, self._now)):
                         self._refuse(record, number, peer)
                     continue
-                self._publish_to(number, record, peer)
+                self._publish_to(number, record, peer, self._now)
+
+    def _as_early(self, number: int, record: PublishMessage, peer: PeerKey, since: float) -> Early:
+        size = len(record.payload) + len(record.topic) + 256
+        return since, size, partial(self._publish_early, number, record, peer, since)
 
     def _pass_on(self, number: int, record: PublishMessage, peer: PeerKey) -> bool:
         """Send QoS 0 for a partition that has just moved from here on to where it is: its edge does not send it again.
@@ -481,15 +482,15 @@ class StorageCore:
         self._sends.append((primary, FrameKind.PUBLISH, encode_message(replace(record, partitions=(number,)))))
         return True
 
-    def _publish_early(self, number: int, record: PublishMessage, peer: PeerKey) -> None:
+    def _publish_early(self, number: int, record: PublishMessage, peer: PeerKey, since: float) -> None:
         """Take what waited for the map, unless its edge has died meanwhile.
 
         Its client may have gone on elsewhere: what it sent again there stands already, and newer messages behind it.
         """
         if not self._is_of_dead(peer):
-            self._publish_to(number, record, peer)
+            self._publish_to(number, record, peer, since)
 
-    def _publish_to(self, number: int, record: PublishMessage, peer: PeerKey) -> None:
+    def _publish_to(self, number: int, record: PublishMessage, peer: PeerKey, since: float) -> None:
         hosted = self.partitions[number]
         self._touch(number, hosted)
         if peer.tier == TIER_STORAGE:  # passed on: older than all that its edge sent here
@@ -497,7 +498,9 @@ class StorageCore:
                 self._count("passed_on_late")
         elif hosted.serving:
             self._take(hosted, record, peer)
-        elif not hosted.when_serving(partial(self._take_waited, hosted, record, peer)):
+        elif not hosted.when_serving(
+            partial(self._take_waited, hosted, record, peer), self._as_early(number, record, peer, since)
+        ):
             # What an older connection of its publisher sent, and waits here, is not taken any more.
             hosted.publishers.is_superseded(record.session, record.owner_epoch, self._now, self.map.lease_s)
             self._refuse(record, number, peer)
@@ -615,7 +618,7 @@ class StorageCore:
         placements = self.lease.map.partitions
         known = placements[request.partition].epoch if request.partition < len(placements) else 0
         if request.partition_epoch > known:  # the edge's map is ahead of this one
-            if not self._early.keep(self._now, request.partition, 1024, partial(self._request, peer, request)):
+            if not self._early.keep(request.partition, (self._now, 1024, partial(self._request, peer, request))):
                 self._count("requests_dropped_early")
             return
         if hosted is None or request.partition_epoch != hosted.core.epoch:
@@ -658,15 +661,18 @@ class StorageCore:
     def _map_moved(self, cluster_map: ClusterMap) -> None:
         if not self.lease.active:
             return
-        before = set(self.partitions)
+        before = dict(self.partitions)
         for hosted in self.placements.map_moved(cluster_map, self._now, self._commit + 1):
             self._touch(hosted.core.number, hosted)
             self._moved.append(hosted.core.number)
             self._unsettled = True
+        for number, hosted in before.items():
+            if self.partitions.get(number) is not hosted and (unserved := hosted.unserved(self.lease.newest_at)):
+                self._early.put_back(number, unserved)
         for number in [number for number in self._active if number not in self.partitions]:
             del self._active[number]
         self._left = {number: epoch for number, epoch in self._left.items() if number not in self.partitions}
-        self._left |= dict.fromkeys(sorted(before - self.partitions.keys()), cluster_map.epoch)
+        self._left |= dict.fromkeys(sorted(before.keys() - self.partitions.keys()), cluster_map.epoch)
         changed = {
             number
             for number, shard in enumerate(cluster_map.shards)

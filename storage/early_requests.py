@@ -10,33 +10,45 @@ they came, and for want of that after a while. Whoever takes one asks whether it
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["EarlyRequests"]
+__all__ = ["Early", "EarlyRequests"]
 
 EARLY_MAX = 10_000  # of all partitions together
 EARLY_BYTES_MAX = 64 * 1024 * 1024  # likewise
 EARLY_S = 8.0  # four leases: longer than any node's map lags behind while it has a lease
+
+Early = tuple[float, int, Callable[[], None]]  # since when it waits, bytes, what to do
 
 
 class EarlyRequests:
     """What waits for this node's map, by partition."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, deque[tuple[float, int, Callable[[], None]]]] = {}
+        self._waiting: dict[int, deque[Early]] = {}
         self._count = 0
         self._bytes = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def keep(self, now: float, partition: int, size: int, ask: Callable[[], None]) -> bool:
+    def keep(self, partition: int, request: Early) -> bool:
         """Keep a request; False if there is no room: refuse it, and everything of its partition that comes later."""
+        now, size, _ = request
         self.forget_before(now - EARLY_S)
         if self._count >= EARLY_MAX or self._bytes + size > EARLY_BYTES_MAX:
             return False
-        self._waiting.setdefault(partition, deque()).append((now, size, ask))
+        self._waiting.setdefault(partition, deque()).append(request)
         self._count += 1
         self._bytes += size
         return True
+
+    def put_back(self, partition: int, requests: list[Early]) -> None:
+        """Keep, in front of the others, what waited at a partition that this node stopped to be the primary of.
+
+        The edge's map may be that of the next time: it would not send again. They were within bounds there.
+        """
+        self._waiting[partition] = deque([*requests, *self._waiting.get(partition, ())])
+        self._count += len(requests)
+        self._bytes += sum(size for _, size, _ in requests)
 
     def take(self, partition: int) -> list[Callable[[], None]]:
         """Return, in order, what waited for a partition that this node serves now."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from mqtt.reasons import ReasonCode
 from storage.claims import ClaimTable
 from storage.delivery import Delivery
+from storage.early_requests import Early
 from storage.inbound import Inbound
 from storage.loading import load
 from storage.origins import edge_sender
@@ -72,7 +73,7 @@ class HostedPartition:
         self._map = cluster_map
         self._polled: dict[str, int] | None = None  # live edges that have not answered the claims poll
         self._poll_at = float("-inf")
-        self._waiting: deque[Asked] = deque()
+        self._waiting: deque[tuple[Asked, Early | None]] = deque()
         self._passed_on: deque[Asked] = deque()
 
     def _is_alive(self, edge: str, incarnation: int) -> bool:
@@ -121,16 +122,24 @@ class HostedPartition:
             self.count()
         return self._size
 
-    def when_serving(self, ask: Asked) -> bool:
-        """Carry out a request now, or when this partition serves; False if too many wait already."""
+    def when_serving(self, ask: Asked, early: Early | None = None) -> bool:
+        """Carry out a request now, or when this partition serves; False if too many wait already.
+
+        Args:
+            early: What becomes of it if this node stops being the primary before; without it nothing.
+        """
         if self.serving:
             ask()
         elif len(self._waiting) < self.core.settings.waiting_opens_max:
-            self._waiting.append(ask)
+            self._waiting.append((ask, early))
         else:
             self.core.count("requests_dropped_not_serving")
             return False
         return True
+
+    def unserved(self, since: float) -> list[Early]:
+        """Return, in order, what came since then and waited in vain, because this node is not the primary any more."""
+        return [early for _, early in self._waiting if early is not None and early[0] >= since]
 
     def before_serving(self, ask: Asked) -> bool:
         """Carry out, before what ``when_serving`` keeps, what the former primary passed on; False if it is too late."""
@@ -192,7 +201,7 @@ class HostedPartition:
         while self._passed_on:
             self._passed_on.popleft()()
         while self._waiting:
-            self._waiting.popleft()()
+            self._waiting.popleft()[0]()
 
     def run_timers(self) -> None:
         """Do what is due on the served clock; nothing is, before this partition serves."""

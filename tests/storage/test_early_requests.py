@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
+from router.cluster_map import PlacePartitions
 from storage.core import FrameArrived
 from tests.storage.storage_cluster import ROUTER, Cluster, with_settings
 from tests.storage.test_partition import message
@@ -164,3 +166,36 @@ def test_what_waited_for_a_newer_map_is_not_forgotten_by_an_answer_of_before() -
     cluster.settle()
     assert publisher.acked[ahead] == 0
     assert [push.payload for push in alice.received] == [b"ahead"]
+
+
+def test_what_waited_until_its_partition_serves_waits_for_the_next_time_too() -> None:
+    """Simulation seed 76041: dropped at a map of two steps; its edge, which knew of both, never sent it again."""
+    cluster = Cluster(nodes=2, replicas=2, partitions=1)
+    publisher = cluster.edges["e2"]
+    alice = cluster.edges["e1"].open("alice")
+    cluster.edges["e1"].subscribe(alice, "a/#")
+    primary = cluster.machine.map.partitions[0].primary
+    (backup,) = cluster.nodes.keys() - {primary}
+    cluster.filter = lambda source, target, kind, _: (source.node, target, kind) != ("e1", backup, FrameKind.CONTROL)
+    cluster.kill(primary)  # the other one polls e1, gets no answer, and does not serve
+    cluster.run(1.0)
+    cluster.start(primary)
+    cluster.run(0.5)
+    cluster.silent.add(backup)
+    place(cluster, primary)
+    place(cluster, backup)
+    tag = publisher.publish(message("kept"), 0)
+    cluster.run(0.1)
+    cluster.silent.clear()
+    cluster.filter = lambda *_: True
+    cluster.settle()
+    assert cluster.primary(0).key.node == backup
+    assert publisher.acked == {tag: 0}
+    assert [push.payload for push in alice.received] == [b"kept"]
+
+
+def place(cluster: Cluster, node: str) -> None:
+    """Make a node the primary."""
+    entry = cluster.machine.map.partitions[0]
+    moved = msgspec.structs.replace(entry, primary=node, in_sync=tuple(cluster.nodes), epoch=entry.epoch + 1)
+    assert not cluster.apply(PlacePartitions({0: moved}))
