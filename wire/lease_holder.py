@@ -217,10 +217,11 @@ class LeaseHolder:
 
     def _moved(self, now: float) -> None:
         mine = self.map.nodes.get(self.entry.node)
-        if self._registered and mine is not None:
+        if mine is not None:
             # A map from before our registration, of a router that lags or of our own log read anew, still shows a
-            # former incarnation of ours, alive or dead: that says nothing about this one.
-            newer = mine.incarnation > self.entry.incarnation
+            # former incarnation of ours, alive or dead: that says nothing about this one. One that shows this one dead
+            # does, also when nobody has told us that we were registered: the answer may have gone with its router.
+            newer = self._registered and mine.incarnation > self.entry.incarnation
             dead = mine.incarnation == self.entry.incarnation and mine.state == NodeState.DEAD
             self.ended = self.ended or newer or dead
         if mine is not None and mine.incarnation == self.entry.incarnation and mine.alive:

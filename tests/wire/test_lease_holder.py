@@ -58,6 +58,17 @@ def test_a_former_life_in_a_late_map_does_not_end_this_one() -> None:
     assert node.holder.ended
 
 
+def test_a_life_that_died_before_it_heard_of_its_registration_has_ended() -> None:
+    """The leader registered it, and its answer was lost with it; the next one found no heartbeat."""
+    node = Node()
+    node.holder.router_up("r1", 0.0)
+    node.holder.beat(0.0)
+    node.holder.handle(0.1, node.map(node.entry(1)))
+    assert not node.holder.ended
+    node.holder.handle(5.0, node.map(node.entry(2, NodeState.DEAD), 9))
+    assert node.holder.ended
+
+
 def test_a_newer_life_ends_this_one() -> None:
     """Two processes of one name: the older starts anew."""
     node = Node()
