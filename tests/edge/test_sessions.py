@@ -492,6 +492,21 @@ def test_what_the_register_refuses_reaches_nobody() -> None:
     assert [packet.reason_code for packet in said(publisher, Puback)] == [0x97]
 
 
+def test_what_a_durable_client_sends_again_elsewhere_is_not_live_here_as_well() -> None:
+    """Simulation seed 76039: it was resent through another edge, and came behind newer ones to who subscribed since."""
+    edge = Edge()
+    subscriber = edge.client("s")
+    publisher = edge.client("p", properties=DURABLE)
+    subscriber.subscribe("a")
+    subscriber.read()
+    registers = Registers(edge)
+    publisher.publish("a", b"resent elsewhere", 1, 1, retain=True)
+    publisher.drop()
+    registers.waiting.pop()(0)
+    edge.round()
+    assert publishes(subscriber) == []
+
+
 def test_holding_that_ends_while_a_register_is_written_loses_nothing() -> None:
     """Simulation seed 1005: the message went where live ones had been held when it came, and nobody looked there."""
     edge = Edge()
