@@ -13,7 +13,7 @@ import trio
 
 from stratamq.history import recorder
 from stratamq.history.check import judge
-from stratamq.history.history import History, parse_history
+from stratamq.history.history import FOREVER_NS, History, parse_history
 from stratamq.history.operations import Header, Kind, Phase, Record
 from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
@@ -51,7 +51,19 @@ def is_receive(record: Record, qos: int) -> bool:
 
 
 def lose_a_message(records: list[Record]) -> list[Record]:
-    victim = records[middle(records, lambda r: is_receive(r, 1))]
+    """Let nobody get a message that was accepted, and sent when its subscriber had been granted its filters."""
+    accepted = {r.operation for r in records if r.kind is Kind.PUBLISH and r.phase is Phase.OK}
+    granted_ns = {r.client_id: r.time_ns for r in records if r.kind is Kind.SUBSCRIBE and r.phase is Phase.OK}
+    sent_ns = {
+        r.payload: r.time_ns
+        for r in records
+        if r.kind is Kind.PUBLISH and r.phase is Phase.INVOKE and r.operation in accepted
+    }
+
+    def owed(r: Record) -> bool:
+        return is_receive(r, 1) and sent_ns.get(r.payload, 0) > granted_ns.get(r.client_id, FOREVER_NS)
+
+    victim = records[middle(records, owed)]
     return [r for r in records if r.kind is not Kind.RECEIVE or r.payload != victim.payload]
 
 
