@@ -483,9 +483,10 @@ class StorageCore:
         return True
 
     def _publish_early(self, number: int, record: PublishMessage, peer: PeerKey, since: float) -> None:
-        """Take what waited for the map, unless its edge has died meanwhile.
+        """Take what waited for the map, or until its partition serves, unless its edge has died meanwhile.
 
-        Its client may have gone on elsewhere: what it sent again there stands already, and newer messages behind it.
+        What that had sent is forgotten by then. Its client may have gone on elsewhere: what it sent again there stands
+        already, and newer messages behind it.
         """
         if not self._is_of_dead(peer):
             self._publish_to(number, record, peer, since)
@@ -498,17 +499,10 @@ class StorageCore:
                 self._count("passed_on_late")
         elif hosted.serving:
             self._take(hosted, record, peer)
-        elif not hosted.when_serving(
-            partial(self._take_waited, hosted, record, peer), self._as_early(number, record, peer, since)
-        ):
+        elif not hosted.wait_to_serve(self._as_early(number, record, peer, since)):
             # What an older connection of its publisher sent, and waits here, is not taken any more.
             hosted.publishers.is_superseded(record.session, record.owner_epoch, self._now, self.map.lease_s)
             self._refuse(record, number, peer)
-
-    def _take_waited(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:
-        """Take what waited until its partition serves, unless its edge has died: what that had sent is forgotten."""
-        if not self._is_of_dead(peer):
-            self._take(hosted, record, peer)
 
     def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:
         """Hand a message to its partition, unless the disk is full; one that stands already is acknowledged again."""

@@ -73,7 +73,7 @@ class HostedPartition:
         self._map = cluster_map
         self._polled: dict[str, int] | None = None  # live edges that have not answered the claims poll
         self._poll_at = float("-inf")
-        self._waiting: deque[tuple[Asked, Early | None]] = deque()
+        self._waiting: deque[Asked | Early] = deque()
         self._passed_on: deque[Asked] = deque()
 
     def _is_alive(self, edge: str, incarnation: int) -> bool:
@@ -122,24 +122,24 @@ class HostedPartition:
             self.count()
         return self._size
 
-    def when_serving(self, ask: Asked, early: Early | None = None) -> bool:
-        """Carry out a request now, or when this partition serves; False if too many wait already.
-
-        Args:
-            early: What becomes of it if this node stops being the primary before; without it nothing.
-        """
+    def when_serving(self, ask: Asked) -> bool:
+        """Carry out a request now, or when this partition serves; False if too many wait already."""
         if self.serving:
             ask()
-        elif len(self._waiting) < self.core.settings.waiting_opens_max:
-            self._waiting.append((ask, early))
-        else:
+            return True
+        return self.wait_to_serve(ask)
+
+    def wait_to_serve(self, request: Asked | Early) -> bool:
+        """Keep what is carried out when this partition serves, or is ``unserved``; False if too many wait already."""
+        if len(self._waiting) >= self.core.settings.waiting_opens_max:
             self.core.count("requests_dropped_not_serving")
             return False
+        self._waiting.append(request)
         return True
 
     def unserved(self, since: float) -> list[Early]:
         """Return, in order, what came since then and waited in vain, because this node is not the primary any more."""
-        return [early for _, early in self._waiting if early is not None and early[0] >= since]
+        return [waiting for waiting in self._waiting if isinstance(waiting, tuple) and waiting[0] >= since]
 
     def before_serving(self, ask: Asked) -> bool:
         """Carry out, before what ``when_serving`` keeps, what the former primary passed on; False if it is too late."""
@@ -201,7 +201,9 @@ class HostedPartition:
         while self._passed_on:
             self._passed_on.popleft()()
         while self._waiting:
-            self._waiting.popleft()[0]()
+            request = self._waiting.popleft()
+            ask = request[2] if isinstance(request, tuple) else request
+            ask()
 
     def run_timers(self) -> None:
         """Do what is due on the served clock; nothing is, before this partition serves."""
