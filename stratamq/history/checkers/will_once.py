@@ -108,16 +108,27 @@ def _after_delay(history: History, connection: Connection) -> tuple[int, int]:
     detection_ns = int(history.setting("detection_s", DETECTION_S) * NS_PER_S)
     fires_by_ns = _served_ns(history, connection.ended_ns) + delay_ns + detection_ns
     if delay_ns:
-        for later in history.connections_of[connection.client_id]:
-            if later.number <= connection.number or not later.connect.may_have_happened:
+        for other in history.connections_of[connection.client_id]:
+            if other is connection or not other.connect.may_have_happened:
                 continue
-            if later.connect.started_ns > fires_by_ns:
+            if other.connect.started_ns > fires_by_ns:
                 continue
-            resumed = later.connect.ok and not later.connect.invoke.clean_start
-            in_time = later.connect.ended_ns < max(connection.last_heard_ns, connection.connect.ended_ns) + delay_ns
+            if _carried_out_by_ns(history, other, detection_ns) <= connection.connect.started_ns:
+                continue
+            follows = other.connect.started_ns >= connection.connect.ended_ns
+            resumed = follows and other.connect.ok and not other.connect.invoke.clean_start
+            in_time = other.connect.ended_ns < max(connection.last_heard_ns, connection.connect.ended_ns) + delay_ns
             return (0, 0) if resumed and in_time else (0, 1)
     end_ns = history.drained_ns
     return (0, 1) if end_ns is None or fires_by_ns > end_ns else (1, 1)
+
+
+def _carried_out_by_ns(history: History, connection: Connection, detection_ns: int) -> int:
+    """Return when a CONNECT has surely had its effect, if any: one that was given up may still be on its way."""
+    connect = connection.connect
+    if connect.ok or connect.completion is None:
+        return connect.ended_ns
+    return _served_ns(history, connect.completion.time_ns) + detection_ns
 
 
 def _served_ns(history: History, ended_ns: int) -> int:

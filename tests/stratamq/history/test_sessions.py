@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stratamq.history.operations import Kind
 from tests.stratamq.history.script import Script
 
@@ -243,6 +245,41 @@ def test_a_will_delay_begins_when_somebody_is_served() -> None:
     script.connect("c", present=True)
     script.quiet()
     assert script.found() == {"will_once": 1}
+
+
+def test_a_connect_that_was_given_up_may_resume_the_session_within_the_will_delay() -> None:
+    """Simulation seed 84031: its bytes reached their edge when the client had come back, and gone, at another one."""
+    for waited_ms, found in ((0, {}), (2_000, {"will_once": 1})):
+        script = Script(detection_s=1)
+        script.connect("watch")
+        script.subscribe("watch", "will/#", qos=2)
+        script.unknown(script.connecting("c"))
+        script.publish("watch", "other", "served")
+        script.wait(waited_ms)
+        script.connect("c", present=True, will_topic="will/c", will_payload="w1", will_qos=2, will_delay_interval_s=2)
+        script.close("c")
+        script.quiet()
+        assert script.found() == found
+
+
+def test_of_two_that_connect_at_once_either_may_have_been_the_later_one() -> None:
+    will: dict[str, Any] = {"will_topic": "will/c", "will_payload": "w1", "will_qos": 2, "will_delay_interval_s": 2}
+    for willed_first in (False, True):
+        script = Script(detection_s=1)
+        script.connect("watch")
+        script.subscribe("watch", "will/#", qos=2)
+        if willed_first:
+            slow = script.connecting("c1", "c", **will)
+            script.connect("c2", "c")
+        else:
+            slow = script.connecting("c2", "c")
+            script.connect("c1", "c", **will)
+        script.ok(slow, session_present=True)
+        script.close("c1")
+        script.quiet()
+        assert script.found() == {}
+        script.receive("watch", "will/c", "w1", qos=2)
+        assert script.found() == {}
 
 
 def test_the_will_of_an_open_or_refused_connection_stays_silent() -> None:
