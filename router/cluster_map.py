@@ -303,7 +303,10 @@ class _Step:
         if former is not None and former.incarnation >= entry.incarnation:
             if former.incarnation == entry.incarnation and former.alive:
                 return ""
-            return f"incarnation {entry.incarnation} of {entry.node} is over; start it again"
+            return (
+                f"incarnation {entry.incarnation} of {entry.node} is over, {former.incarnation} was registered: "
+                "start it again, with the clock right if its data folder is new"
+            )
         admin_state = former.admin_state if former is not None else ""
         self.nodes[entry.node] = msgspec.structs.replace(entry, state=NodeState.ACTIVE, admin_state=admin_state)
         if entry.tier == TIER_STORAGE:

@@ -413,7 +413,7 @@ class RouterCore:
         if outcome.refusal:
             self._refuse(peer, request, "invalid", outcome.refusal)
         elif isinstance(command, RegisterNode):
-            self.tell(peer, Registered(request, self.machine.map.epoch))
+            self.tell(peer, Registered(request, command.entry.incarnation, self.machine.map.epoch))
         else:
             self.tell(peer, Changed(request, self.machine.map.epoch))
 

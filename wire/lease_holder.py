@@ -5,6 +5,7 @@ calls ``beat`` from a loop that makes rounds. Acknowledging a map epoch says tha
 owner acknowledges after it has applied the change. Rules: docs/adr/0003-cluster-map-leases-completion.md.
 """
 
+import logging
 from collections.abc import Callable
 
 from wire.cluster_map import ClusterMap, NodeEntry, NodeState
@@ -21,6 +22,8 @@ from wire.messages import (
 )
 
 __all__ = ["LeaseHolder"]
+
+logger = logging.getLogger(__name__)
 
 HEARTBEATS_PER_LEASE = 4
 SETTLING_S = 0.05  # between heartbeats while an epoch is not settled: it shortens every change of placement
@@ -59,7 +62,6 @@ class LeaseHolder:
         self.newest_at = float("-inf")  # own clock: at that time no node can have had a newer map than ours is now
         self.leader = ""
         self.ended = False  # the map says that this incarnation is dead: a new one must be started
-        self.refusal = ""  # why the last registration was refused, for the log
         self.unreachable: list[str] = []
         self.sizes: dict[int, tuple[int, int]] = {}  # of own partitions or shards: (keys, bytes), told when changed
         self._send = send
@@ -68,6 +70,7 @@ class LeaseHolder:
         self._ended_incarnation = ended_incarnation
         self._routers: list[str] = []  # connected
         self._registered = False
+        self._refusal = ""  # of the registration, as the log has it
         self._follows = follows
         self._following = ""
         self._request = 0
@@ -174,11 +177,11 @@ class LeaseHolder:
                 self._last_grant = now
                 self.lease_until = max(self.lease_until, message.sent_at + message.lease_s)
         elif isinstance(message, Registered):
-            self._registered = True
-            self.refusal = ""
-            self._next_beat = now
+            if message.incarnation == self.entry.incarnation:  # not a former life's, whose answer came late
+                self._registered = True
+                self._next_beat = now
         elif isinstance(message, Refused):
-            self.refusal = message.detail
+            self._refused(message)
             if message.leader_hint:
                 self.leader = message.leader_hint
             self._next_try = min(self._next_try, now + RETRY_S / 5)
@@ -196,6 +199,13 @@ class LeaseHolder:
         else:
             return False
         return True
+
+    def _refused(self, message: Refused) -> None:
+        """Log why this node is not let in, once: that does not pass by itself, as the want of a leader does."""
+        mine = not self._registered and message.request == self._request
+        if mine and message.code == "invalid" and message.detail != self._refusal:
+            self._refusal = message.detail
+            logger.error("the routers do not let this node in: %s", message.detail)
 
     def _compare(self, now: float, reply: HeartbeatReply) -> None:
         """Ask the leader itself for the map when the router that tells it to us has stayed behind."""

@@ -32,9 +32,10 @@ class Register(Message):
 
 
 class Registered(Message):
-    """The incarnation stands in the map at this epoch."""
+    """The incarnation stands in the map at this epoch. The answer may come to the next life of its node."""
 
     request: int
+    incarnation: int
     map_epoch: int
 
 

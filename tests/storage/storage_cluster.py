@@ -541,7 +541,7 @@ class Cluster:
         node, message = frame.source.node, decode_control(frame.payload)
         if isinstance(message, Register):
             self.apply(RegisterNode(message.entry, message.whole))
-            self._tell(node, Registered(message.request, self.machine.map.epoch))
+            self._tell(node, Registered(message.request, message.entry.incarnation, self.machine.map.epoch))
         elif isinstance(message, FollowMap):
             self._tell(node, MapSnapshot(self.machine.map))
         elif isinstance(message, Heartbeat):

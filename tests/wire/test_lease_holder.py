@@ -6,7 +6,17 @@ import pytest
 
 from wire.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
 from wire.lease_holder import LeaseHolder
-from wire.messages import Control, FollowMap, Heartbeat, HeartbeatReply, MapSnapshot, MapStep, Register, Registered
+from wire.messages import (
+    Control,
+    FollowMap,
+    Heartbeat,
+    HeartbeatReply,
+    MapSnapshot,
+    MapStep,
+    Refused,
+    Register,
+    Registered,
+)
 
 
 class Node:
@@ -33,7 +43,7 @@ def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
     node.holder.router_up("r1", 0.0)
     node.holder.beat(0.0)
     assert [type(message) for _, message in node.sent] == [Register, FollowMap]
-    node.holder.handle(0.1, Registered(1, 4))
+    node.holder.handle(0.1, Registered(1, 2, 4))
     node.holder.handle(0.1, node.map(node.entry(2)))
     node.holder.beat(0.1)
     beat = node.sent[-1][1]
@@ -48,7 +58,7 @@ def test_a_former_life_in_a_late_map_does_not_end_this_one() -> None:
     node = Node()
     node.holder.router_up("r1", 0.0)
     node.holder.beat(0.0)
-    node.holder.handle(0.1, Registered(1, 9))
+    node.holder.handle(0.1, Registered(1, 2, 9))
     node.holder.handle(0.1, node.map(node.entry(1)))
     node.holder.handle(0.1, MapStep(MapDelta(5, (node.entry(1, NodeState.DEAD),))))
     assert not node.holder.ended
@@ -69,10 +79,35 @@ def test_a_life_that_died_before_it_heard_of_its_registration_has_ended() -> Non
     assert node.holder.ended
 
 
+def test_the_answer_to_a_former_life_s_registration_registers_nobody() -> None:
+    """The former life died before its registration was committed; the answer comes over the next one's link."""
+    node = Node()
+    node.holder.router_up("r1", 0.0)
+    node.holder.beat(0.0)
+    node.holder.handle(0.1, Registered(1, 1, 4))
+    node.holder.handle(0.1, node.map(node.entry(1)))
+    node.sent.clear()
+    node.holder.beat(0.5)
+    assert [type(message) for _, message in node.sent] == [Register]
+
+
+def test_why_the_routers_do_not_let_a_node_in_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A wiped node whose clock went back, for one; that no router leads is said by nobody."""
+    node = Node()
+    node.holder.router_up("r1", 0.0)
+    for code, detail in (("not_leader", "this router does not lead"), ("invalid", "is over"), ("invalid", "is over")):
+        node.holder.beat(node.holder.next_deadline())
+        request = node.sent[-1][1] if isinstance(node.sent[-1][1], Register) else node.sent[-2][1]
+        assert isinstance(request, Register)
+        node.holder.handle(1.0, Refused(request.request, code, detail))
+    node.holder.handle(1.0, Refused(99, "invalid", "partition 3 is at 4"))
+    assert [record.getMessage() for record in caplog.records] == ["the routers do not let this node in: is over"]
+
+
 def test_a_newer_life_ends_this_one() -> None:
     """Two processes of one name: the older starts anew."""
     node = Node()
-    node.holder.handle(0.0, Registered(1, 4))
+    node.holder.handle(0.0, Registered(1, 2, 4))
     node.holder.handle(0.1, node.map(node.entry(3)))
     assert node.holder.ended
 
@@ -83,7 +118,7 @@ def test_a_silent_leader_is_not_asked_for_ever() -> None:
     for router in ("r1", "r2"):
         node.holder.router_up(router, 0.0)
     node.holder.beat(0.0)
-    node.holder.handle(0.0, Registered(1, 4))
+    node.holder.handle(0.0, Registered(1, 2, 4))
     node.holder.handle(0.0, node.map(node.entry(2)))
     node.holder.handle(0.1, HeartbeatReply(0.0, 2.0, 4, "r1"))
     node.sent.clear()
@@ -100,7 +135,7 @@ def test_the_map_is_followed_from_another_router_at_once() -> None:
     for router in ("r1", "r2"):
         node.holder.router_up(router, 0.0)
     node.holder.beat(0.0)
-    node.holder.handle(0.0, Registered(1, 4))
+    node.holder.handle(0.0, Registered(1, 2, 4))
     node.holder.handle(0.0, node.map(node.entry(2)))
     node.holder.beat(0.3)
     (followed,) = [router for router, message in node.sent if isinstance(message, FollowMap)]
@@ -117,7 +152,7 @@ def test_a_router_that_lags_is_not_followed_for_ever() -> None:
     node.holder.router_up("r1", 0.0)
     node.holder.beat(0.0)
     node.holder.router_up("r2", 0.1)
-    node.holder.handle(0.1, Registered(1, 9))
+    node.holder.handle(0.1, Registered(1, 2, 9))
     node.holder.handle(0.1, node.map(node.entry(1)))  # from before our registration
     for tenth in range(2, 12):
         node.holder.beat(tenth / 10)
@@ -129,7 +164,7 @@ def test_a_leader_that_started_again_is_told_the_sizes_again() -> None:
     """It leads under its name as before, and knows nothing of what its former life was told."""
     node = Node()
     node.holder.router_up("r1", 0.0)
-    node.holder.handle(0.0, Registered(1, 4))
+    node.holder.handle(0.0, Registered(1, 2, 4))
     node.holder.handle(0.0, node.map(node.entry(2)))
     node.holder.handle(0.1, HeartbeatReply(0.0, 2.0, 4, "r1"))
     node.holder.sizes = {7: (3, 100)}
