@@ -572,15 +572,18 @@ class RouterCore:
             self.holder.router_down(peer.node)
 
     def _shard_message(self, node: str, peer: PeerKey | None, message: ShardMessage) -> None:
+        if peer is not None and self._is_over(peer):
+            self.count("frames_of_dead")
+            return
         shard = self.shards.get(message.shard)
         current = self.holder.has_lease(self._now) if self.machine.map.lease_s else True
+        if peer is not None and peer.tier == TIER_EDGE:
+            # The step that ends an edge's former life takes from the shards what the edge said: not before that.
+            current = current and self.machine.map.is_alive(peer.node, peer.incarnation)
         if shard is None or shard.epoch != message.shard_epoch or not current:
             epoch = shard.epoch if shard is not None else 0
             request = message.request if isinstance(message, Resolve | AddRoutes) else 0
             self.tell(node, Moved(request, "shard", message.shard, epoch, self.machine.map.epoch))
-            return
-        if peer is not None and self._is_over(peer):
-            self.count("frames_of_dead")
             return
         shard.now = self._now
         self._touched.add(message.shard)

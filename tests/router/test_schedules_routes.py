@@ -195,6 +195,19 @@ def test_b2_frames_of_a_dead_incarnation_change_nothing() -> None:
     assert router.core.counts["frames_of_dead"] == 1
 
 
+def test_a8_a_life_that_the_owners_map_does_not_have_yet_asks_again() -> None:
+    """The step that ends the edge's former life would take from the shard what the new one said and was answered."""
+    router = Router("e1")
+    router.ready_shard(0, ["e1"])
+    (answer,) = router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"]), incarnation=2)
+    assert isinstance(answer, Moved) and answer.request == 1
+    (answer,) = router.tell("e1", AddRoutes(2, 0, router.epoch(0), -1, 2, 1, [RouteEntry("t")]), incarnation=2)
+    assert isinstance(answer, Moved)
+    router.commit(Router.register_command("e1", 2))
+    (answer,) = router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"]), incarnation=2)
+    assert isinstance(answer, Resolved)
+
+
 def test_b4_a_second_life_waits_for_the_lease_of_the_first() -> None:
     """Started elsewhere while the first still has a lease; or admitted at once with the proof that it has ended."""
     router = Router("e1", "e2")

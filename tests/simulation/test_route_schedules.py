@@ -261,6 +261,34 @@ def test_a8_an_edge_joins_through_a_router_that_lags() -> None:
     scene.judge()
 
 
+def test_a8_an_edge_begins_a_new_life_that_the_shard_owner_hears_of_late() -> None:
+    scene = Scene(routers=3, edges=2)
+    leader = scene.leader()
+    owner = next(name for name in ("r1", "r2", "r3") if name != leader)
+    topic = scene.topic_of(owner)
+    far = scene.client("far", "e2")
+    epoch = scene.cluster.router(owner).core.machine.map.epoch
+    scene.network.jam(leader, owner)
+    scene.kill("e1")
+    scene.start("e1")
+    scene.until(lambda: scene.cluster.edge("e1").core.ready)
+    subscriber = scene.client("subscriber", "e1", PATIENT)
+    subscriber.subscribe(topic, 1)
+    near = scene.client("near", "e1")
+    near.publish(topic, "one", 1)
+    scene.run(0.1)
+    assert scene.cluster.router(owner).core.machine.map.epoch == epoch
+    scene.network.release(leader, owner)
+    scene.until(lambda: topic in subscriber.subscribed and not near.publishing)
+    scene.run(1.0)
+    scene.publish(far, topic, "two")
+    scene.until(lambda: "two" in subscriber.received)
+    late = scene.client("late", "e2", EPHEMERAL, topic)
+    scene.publish(near, topic, "three")
+    scene.until(lambda: "three" in late.received)
+    scene.judge()
+
+
 def test_a9_an_unsubscribe_that_was_not_committed() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1")
