@@ -193,7 +193,7 @@ class RouteShard:
         # An answer without one of these routes may still be on its way out, whoever asked for that.
         waits: list[Invalidation[_Waiter]] = self._cached.leaving([route.topic_filter for route in request.routes])
         waits += [item for item in self._invalidate(fresh) if item not in waits]
-        reply = RoutesAdded(request.request, self.number, self.epoch)
+        reply = RoutesAdded(request.request, self.number, self.epoch, request.sender_epoch)
         if not waits:
             self._sends.append((peer, reply))
             return

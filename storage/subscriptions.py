@@ -268,10 +268,11 @@ class Subscriptions:
     def routes_added(self, answer: RoutesAdded) -> None:
         """No edge holds a cached answer without these routes any more, as far as this shard is concerned."""
         asked = self._asked.get(answer.request)
-        if asked is None or self._map().shards[answer.shard].epoch != answer.shard_epoch:
+        partition = self._partition
+        current = answer.sender_epoch == partition.epoch
+        if asked is None or not current or self._map().shards[answer.shard].epoch != answer.shard_epoch:
             return
         del self._asked[answer.request]
-        partition = self._partition
         shard, names = asked
         standing = set()
         for name in names:

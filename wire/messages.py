@@ -165,11 +165,12 @@ class AddRoutes(Message):
 
 
 class RoutesAdded(Message):
-    """Every matching cached answer is gone everywhere."""
+    """Every matching cached answer is gone everywhere. The sender's next life, whose numbers begin anew, may get it."""
 
     request: int
     shard: int
     shard_epoch: int
+    sender_epoch: int  # of the AddRoutes
 
 
 class RemoveRoutes(Message):

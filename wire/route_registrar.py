@@ -196,7 +196,8 @@ class RouteRegistrar:
     def added(self, answer: RoutesAdded) -> None:
         """An owner says that no edge holds a cached answer without these routes any more."""
         asked = self._asked.get(answer.request)
-        if asked is None or self._map().shards[answer.shard].epoch != answer.shard_epoch:
+        current = answer.sender_epoch == self._sender_epoch
+        if asked is None or not current or self._map().shards[answer.shard].epoch != answer.shard_epoch:
             return
         del self._asked[answer.request]
         shard, names, _ = asked

@@ -162,7 +162,7 @@ class Edge:
             answers = [self.routes.get(topic, Destinations()) for topic in message.topics]
             return Resolved(message.request, message.shard, message.shard_epoch, answers)
         if isinstance(message, AddRoutes):
-            return RoutesAdded(message.request, message.shard, message.shard_epoch)
+            return RoutesAdded(message.request, message.shard, message.shard_epoch, message.sender_epoch)
         if isinstance(message, OpenSession):
             return self._open(message)
         if isinstance(message, SubscribeSession):

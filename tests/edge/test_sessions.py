@@ -69,7 +69,9 @@ def test_suback_waits_for_the_route() -> None:
     assert session.read() == []
     (request,) = edge.take(AddRoutes)
     assert [entry.topic_filter for entry in request.routes] == ["a/+"]
-    edge.router(RoutesAdded(request.request, request.shard, request.shard_epoch))
+    edge.router(RoutesAdded(request.request, request.shard, request.shard_epoch, request.sender_epoch - 1))
+    assert session.read() == [], "an answer to the edge's former life"
+    edge.router(RoutesAdded(request.request, request.shard, request.shard_epoch, request.sender_epoch))
     assert [packet.reason_codes for packet in session.read()] == [[2]]
 
 
@@ -82,7 +84,7 @@ def test_second_subscriber_waits_for_the_same_route() -> None:
     two.subscribe("a")
     (request,) = edge.take(AddRoutes)
     assert one.read() == two.read() == []
-    edge.router(RoutesAdded(request.request, request.shard, request.shard_epoch))
+    edge.router(RoutesAdded(request.request, request.shard, request.shard_epoch, request.sender_epoch))
     assert one.read() and two.read()
 
 

@@ -556,7 +556,7 @@ class Cluster:
                 entry.topic_filter for entry in message.routes
             )
             if self.routes_answered:
-                self._tell(node, RoutesAdded(message.request, message.shard, message.shard_epoch))
+                self._tell(node, RoutesAdded(message.request, message.shard, message.shard_epoch, message.sender_epoch))
         elif isinstance(message, RequestChange):
             self.changes.append(message)
             entry, refusal = placement_change(self.machine.map, node, message)

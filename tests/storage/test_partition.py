@@ -152,13 +152,34 @@ def test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_no
         cluster.router_key,
         "s1",
         FrameKind.CONTROL,
-        encode_control(RoutesAdded(late.request, late.shard, late.shard_epoch)),
+        encode_control(RoutesAdded(late.request, late.shard, late.shard_epoch, late.sender_epoch)),
     )
     cluster.settle()
     assert again in edge.asked
     cluster.routes_answered = True
     cluster.run(2.5)
     assert again not in edge.asked
+
+
+def test_an_answer_about_routes_to_the_partition_s_former_primary_marks_nothing() -> None:
+    """It comes over the link of the node's next life, whose questions have the same numbers."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "a")
+    cluster.routes_answered = False
+    cluster.added.clear()
+    edge.subscribe(alice, "b")
+    late = cluster.added[-1]
+    cluster.crash_all()
+    request = edge.subscribe(alice, "c")
+    assert late.request in [
+        item.request for item in cluster.added if [entry.topic_filter for entry in item.routes] == ["c"]
+    ]
+    answer = RoutesAdded(late.request, late.shard, late.shard_epoch, late.sender_epoch)
+    cluster.send(cluster.router_key, "s1", FrameKind.CONTROL, encode_control(answer))
+    cluster.settle()
+    assert request in edge.asked
 
 
 def test_a_late_answer_to_a_repeated_question_about_routes_counts() -> None:
@@ -175,7 +196,7 @@ def test_a_late_answer_to_a_repeated_question_about_routes_counts() -> None:
         cluster.router_key,
         "s1",
         FrameKind.CONTROL,
-        encode_control(RoutesAdded(first.request, first.shard, first.shard_epoch)),
+        encode_control(RoutesAdded(first.request, first.shard, first.shard_epoch, first.sender_epoch)),
     )
     cluster.settle()
     assert request not in edge.asked
