@@ -3,9 +3,10 @@
 Per subscriber outside shared groups, and per QoS of the delivery: a QoS 0 copy, granted by a changed subscription, does
 not wait for what is queued at QoS 1. Retained replay is not a first delivery of the live stream. A message whose
 outcome is unknown may arrive late once its publisher has a new connection: it is compared only with messages
-first sent on the same connection. So is one of QoS 0, which is never acknowledged. Where several programs fight for
-one client identifier, arrival times on different connections do not tell the order of delivery, so each connection
-is judged by itself.
+first sent on the same connection. So is one of QoS 0, which is never acknowledged. What was sent before a SUBSCRIBE,
+and again after it, may come behind what was sent between them: only its repeat found a subscription. Where several
+programs fight for one client identifier, arrival times on different connections do not tell the order of delivery, so
+each connection is judged by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 
 from stratamq.history.history import History, Operation
 from stratamq.history.operations import Kind, Record
-from stratamq.history.subscriptions import subscriptions_by_client
+from stratamq.history.subscriptions import Subscription, subscriptions_by_client, topic_matches
 from stratamq.history.verdict import Report
 
 __all__ = ["check"]
@@ -52,19 +53,20 @@ def check(history: History) -> Report:
         if any(s.share_name for s in subscriptions)
     }
     for client_id in sorted(history.received_by.keys() - sharing):
+        subscriptions = subscriptions_by_client(history).get(client_id, [])
         for arrivals in _deliveries(history, client_id):
-            _check_arrivals(report, client_id, arrivals)
+            _check_arrivals(report, client_id, arrivals, subscriptions)
     return report
 
 
-def _check_arrivals(report: Report, client_id: str, arrivals: list[Arrival]) -> None:
+def _check_arrivals(report: Report, client_id: str, arrivals: list[Arrival], subscriptions: list[Subscription]) -> None:
     streams: dict[tuple[str, str, int, int], _Stream] = defaultdict(_Stream)
     for publish, record in arrivals:
         report.checked += 1
         invoke = publish.invoke
         stream = streams[invoke.process, invoke.topic, invoke.qos, record.qos]
         earlier = stream.overtaken_by((publish, record))
-        if earlier is not None:
+        if earlier is not None and not _may_be_repeat_only(publish, record, subscriptions):
             report.add(
                 f"{client_id} received {invoke.payload} after {earlier[0].invoke.payload}, which was sent later",
                 publish,
@@ -72,6 +74,17 @@ def _check_arrivals(report: Report, client_id: str, arrivals: list[Arrival]) -> 
                 earlier[1],
                 record,
             )
+
+
+def _may_be_repeat_only(publish: Operation, record: Record, subscriptions: list[Subscription]) -> bool:
+    """Whether this may be the repeat of a message whose first copy found no subscription."""
+    if not any(again.time_ns <= record.time_ns for again in publish.resends):
+        return False
+    return not any(
+        subscription.held(publish.started_ns, record.time_ns)
+        and topic_matches(subscription.topic_filter, publish.invoke.topic)
+        for subscription in subscriptions
+    )
 
 
 def _deliveries(history: History, client_id: str) -> Iterator[list[Arrival]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stratamq.history.operations import Kind
 from tests.stratamq.history.script import Script
 
 
@@ -128,3 +129,25 @@ def test_fighting_connections_are_judged_one_by_one() -> None:
     script.receive("two", "a", "m4")
     script.receive("two", "a", "m3")
     assert script.found() == {"order": 1}
+
+
+def test_what_was_sent_before_the_subscription_may_come_with_its_repeat() -> None:
+    """Simulation seed 84170: its publisher's edge died, and it sent everything again, in order."""
+    for resubscribed, found in ((True, {}), (False, {"order": 1})):
+        script = subscribed("a")
+        if resubscribed:
+            script.unsubscribe("sub", "a")
+        first = script.publishing("pub", "a", "m1")
+        if resubscribed:
+            script.subscribe("sub", "a")
+        second = script.publishing("pub", "a", "m2")
+        script.receive("sub", "a", "m2")
+        script.close("pub")
+        script.connect("pub", present=True)
+        for operation in (first, second):
+            script.event(Kind.RESEND, "pub", operation=operation)
+        script.receive("sub", "a", "m1")
+        script.receive("sub", "a", "m2")
+        script.ok(first)
+        script.ok(second)
+        assert script.found() == found
