@@ -153,7 +153,8 @@ def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str
     Returns:
         The peer's key; ``hello.peer_incarnation`` and ``hello.taken`` are the link's business.
     Raises:
-        LinkError: Another version, another cluster, an unknown tier, or not who the certificate names.
+        LinkError: Another version, another cluster, an unknown tier, not who the certificate names, or who knows a
+            later life of this node.
     """
     if hello.version != PROTOCOL_VERSION:
         raise LinkError(f"{hello.node} speaks link protocol version {hello.version}, this node {PROTOCOL_VERSION}")
@@ -163,6 +164,11 @@ def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str
         raise LinkError(f"{hello.node} claims an unknown tier {hello.tier!r}")
     if not hello.node or len(hello.node.encode()) > NODE_NAME_BYTES_MAX or hello.incarnation <= 0:
         raise LinkError("HELLO without a usable node name and incarnation")
+    if hello.peer_incarnation > mine.incarnation:
+        raise LinkError(
+            f"{hello.node} knows incarnation {hello.peer_incarnation} of {mine.node}, this one is {mine.incarnation}: "
+            "another process has that name, or its data folder is new and the clock is behind"
+        )
     if hello.node == mine.node:
         raise LinkError(f"the peer uses this node's own name {mine.node!r}")
     if hello.tier == TIER_OPERATOR:

@@ -281,8 +281,10 @@ class LinkHub:
                 if self._contexts is not None:
                     secured = await wrap_tls(stream, self._contexts.server, server_side=True)
                 hello, rest = await read_hello(secured)
-                if hello.cluster != self.identity.cluster:
-                    await secured.send_all(encode_hello(self.identity))  # lets the other side say what is wrong
+                known = self._table.get(hello.node)
+                later = known.key.incarnation if known is not None and known.key.incarnation > hello.incarnation else 0
+                if hello.cluster != self.identity.cluster or later:
+                    await secured.send_all(encode_hello(self.identity, later))  # lets the other side say what is wrong
                 key, told, ours = self._table.accepted(hello, certified_identity(secured))
                 await secured.send_all(ours)
         except CONNECTION_FAILURES as error:

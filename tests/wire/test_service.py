@@ -10,8 +10,9 @@ import trio
 
 from conf.errors import ExitCode, UserError
 from wire.authority import DevelopmentAuthority
+from wire.connection import read_hello
 from wire.frames import FrameKind
-from wire.hello import NodeIdentity, PeerKey, encode_hello
+from wire.hello import LinkError, NodeIdentity, PeerKey, check_hello, encode_hello
 from wire.messages import Admin, AdminReply, decode_control, encode_control
 from wire.request import request
 from wire.service import LinkHub
@@ -132,8 +133,12 @@ async def test_another_incarnation_resets_and_an_older_one_is_refused() -> None:
             ("down", "edge-0", 6),
         ]
         stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
-        await stream.send_all(encode_hello(NodeIdentity("test", "edge-0", "edge", 4)))
-        assert await stream.receive_some() == b""
+        older = NodeIdentity("test", "edge-0", "edge", 4)
+        await stream.send_all(encode_hello(older))
+        hello, rest = await read_hello(stream)
+        with pytest.raises(LinkError, match="router-0 knows incarnation 6 of edge-0, this one is 4"):
+            check_hello(older, hello, None)
+        assert (rest, await stream.receive_some()) == (b"", b"")
         assert router.hub.connections_refused == 1
         nursery.cancel_scope.cancel()
 
