@@ -19,7 +19,8 @@ class Profile:
     name: str
     protocol_period_s: float
     """Time from one direct probe to the next, times (local health score + 1). Lower finds a death sooner; packets per
-    member and second grow as 1 / period and do not depend on N."""
+    member and second grow as 1 / period and do not depend on N. 1 s on one machine too, as memberlist has it: leases
+    say whether a node may serve, and probes are much of what an idle cluster does."""
     probe_timeout_s: float
     """Wait for a direct ack before relays are asked, times (score + 1). Lower asks relays for slow links too."""
     indirect_probes: int
@@ -110,11 +111,11 @@ LAN = Profile(
 
 LOCAL = Profile(
     name="local",
-    protocol_period_s=0.5,
+    protocol_period_s=1.0,
     probe_timeout_s=0.2,
     indirect_probes=3,
     nack_fraction=0.8,
-    suspicion_multiplier=4.0,
+    suspicion_multiplier=2.0,
     suspicion_max_multiplier=6.0,
     suspicion_confirmations=3,
     gossip_interval_s=0.1,
