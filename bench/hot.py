@@ -51,22 +51,23 @@ ROWS = (
     Row("fan-in 100 -> 1 through +", "-m fanin -P 100 -d 2 --wildcard plus --e2e-window 20", 4),
     Row("QoS 1, 100 pairs, window 20", "-q 1 -P 100 -w 20 -d 2", 8),
     Row("QoS 2, 100 pairs", "-q 2 -P 100 -w 20 -d 2", 10),
-    # Paced rows say what a rate costs: 8 s of it, after the nodes have loaded what they load after their start.
+    # Paced rows say what a rate costs: 8 s of it, after the nodes have loaded what they load after their start and
+    # the worker threads of that time have ended (10 s).
     Row(
         "10 000 msg/s over 100 pairs",
         "-P 100 -r 100 -d 8 --small-writes",
         1.2,
         latency=(1.1, 1.5),
         pacing_off=True,
-        settle_s=4.0,
+        settle_s=12.0,
     ),
-    Row("50 000 msg/s over 100 pairs", "-P 100 -r 500 -d 8 --small-writes", 1.0, settle_s=4.0),
+    Row("50 000 msg/s over 100 pairs", "-P 100 -r 500 -d 8 --small-writes", 1.0, settle_s=12.0),
     Row("QoS 1, 1 -> 1, window 20", "-q 1 -w 20 -d 2", 4),
     Row("TLS, 100 pairs, one write each", "-P 100 --small-writes -d 2 --e2e-window 20", 1.2, tls=True),
     Row("100 pairs on two edges, link under TLS", "-P 100 --small-writes -d 2 --cross", 0.8, linked=True),
     Row("100 pairs on two edges, batches", "-P 100 -d 2 --cross", 1, linked=True),
-    Row("connects, plain", "-m connect -N 3000 --churn", 0.2, settle_s=4.0),
-    Row("connects, TLS", "-m connect -N 1000 --churn", 0.6, tls=True, settle_s=4.0),
+    Row("connects, plain", "-m connect -N 3000 --churn", 0.2, settle_s=12.0),
+    Row("connects, TLS", "-m connect -N 1000 --churn", 0.6, tls=True, settle_s=12.0),
 )
 
 

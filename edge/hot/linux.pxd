@@ -93,3 +93,14 @@ cdef extern from *:
     }
     """
     int wait_ns(int fd, long ns) nogil
+
+
+cdef extern from *:
+    """
+    /* Whether no other Python thread exists: then nobody can want the interpreter lock while this one blocks. */
+    static __attribute__((unused)) int only_thread(void) {
+        PyThreadState *mine = PyThreadState_Get();
+        return PyInterpreterState_ThreadHead(mine->interp) == mine && PyThreadState_Next(mine) == NULL;
+    }
+    """
+    int only_thread()

@@ -6,7 +6,7 @@ from edge.hot.linux cimport (
     CLOCK_BOOTTIME, TFD_CLOEXEC, TFD_NONBLOCK, TFD_TIMER_ABSTIME, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, FIONREAD, MSG_DONTWAIT, MSG_NOSIGNAL,
     IPPROTO_TCP, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK, TCP_NODELAY, accept4, clock_gettime, close_fd,
     epoll_ctl, epoll_event, epoll_wait, ioctl, itimerspec, read, recv, send, setsockopt, shutdown, timerfd_create, timerfd_settime,
-    timespec, wait_ns
+    only_thread, timespec, wait_ns
 )
 from edge.hot.output cimport drained, mark_dirty, output_of, take_dirty, unlink_dirty
 from edge.hot.pacing cimport Pacing, after_round, gap_ns

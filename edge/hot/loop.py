@@ -265,8 +265,11 @@ class Loop:
                     return True
                 if self.armed_ns > until_ns or self.armed_ns <= before:
                     self.set_timer(until_ns)
-                with cython.nogil:
+                if only_thread():  # nobody can want the lock, and handing it around takes longer than parsing
                     self.event_count = epoll_wait(self.epoll_fd, self.events, 512, -1)
+                else:
+                    with cython.nogil:
+                        self.event_count = epoll_wait(self.epoll_fd, self.events, 512, -1)
                 self.woke_ns = boot_ns()
                 self.blocked_ns += self.woke_ns - before
                 self.idle = self.woke_ns - before > IDLE_NS  # mostly idle: save the look without waiting next time

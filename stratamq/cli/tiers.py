@@ -5,9 +5,10 @@ until it is told to stop.
 """
 
 import contextlib
+import fcntl
 import os
+import select
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from conf.settings import NodeConfig
 
 __all__ = ["register"]
+
+STOP_S_MAX = 10  # a clean stop takes less
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="TOML file; see conf/ for the defaults.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="room.key=value, over file and environment.")]
@@ -57,7 +60,7 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
     from stratamq.rooms import load_config, service_main
 
     if lifeline_fd >= 0:
-        threading.Thread(target=_watch_lifeline, args=(lifeline_fd,), name="lifeline", daemon=True).start()
+        _follow_lifeline(lifeline_fd)
     settings = load_config(tier, config, flags)
     configure_logs(settings.logs, settings.node.id)
     _prepare_data_dir(settings.node.data_dir)
@@ -115,11 +118,19 @@ def _tell_ready(descriptor: int, addresses: dict[str, object]) -> None:
         logging.getLogger("stratamq").info("ready: %s", json.dumps(addresses))
 
 
-def _watch_lifeline(descriptor: int) -> None:
-    """Stop when whoever started this node is gone, however it ended: nobody is left to stop it otherwise."""
-    with contextlib.suppress(OSError):
-        while os.read(descriptor, 1):
-            pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait(10.0)  # a clean stop takes less; the process ends under this thread
-    os.kill(os.getpid(), signal.SIGKILL)
+def _follow_lifeline(descriptor: int) -> None:
+    """Stop when whoever started this node is gone, however it ended: nobody is left to stop it otherwise.
+
+    The kernel tells of the pipe's end by a signal. A thread that waits for it would do too, but a process without
+    threads need not hand the interpreter lock around whenever its loop waits.
+    """
+
+    def gone(*_: object) -> None:
+        signal.alarm(STOP_S_MAX)  # nobody handles it: the end of a node that does not stop
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGIO, gone)
+    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([descriptor], [], [], 0)[0]:  # ended before that
+        gone()

@@ -127,16 +127,19 @@ async def test_a_node_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: 
     assert cluster.lines == ["1 edge did not stop within 0.2 s: killed"]
 
 
-def test_lifeline_ends_a_node_whose_parent_was_killed(tmp_path: Path) -> None:
-    """No orphans, however the parent ended."""
+@pytest.mark.parametrize("waits_for", ["", "process.stdout.readline()"], ids=["at once", "later"])
+def test_lifeline_ends_a_node_whose_parent_was_killed(tmp_path: Path, waits_for: str) -> None:
+    """No orphans, however the parent ended, and whether the child already followed."""
     code = f"""
-import os, subprocess, sys, threading
+import os, subprocess, sys
 read, write = os.pipe()
-child = "import sys; from stratamq.cli.tiers import _watch_lifeline; _watch_lifeline(int(sys.argv[1]))"
+child = "import sys, time; from stratamq.cli.tiers import _follow_lifeline; "
+child += "_follow_lifeline(int(sys.argv[1])); print('follows', flush=True); time.sleep(60)"
 process = subprocess.Popen(
-    [sys.executable, "-c", child, str(read)], pass_fds=(read,), stdout=subprocess.DEVNULL, cwd={str(Path.cwd())!r}
+    [sys.executable, "-c", child, str(read)], pass_fds=(read,), stdout=subprocess.PIPE, cwd={str(Path.cwd())!r}
 )
 print(process.pid, flush=True)
+{waits_for}
 os.kill(os.getpid(), 9)
 """
     parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
