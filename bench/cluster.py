@@ -230,8 +230,10 @@ def table(only: str, runs: int) -> int:
         for row in (*ROWS, *IDLE_ROWS):
             if only and only.lower() not in row.name.lower():
                 continue
-            mine = [ours(mqload, folder, row) for _ in range(runs)]
-            other = [theirs(mqload, folder, row) for _ in range(runs)]
+            mine, other = [], []
+            for _ in range(runs):  # in turns: the speed of a shared machine drifts
+                mine.append(ours(mqload, folder, row))
+                other.append(theirs(mqload, folder, row))
             ratio, wrong = judge(row, mine, other)
             below += bool(wrong)
             bar = f"(bar {row.bar}x)" if row.bar else ""
