@@ -99,13 +99,14 @@ class EdgeCore:
         self.unreached = Unreached(identity.node)
         self.follower = MapFollower(self)
         self.lease = LeaseHolder(entry, self.tell, self._map_moved, ended_incarnation=ended_incarnation)
-        self.requests = PartitionRequests(lambda: self.lease.map, self.tell, limits.requests_max)
+        self.requests = PartitionRequests(lambda: self.lease.map, self.tell, limits.requests_max, identity.incarnation)
         self.cache = RouteCache(
             lambda: self.lease.map,
             self.tell,
             self._install,
             lambda topic: self.hot.drop_route(topic.encode()),
             hot_limits.routes_max,
+            self.requests.next_number,
         )
         self.subscribing = SubscribeDesk(self)
         self.registrar = RouteRegistrar(

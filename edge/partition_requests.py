@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from wire.cluster_map import ClusterMap
+from wire.hello import first_number
 from wire.messages import Control, OpenSession
 
 __all__ = ["PartitionRequests", "RequestsFull"]
@@ -39,12 +40,16 @@ class PartitionRequests:
     """All unanswered requests, by partition, in order."""
 
     def __init__(
-        self, cluster_map: Callable[[], ClusterMap], tell: Callable[[str, Control], bool], requests_max: int
+        self,
+        cluster_map: Callable[[], ClusterMap],
+        tell: Callable[[str, Control], bool],
+        requests_max: int,
+        incarnation: int,
     ) -> None:
         self._map = cluster_map
         self._tell = tell
         self._max = requests_max
-        self._next = 0
+        self._next = first_number(incarnation)
         self._pending: dict[int, dict[int, _Pending]] = {}  # partition -> request -> pending
         self._where: dict[int, int] = {}  # request -> partition
 

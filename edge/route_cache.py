@@ -40,6 +40,7 @@ class RouteCache:
         install: Builds and installs a Route from a topic's destinations.
         drop: Makes the loop forget a topic's Route.
         routes_max: Bound of the cache; the oldest goes silently.
+        next_number: Numbers a question; no life of this edge gives a number twice.
     """
 
     def __init__(
@@ -49,18 +50,19 @@ class RouteCache:
         install: Callable[[str, Destinations], Route],
         drop: Callable[[str], None],
         routes_max: int,
+        next_number: Callable[[], int],
     ) -> None:
         self._map = cluster_map
         self._tell = tell
         self._install = install
         self._drop = drop
         self._max = routes_max
+        self._next_number = next_number
         self._cached: TopicIndex[Destinations] = TopicIndex()
         self._order: dict[str, None] = {}
         self._waiting: dict[str, list[Callable[[Route], None]]] = {}  # topic -> who needs it
         self._fresh: list[str] = []  # missed in this round
         self._questions: dict[int, _Question] = {}
-        self._request = 0
         self._retained: dict[str, int] = {}  # topic -> retained writes under way that used its answer
         self._owed: list[tuple[str, Invalidated, set[str]]] = []  # acknowledgements that wait for those
 
@@ -112,10 +114,10 @@ class RouteCache:
 
     def _send(self, shard: int, topics: list[str], *, kept: bool, now: float) -> None:
         placement = self._map().shards[shard]
-        self._request += 1
-        self._questions[self._request] = _Question(shard, topics, kept, now + RETRY_S * 4)
-        if not self._tell(placement.owner, Resolve(self._request, shard, placement.epoch, topics, kept)):
-            self._questions[self._request].retry_at = now + RETRY_S
+        number = self._next_number()
+        question = self._questions[number] = _Question(shard, topics, kept, now + RETRY_S * 4)
+        if not self._tell(placement.owner, Resolve(number, shard, placement.epoch, topics, kept)):
+            question.retry_at = now + RETRY_S
 
     def resolved(self, answer: Resolved, now: float) -> None:
         """Take an owner's answers; what was invalidated meanwhile is asked again."""

@@ -26,6 +26,7 @@ __all__ = [
     "check_hello",
     "dials",
     "encode_hello",
+    "first_number",
     "may_send",
 ]
 
@@ -36,6 +37,7 @@ TIER_OPERATOR = "operator"  # the command line; dials routers, sends CONTROL and
 
 # The lower rank dials the higher: an edge needs no reachable port for its own cluster's sake.
 DIAL_RANK = {TIER_OPERATOR: -1, TIER_EDGE: 0, TIER_STORAGE: 1, TIER_ROUTER: 2}
+NUMBERS_BITS = 20  # of what a life numbers in a millisecond, in which an incarnation grows by one at least
 HELLO_BYTES_MAX = 4096  # names and an address; anything longer is not one of us
 NODE_NAME_BYTES_MAX = 128
 
@@ -61,6 +63,14 @@ class PeerKey(NamedTuple):
     node: str
     tier: str
     incarnation: int
+
+
+def first_number(incarnation: int) -> int:
+    """Return where a life begins to number its questions and messages: above all numbers of the lives before it.
+
+    What one life asked may be answered to the next one, over whose link everything for that node leaves.
+    """
+    return incarnation << NUMBERS_BITS
 
 
 class NodeIdentity(NamedTuple):

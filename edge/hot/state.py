@@ -13,6 +13,7 @@ import cython
 
 from edge.hot.buffers import Buffer, Pool
 from wire.batches import NO_EXPIRY
+from wire.hello import first_number
 from wire.link import LinkCore
 from wire.origin_window import OriginWindow
 
@@ -396,7 +397,7 @@ class HotState:
         self.local_routes: dict[bytes, Route] = {}
         self.routes_version = 0
         self.routes_max = limits.routes_max
-        self.tags = 0
+        self.tags = first_number(incarnation)
         self.named = 0  # the message at hand goes by this tag as its origin, 0: by its own
         self.peers: list[Peer] = []
         self.busy_peers: list[Peer] = []  # with something to send this round

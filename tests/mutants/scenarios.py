@@ -1,5 +1,6 @@
 """Short scripts of cores that the table of seeded bugs needs and no other test has; each must pass without a bug."""
 
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -46,7 +47,7 @@ class _Barrier:
             self.routes.append(destinations)
             return destinations
 
-        self.cache = RouteCache(lambda: cluster_map, tell, cast(Any, install), lambda _: None, 100)
+        self.cache = RouteCache(lambda: cluster_map, tell, cast(Any, install), lambda _: None, 100, count(1).__next__)
 
     def ask(self) -> Resolve:
         """Let the edge need the topic; return what it asks."""

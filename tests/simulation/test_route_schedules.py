@@ -289,6 +289,40 @@ def test_a8_an_edge_begins_a_new_life_that_the_shard_owner_hears_of_late() -> No
     scene.judge()
 
 
+def test_a6_an_answer_to_a_question_of_the_edges_former_life() -> None:
+    """The owner waited for a report with it, and has not heard of the next life, which numbers its questions anew."""
+    scene = Scene(routers=3, edges=3)
+    busy = (scene.leader(), scene.cluster.storage("s1").core.lease._following)
+    owner = next(name for name in ("r1", "r2", "r3") if name not in busy)
+    topics = {scene.map.shard_for_topic(f"t{number}/x"): f"t{number}/x" for number in range(100)}
+    shard, other = (number for number, placement in enumerate(scene.map.shards) if placement.owner != owner)
+    topic, elsewhere = topics[shard], topics[other]
+    cached = next(name for n in range(100) if scene.map.shard_for_topic(name := f"c{n}/x") == shard)
+    subscriber = scene.client("subscriber", "e2", EPHEMERAL, topic)
+    scene.publish(scene.client("near", "e1"), cached, "before")
+    scene.network.jam("e3", owner)  # its report
+    scene.decide(PlaceShards({shard: owner}))
+    scene.run(0.1)  # e1 registers the cached topic
+    shard_owner = scene.cluster.router(owner).core
+    assert shard_owner.shards[shard].collecting
+    epoch = shard_owner.machine.map.epoch
+    scene.network.jam(scene.leader(), owner)
+    scene.kill("e1")
+    scene.start("e1")
+    scene.until(lambda: scene.cluster.edge("e1").core.ready)
+    publisher = scene.client("publisher", "e1")
+    scene.publish(publisher, elsewhere, "a-question-more")
+    publisher.publish(topic, "one", 1)
+    scene.run(0.02)
+    scene.network.release("e3", owner)
+    scene.run(0.2)
+    assert shard_owner.machine.map.epoch == epoch
+    scene.network.release(scene.leader(), owner)
+    scene.until(lambda: not publisher.publishing)
+    scene.until(lambda: "one" in subscriber.received)
+    scene.judge()
+
+
 def test_a9_an_unsubscribe_that_was_not_committed() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1")

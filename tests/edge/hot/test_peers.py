@@ -39,7 +39,10 @@ def test_edge_acknowledges_by_taken(hot: Any, qos: int) -> None:
     broker.send(pub, publish(b"t", b"a", qos, 9, 5, b"\x02\x00\x00\x00\x07\x01\x01"))
     assert broker.take(pub) == []
     records = [e.records() for e in edges]
-    expected = PublishMessage(1, b"t", b"a", qos, properties=b"\x01\x01", version=5, expiry_s=7, origin_a=7, origin_b=1)
+    tag = records[0][0].tag
+    expected = PublishMessage(
+        tag, b"t", b"a", qos, properties=b"\x01\x01", version=5, expiry_s=7, origin_a=7, origin_b=tag
+    )
     assert records == [[expected], [expected]]
     edges[0].tell()
     assert broker.take(pub) == []
@@ -80,6 +83,23 @@ def test_acknowledgements_keep_the_order_of_publishing(hot: Any) -> None:
     assert broker.take(pub) == [ack(0x40, 4, 0x97)]
     store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(tags[1], 5, 0))
     assert broker.hot.counters()["acks_unknown"] == 1
+
+
+def test_what_the_former_life_sent_is_not_acknowledged_to_the_next(hot: Any) -> None:
+    """It was committed late: that is said over the link of the next life, whose message has not arrived."""
+    tags = []
+    for incarnation in (7, 8):
+        broker = Broker(hot, incarnation)
+        store = Node(broker, 3, "storage")
+        broker.hot.set_primary(5, store.peer)
+        broker.route_to(partitions=(5,))
+        pub = broker.client(5)
+        broker.send(pub, publish(b"t", b"", 1, 1, 5))
+        tags += [record.tag for record in store.records()]
+    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(tags[0], 5, 0))
+    assert broker.take(pub) == []
+    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(tags[1], 5, 0))
+    assert broker.take(pub) == [ack(0x40, 1)]
 
 
 def test_v3_gets_no_acknowledgement_for_a_refused_message(hot: Any) -> None:
@@ -135,13 +155,14 @@ def test_one_record_per_primary_names_its_partitions(hot: Any) -> None:
     first, second = (store.records() for store in stores)
     assert [r.partitions for r in first] == [(1, 3), (1, 3)]
     assert [r.partitions for r in second] == [(2,), (2,)]
-    assert [(r.tag, r.qos) for r in first] == [(1, 1), (0, 0)]
+    tag = first[0].tag
+    assert [(r.tag, r.qos) for r in first] == [(tag, 1), (0, 0)]
     for store, partition in ((0, 1), (1, 2)):
-        stores[store].send(FrameKind.PUBLISH_ACK, encode_publish_ack(1, partition, 0))
+        stores[store].send(FrameKind.PUBLISH_ACK, encode_publish_ack(tag, partition, 0))
     assert broker.take(pub) == []
-    assert broker.hot.lowest_tag(3) == 1
-    assert broker.hot.lowest_tag(2) == 2
-    stores[0].send(FrameKind.PUBLISH_ACK, encode_publish_ack(1, 3, 0))
+    assert broker.hot.lowest_tag(3) == tag
+    assert broker.hot.lowest_tag(2) == tag + 1
+    stores[0].send(FrameKind.PUBLISH_ACK, encode_publish_ack(tag, 3, 0))
     assert broker.take(pub) == [ack(0x40, 1)]
     assert broker.hot.counters()["outbox_bytes"] == 0
 
@@ -493,11 +514,12 @@ def test_publish_of_the_core_reports_when_done(hot: Any) -> None:
     broker.round()
     assert broker.take(sub) == [publish(b"w", b"gone")]
     (record,) = store.records()
+    tag = record.tag
     assert record == PublishMessage(
-        1, b"w", b"gone", 1, True, properties=b"\x01\x01", origin_kind=2, origin_a=3, origin_b=4, partitions=(5,)
+        tag, b"w", b"gone", 1, True, properties=b"\x01\x01", origin_kind=2, origin_a=3, origin_b=4, partitions=(5,)
     )
     assert done == []
-    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(1, 5, 0))
+    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(tag, 5, 0))
     assert done == [0]
 
 
