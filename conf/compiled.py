@@ -29,6 +29,8 @@ COMPILED_MODULES: tuple[str, ...] = (
     "edge.hot.parse",
     "edge.hot.centre",
     "edge.hot.pacing",
+    "edge.hot.descriptors",
+    "edge.hot.sockets",
     "edge.hot.loop",
 )
 

@@ -1,7 +1,7 @@
 """Sockets that take connections: bound when the edge starts, open when it can serve.
 
 A client that comes sooner is refused by the system and may try another edge; in the backlog of a node that is not ready
-it would wait. What an operator can mend is said in one line. Who accepts is the loop (``edge/hot/loop.py``).
+it would wait. What an operator can mend is said in one line. ``edge/hot/sockets.py`` accepts.
 """
 
 import socket

@@ -18,8 +18,9 @@ from conf.settings import EdgeConfig, EdgeSettings, NodeConfig
 from edge.authentication import Method
 from edge.client import Client
 from edge.core import EdgeCore
+from edge.hot.descriptors import connections_allowed
 from edge.hot.host import host, trio_epoll_fd
-from edge.hot.loop import Loop, connections_allowed
+from edge.hot.loop import Loop
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, LINK, Conn
 from edge.ledger import EdgeLedger

@@ -27,8 +27,10 @@ JOBS_OF_WIRE = {"wire.sstable", "wire.manifest", "wire.run_reader", "wire.ledger
 SHELLS = {
     "conf.metrics",
     "conf.settings",  # asks for the host's name
+    "edge.hot.descriptors",
     "edge.hot.host",
     "edge.hot.loop",
+    "edge.hot.sockets",
     "edge.listeners",
     "membership.admin",
     "membership.discovery",

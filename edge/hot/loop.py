@@ -1,105 +1,63 @@
 # mypy: disable-error-code="no-any-return, name-defined, has-type, union-attr, assignment, attr-defined, operator"
 # ruff: noqa: F821
-"""Sockets around ``Hot``: one epoll set for clients, links and listeners, and trio's own epoll as a member of it.
+"""Rounds over the sockets of ``Hot``; trio's own epoll is a member of their epoll set.
 
 A round is: wait, one receive per readable connection, parse, then one send per connection that has something to say.
 The work of a round is capped, the rest of the same event array follows in the next one, or its tail would starve.
 Decides nothing about MQTT. Who blocks where: ``edge/hot/host.py``. See docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
-import contextlib
-import fcntl
 import os
-import resource
-import select
-import socket
 import ssl
-import termios
 import time
 
 import cython
 
 from edge.hot.centre import Hot
 from edge.hot.pacing import Pacing
+from edge.hot.sockets import Sockets
 from edge.hot.state import Conn
 
 if not cython.compiled:
-    from edge.hot.buffers import append_bytes
-    from edge.hot.deliver import drain_pending
-    from edge.hot.output import drained, mark_dirty, output_of, take_dirty, unlink_dirty
+    from edge.hot.descriptors import boot_ns, bytes_waiting
     from edge.hot.pacing import after_round, gap_ns
     from edge.hot.parse import may_read, parse
+    from edge.hot.sockets import (
+        EPOLLERR,
+        EPOLLHUP,
+        EPOLLIN,
+        EPOLLOUT,
+        RECEIVE_BYTES,
+        RECEIVE_BYTES_MAX,
+        TLS_RECORD_BYTES,
+    )
     from edge.hot.state import UNREGISTERED
 
-__all__ = ["Loop", "connections_allowed"]
+__all__ = ["Loop"]
 
 if not cython.compiled:  # compiled, these are C constants: loop.pxd
-    RECEIVE_BYTES = 64 * 1024  # per connection and round: the fairness rule
-    RECEIVE_BYTES_MAX = 1024 * 1024  # for the rest of a large packet
-    TLS_RECORD_BYTES = 16 * 1024
     TLS_OVERHEAD_BYTES = 22  # of a TLS 1.3 record: header, content type, tag
     IDLE_NS = 5_000
     LAG_CHECK_NS = 20_000_000
     SWEEP_NS = 1_000_000_000
-    EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP = 1, 4, 8, 16
-    NONE_WAITS = -2  # of _accept
 
 EVENTS_MAX = 512
-RESERVED_FILES = 64  # links, logs, listeners, trio
-FAILED, SHUTDOWN = 2, 3  # edge.hot.handler.Closed
 
 
-def boot_ns() -> cython.longlong:
-    """CLOCK_BOOTTIME: what leases are measured on."""
-    if cython.compiled:  # pragma: no cover
-        now: timespec
-        clock_gettime(CLOCK_BOOTTIME, cython.address(now))
-        return cython.cast(cython.longlong, now.tv_sec) * 1_000_000_000 + now.tv_nsec
-    else:
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
-def connections_allowed() -> tuple[int, int]:
-    """Raise the soft limit of open files to the hard one; return it and the connections that it leaves room for."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft, max(0, soft - RESERVED_FILES)
-
-
-class Loop:
+class Loop(Sockets):
     """The event loop of one edge process.
 
     Attributes:
-        hot: The sans-IO centre.
-        epoll_fd: Readable when a round has something to do.
         kicked: Set by ``kick``: somebody woke a trio task, trio must run.
     """
 
     def __init__(self, hot: Hot, trio_fd: int = -1) -> None:
-        self.hot = hot
-        self.epoll = select.epoll()
-        self.epoll_fd = self.epoll.fileno()
+        super().__init__(hot)
         self.trio_fd = trio_fd
         self.kicked = False
-        self.conns: list[Conn | None] = []  # by file descriptor
-        self.listeners: dict[int, tuple[socket.socket, object]] = {}
-        self.paused: list[int] = []  # listeners without room for another descriptor
-        self.capacity = RECEIVE_BYTES_MAX + RECEIVE_BYTES
-        self.input = bytearray(self.capacity)
-        self.view = memoryview(self.input)
-        if cython.compiled:  # pragma: no cover
-            self.data = self.input
         self.polled: list[tuple[int, int]] = []
         self.event_at = 0
         self.event_count = 0
-        self.tls_sockets: dict[int, socket.socket] = {}  # by file descriptor: what OpenSSL refers to weakly
-        self.undecrypted: list[Conn] = []  # OpenSSL holds bytes that epoll does not know of
-        self.handshakes = 0
-        self.handshakes_max = hot.limits.handshakes_per_round
-        self.accepts_max = hot.limits.accepts_per_round
         self.round_ns_max = hot.limits.round_ns_max
         self.swept_ns = boot_ns()
         self.woke_ns = 0  # when the last wait ended, 0 if it did not wait
@@ -117,12 +75,6 @@ class Loop:
             self.epoll.register(trio_fd, EPOLLIN)
 
     # -- for the core and its shell
-
-    def listen(self, listener: socket.socket, owner: object) -> None:
-        """Accept on a listening socket; every new one goes to ``Handler.accepted(owner, fd)``."""
-        listener.setblocking(False)
-        self.listeners[listener.fileno()] = (listener, owner)
-        self.epoll.register(listener.fileno(), EPOLLIN)
 
     def kick(self) -> None:
         """A Handler call scheduled trio work: return to trio after this round."""
@@ -146,13 +98,7 @@ class Loop:
 
     def close(self) -> None:
         """End all connections at once."""
-        for conn in list(self.hot.conns.values()):
-            if not conn.closed:
-                self.hot.forget(conn, SHUTDOWN)
-            self.drop(conn)
-        self.hot.call_closed()
-        self.hot.dirty_conns()  # a chain as long as there were connections: let go of link by link
-        self.epoll.close()
+        self.close_sockets()
         if self.timer_fd >= 0:
             os.close(self.timer_fd)
             self.timer_fd = -1
@@ -323,6 +269,12 @@ class Loop:
                 self.epoll.unregister(conn.fd)
                 conn.armed = UNREGISTERED
 
+    def sweep(self, now_ns: cython.longlong) -> None:
+        """Once a second: silent clients, and what is left of sockets."""
+        self.swept_ns = now_ns - now_ns % SWEEP_NS  # of the host's clock, with heartbeats: one wake-up for both
+        self.hot.sweep(now_ns)
+        self.sweep_sockets(now_ns)
+
     # -- reading
 
     def read(self, conn: Conn) -> None:
@@ -412,7 +364,7 @@ class Loop:
         if kept + RECEIVE_BYTES + TLS_RECORD_BYTES > self.capacity:
             self.grow(kept + RECEIVE_BYTES + TLS_RECORD_BYTES)
         ended: cython.bint = False
-        waiting: cython.Py_ssize_t = _bytes_waiting(conn.fd)
+        waiting: cython.Py_ssize_t = bytes_waiting(conn.fd)
         try:
             # Small writers send a record per packet: take all that are here, without asking OpenSSL once too often.
             while total - kept < RECEIVE_BYTES:
@@ -434,372 +386,3 @@ class Loop:
             hot.end_of_file(conn)
         elif not conn.closed and conn.tls.pending() > 0:
             self.undecrypted.append(conn)
-
-    # -- writing
-
-    def flush(self) -> None:
-        """One send for every connection that has something to say, or changed what it waits for."""
-        conn: Conn | None = take_dirty(self.hot)
-        after: Conn | None
-        while conn is not None:
-            after = unlink_dirty(conn)
-            self.flush_conn(conn, False)
-            conn = after
-
-    def flush_conn(self, conn: Conn, writable: cython.bint) -> None:
-        """Send, then arm what the connection waits for; ``writable``: epoll said so."""
-        blocked: cython.bint = conn.armed & EPOLLOUT != 0 and not writable
-        filled: cython.bint  # its output is asked for
-        if conn.fd < 0:
-            return
-        if conn.armed == UNREGISTERED:
-            self.register(conn)
-        if 0 < conn.tls_state < 3:
-            if conn.closed:
-                self.drop(conn)
-            return
-        if conn.has_acks and not self.hot.leased and not conn.closed:
-            self.set_interest(conn, False)  # held until set_lease lists it again [PROTOCOL 1.6]
-            return
-        if not blocked:
-            filled = conn.is_link or conn.filter is not None
-            if filled:
-                self.fill_output(conn)
-            while conn.out is not None or conn.unsent is not None:
-                blocked = self.send_tls(conn) if conn.tls is not None else self.send_output(conn)
-                if blocked or conn.fd < 0:
-                    break
-                if filled:
-                    self.fill_output(conn)
-        if conn.fd < 0:
-            return
-        if conn.closed:
-            self.end(conn, blocked)
-        else:
-            self.set_interest(conn, blocked)
-
-    def fill_output(self, conn: Conn) -> None:
-        """Move what links and filters have to say into the output."""
-        if conn.out is not None:
-            if conn.filter is not None and conn.unsent is None:
-                conn.unsent = self.hot.take_output(conn) or None
-            return
-        if conn.is_link and conn.peer is not None and conn.peer.conn is conn and not conn.closed:
-            data: bytes = conn.peer.link.take_output()
-            if data:
-                append_bytes(output_of(self.hot, conn), data)
-        if conn.filter is not None and conn.unsent is None:
-            conn.unsent = self.hot.take_output(conn) or None
-
-    def send_output(self, conn: Conn) -> cython.bint:
-        """One send; True if the socket did not take everything."""
-        hot: Hot = self.hot
-        count: cython.Py_ssize_t
-        sent: cython.Py_ssize_t
-        if conn.unsent is not None:
-            return self.send_unsent(conn)
-        count = conn.out.end - conn.out.start
-        if cython.compiled:  # pragma: no cover
-            sent = send(conn.fd, conn.out.data + conn.out.start, count, MSG_DONTWAIT | MSG_NOSIGNAL)
-            if sent < 0:
-                if errno not in (EAGAIN, EINTR):
-                    self.fail(conn)
-                return True
-        else:
-            try:
-                sent = os.write(conn.fd, bytes(conn.out.data[conn.out.start : conn.out.end]))
-            except BlockingIOError:
-                return True
-            except OSError:
-                self.fail(conn)
-                return True
-        conn.out.start += sent
-        hot.bytes_out += sent
-        drained(hot, conn)
-        if conn.outbound is not None and conn.outbound.pending:
-            drain_pending(hot, conn)
-        return sent < count
-
-    def send_unsent(self, conn: Conn) -> cython.bint:
-        """Send bytes that a filter wrapped."""
-        data: bytes = conn.unsent
-        try:
-            sent = conn.tls.write(data) if conn.tls is not None else os.write(conn.fd, data)
-        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            return True
-        except OSError:
-            self.fail(conn)
-            return True
-        conn.unsent = data[sent:] if sent < len(data) else None
-        return sent < len(data)
-
-    def send_tls(self, conn: Conn) -> cython.bint:
-        """Send in slices of one record; after a refusal OpenSSL wants at least the same bytes again."""
-        hot: Hot = self.hot
-        count: cython.Py_ssize_t
-        sent: cython.Py_ssize_t
-        if conn.unsent is not None:
-            return self.send_unsent(conn)
-        while conn.out is not None:
-            count = min(conn.out.end - conn.out.start, TLS_RECORD_BYTES)
-            try:
-                if cython.compiled:  # pragma: no cover
-                    sent = conn.tls.write(conn.out.data[conn.out.start : conn.out.start + count])
-                else:
-                    sent = conn.tls.write(bytes(conn.out.data[conn.out.start : conn.out.start + count]))
-            except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                return True
-            except OSError:
-                self.fail(conn)
-                return True
-            conn.out.start += sent
-            hot.bytes_out += sent
-            drained(hot, conn)
-        if conn.outbound is not None and conn.outbound.pending:
-            drain_pending(hot, conn)
-        return False
-
-    def set_interest(self, conn: Conn, blocked: cython.bint) -> None:
-        """Read unless parked; be told when a full socket has room."""
-        wanted: cython.uint = 0
-        if conn.parked == 0:
-            wanted = EPOLLIN
-        if blocked:
-            wanted |= EPOLLOUT
-        if wanted == conn.armed:
-            return
-        self.arm(conn, wanted)
-
-    def arm(self, conn: Conn, wanted: cython.uint) -> None:
-        """Tell epoll."""
-        if cython.compiled:  # pragma: no cover
-            event: epoll_event
-            event.events = wanted
-            event.data.u64 = 0
-            event.data.fd = conn.fd
-            epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, conn.fd, cython.address(event))
-        else:
-            self.epoll.modify(conn.fd, wanted)
-        conn.armed = wanted
-
-    # -- life of a socket
-
-    def register(self, conn: Conn) -> None:
-        """A connection that the core attached: into the epoll set, and its TLS begins."""
-        while len(self.conns) <= conn.fd:
-            self.conns.append(None)
-        self.conns[conn.fd] = conn
-        if cython.compiled:  # pragma: no cover
-            event: epoll_event
-            event.events = EPOLLIN
-            event.data.u64 = 0
-            event.data.fd = conn.fd
-            if epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, conn.fd, cython.address(event)) < 0:
-                raise OSError(errno, os.strerror(errno))
-        else:
-            self.epoll.register(conn.fd, EPOLLIN)
-        conn.armed = EPOLLIN
-        if conn.options is not None:
-            options = conn.options
-            conn.options = None
-            # Of all that the object says of the socket only "does not block" counts, or OpenSSL waits.
-            plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0, conn.fd)
-            server = options.server_hostname is None
-            try:
-                # Undocumented; ``SSLSocket`` around it asks the kernel six things that are known here, which takes
-                # longer than the rest. The test of TLS covers it for each supported Python.
-                conn.tls = options.tls._wrap_socket(plain, server, options.server_hostname)
-            except (OSError, ValueError):
-                plain.detach()  # drop closes the descriptor
-                self.fail(conn)
-                return
-            self.tls_sockets[conn.fd] = plain
-            conn.tls_state = 1
-            if not server:
-                self.handshake(conn)
-
-    def handshake(self, conn: Conn) -> None:
-        """Go on with the TLS handshake; only a few a round, or a connect storm stalls established clients."""
-        wanted: cython.uint = EPOLLIN
-        if conn.closed:
-            self.drop(conn)
-            return
-        if self.handshakes >= self.handshakes_max:
-            return  # epoll will say so again
-        self.handshakes += 1
-        try:
-            conn.tls.do_handshake()
-        except ssl.SSLWantReadError:
-            conn.tls_state = 1
-        except ssl.SSLWantWriteError:
-            conn.tls_state = 2
-            wanted = EPOLLOUT
-        except OSError:
-            self.hot.tls_failed += 1
-            self.fail(conn)
-            return
-        else:
-            conn.tls_state = 3
-            mark_dirty(self.hot, conn)
-            if conn.tls.pending() > 0:
-                self.undecrypted.append(conn)
-        if conn.armed != wanted:
-            self.arm(conn, wanted)
-
-    def fail(self, conn: Conn) -> None:
-        """The socket is unusable."""
-        if conn.parked != 0 and conn.partial and not conn.closed and not conn.is_link:
-            conn.out = None
-            conn.unsent = None
-            self.hot.end_of_file(conn)
-            return
-        if not conn.closed:
-            self.hot.forget(conn, FAILED)
-        self.drop(conn)
-
-    def end(self, conn: Conn, blocked: cython.bint) -> None:
-        """Flush the last bytes of a closed connection, half-close, and wait a little for the client to close.
-
-        Closing a socket with unread bytes sends a reset, and the client would lose the last packet [MQTT-4.13.1-1].
-        """
-        if conn.close_at_ns == 0:
-            self.drop(conn)
-            return
-        if blocked:
-            if conn.armed != EPOLLOUT | EPOLLIN:
-                self.arm(conn, EPOLLOUT | EPOLLIN)
-        elif not conn.half_closed:
-            conn.half_closed = True
-            try:
-                if conn.tls is not None:
-                    with contextlib.suppress(ssl.SSLError):
-                        conn.tls.shutdown()
-            except OSError:
-                self.drop(conn)
-                return
-            if not _shutdown(conn.fd):
-                self.drop(conn)
-                return
-            if conn.armed != EPOLLIN:
-                self.arm(conn, EPOLLIN)
-        if conn.fd >= 0 and not conn.lingering:
-            conn.lingering = True
-            self.hot.lingering.append(conn)
-
-    def discard(self, conn: Conn) -> None:
-        """Read and forget what a closed connection's client still sends, until it closes too."""
-        count: cython.Py_ssize_t
-        if conn.fd < 0:
-            return
-        if cython.compiled:  # pragma: no cover
-            count = recv(conn.fd, self.data, RECEIVE_BYTES, MSG_DONTWAIT)
-            if count == 0 or (count < 0 and errno != EAGAIN and errno != EINTR):
-                self.drop(conn)
-        else:
-            try:
-                if os.readv(conn.fd, [self.view[:RECEIVE_BYTES]]) == 0:
-                    self.drop(conn)
-            except BlockingIOError:
-                pass
-            except OSError:
-                self.drop(conn)
-
-    def drop(self, conn: Conn) -> None:
-        """Close the descriptor and forget the connection."""
-        fd: cython.int = conn.fd
-        if fd < 0:
-            return
-        conn.fd = -1
-        if fd < len(self.conns) and self.conns[fd] is conn:
-            self.conns[fd] = None
-        conn.out = None
-        conn.unsent = None
-        if conn.tls is not None:
-            conn.tls = None
-            self.tls_sockets.pop(fd).detach()
-        if cython.compiled:  # pragma: no cover
-            close_fd(fd)
-        else:
-            with contextlib.suppress(OSError):
-                os.close(fd)
-
-    def accept(self, fd: cython.int) -> None:
-        """Take new sockets, a bounded number a round."""
-        accepted: cython.int
-        listener, owner = self.listeners[fd]
-        for _ in range(self.accepts_max):
-            accepted = _accept(fd, listener)
-            if accepted == NONE_WAITS:
-                return
-            if accepted < 0:  # no descriptors left: the backlog keeps them until the next sweep
-                self.hot.accept_failed += 1
-                self.epoll.unregister(fd)
-                self.paused.append(fd)
-                return
-            self.hot.handler.accepted(owner, accepted)
-
-    def sweep(self, now_ns: cython.longlong) -> None:
-        """Once a second: silent clients, lingering sockets, listeners that ran out of descriptors."""
-        conn: Conn
-        self.swept_ns = now_ns - now_ns % SWEEP_NS  # of the host's clock, with heartbeats: one wake-up for both
-        self.hot.sweep(now_ns)
-        if self.hot.lingering:
-            lingering = self.hot.lingering
-            self.hot.lingering = []
-            for conn in lingering:
-                if conn.fd >= 0 and now_ns < conn.close_at_ns:
-                    self.hot.lingering.append(conn)
-                else:
-                    self.drop(conn)
-        for fd in self.paused:
-            self.epoll.register(fd, EPOLLIN)
-        self.paused = []
-
-
-def _bytes_waiting(fd: cython.int) -> cython.Py_ssize_t:
-    """Bytes in the kernel's receive buffer."""
-    if cython.compiled:  # pragma: no cover
-        count: cython.int = 0
-        ioctl(fd, FIONREAD, cython.address(count))
-        return count
-    else:
-        return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), "little")
-
-
-def _accept(fd: cython.int, listener: socket.socket) -> cython.int:
-    """Return a new descriptor that does not block, ``NONE_WAITS`` without one to take, -1 where none can be had."""
-    if cython.compiled:  # pragma: no cover
-        one: cython.int = 1
-        taken: cython.int = accept4(fd, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
-        if taken >= 0:
-            setsockopt(taken, IPPROTO_TCP, TCP_NODELAY, cython.address(one), cython.sizeof(one))  # not of AF_UNIX
-            return taken
-        if errno in (EAGAIN, EINTR, ECONNABORTED, ECONNREFUSED, ECONNRESET, EPIPE):
-            return NONE_WAITS
-        return -1
-    else:
-        try:
-            accepted, _ = listener.accept()
-        except (BlockingIOError, ConnectionError, InterruptedError):
-            return NONE_WAITS
-        except OSError:
-            return -1
-        accepted.setblocking(False)
-        if accepted.family != socket.AF_UNIX:
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return accepted.detach()
-
-
-def _shutdown(fd: cython.int) -> cython.bint:
-    """Half-close a descriptor that stays open; False if it is no longer connected."""
-    if cython.compiled:  # pragma: no cover
-        return shutdown(fd, SHUT_WR) == 0
-    else:
-        borrowed = socket.socket(fileno=fd)
-        try:
-            borrowed.shutdown(socket.SHUT_WR)
-        except OSError:
-            return False
-        finally:
-            borrowed.detach()
-        return True

@@ -25,7 +25,7 @@ NAMES: tuple[str, ...] = (
     "pushes",
     "fanout",
 )
-NAMES += ("forwarded", "inbound", "parse", "centre", "handler", "pacing", "loop")
+NAMES += ("forwarded", "inbound", "parse", "centre", "handler", "pacing", "descriptors", "sockets", "loop")
 _LOADED: dict[str, SimpleNamespace] = {}
 
 

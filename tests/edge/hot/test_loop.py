@@ -32,7 +32,7 @@ class Edge:
         self.hot.set_lease(FOREVER)
         self.loop = hot.loop.Loop(self.hot, trio_fd)
         options = hot.options.ConnOptions(tls=tls)
-        self.handler.attach = lambda _, fd: self.hot.attach(fd, 0, options, hot.loop.boot_ns())
+        self.handler.attach = lambda _, fd: self.hot.attach(fd, 0, options, hot.descriptors.boot_ns())
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.loop.listen(self.listener, None)
         self.port = self.listener.getsockname()[1]
@@ -287,7 +287,7 @@ class _Masked:
 async def test_a_filter_stands_between_socket_and_packets(hot: Any) -> None:
     async with running(hot) as edge:
         filtered = hot.options.ConnOptions(filter=_Masked())
-        edge.handler.attach = lambda _, fd: edge.hot.attach(fd, 0, filtered, hot.loop.boot_ns())
+        edge.handler.attach = lambda _, fd: edge.hot.attach(fd, 0, filtered, hot.descriptors.boot_ns())
         stream = await trio.open_tcp_stream("127.0.0.1", edge.port)
         code = _Masked()
         await stream.send_all(code.wrap(connect() + subscribe(b"t") + publish(b"t", b"x" * 70_000)))
@@ -313,7 +313,7 @@ def _link(hot: Any, tls: tuple[Any, Any]) -> tuple[Edge, Edge, list[Any]]:
         end.setblocking(False)
         name = "localhost" if tls[i] is not None and i == 1 else None
         options = hot.options.ConnOptions(tls=tls[i], server_hostname=name)
-        conn = edge.hot.attach(end.detach(), 1, options, hot.loop.boot_ns())
+        conn = edge.hot.attach(end.detach(), 1, options, hot.descriptors.boot_ns())
 
         def hello(conn: Any, payload: bytes, edge: Edge = edge, peer: Any = peers[i]) -> None:
             assert payload == b"hello"

@@ -1,0 +1,16 @@
+# C form of descriptors.py.
+from edge.hot.linux cimport (
+    CLOCK_BOOTTIME, FIONREAD, IPPROTO_TCP, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK, TCP_NODELAY,
+    accept4, clock_gettime, ioctl, setsockopt, shutdown, timespec
+)
+from libc.errno cimport EAGAIN, ECONNABORTED, ECONNREFUSED, ECONNRESET, EINTR, EPIPE, errno
+
+
+cdef enum:
+    NONE_WAITS = -2
+
+
+cpdef long long boot_ns() noexcept
+cdef Py_ssize_t bytes_waiting(int fd)
+cdef int accept_one(int fd, object listener) except -3
+cdef bint half_close(int fd) except -1

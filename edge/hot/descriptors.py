@@ -1,0 +1,91 @@
+# mypy: disable-error-code="no-any-return, name-defined, has-type, union-attr, assignment, attr-defined, operator"
+# ruff: noqa: F821
+"""What the loop asks the kernel besides reading and writing, each once in C and once in Python.
+
+Decides nothing: the clock of leases, accepting, half-closing, how much waits, how many descriptors there may be.
+"""
+
+import contextlib
+import fcntl
+import resource
+import socket
+import termios
+import time
+
+import cython
+
+__all__ = ["boot_ns", "connections_allowed"]
+
+if not cython.compiled:  # compiled, this is a C constant: descriptors.pxd
+    NONE_WAITS = -2  # of accept_one
+
+RESERVED_FILES = 64  # links, logs, listeners, trio
+
+
+def boot_ns() -> cython.longlong:
+    """CLOCK_BOOTTIME: what leases are measured on."""
+    if cython.compiled:  # pragma: no cover
+        now: timespec
+        clock_gettime(CLOCK_BOOTTIME, cython.address(now))
+        return cython.cast(cython.longlong, now.tv_sec) * 1_000_000_000 + now.tv_nsec
+    else:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def connections_allowed() -> tuple[int, int]:
+    """Raise the soft limit of open files to the hard one; return it and the connections that it leaves room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft, max(0, soft - RESERVED_FILES)
+
+
+def bytes_waiting(fd: cython.int) -> cython.Py_ssize_t:
+    """Bytes in the kernel's receive buffer."""
+    if cython.compiled:  # pragma: no cover
+        count: cython.int = 0
+        ioctl(fd, FIONREAD, cython.address(count))
+        return count
+    else:
+        return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), "little")
+
+
+def accept_one(fd: cython.int, listener: socket.socket) -> cython.int:
+    """Return a new descriptor that does not block, ``NONE_WAITS`` without one to take, -1 where none can be had."""
+    if cython.compiled:  # pragma: no cover
+        one: cython.int = 1
+        taken: cython.int = accept4(fd, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+        if taken >= 0:
+            setsockopt(taken, IPPROTO_TCP, TCP_NODELAY, cython.address(one), cython.sizeof(one))  # not of AF_UNIX
+            return taken
+        if errno in (EAGAIN, EINTR, ECONNABORTED, ECONNREFUSED, ECONNRESET, EPIPE):
+            return NONE_WAITS
+        return -1
+    else:
+        try:
+            accepted, _ = listener.accept()
+        except (BlockingIOError, ConnectionError, InterruptedError):
+            return NONE_WAITS
+        except OSError:
+            return -1
+        accepted.setblocking(False)
+        if accepted.family != socket.AF_UNIX:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return accepted.detach()
+
+
+def half_close(fd: cython.int) -> cython.bint:
+    """Half-close a descriptor that stays open; False if it is no longer connected."""
+    if cython.compiled:  # pragma: no cover
+        return shutdown(fd, SHUT_WR) == 0
+    else:
+        borrowed = socket.socket(fileno=fd)
+        try:
+            borrowed.shutdown(socket.SHUT_WR)
+        except OSError:
+            return False
+        finally:
+            borrowed.detach()
+        return True

@@ -1,0 +1,53 @@
+# C form of sockets.py.
+from edge.hot.buffers cimport Buffer, append_bytes
+from edge.hot.centre cimport Hot
+from edge.hot.deliver cimport drain_pending
+from edge.hot.descriptors cimport NONE_WAITS, accept_one, half_close
+from edge.hot.linux cimport (
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL,
+    close_fd, epoll_ctl, epoll_event, recv, send
+)
+from edge.hot.output cimport drained, mark_dirty, output_of, take_dirty, unlink_dirty
+from edge.hot.state cimport Conn, Peer, UNREGISTERED
+from libc.errno cimport EAGAIN, EINTR, errno
+
+
+cdef enum:
+    RECEIVE_BYTES = 65536
+    RECEIVE_BYTES_MAX = 1048576
+    TLS_RECORD_BYTES = 16384
+
+
+cdef class Sockets:
+    cdef readonly Hot hot
+    cdef readonly object epoll
+    cdef readonly int epoll_fd
+    cdef list conns
+    cdef dict listeners
+    cdef list paused
+    cdef bytearray input
+    cdef object view
+    cdef unsigned char* data
+    cdef Py_ssize_t capacity
+    cdef dict tls_sockets
+    cdef list undecrypted
+    cdef int handshakes
+    cdef int handshakes_max
+    cdef int accepts_max
+    cdef object flush(self)
+    cdef object flush_conn(self, Conn conn, bint writable)
+    cdef object fill_output(self, Conn conn)
+    cdef bint send_output(self, Conn conn) except -1
+    cdef bint send_unsent(self, Conn conn) except -1
+    cdef bint send_tls(self, Conn conn) except -1
+    cdef object set_interest(self, Conn conn, bint blocked)
+    cdef object arm(self, Conn conn, unsigned int wanted)
+    cdef object register(self, Conn conn)
+    cdef object handshake(self, Conn conn)
+    cdef object fail(self, Conn conn)
+    cdef object end(self, Conn conn, bint blocked)
+    cdef object discard(self, Conn conn)
+    cdef object drop(self, Conn conn)
+    cdef object accept(self, int fd)
+    cdef object sweep_sockets(self, long long now_ns)
+    cdef object close_sockets(self)

@@ -1,0 +1,395 @@
+# mypy: disable-error-code="no-any-return, name-defined, has-type, union-attr, assignment, attr-defined, operator"
+# ruff: noqa: F821
+"""The sockets of one edge: their life from accept to close, what epoll is asked about them, and all sending.
+
+One send per connection and round. Decides nothing about MQTT; when what happens is said in ``edge/hot/loop.py``.
+"""
+
+import contextlib
+import os
+import select
+import socket
+import ssl
+
+import cython
+
+from edge.hot.centre import Hot
+from edge.hot.state import Conn
+
+if not cython.compiled:
+    from edge.hot.buffers import append_bytes
+    from edge.hot.deliver import drain_pending
+    from edge.hot.descriptors import NONE_WAITS, accept_one, half_close
+    from edge.hot.output import drained, mark_dirty, output_of, take_dirty, unlink_dirty
+    from edge.hot.state import UNREGISTERED
+
+__all__ = ["Sockets"]
+
+if not cython.compiled:  # compiled, these are C constants: sockets.pxd
+    RECEIVE_BYTES = 64 * 1024  # per connection and round: the fairness rule
+    RECEIVE_BYTES_MAX = 1024 * 1024  # for the rest of a large packet
+    TLS_RECORD_BYTES = 16 * 1024
+    EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP = 1, 4, 8, 16
+
+FAILED, SHUTDOWN = 2, 3  # edge.hot.handler.Closed
+
+
+class Sockets:
+    """Clients, links and listeners by file descriptor, in one epoll set.
+
+    Attributes:
+        hot: The sans-IO centre.
+        epoll_fd: Readable when a round has something to do.
+    """
+
+    def __init__(self, hot: Hot) -> None:
+        self.hot = hot
+        self.epoll = select.epoll()
+        self.epoll_fd = self.epoll.fileno()
+        self.conns: list[Conn | None] = []  # by file descriptor
+        self.listeners: dict[int, tuple[socket.socket, object]] = {}
+        self.paused: list[int] = []  # listeners without room for another descriptor
+        self.capacity = RECEIVE_BYTES_MAX + RECEIVE_BYTES
+        self.input = bytearray(self.capacity)
+        self.view = memoryview(self.input)
+        if cython.compiled:  # pragma: no cover
+            self.data = self.input
+        self.tls_sockets: dict[int, socket.socket] = {}  # by file descriptor: what OpenSSL refers to weakly
+        self.undecrypted: list[Conn] = []  # OpenSSL holds bytes that epoll does not know of
+        self.handshakes = 0  # of this round
+        self.handshakes_max = hot.limits.handshakes_per_round
+        self.accepts_max = hot.limits.accepts_per_round
+
+    # -- writing
+
+    def flush(self) -> None:
+        """One send for every connection that has something to say, or changed what it waits for."""
+        conn: Conn | None = take_dirty(self.hot)
+        after: Conn | None
+        while conn is not None:
+            after = unlink_dirty(conn)
+            self.flush_conn(conn, False)
+            conn = after
+
+    def flush_conn(self, conn: Conn, writable: cython.bint) -> None:
+        """Send, then arm what the connection waits for; ``writable``: epoll said so."""
+        blocked: cython.bint = conn.armed & EPOLLOUT != 0 and not writable
+        filled: cython.bint  # its output is asked for
+        if conn.fd < 0:
+            return
+        if conn.armed == UNREGISTERED:
+            self.register(conn)
+        if 0 < conn.tls_state < 3:
+            if conn.closed:
+                self.drop(conn)
+            return
+        if conn.has_acks and not self.hot.leased and not conn.closed:
+            self.set_interest(conn, False)  # held until set_lease lists it again [PROTOCOL 1.6]
+            return
+        if not blocked:
+            filled = conn.is_link or conn.filter is not None
+            if filled:
+                self.fill_output(conn)
+            while conn.out is not None or conn.unsent is not None:
+                blocked = self.send_tls(conn) if conn.tls is not None else self.send_output(conn)
+                if blocked or conn.fd < 0:
+                    break
+                if filled:
+                    self.fill_output(conn)
+        if conn.fd < 0:
+            return
+        if conn.closed:
+            self.end(conn, blocked)
+        else:
+            self.set_interest(conn, blocked)
+
+    def fill_output(self, conn: Conn) -> None:
+        """Move what links and filters have to say into the output."""
+        if conn.out is not None:
+            if conn.filter is not None and conn.unsent is None:
+                conn.unsent = self.hot.take_output(conn) or None
+            return
+        if conn.is_link and conn.peer is not None and conn.peer.conn is conn and not conn.closed:
+            data: bytes = conn.peer.link.take_output()
+            if data:
+                append_bytes(output_of(self.hot, conn), data)
+        if conn.filter is not None and conn.unsent is None:
+            conn.unsent = self.hot.take_output(conn) or None
+
+    def send_output(self, conn: Conn) -> cython.bint:
+        """One send; True if the socket did not take everything."""
+        hot: Hot = self.hot
+        count: cython.Py_ssize_t
+        sent: cython.Py_ssize_t
+        if conn.unsent is not None:
+            return self.send_unsent(conn)
+        count = conn.out.end - conn.out.start
+        if cython.compiled:  # pragma: no cover
+            sent = send(conn.fd, conn.out.data + conn.out.start, count, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent < 0:
+                if errno not in (EAGAIN, EINTR):
+                    self.fail(conn)
+                return True
+        else:
+            try:
+                sent = os.write(conn.fd, bytes(conn.out.data[conn.out.start : conn.out.end]))
+            except BlockingIOError:
+                return True
+            except OSError:
+                self.fail(conn)
+                return True
+        conn.out.start += sent
+        hot.bytes_out += sent
+        drained(hot, conn)
+        if conn.outbound is not None and conn.outbound.pending:
+            drain_pending(hot, conn)
+        return sent < count
+
+    def send_unsent(self, conn: Conn) -> cython.bint:
+        """Send bytes that a filter wrapped."""
+        data: bytes = conn.unsent
+        try:
+            sent = conn.tls.write(data) if conn.tls is not None else os.write(conn.fd, data)
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            self.fail(conn)
+            return True
+        conn.unsent = data[sent:] if sent < len(data) else None
+        return sent < len(data)
+
+    def send_tls(self, conn: Conn) -> cython.bint:
+        """Send in slices of one record; after a refusal OpenSSL wants at least the same bytes again."""
+        hot: Hot = self.hot
+        count: cython.Py_ssize_t
+        sent: cython.Py_ssize_t
+        if conn.unsent is not None:
+            return self.send_unsent(conn)
+        while conn.out is not None:
+            count = min(conn.out.end - conn.out.start, TLS_RECORD_BYTES)
+            try:
+                if cython.compiled:  # pragma: no cover
+                    sent = conn.tls.write(conn.out.data[conn.out.start : conn.out.start + count])
+                else:
+                    sent = conn.tls.write(bytes(conn.out.data[conn.out.start : conn.out.start + count]))
+            except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                return True
+            except OSError:
+                self.fail(conn)
+                return True
+            conn.out.start += sent
+            hot.bytes_out += sent
+            drained(hot, conn)
+        if conn.outbound is not None and conn.outbound.pending:
+            drain_pending(hot, conn)
+        return False
+
+    def set_interest(self, conn: Conn, blocked: cython.bint) -> None:
+        """Read unless parked; be told when a full socket has room."""
+        wanted: cython.uint = 0
+        if conn.parked == 0:
+            wanted = EPOLLIN
+        if blocked:
+            wanted |= EPOLLOUT
+        if wanted == conn.armed:
+            return
+        self.arm(conn, wanted)
+
+    def arm(self, conn: Conn, wanted: cython.uint) -> None:
+        """Tell epoll."""
+        if cython.compiled:  # pragma: no cover
+            event: epoll_event
+            event.events = wanted
+            event.data.u64 = 0
+            event.data.fd = conn.fd
+            epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, conn.fd, cython.address(event))
+        else:
+            self.epoll.modify(conn.fd, wanted)
+        conn.armed = wanted
+
+    # -- life of a socket
+
+    def listen(self, listener: socket.socket, owner: object) -> None:
+        """Accept on a listening socket; every new one goes to ``Handler.accepted(owner, fd)``."""
+        listener.setblocking(False)
+        self.listeners[listener.fileno()] = (listener, owner)
+        self.epoll.register(listener.fileno(), EPOLLIN)
+
+    def register(self, conn: Conn) -> None:
+        """A connection that the core attached: into the epoll set, and its TLS begins."""
+        while len(self.conns) <= conn.fd:
+            self.conns.append(None)
+        self.conns[conn.fd] = conn
+        if cython.compiled:  # pragma: no cover
+            event: epoll_event
+            event.events = EPOLLIN
+            event.data.u64 = 0
+            event.data.fd = conn.fd
+            if epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, conn.fd, cython.address(event)) < 0:
+                raise OSError(errno, os.strerror(errno))
+        else:
+            self.epoll.register(conn.fd, EPOLLIN)
+        conn.armed = EPOLLIN
+        if conn.options is not None:
+            options = conn.options
+            conn.options = None
+            # Of all that the object says of the socket only "does not block" counts, or OpenSSL waits.
+            plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0, conn.fd)
+            server = options.server_hostname is None
+            try:
+                # Undocumented; ``SSLSocket`` around it asks the kernel six things that are known here, which takes
+                # longer than the rest. The test of TLS covers it for each supported Python.
+                conn.tls = options.tls._wrap_socket(plain, server, options.server_hostname)
+            except (OSError, ValueError):
+                plain.detach()  # drop closes the descriptor
+                self.fail(conn)
+                return
+            self.tls_sockets[conn.fd] = plain
+            conn.tls_state = 1
+            if not server:
+                self.handshake(conn)
+
+    def handshake(self, conn: Conn) -> None:
+        """Go on with the TLS handshake; only a few a round, or a connect storm stalls established clients."""
+        wanted: cython.uint = EPOLLIN
+        if conn.closed:
+            self.drop(conn)
+            return
+        if self.handshakes >= self.handshakes_max:
+            return  # epoll will say so again
+        self.handshakes += 1
+        try:
+            conn.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            conn.tls_state = 1
+        except ssl.SSLWantWriteError:
+            conn.tls_state = 2
+            wanted = EPOLLOUT
+        except OSError:
+            self.hot.tls_failed += 1
+            self.fail(conn)
+            return
+        else:
+            conn.tls_state = 3
+            mark_dirty(self.hot, conn)
+            if conn.tls.pending() > 0:
+                self.undecrypted.append(conn)
+        if conn.armed != wanted:
+            self.arm(conn, wanted)
+
+    def fail(self, conn: Conn) -> None:
+        """The socket is unusable."""
+        if conn.parked != 0 and conn.partial and not conn.closed and not conn.is_link:
+            conn.out = None
+            conn.unsent = None
+            self.hot.end_of_file(conn)
+            return
+        if not conn.closed:
+            self.hot.forget(conn, FAILED)
+        self.drop(conn)
+
+    def end(self, conn: Conn, blocked: cython.bint) -> None:
+        """Flush the last bytes of a closed connection, half-close, and wait a little for the client to close.
+
+        Closing a socket with unread bytes sends a reset, and the client would lose the last packet [MQTT-4.13.1-1].
+        """
+        if conn.close_at_ns == 0:
+            self.drop(conn)
+            return
+        if blocked:
+            if conn.armed != EPOLLOUT | EPOLLIN:
+                self.arm(conn, EPOLLOUT | EPOLLIN)
+        elif not conn.half_closed:
+            conn.half_closed = True
+            try:
+                if conn.tls is not None:
+                    with contextlib.suppress(ssl.SSLError):
+                        conn.tls.shutdown()
+            except OSError:
+                self.drop(conn)
+                return
+            if not half_close(conn.fd):
+                self.drop(conn)
+                return
+            if conn.armed != EPOLLIN:
+                self.arm(conn, EPOLLIN)
+        if conn.fd >= 0 and not conn.lingering:
+            conn.lingering = True
+            self.hot.lingering.append(conn)
+
+    def discard(self, conn: Conn) -> None:
+        """Read and forget what a closed connection's client still sends, until it closes too."""
+        count: cython.Py_ssize_t
+        if conn.fd < 0:
+            return
+        if cython.compiled:  # pragma: no cover
+            count = recv(conn.fd, self.data, RECEIVE_BYTES, MSG_DONTWAIT)
+            if count == 0 or (count < 0 and errno != EAGAIN and errno != EINTR):
+                self.drop(conn)
+        else:
+            try:
+                if os.readv(conn.fd, [self.view[:RECEIVE_BYTES]]) == 0:
+                    self.drop(conn)
+            except BlockingIOError:
+                pass
+            except OSError:
+                self.drop(conn)
+
+    def drop(self, conn: Conn) -> None:
+        """Close the descriptor and forget the connection."""
+        fd: cython.int = conn.fd
+        if fd < 0:
+            return
+        conn.fd = -1
+        if fd < len(self.conns) and self.conns[fd] is conn:
+            self.conns[fd] = None
+        conn.out = None
+        conn.unsent = None
+        if conn.tls is not None:
+            conn.tls = None
+            self.tls_sockets.pop(fd).detach()
+        if cython.compiled:  # pragma: no cover
+            close_fd(fd)
+        else:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def accept(self, fd: cython.int) -> None:
+        """Take new sockets, a bounded number a round."""
+        accepted: cython.int
+        listener, owner = self.listeners[fd]
+        for _ in range(self.accepts_max):
+            accepted = accept_one(fd, listener)
+            if accepted == NONE_WAITS:
+                return
+            if accepted < 0:  # no descriptors left: the backlog keeps them until the next sweep
+                self.hot.accept_failed += 1
+                self.epoll.unregister(fd)
+                self.paused.append(fd)
+                return
+            self.hot.handler.accepted(owner, accepted)
+
+    def sweep_sockets(self, now_ns: cython.longlong) -> None:
+        """Once a second: lingering sockets, listeners that ran out of descriptors."""
+        conn: Conn
+        if self.hot.lingering:
+            lingering = self.hot.lingering
+            self.hot.lingering = []
+            for conn in lingering:
+                if conn.fd >= 0 and now_ns < conn.close_at_ns:
+                    self.hot.lingering.append(conn)
+                else:
+                    self.drop(conn)
+        for fd in self.paused:
+            self.epoll.register(fd, EPOLLIN)
+        self.paused = []
+
+    def close_sockets(self) -> None:
+        """End all connections at once."""
+        for conn in list(self.hot.conns.values()):
+            if not conn.closed:
+                self.hot.forget(conn, SHUTDOWN)
+            self.drop(conn)
+        self.hot.call_closed()
+        self.hot.dirty_conns()  # a chain as long as there were connections: let go of link by link
+        self.epoll.close()
