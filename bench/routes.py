@@ -84,7 +84,7 @@ class Router:
         for node, message in orders:
             assert isinstance(message, Invalidate)
             key = next(key for key in EDGES if key.node == node)
-            answers = self.tell(key, Invalidated(message.number, message.shard))
+            answers = self.tell(key, Invalidated(message.number, message.shard, message.shard_epoch))
             answered += sum(1 for answer in answers if isinstance(answer, RoutesAdded))
         return answered
 

@@ -170,7 +170,7 @@ class RouteCache:
                 self._forget(topic)
             for question in self._questions.values():
                 question.voided.update(topic for topic in question.topics if matches(topic_filter, topic))
-        answer = Invalidated(order.number, order.shard)
+        answer = Invalidated(order.number, order.shard, order.shard_epoch)
         busy = {  # those of an answer that was forgotten before, too
             topic
             for topic in self._retained

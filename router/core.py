@@ -496,11 +496,7 @@ class RouterCore:
         elif isinstance(message, ShardMessage):
             self._shard_message(node, peer, message)
         elif isinstance(message, Invalidated):
-            shard = self.shards.get(message.shard)
-            if shard is not None:
-                shard.now = self._now
-                shard.invalidated(node, message)
-                self._touched.add(message.shard)
+            self._invalidated(peer, message)
         elif isinstance(message, RequestChange):
             self._request_change(node, message)
         elif isinstance(message, Relay):
@@ -595,6 +591,18 @@ class RouterCore:
             shard.remove(node, message)
         else:
             shard.report(node, message)
+
+    def _invalidated(self, peer: PeerKey | None, message: Invalidated) -> None:
+        """An edge has dropped what it was told to: the life that the map has, not the one that follows it."""
+        shard = self.shards.get(message.shard)
+        if shard is None or shard.epoch != message.shard_epoch:
+            return
+        if peer is None or not self.machine.map.is_alive(peer.node, peer.incarnation):
+            self.count("invalidated_by_others")
+            return
+        shard.now = self._now
+        shard.invalidated(peer.node, message)
+        self._touched.add(message.shard)
 
     def _relay(self, peer: PeerKey | None, message: Relay) -> None:
         """Hand a message on from one life to another, where both live; the sender repeats what gets no answer."""

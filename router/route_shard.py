@@ -295,7 +295,7 @@ class RouteShard:
         self._invalidations[self._next_invalidation] = item
         self._cached.leave(item)
         for edge in edges:
-            self._sends.append((edge, Invalidate(self._next_invalidation, self.number, topic_filters)))
+            self._sends.append((edge, Invalidate(self._next_invalidation, self.number, self.epoch, topic_filters)))
         return item
 
     def invalidated(self, edge: str, answer: Invalidated) -> None:
@@ -326,7 +326,7 @@ class RouteShard:
                 continue
             item.sent = now
             for edge in sorted(item.edges):
-                self._sends.append((edge, Invalidate(number, self.number, item.topic_filters)))
+                self._sends.append((edge, Invalidate(number, self.number, self.epoch, item.topic_filters)))
 
     # --- the map
 
@@ -346,7 +346,7 @@ class RouteShard:
         self._held = [(peer, request) for peer, request in self._held if peer != edge]
         self._held_adds = [(peer, request) for peer, request in self._held_adds if peer != edge]
         for number in [number for number, item in self._invalidations.items() if edge in item.edges]:
-            self.invalidated(edge, Invalidated(number, self.number))
+            self.invalidated(edge, Invalidated(number, self.number, self.epoch))
         self._invalidate(gone)
         self._retry()
 

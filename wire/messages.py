@@ -208,6 +208,7 @@ class Invalidate(Message):
 
     number: int
     shard: int
+    shard_epoch: int
     topic_filters: list[str]
 
 
@@ -216,6 +217,7 @@ class Invalidated(Message):
 
     number: int
     shard: int
+    shard_epoch: int  # of the Invalidate: the numbers begin anew with it
 
 
 class Moved(Message):

@@ -130,8 +130,8 @@ def test_invalidation_voids_what_is_asked() -> None:
     edge.held = {Resolve, Invalidated}
     publisher.publish("a/b", b"1", 1, 1)
     (question,) = edge.take(Resolve)
-    edge.router(Invalidate(5, question.shard, ["a/+"]))
-    assert edge.take(Invalidated) == [Invalidated(5, question.shard)]
+    edge.router(Invalidate(5, question.shard, 1, ["a/+"]))
+    assert edge.take(Invalidated) == [Invalidated(5, question.shard, 1)]
     edge.router(Resolved(question.request, question.shard, question.shard_epoch, [Destinations()]))
     edge.round()
     (again,) = edge.take(Resolve)
@@ -146,7 +146,7 @@ def test_invalidation_drops_the_cached_answer() -> None:
     edge = Edge()
     publisher = edge.client()
     publisher.publish("a/b", b"1", 1, 1)
-    edge.router(Invalidate(5, 0, ["#"]))
+    edge.router(Invalidate(5, 0, 1, ["#"]))
     edge.held = {Resolve}
     publisher.publish("a/b", b"2", 1, 2)
     assert len(edge.take(Resolve)) == 1
@@ -718,7 +718,7 @@ def test_a_members_unfinished_copies_go_to_another_edge() -> None:
     publishes(first)
     second.drop()
     edge.routes["a"] = Destinations(groups=[GroupDestinations("g/a", [("e0", 1), ("e1", 1)])])
-    edge.router(Invalidate(1, 0, ["a"]))
+    edge.router(Invalidate(1, 0, 1, ["a"]))
     first.drop()
     edge.round()
     edge.round()
@@ -761,7 +761,7 @@ def test_a_pick_that_is_over_is_replaced_on_record_and_a_group_that_ended_gets_n
     assert [answer.pick for answer in edge.take(HandedOn)] == [again]
     assert publishes(first) + publishes(second) == []
     edge.routes["a"] = Destinations()
-    edge.router(Invalidate(1, 0, ["a"]))
+    edge.router(Invalidate(1, 0, 1, ["a"]))
     edge.storage(hand_on(again))
     edge.round()
     assert [(answer.number, answer.pick) for answer in edge.take(HandedOn)] == [(5, None)]

@@ -145,7 +145,7 @@ _CONTROLS = tuple(
         messages.Resolve(1, 2, 3, ["a/b", "c"]),
         messages.Resolved(1, 2, 3, [messages.Destinations(["edge-1"], [4], [])]),
         messages.AddRoutes(1, 2, 3, 4, 5, 6, [messages.RouteEntry("a/#", "group", 2)]),
-        messages.Invalidate(1, 2, ["a/#"]),
+        messages.Invalidate(1, 2, 3, ["a/#"]),
         messages.KickSession(1, "client", 2, 3),
         messages.Relay("edge-1", 2, b"message"),
         messages.Admin(request=1, verb="cluster status", arguments={"name": "x"}),

@@ -190,7 +190,7 @@ def _fastest_settles(_: Any, leases: LeaseTable, cluster_map: Any) -> int:
 def _answer_survives(_: Any, cache: RouteCache, router: str, order: Any) -> None:
     from wire.messages import Invalidated
 
-    cache._tell(router, Invalidated(order.number, order.shard))
+    cache._tell(router, Invalidated(order.number, order.shard, order.shard_epoch))
 
 
 def _void_answers_are_kept(original: Any, cache: RouteCache, answer: Any, now: float) -> None:

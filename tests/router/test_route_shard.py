@@ -47,7 +47,7 @@ class Owner:
         for node, message in list(self.sent):
             if isinstance(message, Invalidate) and (not edges or node in edges):
                 self.sent.remove((node, message))
-                self.shard.invalidated(node, Invalidated(message.number, 3))
+                self.shard.invalidated(node, Invalidated(message.number, 3, 7))
 
     def resolve(self, edge: str, *topics: str, kept: bool = False) -> None:
         self.request += 1

@@ -208,6 +208,42 @@ def test_a8_a_life_that_the_owners_map_does_not_have_yet_asks_again() -> None:
     assert isinstance(answer, Resolved)
 
 
+def test_b4_a_second_life_acknowledges_nothing_for_the_first() -> None:
+    """It is linked and not admitted: what the first life, whose lease goes on, has cached it has never had."""
+    router = Router("e1", "e2")
+    router.ready_shard(0, ["e1", "e2"])
+    router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"]))
+    router.tell("e2", AddRoutes(1, 0, router.epoch(0), -1, 1, 1, [RouteEntry("t")]))
+    (order,) = [message for node, message in router.sent if node == "e1" and isinstance(message, Invalidate)]
+    answer = Invalidated(order.number, 0, order.shard_epoch)
+    router.tell("e1", answer, incarnation=2)
+    assert [message for _, message in router.sent if isinstance(message, RoutesAdded)] == []
+    router.tell("e1", answer)
+    assert [node for node, message in router.sent if isinstance(message, RoutesAdded)] == ["e2"]
+
+
+def test_a6_an_acknowledgement_of_another_shard_epoch_counts_nothing() -> None:
+    """The orders of every epoch are numbered from 1: one of the former epoch is no sign that an answer was taken."""
+    router = Router("e1", "e2")
+    router.ready_shard(0, ["e1", "e2"])
+    router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"]))
+    router.tell("e2", AddRoutes(1, 0, router.epoch(0), -1, 1, 1, [RouteEntry("t")]))
+    (late,) = [message for node, message in router.sent if node == "e1" and isinstance(message, Invalidate)]
+    router.commit(PlaceShards({0: "r1"}))
+    router.ready_shard(0, ["e1", "e2"])
+    assert router.tell("e2", AddRoutes(2, 0, router.epoch(0), -1, 1, 2, [RouteEntry("u")])) == []
+    orders = {}
+    for edge in ("e1", "e2"):
+        answers = router.tell(edge, Resolve(2, 0, router.epoch(0), ["t"], True))
+        (orders[edge],) = [answer for answer in answers if isinstance(answer, Invalidate)]
+    router.tell("e2", Invalidated(orders["e2"].number, 0, orders["e2"].shard_epoch))
+    assert orders["e1"].number == late.number
+    router.tell("e1", Invalidated(late.number, 0, late.shard_epoch))
+    assert [message for _, message in router.sent if isinstance(message, RoutesAdded)] == []
+    router.tell("e1", Invalidated(orders["e1"].number, 0, orders["e1"].shard_epoch))
+    assert [node for node, message in router.sent if isinstance(message, RoutesAdded)] == ["e2"]
+
+
 def test_b4_a_second_life_waits_for_the_lease_of_the_first() -> None:
     """Started elsewhere while the first still has a lease; or admitted at once with the proof that it has ended."""
     router = Router("e1", "e2")
@@ -276,4 +312,5 @@ def test_routes_added_is_answered_once_the_shard_is_collected() -> None:
     assert router.tell("e1", AddRoutes(5, 0, router.epoch(0), -1, 1, 1, [RouteEntry("t")])) == []
     answers = router.tell("e1", Resolve(6, 0, router.epoch(0), [], True))
     (order,) = [answer for answer in answers if isinstance(answer, Invalidate)]
-    assert [type(answer) for answer in router.tell("e1", Invalidated(order.number, 0))] == [RoutesAdded]
+    answers = router.tell("e1", Invalidated(order.number, 0, order.shard_epoch))
+    assert [type(answer) for answer in answers] == [RoutesAdded]
