@@ -512,7 +512,15 @@ class RouterCore:
             return
         leader = self.machine.map.nodes.get(self.leader)
         self.tell(
-            node, HeartbeatReply(message.sent_at, 0.0, 0, self.leader, leader.address if leader is not None else "")
+            node,
+            HeartbeatReply(
+                message.incarnation,
+                message.sent_at,
+                0.0,
+                0,
+                self.leader,
+                leader.address if leader is not None else "",
+            ),
         )
 
     def _round_ended(self, event: RoundEnded) -> None:
@@ -523,7 +531,12 @@ class RouterCore:
         settled = self.leases.settled_epoch(cluster_map)
         for peer, beat, granted in self.leases.round_done(self._now, event.context, cluster_map):
             lease_s = self.settings.lease_s if granted else 0.0
-            self.tell(peer, HeartbeatReply(beat.sent_at, lease_s, settled, self.node, map_epoch=cluster_map.epoch))
+            self.tell(
+                peer,
+                HeartbeatReply(
+                    beat.incarnation, beat.sent_at, lease_s, settled, self.node, map_epoch=cluster_map.epoch
+                ),
+            )
 
     def _register(self, node: str, message: Register) -> None:
         if not self.leads:

@@ -170,12 +170,8 @@ class LeaseHolder:
     def handle(self, now: float, message: Control) -> bool:
         """Take a router's message; False if it is not for this part."""
         if isinstance(message, HeartbeatReply):
-            self.leader = message.leader
-            self.settled_epoch = max(self.settled_epoch, message.settled_epoch)
-            self._compare(now, message)
-            if message.lease_s > 0:
-                self._last_grant = now
-                self.lease_until = max(self.lease_until, message.sent_at + message.lease_s)
+            if message.incarnation == self.entry.incarnation:  # not a former life's: perhaps by another host's clock
+                self._replied(now, message)
         elif isinstance(message, Registered):
             if message.incarnation == self.entry.incarnation:  # not a former life's, whose answer came late
                 self._registered = True
@@ -206,6 +202,14 @@ class LeaseHolder:
         if mine and message.code == "invalid" and message.detail != self._refusal:
             self._refusal = message.detail
             logger.error("the routers do not let this node in: %s", message.detail)
+
+    def _replied(self, now: float, reply: HeartbeatReply) -> None:
+        self.leader = reply.leader
+        self.settled_epoch = max(self.settled_epoch, reply.settled_epoch)
+        self._compare(now, reply)
+        if reply.lease_s > 0:
+            self._last_grant = now
+            self.lease_until = max(self.lease_until, reply.sent_at + reply.lease_s)
 
     def _compare(self, now: float, reply: HeartbeatReply) -> None:
         """Ask the leader itself for the map when the router that tells it to us has stayed behind."""

@@ -63,6 +63,7 @@ class Heartbeat(Message):
 class HeartbeatReply(Message):
     """The lease runs until sent_at + lease_s on the holder's clock; sent only after a later quorum round."""
 
+    incarnation: int  # whose lease; the node's next life, which may get this, may have another clock
     sent_at: float
     lease_s: float  # 0: not granted
     settled_epoch: int  # every live node has acknowledged this epoch

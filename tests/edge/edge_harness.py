@@ -115,7 +115,7 @@ class Edge:
     # --- time
 
     def renew(self, lease_s: float = 1000.0) -> None:
-        self.router(HeartbeatReply(self.now, lease_s, 1, "r0"))
+        self.router(HeartbeatReply(1, self.now, lease_s, 1, "r0"))
         self.round()
 
     def round(self, seconds: float = 0.0) -> None:

@@ -374,7 +374,7 @@ def test_claim_is_sent_again_in_order_to_a_new_primary() -> None:
     first = edge.take(OpenSession)
     moved = cluster_map(2, "s1", 2)
     edge.router(MapSnapshot(moved))
-    edge.router(HeartbeatReply(edge.now, 1000.0, 2, "r0"))
+    edge.router(HeartbeatReply(1, edge.now, 1000.0, 2, "r0"))
     edge.round()
     second = [(node, message) for node, message in edge.core.told if isinstance(message, OpenSession)]
     assert {node for node, _ in second} == {"s1"} and {message.partition_epoch for _, message in second} == {2}

@@ -176,7 +176,7 @@ def test_new_owner_of_a_shard_is_told_filters_and_topics() -> None:
     moved.shards = [ShardEntry(2, "r0"), ShardEntry(2, "r0")]
     edge.held = {ReportRoutes, Resolve}
     edge.router(MapSnapshot(moved))
-    edge.router(HeartbeatReply(edge.now, 1000.0, 2, "r0"))
+    edge.router(HeartbeatReply(1, edge.now, 1000.0, 2, "r0"))
     edge.round()
     reported = {
         entry.topic_filter for report in edge.take(ReportRoutes) for sender in report.reports for entry in sender.routes

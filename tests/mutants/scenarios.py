@@ -143,7 +143,7 @@ def _edge(name: str) -> NodeEntry:
 def lease_counts_from_the_question() -> None:
     """An answer that was long on its way grants what was asked for, from when it was asked."""
     holder = LeaseHolder(_edge("e1"), lambda *_: True, lambda _: None)
-    holder.handle(11.5, HeartbeatReply(10.0, LEASE_S, 0, "r1"))
+    holder.handle(11.5, HeartbeatReply(1, 10.0, LEASE_S, 0, "r1"))
     assert holder.lease_until <= 10.0 + LEASE_S
 
 

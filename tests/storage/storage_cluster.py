@@ -549,7 +549,10 @@ class Cluster:
             settled = min(
                 [self.machine.map.epoch, *(self.acknowledged.get(entry.node, 0) for entry in self._live_storage())]
             )
-            self._tell(node, HeartbeatReply(message.sent_at, 2.0, settled, ROUTER, map_epoch=self.machine.map.epoch))
+            reply = HeartbeatReply(
+                message.incarnation, message.sent_at, 2.0, settled, ROUTER, map_epoch=self.machine.map.epoch
+            )
+            self._tell(node, reply)
         elif isinstance(message, AddRoutes):
             self.added.append(message)
             self.routes.setdefault((message.partition, message.shard), set()).update(

@@ -158,7 +158,7 @@ def test_what_waited_for_a_newer_map_is_not_forgotten_by_an_answer_of_before() -
     cluster.step()
     ahead = publisher.publish(message("ahead"), 0)
     cluster.run(0.05)
-    answer = HeartbeatReply(before, 2.0, epoch, ROUTER, map_epoch=epoch)
+    answer = HeartbeatReply(core.lease.entry.incarnation, before, 2.0, epoch, ROUTER, map_epoch=epoch)
     cluster.nodes[backup].events.append(FrameArrived(cluster.router_key, FrameKind.CONTROL, encode_control(answer)))
     cluster.step()
     assert core.lease.newest_at == before

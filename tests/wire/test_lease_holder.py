@@ -48,9 +48,21 @@ def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
     node.holder.beat(0.1)
     beat = node.sent[-1][1]
     assert isinstance(beat, Heartbeat) and beat.map_epoch == 4
-    node.holder.handle(0.9, HeartbeatReply(0.1, 2.0, 4, "r1"))
+    node.holder.handle(0.9, HeartbeatReply(2, 0.1, 2.0, 4, "r1"))
     assert node.holder.has_lease(2.0)
     assert not node.holder.has_lease(2.1)
+
+
+def test_the_lease_of_a_former_life_is_no_lease_of_this_one() -> None:
+    """It ran on another host, whose clock is far ahead; the answer to its last heartbeat came over our link."""
+    node = Node()
+    node.holder.router_up("r1", 0.0)
+    node.holder.beat(0.0)
+    node.holder.handle(0.1, HeartbeatReply(1, 90_000.0, 2.0, 4, "r1"))
+    node.holder.handle(0.1, Registered(1, 2, 4))
+    node.holder.handle(0.1, node.map(node.entry(2)))
+    assert not node.holder.has_lease(0.2)
+    assert node.holder.newest_at < 0.2
 
 
 def test_a_former_life_in_a_late_map_does_not_end_this_one() -> None:
@@ -120,7 +132,7 @@ def test_a_silent_leader_is_not_asked_for_ever() -> None:
     node.holder.beat(0.0)
     node.holder.handle(0.0, Registered(1, 2, 4))
     node.holder.handle(0.0, node.map(node.entry(2)))
-    node.holder.handle(0.1, HeartbeatReply(0.0, 2.0, 4, "r1"))
+    node.holder.handle(0.1, HeartbeatReply(2, 0.0, 2.0, 4, "r1"))
     node.sent.clear()
     for tenth in range(1, 60):
         node.holder.beat(tenth / 10)
@@ -156,7 +168,7 @@ def test_a_router_that_lags_is_not_followed_for_ever() -> None:
     node.holder.handle(0.1, node.map(node.entry(1)))  # from before our registration
     for tenth in range(2, 12):
         node.holder.beat(tenth / 10)
-        node.holder.handle(tenth / 10, HeartbeatReply(tenth / 10, 2.0, 4, "r2", map_epoch=9))
+        node.holder.handle(tenth / 10, HeartbeatReply(2, tenth / 10, 2.0, 4, "r2", map_epoch=9))
     assert [router for router, message in node.sent if isinstance(message, FollowMap)] == ["r1", "r2"]
 
 
@@ -166,13 +178,13 @@ def test_a_leader_that_started_again_is_told_the_sizes_again() -> None:
     node.holder.router_up("r1", 0.0)
     node.holder.handle(0.0, Registered(1, 2, 4))
     node.holder.handle(0.0, node.map(node.entry(2)))
-    node.holder.handle(0.1, HeartbeatReply(0.0, 2.0, 4, "r1"))
+    node.holder.handle(0.1, HeartbeatReply(2, 0.0, 2.0, 4, "r1"))
     node.holder.sizes = {7: (3, 100)}
     for now in (0.2, 0.8):
         node.holder.beat(now)
     node.holder.router_down("r1")
     node.holder.router_up("r1", 0.9)
-    node.holder.handle(0.9, HeartbeatReply(0.8, 2.0, 4, "r1"))
+    node.holder.handle(0.9, HeartbeatReply(2, 0.8, 2.0, 4, "r1"))
     node.holder.beat(1.0)
     told = [message.sizes for _, message in node.sent if isinstance(message, Heartbeat)]
     assert told == [{7: (3, 100)}, {}, {7: (3, 100)}]
@@ -189,7 +201,7 @@ def test_heartbeats_fall_on_multiples_of_their_period(lease_s: float) -> None:
     now, due = 100.13, []
     for late_s in (0.0, 0.0, 0.004, 0.02, 0.0, 0.0):
         now += late_s
-        node.holder.handle(now, HeartbeatReply(now, lease_s, 4, "r1"))
+        node.holder.handle(now, HeartbeatReply(2, now, lease_s, 4, "r1"))
         node.holder.beat(now)
         now = node.holder.next_deadline()
         due.append(now)
