@@ -615,7 +615,9 @@ class StorageCore:
             if not self._early.keep(request.partition, (self._now, 1024, partial(self._request, peer, request))):
                 self._count("requests_dropped_early")
             return
-        if hosted is None or request.partition_epoch != hosted.core.epoch:
+        # A life that this node's map does not have yet asks again: its CONNECT would pass for a dead edge's.
+        known_life = self.lease.map.is_alive(peer.node, peer.incarnation)
+        if hosted is None or request.partition_epoch != hosted.core.epoch or not known_life:
             epoch = hosted.core.epoch if hosted is not None else 0
             moved = Moved(request.request, "partition", request.partition, epoch, self.map.epoch)
             self._sends.append((peer.node, FrameKind.CONTROL, encode_control(moved)))

@@ -45,6 +45,7 @@ from wire.messages import (
     KickSession,
     MapSnapshot,
     MapStep,
+    Moved,
     OpenSession,
     PollClaims,
     Refused,
@@ -223,9 +224,12 @@ class Edge:
                 answer_fired = WillFired(message.request, message.partition, message.op_index)
                 self.cluster.send(self.key, source.node, FrameKind.CONTROL, encode_control(answer_fired))
         elif hasattr(message, "request"):
-            kind = type(message).__name__
-            if kind != "Moved":
+            if not isinstance(message, Moved):
                 self.asked.pop(message.request, None)
+            elif message.request in self.asked:
+                asked = self.asked[message.request][1]
+                if message.epoch == asked.partition_epoch:  # the right primary, which is not ready for this edge
+                    self.ask(asked)
 
     def _opened(self, message: SessionOpened) -> None:
         asked = self.asked.pop(message.request, None)

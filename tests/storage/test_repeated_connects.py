@@ -98,6 +98,19 @@ def test_a_repeat_of_the_connection_that_still_owns_the_client_is_answered() -> 
     assert fired(cluster) == []
 
 
+def test_a_connect_of_a_life_that_the_primary_hears_of_late_is_carried_out() -> None:
+    """Its edge begins anew and serves clients at once; the primary's map is a step behind."""
+    cluster = Cluster(partitions=1)
+    cluster.silent.add(cluster.machine.map.partitions[0].primary)
+    cluster.kill_edge("e1")
+    connection = cluster.start_edge("e1").open("alice", settle=False)
+    cluster.run(0.1)
+    assert not connection.owner_epoch
+    cluster.silent.clear()
+    cluster.settle()
+    assert connection.owner_epoch
+
+
 def test_a_connect_that_waited_until_its_edge_was_dead_opens_nothing() -> None:
     """Simulation seed 10037: what the dead edge had asked was forgotten, and its will was published a second time."""
     cluster = Cluster(partitions=1)
