@@ -34,6 +34,7 @@ from tests.mutants.seeded import (
 from tests.simulation import test_route_schedules as schedules
 from tests.simulation.process import Process
 from wire.batches import OriginKind, PublishMessage
+from wire.cluster_map import ClusterMap
 from wire.lease_holder import LeaseHolder
 from wire.link import LinkCore
 from wire.messages import HeartbeatReply, RemoveRoutes
@@ -108,8 +109,9 @@ def _of_two(one: Patch, other: Patch) -> Patch:
     return both
 
 
-def _leased_before_listed(_: Any, holder: LeaseHolder, now: float) -> bool:
-    return now < holder.lease_until and not holder.ended
+def _alive_before_listed(original: Any, cluster_map: ClusterMap, node: str, incarnation: int) -> bool:
+    entry = cluster_map.nodes.get(node)
+    return entry is None or entry.incarnation < incarnation or bool(original(cluster_map, node, incarnation))
 
 
 def _removed_at_once(original: Any, partition: Partition, node: str, message: Any) -> None:
@@ -216,10 +218,10 @@ RULES: tuple[SeededBug, ...] = (
         schedules.test_a7_an_invalidation_overtakes_the_answer,
     ),
     _rule(
-        "A8: served before the own life is listed",
-        LeaseHolder,
-        "has_lease",
-        _leased_before_listed,
+        "A8: a life is served before the map lists it",
+        ClusterMap,
+        "is_alive",
+        _alive_before_listed,
         schedules.test_a8_an_edge_joins_through_a_router_that_lags,
     ),
     _rule(
