@@ -292,8 +292,8 @@ class PublishDesk:
         def stands(reason_code: int) -> None:
             edge.cache.retained_finished(name)
             if conn is not None and conn.closed and conn.session:
-                pass  # its client sends it again, and may have elsewhere, with newer ones behind it
-            elif reason_code == ReasonCode.SESSION_TAKEN_OVER and conn is not None:
+                return  # its client sends it again, and may have elsewhere, with newer ones behind it
+            if reason_code == ReasonCode.SESSION_TAKEN_OVER and conn is not None:
                 if not conn.closed:
                     edge.error(conn, reason_code)
             elif reason_code >= 0x80:

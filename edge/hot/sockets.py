@@ -91,7 +91,12 @@ class Sockets:
             if filled:
                 self.fill_output(conn)
             while conn.out is not None or conn.unsent is not None:
-                blocked = self.send_tls(conn) if conn.tls is not None else self.send_output(conn)
+                if conn.unsent is not None:
+                    blocked = self.send_unsent(conn)
+                elif conn.tls is not None:
+                    blocked = self.send_tls(conn)
+                else:
+                    blocked = self.send_output(conn)
                 if blocked or conn.fd < 0:
                     break
                 if filled:
@@ -121,8 +126,6 @@ class Sockets:
         hot: Hot = self.hot
         count: cython.Py_ssize_t
         sent: cython.Py_ssize_t
-        if conn.unsent is not None:
-            return self.send_unsent(conn)
         count = conn.out.end - conn.out.start
         if cython.compiled:  # pragma: no cover
             sent = send(conn.fd, conn.out.data + conn.out.start, count, MSG_DONTWAIT | MSG_NOSIGNAL)
@@ -163,8 +166,6 @@ class Sockets:
         hot: Hot = self.hot
         count: cython.Py_ssize_t
         sent: cython.Py_ssize_t
-        if conn.unsent is not None:
-            return self.send_unsent(conn)
         while conn.out is not None:
             count = min(conn.out.end - conn.out.start, TLS_RECORD_BYTES)
             try:
