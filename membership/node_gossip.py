@@ -2,7 +2,9 @@
 
 Decides nothing. The service hears of members that gossip holds dead, as a hint; the status page sees every member's
 state. What fails here (no key, a port in use) is logged and ends gossip alone: no promise of the broker needs it.
-The protocol is imported when it starts, in a thread: a node's start does not pay for it.
+The protocol is imported when it starts, a module at a time: a node's start does not pay for it, its clients do not
+wait for all of it at once, and the process stays without a second thread, which would make every system call dearer
+(in glibc, for good).
 """
 
 import importlib
@@ -23,6 +25,7 @@ __all__ = ["NodeGossip"]
 logger = logging.getLogger("stratamq.membership")
 
 INCARNATION_MAX = 2**46 - 1
+MODULES = ("profiles", "metadata", "events", "keyring", "rumours", "swim", "settings", "discovery", "gossip")
 START_AFTER_S = 2.0  # the node comes up first, and its first clients: the imports would compete with both
 
 
@@ -82,13 +85,10 @@ class NodeGossip:
     async def _run(self, link_address: str) -> None:
         node, identity = self._process.config.node, self._process.identity
         modules: dict[str, Any] = {}
-
-        def load() -> None:
-            for name in ("gossip", "metadata", "events"):
-                modules[name] = importlib.import_module(f"membership.{name}")
-
         await trio.sleep(START_AFTER_S)
-        await trio.to_thread.run_sync(load)
+        for name in MODULES:
+            modules[name] = importlib.import_module(f"membership.{name}")
+            await trio.lowlevel.checkpoint()
         metadata = modules["metadata"].NodeMetadata(
             node.id,
             identity.tier,
