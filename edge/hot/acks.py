@@ -18,7 +18,7 @@ if not cython.compiled:
     from edge.hot.buffers import get16
     from edge.hot.deliver import drain_pending, free_identifier, set_state, state_of
     from edge.hot.encode import valid_text
-    from edge.hot.output import unpark, write_short
+    from edge.hot.output import answer_unknown, unpark, write_short
     from edge.hot.pushes import push_acknowledged
     from edge.hot.state import PARK_QUOTA
 
@@ -183,8 +183,7 @@ def acknowledged(
     elif conn.session != 0:
         push_acknowledged(hot, conn, first >> 4, identifier, reason_code)
     elif conn.outbound is None:
-        if first == 0x50:
-            write_short(hot, conn, 0x62, identifier, 0x92)
+        return answer_unknown(hot, conn, first, identifier, reason_code)
     else:
         return _ephemeral(hot, conn, first, identifier, reason_code)
     return 0
@@ -198,20 +197,11 @@ def _ephemeral(
     state: cython.int = state_of(outbound, identifier)
     if (state == 1 and first != 0x40) or (state > 1 and first == 0x40) or (state == 2 and first == 0x70):
         return 0x82  # [MQTT-4.3.2-2] [MQTT-4.3.3-4]: no packet of that flow
-    if first == 0x40:
-        if state != 1:
-            hot.acks_unknown += 1
-            return 0
-    elif first == 0x50:
-        if state == 2 and reason_code < 0x80:
-            set_state(outbound, identifier, 3)
-            state = 3
-        if state != 2:  # released now or before, or not ours: let the client end its side
-            write_short(hot, conn, 0x62, identifier, 0 if state == 3 else 0x92)
-            return 0
-    elif state != 3:
-        hot.acks_unknown += 1
-        return 0
+    if state == 0:
+        return answer_unknown(hot, conn, first, identifier, reason_code)
+    if first == 0x50 and (state == 3 or reason_code < 0x80):  # released before, or now
+        set_state(outbound, identifier, 3)
+        return write_short(hot, conn, 0x62, identifier, 0)
     free_identifier(outbound, identifier)
     if outbound.pending:
         drain_pending(hot, conn)

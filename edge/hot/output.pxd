@@ -17,6 +17,7 @@ cdef object drained(HotState hot, Conn conn)
 cdef object end_lag(HotState hot)
 cdef Py_ssize_t send_now(Conn conn, unsigned char* data, Py_ssize_t start, Py_ssize_t count) noexcept
 cdef int write_short(HotState hot, Conn conn, int first, int packet_identifier, int reason_code) except -1
+cdef int answer_unknown(HotState hot, Conn conn, int first, int packet_identifier, int reason_code) except -1
 
 
 # private

@@ -169,3 +169,16 @@ def write_short(
         at += 1
     out.end = at + 4
     return 0
+
+
+def answer_unknown(
+    hot: HotState, conn: Conn, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
+) -> cython.int:
+    """Answer PUBACK, PUBREC or PUBCOMP of nothing that is open: PUBREL after a PUBREC: the client ends its side.
+
+    Not after one with an error: that has ended it, and PUBREL follows only a reason code below 0x80 [MQTT-4.3.3-4].
+    """
+    hot.acks_unknown += 1
+    if first >> 4 == 5 and reason_code < 0x80:
+        write_short(hot, conn, 0x62, packet_identifier, 0x92)
+    return 0

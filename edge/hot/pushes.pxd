@@ -2,7 +2,7 @@
 from edge.hot.buffers cimport Buffer, append_bytes, get16, get32, get64, put16, put32, put64, reserve
 from edge.hot.deliver cimport write_copy
 from edge.hot.encode cimport publish_bytes
-from edge.hot.output cimport mark_dirty, note_high, pending_output, output_of, write_short
+from edge.hot.output cimport answer_unknown, mark_dirty, note_high, pending_output, output_of, write_short
 from edge.hot.peers cimport push_acks_of
 from edge.hot.state cimport Conn, HotState, Outbound, Packet, Peer
 

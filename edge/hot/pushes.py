@@ -17,7 +17,7 @@ if not cython.compiled:
     from edge.hot.buffers import append_bytes, get16, get32, get64, put32, put64, reserve
     from edge.hot.deliver import write_copy
     from edge.hot.encode import publish_bytes
-    from edge.hot.output import note_high, pending_output, write_short
+    from edge.hot.output import answer_unknown, note_high, pending_output, write_short
     from edge.hot.peers import push_acks_of
 
 __all__: list[str] = []
@@ -168,9 +168,7 @@ def push_acknowledged(
     """The client's PUBACK (4), PUBREC (5) or PUBCOMP (7): pass it on under what was really written here."""
     known = conn.outbound.pushes.get(packet_identifier) if conn.outbound is not None else None
     if known is None:
-        if packet_type == 5:
-            write_short(hot, conn, 0x62, packet_identifier, 0x92)
-        hot.acks_unknown += 1
+        answer_unknown(hot, conn, packet_type << 4, packet_identifier, reason_code)
         return
     session_seq, partition_epoch, state = known
     if packet_type == 4:

@@ -71,3 +71,15 @@ def test_acknowledgement_of_another_flow_ends_the_connection(hot: Any) -> None:
         assert len(broker.take(sub)) == 1
         broker.send(sub, ack(answer, 1))
         assert errors == [0x82], (qos, hex(answer))
+
+
+def test_pubrel_answers_a_pubrec_of_nothing_unless_it_tells_an_error(hot: Any) -> None:
+    """[MQTT-4.3.3-4]: PUBREL only after a reason code below 0x80."""
+    broker = Broker(hot)
+    before, after = broker.client(5), broker.subscriber(b"a", 2, version=5)
+    broker.send(broker.client(), publish(b"a", b"m", 2, 1))
+    assert len(broker.take(after)) == 1
+    for client in (before, after):  # that was never sent a message, and that was
+        broker.send(client, ack(0x50, 9) + ack(0x50, 10, 0x10) + ack(0x50, 11, 0x80) + ack(0x40, 12) + ack(0x70, 13))
+        assert broker.take(client) == [ack(0x62, 9, 0x92), ack(0x62, 10, 0x92)]
+    assert broker.hot.counters()["acks_unknown"] == 10

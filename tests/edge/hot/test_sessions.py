@@ -227,6 +227,13 @@ def test_pushes_are_written_and_acknowledged_under_what_was_written(hot: Any) ->
     assert PushAck(1, 2, 3, 4, 5, 6).reason_code == 6
 
 
+def test_pubrel_answers_a_pubrec_of_nothing_unless_it_tells_an_error(hot: Any) -> None:
+    broker, store, conn = durable(hot)
+    broker.send(conn, ack(0x50, 9) + ack(0x50, 10, 0x80))
+    assert broker.take(conn) == [ack(0x62, 9, 0x92)]
+    assert acks(store) == []
+
+
 def test_push_of_an_older_connection_or_unknown_session_is_ignored(hot: Any) -> None:
     broker, store, conn = durable(hot)
     payload = encode_push(Push(50, 5, 2, 1, 1, 1, b"t", b"m")) + encode_push(Push(51, 6, 2, 1, 1, 1, b"t", b"m"))
