@@ -166,7 +166,11 @@ class StorageService:
             if damage is None:
                 raise
             self._created.write()
-            logger.error("%s; put aside as %s, rebuilt from the other replicas", damage, quarantine(self._path))
+            try:
+                aside = quarantine(self._path)
+            except StoreError as refused:
+                raise UserError(f"{damage}; not put aside: {refused}") from None
+            logger.error("%s; put aside as %s, rebuilt from the other replicas", damage, aside)
             self._process.restart = True
 
     async def _serve(self) -> None:

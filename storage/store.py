@@ -8,7 +8,6 @@ hazards are in ``storage/lsm_file.py``; what keys and values mean and when a syn
 import contextlib
 import errno
 import fcntl
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -43,9 +42,10 @@ from storage.store_errors import (
 from storage.store_protocol import Batch, Row
 from storage.store_settings import StoreSettings
 
-__all__ = ["Store", "StoreSync", "quarantine", "store_files"]
+__all__ = ["QUARANTINED_MAX", "Store", "StoreSync", "quarantine", "store_files"]
 
 FORMAT_VERSION = 1
+QUARANTINED_MAX = 8
 
 _SUFFIXES = ("-log", SUMS_SUFFIX, "-acked", "-lock")
 
@@ -470,12 +470,19 @@ def quarantine(path: Path) -> Path:
 
     Raises:
         StoreBusy: It is open.
+        StoreUnavailable: ``QUARANTINED_MAX`` of its name stand there already. None is ever deleted here: the oldest of
+            them may be the only whole one.
     """
     lock = os.open(path.with_name(path.name + "-lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        number = next(n for n in itertools.count(1) if not path.with_name(f"{path.name}.quarantined-{n}").exists())
-        target = path.with_name(f"{path.name}.quarantined-{number}")
+        targets = (path.with_name(f"{path.name}.quarantined-{number}") for number in range(1, QUARANTINED_MAX + 1))
+        target = next((target for target in targets if not target.exists()), None)
+        if target is None:
+            raise StoreUnavailable(
+                f"{QUARANTINED_MAX} stores were put aside in {path.parent} before it: is the disk sound? "
+                "Look at them with `store verify`, then move or delete them"
+            )
         for source, goal in zip(store_files(path), store_files(target), strict=True):
             # The marker is moved last but for the lock: without it, what is left is refused, not taken for a store.
             if source.exists():

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from storage.scrub import Scrub
-from storage.store import Store, quarantine
-from storage.store_errors import StoreShort, StoreUnproven
+from storage.store import QUARANTINED_MAX, Store, quarantine
+from storage.store_errors import StoreShort, StoreUnavailable, StoreUnproven
 from tests.storage.commit_child import SETTINGS, SYNC_FAILED_EXIT, expected_rows
 
 ROOT = Path(__file__).parents[2]
@@ -169,3 +169,17 @@ def test_a_lying_disk_is_noticed_after_a_power_loss(shim: Path, tmp_path: Path) 
         Store.open(synced / "store.lsm", "c", "n", SETTINGS)
     assert quarantine(synced / "store.lsm").exists()
     Store.open(synced / "store.lsm", "c", "n", SETTINGS).close()
+
+
+def test_a_disk_that_damages_every_store_is_not_filled_with_them(tmp_path: Path) -> None:
+    """None that was put aside is deleted for the next one: the first may be the only whole one."""
+    path = tmp_path / "store.lsm"
+    for _ in range(QUARANTINED_MAX):
+        Store.open(path, "c", "n", SETTINGS).close()
+        quarantine(path)
+    Store.open(path, "c", "n", SETTINGS).close()
+    with pytest.raises(StoreUnavailable, match=f"{QUARANTINED_MAX} stores were put aside"):
+        quarantine(path)
+    Store.open(path, "c", "n", SETTINGS).close()  # nothing was moved
+    (tmp_path / "store.lsm.quarantined-3").unlink()
+    assert quarantine(path).name == "store.lsm.quarantined-3"
