@@ -9,6 +9,7 @@ A failure is kept in ``build/fuzz/failures``, belongs into ``tests/fuzz/test_tar
 
 import argparse
 import datetime
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -161,6 +162,12 @@ def main() -> int:
     if not guided:
         why = "as asked" if options.random else "ATHERIS IS NOT INSTALLED (pip install atheris)"
         print(f"*** {why}: nothing is guided by coverage; seeded mutation of good input only ***", flush=True)
+    WORK.mkdir(parents=True, exist_ok=True)
+    lock = (WORK / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        parser.error(f"another run works in {WORK}: its counts and its tree are in files of their names")
     clean = sanitized.can_build()
     if clean and any(target.compiled for target in chosen):
         sanitized.build()
