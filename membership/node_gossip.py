@@ -25,6 +25,7 @@ __all__ = ["NodeGossip"]
 logger = logging.getLogger("stratamq.membership")
 
 INCARNATION_MAX = 2**46 - 1
+# In the order in which they need each other, so that each step is short.
 MODULES = ("profiles", "metadata", "events", "keyring", "rumours", "swim", "settings", "discovery", "gossip")
 START_AFTER_S = 2.0  # the node comes up first, and its first clients: the imports would compete with both
 

@@ -174,7 +174,7 @@ def write_short(
 def answer_unknown(
     hot: HotState, conn: Conn, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
-    """Answer PUBACK, PUBREC or PUBCOMP of nothing that is open: PUBREL after a PUBREC: the client ends its side.
+    """Answer PUBACK, PUBREC or PUBCOMP of nothing that is open: PUBREL lets the client of a PUBREC end its side.
 
     Not after one with an error: that has ended it, and PUBREL follows only a reason code below 0x80 [MQTT-4.3.3-4].
     """
