@@ -28,7 +28,9 @@ __all__ = ["HeldLive", "Hold"]
 NO_EXPIRY = 0xFFFFFFFF
 ANY_SIZE = Limits(user_properties_bytes_max=1 << 28)  # our own copies: they were checked when they came
 PUBACK, PUBREC = 0x40, 0x50
-MESSAGES_MAX = 1_000  # held for one client; more end the holding
+CLIENT_BYTES_MAX = 1024 * 1024  # held for one client; more end the holding
+EDGE_BYTES_MAX = 32 * 1024 * 1024  # for all of them; more end it for those that have more than their part of it
+MESSAGE_OVERHEAD_BYTES = 1024  # what a decoded message takes besides its bytes, rounded up
 TOPICS_MAX = 10_000  # noted for one client; beyond it a late copy of any topic counts as older
 REFUSED = 0x80  # in PUBREC: ends the flow of QoS 2 at once [MQTT-4.3.3-9]
 
@@ -48,13 +50,19 @@ class Hold:
 class Waiting:
     """What is held for one client, of all its SUBSCRIBEs: one order, so that a topic's messages keep theirs."""
 
-    __slots__ = ("conn", "holds", "messages", "passed")
+    __slots__ = ("bytes", "conn", "holds", "messages", "passed")
 
     def __init__(self, conn: HotConn) -> None:
         self.conn = conn  # without a socket: where copies go
         self.holds: list[Hold] = []
         self.messages: list[tuple[float, Publish]] = []  # when, what
+        self.bytes = 0  # of them, about
         self.passed: set[str] = set()  # topics of messages that went out before a late read ended
+
+    def add(self, since: float, publish: Publish) -> None:
+        """Hold one more."""
+        self.messages.append((since, publish))
+        self.bytes += len(publish.payload) + len(publish.topic_name) + MESSAGE_OVERHEAD_BYTES
 
     def is_wanted(self, topic: str) -> bool:
         """Whether a filter of the topic still waits for its retained messages."""
@@ -143,10 +151,10 @@ class HeldLive:
             return
         for name in changed:
             edge.local_changed(name)
-        messages, waiting.messages = waiting.messages, []
+        messages, waiting.messages, waiting.bytes = waiting.messages, [], 0
         for since, publish in messages:
             if waiting.is_wanted(publish.topic_name):
-                waiting.messages.append((since, publish))
+                waiting.add(since, publish)
             else:
                 if waiting.holds and len(waiting.passed) <= TOPICS_MAX:
                     waiting.passed.add(publish.topic_name)
@@ -161,7 +169,7 @@ class HeldLive:
                 publish = decode_packet(first, body, 5, ANY_SIZE)
                 if not isinstance(publish, Publish):
                     continue  # PUBREL for a refused PUBREC
-                waiting.messages.append((edge.now, publish))
+                waiting.add(edge.now, publish)
                 if publish.qos == 1:
                     answers += bytes((PUBACK, 2)) + (publish.packet_identifier or 0).to_bytes(2, "big")
                 elif publish.qos == 2:
@@ -189,13 +197,20 @@ class HeldLive:
 
     def tick(self, now: float) -> None:
         """Let go what was held for long enough, and what became much; a read that ends later brings nothing older."""
-        for waiting in list(self._waiting.values()):
+        everyone = list(self._waiting.values())
+        for waiting in everyone:
             self._collect(waiting)
-            full = len(waiting.messages) > MESSAGES_MAX
+        room = CLIENT_BYTES_MAX
+        if sum(waiting.bytes for waiting in everyone) > EDGE_BYTES_MAX:
+            room = min(room, EDGE_BYTES_MAX // len(everyone))
+        for waiting in everyone:
+            full = waiting.bytes > room
             for hold in list(waiting.holds):
                 if hold.client.conn.closed:
                     self.end(hold)
                 elif full or hold.deadline <= now:
+                    if not hold.late:
+                        self._edge.count("holds_cut_full" if full else "holds_cut_time")
                     hold.late = True
             if waiting.messages and any(hold.late for hold in waiting.holds):
                 self._release(waiting.holds[0].client, waiting, [])

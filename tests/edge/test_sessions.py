@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from edge import held_live
 from edge.scram import Scram, make_user
 from edge.settings import EdgeLimits, ListenerPolicy
 from mqtt.packets import Auth, Connack, Connect, Disconnect, Puback, Publish, Pubrec, Suback, Unsuback
@@ -414,6 +415,42 @@ def test_holding_ends_in_time_and_many_messages_are_held() -> None:
     (read,) = edge.take(ReadRetained)
     edge.storage(RetainedPage(read.request, [retained("a", b"old")], partition=read.partition))
     assert publishes(session) == [] and len(edge.core.held) == 0  # older than what has passed
+
+
+def test_holding_ends_when_the_messages_are_large() -> None:
+    """A mebibyte for each client, however few messages that are."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p", version=4)
+    edge.held = {ReadRetained}
+    session.subscribe("a")
+    session.read()
+    payload = bytes(400_000)
+    for number in range(2):
+        publisher.publish("a", payload, 1, number + 1)
+        edge.round(0.1)
+    assert publishes(session) == [] and "holds_cut_full" not in edge.core.counts
+    publisher.publish("a", payload, 1, 3)
+    edge.round(0.1)
+    assert [copy.payload for copy in publishes(session)] == [payload] * 3
+    assert edge.core.counts["holds_cut_full"] == 1
+
+
+def test_all_that_is_held_has_a_bound_and_the_largest_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has more than its part of the edge's bound, once that is reached, and nobody else."""
+    monkeypatch.setattr(held_live, "EDGE_BYTES_MAX", 300_000)
+    edge = Edge()
+    sessions, publisher = [edge.client(name) for name in "stu"], edge.client("p", version=4)
+    edge.held = {ReadRetained}
+    for number, session in enumerate(sessions):
+        session.subscribe(f"a{number}")
+        session.read()
+    for number, count in enumerate((3, 1, 0)):
+        for _ in range(count):
+            publisher.publish(f"a{number}", bytes(80_000))
+    edge.round(0.1)
+    assert [len(publishes(session)) for session in sessions] == [3, 0, 0]
+    edge.round(5.2)
+    assert [len(publishes(session)) for session in sessions] == [0, 1, 0]
 
 
 def test_hold_of_a_client_that_leaves_is_dropped() -> None:
