@@ -71,7 +71,8 @@ class AdminDesk:
     def _leader_only(self, peer: str, question: Admin) -> None:
         router = self._router
         text = f"router {router.node} does not lead; ask {router.leader or 'again when one is elected'}"
-        router.tell(peer, AdminReply(question.request, False, {"leader": router.leader}, text, NOT_READY))
+        known = {"leader": router.leader, "leads": False}
+        router.tell(peer, AdminReply(question.request, False, known, text, NOT_READY))
 
     def _change(self, peer: str, question: Admin) -> None:
         router = self._router

@@ -48,7 +48,8 @@ class MembershipDesk:
             return AdminReply(question.request, True, await self._verbs[question.verb](arguments))
         except NotLeader as error:
             text = f"router {self._node} does not lead; ask {error.leader_hint or 'again when one is elected'}"
-            return AdminReply(question.request, False, {"leader": error.leader_hint or ""}, text, NOT_READY)
+            known = {"leader": error.leader_hint or "", "leads": False}
+            return AdminReply(question.request, False, known, text, NOT_READY)
         except Unavailable as error:
             text = f"{question.verb}: {str(error).replace('_', ' ')}; `stratamq cluster status` shows the group"
             return AdminReply(question.request, False, None, text, FAILED)

@@ -4,6 +4,8 @@ Finds a router (``--router``, STRATAMQ_ROUTER, or the `up` that runs over ``--da
 is the router's business; here are only its name and its arguments.
 """
 
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +23,8 @@ RouterOption = Annotated[
 ]
 DataOption = Annotated[Path, typer.Option("--data", help="Folder of a running `stratamq up`; also its certificates.")]
 DATA = Path("data")
+ELECTION_S = 5.0  # how long to go on asking while no router leads: an election takes a second or two
+ASK_AGAIN_S = 0.25
 DRY = ("ring remove", "ring undelegate", "cluster forget")  # steps of the map: carried out on a copy of it
 
 
@@ -117,18 +121,40 @@ def show(verb: str, arguments: dict[str, object], router: str, data: Path, outpu
 def ask(verb: str, arguments: dict[str, object], router: str, data: Path, *, follow_leader: bool = True) -> Any:
     """Return the AdminReply of the first router that can be reached, or of the leader that it names.
 
+    While a leader is being elected it asks again: an order that no router took was carried out by none.
+
     Raises:
-        UserError: No router is known, none answers (exit code 4), or access is refused.
+        UserError: No router is known, none answers or leads (exit code 4), or access is refused.
     """
+    from conf.errors import ExitCode, UserError
+    from wire.operator_access import find_access
+
+    access = find_access(router, data)
+    until = time.monotonic() + ELECTION_S
+    said = False
+    while True:
+        reply, failures, electing = _ask_each(access, verb, arguments)
+        if reply is not None:
+            leader = leader_address(reply.result) if follow_leader else ""
+            return _ask_leader(leader, reply, arguments, verb, data) if leader else reply
+        if not electing or time.monotonic() >= until:
+            raise UserError("\n".join(failures), ExitCode.NOT_READY)
+        if not said and sys.stderr.isatty():
+            typer.echo(f"no router leads at the moment: asking again for {ELECTION_S:g} s", err=True)
+            said = True
+        time.sleep(ASK_AGAIN_S)
+
+
+def _ask_each(access: "Access", verb: str, arguments: dict[str, object]) -> tuple[Any, list[str], bool]:
+    """Return the first reply, or what each router said, and whether they only lack a leader."""
     import trio
 
     from conf.errors import ExitCode, UserError
     from wire.messages import Admin
-    from wire.operator_access import find_access
     from wire.request import request
 
-    access = find_access(router, data)
     failures = []
+    replies = []
     for address in access.routers:
         message = Admin(request=1, verb=verb, arguments=arguments)
         try:
@@ -138,11 +164,14 @@ def ask(verb: str, arguments: dict[str, object], router: str, data: Path, *, fol
                 raise
             failures.append(error.message)
         else:
-            if reply.exit_code != ExitCode.NOT_READY:  # it does not lead, or knows no leader: another one may
-                leader = leader_address(reply.result) if follow_leader else ""
-                return _ask_leader(leader, reply, arguments, verb, data) if leader else reply
+            if reply.exit_code != ExitCode.NOT_READY:
+                return reply, [], False
             failures.append(f"router {address}: {reply.error}")
-    raise UserError("\n".join(failures), ExitCode.NOT_READY)
+            replies.append(reply.result or {})
+            if "leader" in replies[-1] and "leads" not in replies[-1]:
+                return None, failures[-1:], False  # it took the order, and what became of that it cannot say
+    led = len(access.routers) == 1 and any(result.get("leader") for result in replies)  # by one that was not asked
+    return None, failures, bool(replies) and not led
 
 
 def leader_address(result: object) -> str:
