@@ -88,6 +88,9 @@ class _Ports:
             return self.choose()
         if port > 65535:
             raise UserError(f"port {port}: the ports of all edges must be below 65536", ExitCode.USAGE)
+        if port in self._given:
+            why = "edge N listens on the ports named plus N: leave room for all edges between them, or name --edges 1"
+            raise UserError(f"port {port} is wanted twice: {why}", ExitCode.USAGE)
         if not _is_free(port):
             raise UserError(f"port {port} is in use: stop what listens there, or name another port (0: choose one)")
         self._given.add(port)
