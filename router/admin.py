@@ -15,7 +15,7 @@ from wire.messages import Admin, AdminReply
 if TYPE_CHECKING:
     from router.core import RouterCore
 
-__all__ = ["AdminDesk"]
+__all__ = ["AdminDesk", "does_not_lead"]
 
 FAILED = 1
 NOT_READY = 4
@@ -26,6 +26,12 @@ CHANGING = ("add", "drain", "undrain", "remove", "rebalance", "pause", "resume",
 SHELL_VERBS = ("cluster join", "cluster leave", "cluster transfer")
 KEY_VERBS = tuple(f"membership keys {step}" for step in ("list", "install", "use", "remove"))
 Answer = dict[str, Any]
+
+
+def does_not_lead(question: Admin, node: str, leader: str) -> AdminReply:
+    """Return the reply of a router that has done nothing, because another one leads ("" if none does)."""
+    text = f"router {node} does not lead; ask {leader or 'again when one is elected'}"
+    return AdminReply(question.request, False, {"leader": leader, "leads": False}, text, NOT_READY)
 
 
 class AdminDesk:
@@ -69,10 +75,7 @@ class AdminDesk:
         self._change(peer, question)
 
     def _leader_only(self, peer: str, question: Admin) -> None:
-        router = self._router
-        text = f"router {router.node} does not lead; ask {router.leader or 'again when one is elected'}"
-        known = {"leader": router.leader, "leads": False}
-        router.tell(peer, AdminReply(question.request, False, known, text, NOT_READY))
+        self._router.tell(peer, does_not_lead(question, self._router.node, self._router.leader))
 
     def _change(self, peer: str, question: Admin) -> None:
         router = self._router

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from router.admin import does_not_lead
 from router.raft.events import ChangeMembership
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from wire.messages import Admin, AdminReply
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["MembershipDesk"]
 
 FAILED = 1
-NOT_READY = 4
 CAUGHT_UP_S = 8.0  # for a learner, and for another leader to appear; below what the command line waits
 POLL_S = 0.1
 LATER = frozenset({"change_in_progress", "no_entry_of_term_committed", "learner_behind", "learner_silent"})
@@ -47,9 +47,7 @@ class MembershipDesk:
                 return await self._keys(question.request, question.verb.rpartition(" ")[2], arguments)
             return AdminReply(question.request, True, await self._verbs[question.verb](arguments))
         except NotLeader as error:
-            text = f"router {self._node} does not lead; ask {error.leader_hint or 'again when one is elected'}"
-            known = {"leader": error.leader_hint or "", "leads": False}
-            return AdminReply(question.request, False, known, text, NOT_READY)
+            return does_not_lead(question, self._node, error.leader_hint or "")
         except Unavailable as error:
             text = f"{question.verb}: {str(error).replace('_', ' ')}; `stratamq cluster status` shows the group"
             return AdminReply(question.request, False, None, text, FAILED)
