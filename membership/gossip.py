@@ -16,7 +16,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 from random import Random, SystemRandom
 
@@ -51,7 +51,7 @@ from membership.settings import MembershipSettings, open_key_ring, split_host_po
 from membership.sockets import advertised_address, bind_sockets, resolve_bind
 from membership.swim import Swim
 
-__all__ = ["Gossip"]
+__all__ = ["Gossip", "drop_level"]
 
 RECEIVE_BYTES = 2048  # more than the largest packet: what is longer arrives cut, and is still seen to be oversized
 BATCH_PACKETS = 64  # heard before timers are looked at; a flood cannot keep them from firing
@@ -59,8 +59,15 @@ ASKING_MAX = 8  # full exchanges we ask for at a time
 SEED_RETRY_S = 1.0  # between two look-ups while no seed resolves
 ELSEWHERE = ("192.0.2.1", 9)  # a documentation address (RFC 5737): only asks which way the default route leaves
 REPORT_INTERVAL_S = 10.0  # between two log lines about dropped packets
+# Reasons that every ordinary restart gives: packets of, or to, the life before or the one that is not known yet.
+AFTER_RESTARTS = frozenset(("unknown_sender", "stale_recipient"))
 
 log = logging.getLogger("stratamq.membership")
+
+
+def drop_level(dropped: Iterable[str]) -> int:
+    """Return the level of a line about packets dropped for these reasons."""
+    return logging.DEBUG if AFTER_RESTARTS.issuperset(dropped) else logging.WARNING
 
 
 class Gossip:
@@ -336,7 +343,8 @@ class Gossip:
             news = self._envelope.dropped - told
             told = self._envelope.dropped.copy()
             if news:
-                log.warning("dropped gossip packets: %s", ", ".join(f"{n} {why}" for why, n in sorted(news.items())))
+                reasons = ", ".join(f"{n} {why}" for why, n in sorted(news.items()))
+                log.log(drop_level(news), "dropped gossip packets: %s", reasons)
             due = self.key_ring.rotation_due(len(self._swim.views()))
             if due and not rotation_told:
                 log.warning("the gossip key has sealed half of what one key may seal: rotate it")

@@ -1,6 +1,7 @@
 """The shell in one process: real sockets on loopback, hostile peers over TCP and UDP, events, keys."""
 
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from membership.admin import MemberKeys, rotate_keys
 from membership.events import NodeEvent, NodeJoin, NodeLeave, NodeUpdate, Resync
 from membership.exchange import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, seal_hello
 from membership.exchange_streams import ExchangeFailure
-from membership.gossip import Gossip
+from membership.gossip import Gossip, drop_level
 from membership.key_requests import KeyRequest, KeyResponse
 from membership.keyring import KeyRing, generate_key, key_id, read_key_file, write_key_file
 from membership.members import MemberView
@@ -252,3 +253,9 @@ async def test_key_step_needs_its_arguments(arguments: tuple[str, bytes, bytes])
     operation, key, name = arguments
     with pytest.raises(ValueError, match="takes"):
         await rotate_keys(FakeHolder(set(), {"a": "alive"}), operation, key=key, key_id=name)  # type: ignore[arg-type]
+
+
+def test_what_every_restart_drops_is_no_warning() -> None:
+    """A restarted member is unknown until its first exchange; what nobody of the cluster sealed is worth a line."""
+    assert drop_level({"unknown_sender": 3, "stale_recipient": 1}) == logging.DEBUG
+    assert drop_level({"unknown_sender": 3, "forged": 1}) == logging.WARNING
