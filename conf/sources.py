@@ -21,6 +21,7 @@ ENVIRONMENT_PREFIX = "STRATAMQ_"
 # Names with the prefix that are no settings; everything else with the prefix is an error.
 ENVIRONMENT_NAMES = {
     "STRATAMQ_PURE": "1: run uncompiled modules (tests, debugging)",
+    "STRATAMQ_CLUSTER": "name of the cluster for the command line",
     "STRATAMQ_ROUTER": "host:port of a router for the command line",
 }
 SUGGESTION_CUTOFF = 0.55  # of difflib's ratio; lower suggests nonsense, higher misses dropped words
