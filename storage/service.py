@@ -171,7 +171,7 @@ class StorageService:
             except StoreError as refused:
                 raise UserError(f"{damage}; not put aside: {refused}") from None
             logger.error("%s; put aside as %s, rebuilt from the other replicas", damage, aside)
-            self._process.restart = True
+            self._process.put_aside = True
 
     async def _serve(self) -> None:
         self._ledger = self._open_ledger()

@@ -21,9 +21,13 @@ import trio
 from conf.errors import ExitCode, UserError
 from stratamq.local_plan import CLUSTER, ClusterPlan, NodePlan, UpOptions, make_plan
 from stratamq.processes import Nodes
+from wire.messages import Admin
+from wire.request import request
+from wire.tls import CertificateFiles, link_contexts
 
 __all__ = ["UpOptions", "run_up"]
 
+STATUS_S = 2.0  # for the router's answer about copies; it has just said that it is ready
 SAME_SIGNAL_S = 1.0  # some parents pass a signal on that the whole group got: that is one wish, not two
 
 
@@ -89,7 +93,7 @@ class _Up:
                     await nursery.start(self._nodes.run)
                     self._all_ready = True
                     self._write_state()
-                    self._announce()
+                    self._announce(await self._copies())
             finally:
                 self._state_file.unlink(missing_ok=True)
         return ExitCode.OK
@@ -119,10 +123,22 @@ class _Up:
         with contextlib.suppress(OSError):  # whoever read this is gone; the cluster is not
             print(line, flush=True)
 
-    def _announce(self) -> None:
+    async def _copies(self) -> int:
+        """Return how many copies the map has of each partition: settings and an earlier run may have said another."""
+        operator = self._plan.tls / "operator.pem"
+        contexts = link_contexts(CertificateFiles(operator, operator.with_suffix(".key"), self._plan.tls / "ca.pem"))
+        question = Admin(request=1, verb="cluster status", arguments={})
+        try:
+            reply = await request(self._plan.routers[0], contexts, question, cluster=CLUSTER, timeout_s=STATUS_S)
+        except UserError:
+            return self._plan.replicas
+        status = reply.result if reply.ok and isinstance(reply.result, dict) else {}
+        return int(status.get("replicas", self._plan.replicas))
+
+    def _announce(self, replicas: int) -> None:
         plan, options = self._plan, self._options
         counts = f"{options.routers} router, {options.storages} storage, {options.edges} edge"
-        copies = "1 copy" if plan.replicas == 1 else f"{plan.replicas} copies"
+        copies = "1 copy" if replicas == 1 else f"{replicas} copies"
         where = "a temporary folder" if options.data is None else f"{plan.data}/"
         seconds = time.monotonic() - self._began
         self._say(

@@ -253,7 +253,8 @@ class _Writer:
             "profile": "local",
             "key_file": self._gossip_key(),
         }
-        document: dict[str, dict[str, object]] = {"node": node, "membership": gossip, **rooms}
+        metrics: dict[str, object] = {"port": self._ports.saved(f"{name}.metrics", None)}  # a scraper finds it again
+        document: dict[str, dict[str, object]] = {"node": node, "membership": gossip, "metrics": metrics, **rooms}
         config = folder / f"{tier}.toml"
         config.write_text(f"# Written by `stratamq up` at every start.\n{toml_document(document)}")
         return NodePlan(name, tier, config)

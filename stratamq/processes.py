@@ -20,7 +20,7 @@ import trio
 
 from conf.errors import ExitCode, UserError
 from stratamq.local_plan import NodePlan
-from wire.process import EXIT_DAMAGED, EXIT_RESTART
+from wire.process import EXIT_DAMAGED, EXIT_PUT_ASIDE, EXIT_RESTART
 
 __all__ = ["Nodes"]
 
@@ -135,7 +135,7 @@ class Nodes:
                 return
             name = node.plan.name
             ended = _how_it_ended(code)
-            wants_another = code == EXIT_RESTART and self._restart and node.restarts < RESTARTS_MAX
+            wants_another = code in (EXIT_RESTART, EXIT_PUT_ASIDE) and self._restart and node.restarts < RESTARTS_MAX
             if not node.ready.is_set() and not wants_another:
                 raise UserError(self._why_not_ready(node, ended), code if code > 0 else ExitCode.FAILED)
             if trio.current_time() - began > STEADY_S:
@@ -253,7 +253,9 @@ def _command(settings: tuple[str, ...], plan: NodePlan) -> list[str]:
 
 def _how_it_ended(code: int) -> str:
     if code == EXIT_RESTART:
-        return "was declared dead by the routers, or put its damaged store aside (its log says which)"
+        return "was declared dead by the routers"
+    if code == EXIT_PUT_ASIDE:
+        return "put its damaged store aside (its log says as what)"
     if code < 0:
         return f"was killed ({signal.Signals(-code).name})"
     return f"ended with exit code {code}"

@@ -23,11 +23,21 @@ from wire.cluster_map import NodeEntry
 from wire.hello import NodeIdentity
 from wire.tls import CertificateFiles, LinkContexts, link_contexts
 
-__all__ = ["EXIT_DAMAGED", "EXIT_RESTART", "NodeProcess", "boot_time", "collect_rarely", "own_version", "run_process"]
+__all__ = [
+    "EXIT_DAMAGED",
+    "EXIT_PUT_ASIDE",
+    "EXIT_RESTART",
+    "NodeProcess",
+    "boot_time",
+    "collect_rarely",
+    "own_version",
+    "run_process",
+]
 
 logger = logging.getLogger(__name__)
 
-EXIT_RESTART = 75  # EX_TEMPFAIL: the map ended this incarnation, or its store was put aside; start the process again
+EXIT_RESTART = 75  # EX_TEMPFAIL: the map ended this incarnation; start the process again
+EXIT_PUT_ASIDE = 74  # EX_IOERR: a damaged store was put aside; start the process again
 # Connections, routes and sessions live long and form no cycles: a look at all of them, which is what the last
 # threshold counts, takes a tenth of a second and finds nothing. Young objects are looked at in small portions.
 GC_THRESHOLDS = (5_000, 10, 10_000)
@@ -65,6 +75,7 @@ class NodeProcess:
     metrics: Metrics
     ready: Callable[[dict[str, object]], None]
     restart: bool = False  # the map ended this incarnation
+    put_aside: bool = False  # its damaged store: the next life begins without it
 
     @property
     def identity(self) -> NodeIdentity:
@@ -120,6 +131,8 @@ def run_process(
         trio.run(_main, process, service)
     finally:
         folder.close()
+    if process.put_aside:
+        return EXIT_PUT_ASIDE
     return EXIT_RESTART if process.restart else 0
 
 

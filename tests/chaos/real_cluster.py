@@ -28,7 +28,7 @@ from stratamq.local_plan import CLUSTER, NodePlan, UpOptions, make_plan
 from tests.chaos.namespaces import Namespaces
 from tests.chaos.node_disk import CRASH_POINTS, NodeDisk, build_shim, can_preload
 from tests.chaos.schedule import Verb, tier_of
-from wire.process import EXIT_DAMAGED, EXIT_RESTART
+from wire.process import EXIT_DAMAGED, EXIT_PUT_ASIDE, EXIT_RESTART
 
 READY_S = 90.0
 BACKOFF_S = 0.2
@@ -237,7 +237,7 @@ class RealCluster:
             code = await self._one_life(entry)
             if not entry.wanted:
                 continue
-            if code == EXIT_RESTART:
+            if code in (EXIT_RESTART, EXIT_PUT_ASIDE):
                 self.deaths[name] += 1
             elif code == EXIT_DAMAGED and tier_of(name) == "router":
                 self._say(name, "moved the damaged log away, as docs/ring.md says")

@@ -27,12 +27,14 @@ def test_damage_that_is_found_late_is_put_aside_and_rebuilt() -> None:
             first.stop()
         for number in range(8):
             damage(data / "storage-1", number)
-        second = LocalCluster(data, *OPTIONS)
+        second = LocalCluster(data, *OPTIONS, "--set", "router.replicas=1", "--set", "router.min_in_sync=1")
         try:
             second.wait_ready()
+            assert "3 copies of every message" in second.log.read_text()  # of the map, which settings no longer move
             second.wait_for(lambda: whole(second), "whole again")
             log = (data / "logs" / "storage-1.log").read_text()
             assert log.count("put aside as") == 1
+            assert "storage-1 put its damaged store aside (its log says as what)" in second.log.read_text()
             assert "checksum of the record" in log
             assert "Traceback" not in log
             absent = Subscriber(second, 0, "absent", clean=False)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -170,7 +171,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, "s
     """A router and a storage node, started by `stratamq up`."""
     data = tmp_path_factory.mktemp("up") / "data"
     command = [sys.executable, "-m", "stratamq", "up", "--data", str(data), "--edges", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    environment = {**os.environ, "STRATAMQ_CLUSTER": "stratamq"}  # of the command line, and no setting of a node
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
         try:
             assert process.stdout is not None
             first = process.stdout.readline()
@@ -184,8 +186,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, "s
                 process.kill()
 
 
-def running(data: Path) -> dict[str, dict[str, int]]:
-    nodes: dict[str, dict[str, int]] = json.loads((data / "up.json").read_text())["nodes"]
+def running(data: Path) -> dict[str, dict[str, Any]]:
+    nodes: dict[str, dict[str, Any]] = json.loads((data / "up.json").read_text())["nodes"]
     return nodes
 
 
@@ -205,15 +207,17 @@ def test_operator_verbs(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
 def test_command_line_names_the_tier_and_a_killed_node_comes_back(
     cluster: tuple[Path, "subprocess.Popen[str]"],
 ) -> None:
-    """A person can find a node by `stratamq storage` and kill it; `up` says so and starts it again."""
+    """A person can find a node by `stratamq storage` and kill it; it comes back, and a scraper finds its page again."""
     data, process = cluster
     pid = running(data)["storage-0"]["pid"]
+    page = running(data)["storage-0"]["addresses"]["metrics"]
     assert b"stratamq storage" in Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
     os.kill(pid, signal.SIGKILL)
     assert process.stdout is not None
     lines = [line for line in iter(process.stdout.readline, "storage-0 is ready again\n") if "storage-0 was" in line]
     assert lines == ["storage-0 was killed (SIGKILL); starting it again\n"]
     assert running(data)["storage-0"]["pid"] != pid
+    assert running(data)["storage-0"]["addresses"]["metrics"] == page
 
 
 def test_a_node_gives_no_orders_and_an_operator_is_no_node(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
