@@ -73,9 +73,6 @@ class RouterSettings(BaseModel, frozen=True, extra="forbid"):
         le=100_000_000,
         description="topics that edges cache, remembered for invalidation; oldest go first",
     )
-    ring_vnodes: int = Field(
-        default=256, ge=1, le=4096, description="points of a node of weight 1 on the ring; more is evener, slower"
-    )
 
     @field_validator("members", mode="before")
     @classmethod

@@ -15,24 +15,12 @@ MIB = 1024 * 1024
 class StorageSettings(BaseModel, frozen=True, extra="forbid"):
     """Room ``storage``."""
 
-    stores: int = Field(
-        default=1,
-        ge=1,
-        le=16,
-        description="LSM stores of this node; fixed when the data folder is made; more sync in parallel",
-    )
-    durability: Literal["fsync", "memory"] = Field(
-        default="fsync",
-        description="what an acknowledgement means: synced to disk, or (power loss forgets) written; shown everywhere",
-    )
     group_commit_ms: float = Field(
         default=2.0,
         ge=0.0,
         le=100.0,
         description="ms that operations are gathered for one commit under load; adds to latency",
     )
-    group_commit_operations_max: int = Field(default=512, ge=1, le=100_000, description="operations of one commit")
-    group_commit_bytes_max: int = Field(default=256 * 1024, ge=4096, le=64 * MIB, description="bytes of one commit")
 
     # --- queues of durable sessions
     queue_messages_max: int = Field(
@@ -54,12 +42,6 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
     )
     inbound_unreleased_max: int = Field(
         default=1024, ge=1, le=65535, description="QoS 2 messages of one publisher between PUBREC and PUBREL"
-    )
-    session_expiry_max_s: int = Field(
-        default=7 * 86400,
-        ge=0,
-        le=0xFFFFFFFF,
-        description="s a session is kept after its connection ended; longer becomes this",
     )
 
     # --- retained messages

@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 
+from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import EdgeConfig, EdgeSettings, NodeConfig
 from edge.authentication import Method
@@ -327,8 +328,7 @@ def _detach(stream: trio.SocketStream) -> int:
 
 def edge_limits(settings: EdgeSettings) -> EdgeLimits:
     """Return what the core is told of the operator's settings."""
-    names = EdgeLimits.__dataclass_fields__
-    values = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+    values = shared_values(settings, EdgeLimits)
     return EdgeLimits(**values, claim_gap_s=CLAIM_GAP_S, sticky_shares=settings.shared_subscriptions == "sticky")
 
 

@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
+from conf.edge_settings import EdgeSettings
+
 __all__ = ["EdgeLimits", "ListenerPolicy"]
+
+DEFAULT = EdgeSettings()  # one default per setting, and its description: conf/edge_settings.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,28 +22,28 @@ class ListenerPolicy:
 class EdgeLimits:
     """Bounds and announcements of one edge."""
 
-    keep_alive_max_s: int = 3600
-    receive_maximum: int = 20
-    topic_alias_maximum: int = 10
-    maximum_packet_size: int = 1024 * 1024
-    announce_maximum_packet_size: bool = False  # to every MQTT 5 client; else to those that send one
-    response_information: str = ""  # what topics for responses begin with; "": nothing is told
+    keep_alive_max_s: int = DEFAULT.keep_alive_max_s
+    receive_maximum: int = DEFAULT.receive_maximum
+    topic_alias_maximum: int = DEFAULT.topic_alias_maximum
+    maximum_packet_size: int = DEFAULT.maximum_packet_size
+    announce_maximum_packet_size: bool = DEFAULT.announce_maximum_packet_size
+    response_information: str = DEFAULT.response_information
     sticky_shares: bool = False  # a shared subscription's member is chosen by topic, not in turn
-    session_expiry_max_s: int = 7 * 24 * 3600
-    topic_levels_max: int = 32
-    topic_bytes_max: int = 1024
-    client_id_bytes_max: int = 256
-    filters_per_session_max: int = 1000
-    user_property_bytes_max: int = 128 * 1024
-    retain_available: bool = True
-    maximum_qos: int = 2
-    retained_per_subscribe_max: int = 10_000
-    retained_hold_s: float = 5.0
-    connect_timeout_s: float = 10.0
+    session_expiry_max_s: int = DEFAULT.session_expiry_max_s
+    topic_levels_max: int = DEFAULT.topic_levels_max
+    topic_bytes_max: int = DEFAULT.topic_bytes_max
+    client_id_bytes_max: int = DEFAULT.client_id_bytes_max
+    filters_per_session_max: int = DEFAULT.filters_per_session_max
+    user_property_bytes_max: int = DEFAULT.user_property_bytes_max
+    retain_available: bool = DEFAULT.retain_available
+    maximum_qos: int = DEFAULT.maximum_qos
+    retained_per_subscribe_max: int = DEFAULT.retained_per_subscribe_max
+    retained_hold_s: float = DEFAULT.retained_hold_s
+    connect_timeout_s: float = DEFAULT.connect_timeout_s
     claim_gap_s: float = 0.0  # between claims of client identifiers; one that comes alone does not wait
-    connections_max: int = 100_000
-    connect_rate_max: float = 0.0
-    unauthenticated_bytes_max: int = 64 * 1024
-    sys_interval_s: int = 10
-    fence_close_s: float = 10.0
+    connections_max: int = DEFAULT.connections_max
+    connect_rate_max: float = DEFAULT.connect_rate_max
+    unauthenticated_bytes_max: int = DEFAULT.unauthenticated_bytes_max
+    sys_interval_s: int = DEFAULT.sys_interval_s
+    fence_close_s: float = DEFAULT.fence_close_s
     requests_max: int = 100_000  # unanswered requests to partitions, per edge

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from conf.router_settings import RouterSettings as OperatorSettings
 from router.admin import AdminDesk
 from router.cluster_map import (
     Bootstrap,
@@ -73,6 +74,7 @@ __all__ = [
     "Tick",
 ]
 
+DEFAULT = OperatorSettings()  # one default per setting, and its description: conf/router_settings.py
 LOOK_S = 0.25  # between two looks at what was waited for too long
 REGISTRATIONS_MAX = 10_000  # waiting for a former incarnation's lease to run out
 ShardMessage = Resolve | AddRoutes | RemoveRoutes | ReportRoutes
@@ -83,13 +85,13 @@ class RouterSettings:
     """What the core is told; the operator's model is conf/router_settings.py."""
 
     cluster: str = "stratamq"
-    partitions: int = 256
-    shards: int = 64
-    replicas: int = 3
-    min_in_sync: int = 2
-    lease_s: float = 2.0
-    lease_margin_s: float = 0.1
-    cached_topics_max: int = 1_000_000
+    partitions: int = DEFAULT.partitions
+    shards: int = DEFAULT.shards
+    replicas: int = DEFAULT.replicas
+    min_in_sync: int = DEFAULT.min_in_sync
+    lease_s: float = DEFAULT.lease_s
+    lease_margin_s: float = DEFAULT.lease_margin_s
+    cached_topics_max: int = DEFAULT.cached_topics_max
 
 
 @dataclass(frozen=True, slots=True)

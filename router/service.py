@@ -8,6 +8,7 @@ from pathlib import Path
 
 import trio
 
+from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import NodeConfig, RouterConfig
 from membership.node_gossip import NodeGossip
@@ -114,16 +115,7 @@ class RouterService:
             settings = self._config.router
             self.core = RouterCore(
                 self._process.entry(bound),
-                RouterSettings(
-                    self._config.node.cluster,
-                    settings.partitions,
-                    settings.shards,
-                    settings.replicas,
-                    settings.min_in_sync,
-                    settings.lease_s,
-                    settings.lease_margin_s,
-                    settings.cached_topics_max,
-                ),
+                RouterSettings(self._config.node.cluster, **shared_values(settings, RouterSettings)),
                 ended_incarnation=self._process.folder.ended_incarnation,
             )
             self.core.believes = self._gossip.believes

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import trio
 
+from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import NodeConfig, StorageConfig
 from membership.node_gossip import NodeGossip
@@ -208,18 +209,7 @@ class StorageService:
         return GroupCommitSettings(delay_s=self._config.storage.group_commit_ms / 1000)
 
     def _partition_settings(self) -> PartitionSettings:
-        settings = self._config.storage
-        return PartitionSettings(
-            queue_messages_max=settings.queue_messages_max,
-            queue_bytes_max=settings.queue_bytes_max,
-            queue_full=settings.queue_full,
-            outbound_window_max=settings.outbound_window_max,
-            inbound_unreleased_max=settings.inbound_unreleased_max,
-            retained_messages_max=settings.retained_messages_max,
-            retained_bytes_max=settings.retained_bytes_max,
-            keep_log=settings.keep_log,
-            log_operations_max=settings.log_operations_max,
-        )
+        return PartitionSettings(**shared_values(self._config.storage, PartitionSettings))
 
     # --- what happens
 

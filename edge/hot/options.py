@@ -8,7 +8,11 @@ import ssl
 from dataclasses import dataclass
 from typing import Protocol
 
+from conf.edge_settings import EdgeSettings
+
 __all__ = ["ConnOptions", "HotLimits", "SessionOptions", "StreamFilter"]
+
+DEFAULT = EdgeSettings()  # one default per setting, and its description: conf/edge_settings.py
 
 
 class StreamFilter(Protocol):
@@ -28,34 +32,34 @@ class StreamFilter(Protocol):
 class HotLimits:
     """Bounds of one loop; none is per message, all are in bytes, counts or nanoseconds."""
 
-    output_high_bytes: int = 1024 * 1024  # above: publishers wait on the subscriber, then QoS 0 is dropped
-    output_low_bytes: int = 256 * 1024  # below: waiters are released, lagging ends
-    lag_after_ns: int = 100_000_000  # how long publishers wait for one slow subscriber
+    output_high_bytes: int = DEFAULT.output_buffer_bytes_max
+    output_low_bytes: int = DEFAULT.output_buffer_bytes_low  # below: waiters are released, lagging ends
+    lag_after_ns: int = DEFAULT.lagging_after_ms * 1_000_000  # that publishers wait for one slow subscriber
     round_bytes_max: int = 4 * 1024 * 1024  # appended per round before it is cut and the outputs flushed
     round_ns_max: int = 2_000_000
-    routes_max: int = 65_536  # cached topics; the oldest goes first
+    routes_max: int = DEFAULT.routes_max  # cached topics; the oldest goes first
     permissions_max: int = 1_024  # topics one connection was authorised for; forgotten together when full
-    pending_messages_max: int = 1_000  # per ephemeral session, QoS 1/2 beyond its window
-    pending_bytes_max: int = 1024 * 1024
-    outbound_window_max: int = 64  # min(client's Receive Maximum, this)
+    pending_messages_max: int = DEFAULT.pending_messages_max  # per ephemeral session, QoS 1/2 beyond its window
+    pending_bytes_max: int = DEFAULT.pending_bytes_max
+    outbound_window_max: int = DEFAULT.outbound_window_max  # min(client's Receive Maximum, this)
     received_max: int = 1_024  # QoS 2 identifiers of one v3 client before PUBREL (v5: its quota bounds them)
     partitions: int = 256  # P of the cluster; a Route that names another is a bug and raises
-    outbox_bytes_max: int = 64 * 1024 * 1024  # unacknowledged messages towards all partitions; full: publishers wait
+    outbox_bytes_max: int = DEFAULT.outbox_bytes_max
     peer_low_bytes: int = 2 * 1024 * 1024  # room of a link below which publishers to it wait
     will_origins_max: int = 4_096  # remembered origins of wills
     session_origins_max: int = 100_000  # durable publishers of QoS 2 whose latest message is remembered
     picked_origins_max: int = 16_384  # remembered QoS 2 messages that a member of a shared group got here
     accepts_per_round: int = 64
     handshakes_per_round: int = 4
-    publish_rate_max: float = 0.0  # messages per second of one client; beyond it is not read; 0: no limit
-    pacing_ns: int = 400_000  # ceiling of the gap between rounds; 0: off
+    publish_rate_max: float = DEFAULT.publish_rate_max
+    pacing_ns: int = DEFAULT.pacing_us_max * 1_000  # ceiling of the gap between rounds; 0: off
 
 
 @dataclass(slots=True)  # not frozen: one is made for each connection, and a frozen one takes several times as long
 class ConnOptions:
     """How one socket is read before (and while) a session is open on it."""
 
-    packet_bytes_max: int = 64 * 1024  # of one packet before CONNECT was accepted; see SessionOptions for after
+    packet_bytes_max: int = DEFAULT.unauthenticated_bytes_max  # before CONNECT was accepted
     connect_timeout_ns: int = 10_000_000_000  # without open_session after this, sweep reports it; 0: never
     tls: ssl.SSLContext | None = None
     server_hostname: str | None = None  # client side of TLS (links that we opened)
@@ -72,10 +76,10 @@ class SessionOptions:
     maximum_packet_size: int = 0  # the client's, 0 for none: larger is dropped and counted [MQTT-3.1.2-24]
     topic_alias_maximum: int = 0  # aliases that we may use towards it [MQTT-3.1.2-26] [MQTT-3.1.2-27]
     keep_alive_ns: int = 0  # effective (Server Keep Alive applied), not yet times 1.5
-    announced_receive_maximum: int = 20  # ours: v5 beyond it is error 0x93, v3 is not read meanwhile [MQTT-3.3.4-7]
-    announced_maximum_packet_size: int = 1024 * 1024  # ours: beyond it is error 0x95
-    announced_topic_alias_maximum: int = 10  # ours: 0 or beyond it is error 0x94 [MQTT-3.3.2-9]
+    announced_receive_maximum: int = DEFAULT.receive_maximum  # v3 is not read beyond it [MQTT-3.3.4-7]
+    announced_maximum_packet_size: int = DEFAULT.maximum_packet_size  # ours: beyond it is error 0x95
+    announced_topic_alias_maximum: int = DEFAULT.topic_alias_maximum  # beyond it, or 0: error 0x94 [MQTT-3.3.2-9]
     session: int = 0  # durable session number; 0: ephemeral
     owner_epoch: int = 0
-    retain_available: bool = True
-    maximum_qos: int = 2
+    retain_available: bool = DEFAULT.retain_available
+    maximum_qos: int = DEFAULT.maximum_qos

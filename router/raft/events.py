@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from conf.router_settings import RouterSettings
 from router.raft.messages import NORMAL, Configuration, Entry, EntryKind, Message
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "TransferLeadership",
 ]
 
+DEFAULT = RouterSettings()  # one default per setting, and its description: conf/router_settings.py
+
 
 class RaftInvariantBroken(Exception):
     """A state that Raft proves impossible, such as truncating a committed entry: stop, do not go on."""
@@ -53,8 +56,10 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     voters: tuple[str, ...] = ()  # of the bootstrap; empty: wait to be added as a learner
     learners: tuple[str, ...] = ()
     storage_ids: dict[str, int] = {}  # of the bootstrap, where known; others are bound at first contact
-    election_timeout_s: float = 0.3  # drawn between 1 and 2 times this; also the lease of a leader's stickiness
-    heartbeat_s: float = 0.06  # raise to save messages; must stay well below the election timeout
+    election_timeout_s: float = (
+        DEFAULT.election_timeout_s
+    )  # drawn between 1 and 2 times this; also the lease of a leader's stickiness
+    heartbeat_s: float = DEFAULT.heartbeat_s
     disk_stall_s: float = 2.0  # a leader whose own sync takes longer steps down: its clients would wait for ever
     max_entries_per_append: int = 512
     max_bytes_per_append: int = 1 << 20  # at least one entry always fits
@@ -63,7 +68,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_pending_reads: int = 10_000
     max_snapshot_bytes: int = 1 << 30  # a larger incoming snapshot is refused
     snapshot_chunk_bytes: int = 256 << 10
-    trailing_entries: int = 5_000  # kept in memory behind a snapshot for followers that are only a little late
+    trailing_entries: int = DEFAULT.trailing_entries
     promote_lag_entries: int = 1_000  # a learner at most this far behind counts as caught up
 
 

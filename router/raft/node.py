@@ -19,6 +19,7 @@ import trio
 from router.raft.core import RaftCore
 from router.raft.disk_queue import DiskQueue
 from router.raft.events import (
+    DEFAULT,
     ChangeMembership,
     Event,
     Persisted,
@@ -44,7 +45,6 @@ MAX_INBOX = 20_000  # messages received and not handled yet; beyond this they ar
 MAX_MESSAGES_PER_TURN = 1_000  # handled before the clock is looked at again
 MAX_WAITING_REQUESTS = 100  # transfers and membership changes
 MAX_PROPOSAL_BATCH = 1_024  # entries given to the core at once; more would delay heartbeats
-SNAPSHOT_EVERY_ENTRIES = 10_000  # applied since the last snapshot; lower trims sooner and serialises oftener
 
 
 class RaftNode:
@@ -62,7 +62,7 @@ class RaftNode:
         rng: random.Random,
         incarnation: int,
         on_role: Callable[[Role, str | None], None] | None = None,
-        snapshot_every_entries: int = SNAPSHOT_EVERY_ENTRIES,
+        snapshot_every_entries: int = DEFAULT.snapshot_every_entries,
     ) -> None:
         """Load the disk and restore the state machine; nothing is sent yet.
 

@@ -32,12 +32,12 @@ def limits(**values: Any) -> EdgeLimits:
 
 def test_connack_announces_the_limits() -> None:
     """Receive Maximum and Topic Alias Maximum always, Maximum Packet Size to who speaks of it (section 3.2.2.3)."""
-    edge = Edge()
+    edge = Edge(limits(announce_maximum_packet_size=False))
     assert edge.client().connack.properties == {PropertyId.TOPIC_ALIAS_MAXIMUM: 10, PropertyId.RECEIVE_MAXIMUM: 20}
     other = edge.client("d", properties={PropertyId.MAXIMUM_PACKET_SIZE: 5000})
-    assert other.connack.properties[PropertyId.MAXIMUM_PACKET_SIZE] == 1024 * 1024
-    told = Edge(limits(announce_maximum_packet_size=True)).client()
-    assert told.connack.properties[PropertyId.MAXIMUM_PACKET_SIZE] == 1024 * 1024
+    assert other.connack.properties[PropertyId.MAXIMUM_PACKET_SIZE] == 1024 * 1024 + 64 * 1024
+    told = Edge().client()
+    assert told.connack.properties[PropertyId.MAXIMUM_PACKET_SIZE] == 1024 * 1024 + 64 * 1024
 
 
 def test_response_information_is_told_on_request() -> None:

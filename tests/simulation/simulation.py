@@ -102,7 +102,6 @@ def draw_knobs(seed: int) -> Knobs:
             acks_per_row=rng.choice((1, 4, 64)),
             log_operations_max=rng.choice((20, 200, 10_000)),
             inline_bytes_max=rng.choice((8, 256)),
-            session_expiry_max_s=0,
         ),
         edge=EdgeLimits(sys_interval_s=0, claim_gap_s=0.003, receive_maximum=rng.choice((1, 5, 20))),
         hot=HotLimits(

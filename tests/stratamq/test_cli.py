@@ -93,9 +93,9 @@ def test_config_check_and_show(tmp_path: Path) -> None:
     assert stratamq("config", "check", "storage", "--config", "conf/storage.toml").stdout == "ok\n"
     assert stratamq("config", "check", "nothing").returncode == 2
     file = tmp_path / "storage.toml"
-    file.write_text("[storage]\nstores = 2\n")
+    file.write_text("[storage]\nlog_operations_max = 2\n")
     shown = stratamq("config", "show", "storage", "--config", str(file), "-o", "json")
-    assert json.loads(shown.stdout) == [{"setting": "storage.stores", "value": 2, "source": str(file)}]
+    assert json.loads(shown.stdout) == [{"setting": "storage.log_operations_max", "value": 2, "source": str(file)}]
     everything = stratamq("config", "show", "storage", "--effective", STRATAMQ_STORAGE__QUEUE_FULL="refuse")
     assert "storage.queue_messages_max" in everything.stdout
     assert "environment STRATAMQ_STORAGE__QUEUE_FULL" in everything.stdout

@@ -82,8 +82,8 @@ def test_a_second_run_finds_the_routers_where_they_were(tmp_path: Path) -> None:
         (UpOptions(edges=2, tls_port=65535), "below 65536"),
         (UpOptions(settings=("edge.nonsense=1",)), "unknown key edge.nonsense"),
         (
-            UpOptions(settings=("edge.receive_maximum=0", "storage.stores=0")),
-            "storage.stores.*\n.*edge.receive_maximum",
+            UpOptions(settings=("edge.receive_maximum=0", "storage.queue_bytes_max=0")),
+            "storage.queue_bytes_max.*\n.*edge.receive_maximum",
         ),
     ],
 )

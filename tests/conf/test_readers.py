@@ -1,0 +1,92 @@
+"""Every setting does something: product code reads it, in the room that the setting belongs to."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, create_model
+
+from conf.edge_settings import ListenerSettings
+from conf.settings import ROOMS
+from conf.storage_settings import StorageSettings
+from edge.hot.options import ConnOptions, HotLimits, SessionOptions
+from edge.settings import EdgeLimits
+from router.core import RouterSettings
+from router.raft.events import RaftConfig
+from storage.settings import PartitionSettings
+from storage.store_settings import GroupCommitSettings, StoreSettings
+from stratamq.rooms import membership_model
+
+ROOT = Path(__file__).parents[2]
+EVERYWHERE = ("edge", "router", "storage", "membership", "wire", "conf", "stratamq")
+MODELS: dict[str, type[BaseModel]] = {**ROOMS, "membership": membership_model(), "listeners": ListenerSettings}
+READERS = {  # room of a setting -> folders that may read it
+    "edge": ("edge",),
+    "listeners": ("edge",),
+    "router": ("router",),
+    "storage": ("storage",),
+    "membership": ("membership",),
+}
+# Plain values of cores -> the folder whose cores read them.
+PLAIN = {
+    EdgeLimits: "edge",
+    HotLimits: "edge",
+    ConnOptions: "edge",
+    SessionOptions: "edge",
+    RouterSettings: "router",
+    RaftConfig: "router",
+    PartitionSettings: "storage",
+    StoreSettings: "storage",
+    GroupCommitSettings: "storage",
+}
+
+
+def reads(folder: str) -> set[str]:
+    """Return the attribute names that product code of a folder reads, defaults of plain values left out."""
+    names: set[str] = set()
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        if path.name.endswith("_settings.py") and folder == "conf":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                if isinstance(node.value, ast.Name) and node.value.id == "DEFAULT":
+                    continue
+                names.add(node.attr)
+    return names
+
+
+def unread(room: str, model: type[BaseModel]) -> list[str]:
+    """Return the settings of a model that nothing in their room reads."""
+    known: set[str] = set().union(*(reads(folder) for folder in READERS.get(room, EVERYWHERE)))
+    return sorted(set(model.model_fields) - known)
+
+
+@pytest.mark.parametrize("room", sorted(MODELS))
+def test_every_setting_has_a_reader(room: str) -> None:
+    """A setting that nothing reads is a promise that nobody keeps."""
+    assert unread(room, MODELS[room]) == []
+
+
+@pytest.mark.parametrize("values", PLAIN, ids=lambda values: values.__name__)
+def test_every_plain_value_has_a_reader(values: type) -> None:
+    """A setting that is copied for a core, and read by no core, has no reader either."""
+    names = getattr(values, "__struct_fields__", None) or list(values.__annotations__)
+    assert sorted(set(names) - reads(PLAIN[values])) == []
+
+
+def test_a_setting_without_a_reader_is_found() -> None:
+    """The check itself can fail."""
+
+    extended = create_model("Extended", __base__=StorageSettings, write_twice=(bool, False))
+    assert unread("storage", extended) == ["write_twice"]
+
+
+@pytest.mark.parametrize("values", [EdgeLimits, HotLimits, PartitionSettings, RouterSettings, RaftConfig])
+def test_a_setting_has_one_default(values: type) -> None:
+    """Cores in tests and in the simulation run with the bounds of operators."""
+    for model in (ROOMS[PLAIN[values]],):
+        defaults = model() if PLAIN[values] != "edge" else model(listeners=())
+        plain = values() if values is not RaftConfig else RaftConfig(id="r")
+        shared = [name for name in model.model_fields if hasattr(plain, name)]
+        assert shared
+        assert {name: getattr(plain, name) for name in shared} == {name: getattr(defaults, name) for name in shared}
