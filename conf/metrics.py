@@ -49,6 +49,7 @@ class Metrics:
     def __init__(self, tier: str, node: str, version: str) -> None:
         self._families: dict[str, tuple[str, str, Callable[[], Any], tuple[str, ...]]] = {}
         self._checks: dict[str, Callable[[], bool]] = {}
+        self.waits_for: Callable[[], str] = lambda: "the node starts"
         build: Reading = {(version, tier, node): 1.0}
         self.gauge("build_info", "Version of this node.", lambda: build, ("version", "tier", "node"))
 
@@ -71,6 +72,10 @@ class Metrics:
     def check(self, name: str, ready: Callable[[], bool]) -> None:
         """Add a condition of ``/readyz``."""
         self._checks[name] = ready
+
+    def explain(self, waits_for: Callable[[], str]) -> None:
+        """Set what says in one line why the node is not ready, "" for nothing."""
+        self.waits_for = waits_for
 
     def readiness(self) -> dict[str, bool]:
         """Return every condition of ``/readyz``."""
@@ -142,7 +147,7 @@ def bind_metrics(settings: MetricsSettings) -> socket.socket:
 
 
 async def serve_metrics(metrics: Metrics, listener: socket.socket) -> None:
-    """Serve the page until cancelled; start it when the node is ready."""
+    """Serve the page until cancelled; also before the node is ready: the page says what the node waits for."""
     with contextlib.closing(listener):
         await trio.lowlevel.wait_readable(listener)  # for ever, where nobody scrapes
         application = await trio.to_thread.run_sync(_application, metrics)
@@ -173,7 +178,8 @@ def _application(metrics: Metrics) -> Any:
     async def readyz(request: Request) -> Response:
         checks = metrics.readiness()
         ready = all(checks.values())
-        text = "ok\n" if ready else "not ready\n"
+        ready = ready and bool(checks)  # none are there before the node has begun
+        text = "ok\n" if ready else f"not ready: {metrics.waits_for() or 'starting'}\n"
         if "verbose" in request.query_params:
             text = "".join(f"{name}: {'ok' if passed else 'no'}\n" for name, passed in checks.items()) + text
         return PlainTextResponse(text, status_code=200 if ready else 503)

@@ -28,12 +28,14 @@ from edge.ledger import EdgeLedger
 from edge.listeners import Listener, address_of, bind_socket, start_listening
 from edge.scram import Scram, load_users
 from edge.settings import EdgeLimits
+from edge.waiting import EdgeWaiting
 from membership.node_gossip import NodeGossip
 from wire.connection import split_address
 from wire.hello import TIER_EDGE
 from wire.ledger import FileLedger
 from wire.process import NodeProcess, boot_time, own_version, run_process
 from wire.tls import peer_identity
+from wire.waiting import WaitingLog
 
 __all__ = ["EdgeService", "certificate_name", "edge_limits", "hot_limits", "identify", "main"]
 
@@ -135,6 +137,9 @@ class EdgeService:
         The core's own deadlines are none of trio's business: the loop sleeps no longer than until the next of them.
         """
         said_ready = False
+        waiting = WaitingLog(logger)
+        reasons = EdgeWaiting(self.core, self._config.node.seeds)
+        self._process.metrics.explain(lambda: reasons.reason(boot_time()))
         while True:
             self._relinked = trio.Event()
             self._dial(nursery)
@@ -151,6 +156,7 @@ class EdgeService:
                     listening.open()
                     loop.listen(listening.socket, listening)
                 self._process.ready(dict(addresses))
+            waiting.look(boot_time(), reasons.reason(boot_time()))
 
     # --- sockets
 

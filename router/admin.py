@@ -11,6 +11,7 @@ from zlib import crc32
 from router.cluster_map import Command, Delegate, ForgetNode, MapMachine, Outcome
 from router.ring_desk import RingDesk, problems
 from wire.messages import Admin, AdminReply
+from wire.waiting import missing_from_map
 
 if TYPE_CHECKING:
     from router.core import RouterCore
@@ -180,6 +181,7 @@ class AdminDesk:
                 len(cluster_map.live_in_sync(placement)) < cluster_map.replicas for placement in placed
             ),
             "partitions_unplaced": len(cluster_map.partitions) - len(placed),
+            "waits_for": missing_from_map(cluster_map) or None,
             "shards_collecting": sum(1 for shard in router.shards.values() if shard.collecting),
             "shards_wait_for": sorted({name for shard in router.shards.values() for name in shard.missing()})[:20],
             "counts": dict(sorted(router.counts.items())),

@@ -40,6 +40,7 @@ from wire.hello import TIER_ROUTER, PeerKey
 from wire.messages import Admin, encode_control
 from wire.process import EXIT_DAMAGED, NodeProcess, boot_time, run_process
 from wire.service import LinkHub
+from wire.waiting import MapGaps, WaitingLog
 
 __all__ = ["RouterService", "main"]
 
@@ -97,6 +98,7 @@ class RouterService:
         )
         self._said_ready = False
         self._said_refused = False
+        self._gaps, self._waiting, self._waiting_at = MapGaps(), WaitingLog(logger), 0.0
         self._repairing = False
         self._next_repair = 0.0
         self._deadline = float("-inf")  # when the core wants to be called again
@@ -215,6 +217,7 @@ class RouterService:
                 self._wake.set()
             ready = self.core.handle(boot_time(), events or [Tick()])
             self._carry_out(ready)
+            self._say_what_is_missing()
             self._repair_group()
             if ready.ended:
                 logger.warning("the map ended this incarnation; starting anew")
@@ -301,6 +304,23 @@ class RouterService:
             self._said_ready = True
             self._process.ready({"link": self._bound})
 
+    def _say_what_is_missing(self) -> None:
+        if (now := boot_time()) >= self._waiting_at:
+            self._waiting_at = now + 1.0
+            self._waiting.look(now, self._waits_for() or self._gaps.reason(self.core.machine.map))
+
+    def _waits_for(self) -> str:
+        """Return why this router decides nothing, in one line; "" if it does."""
+        peers = self._raft.configuration.peers()
+        others = sorted(set(peers) - self._connected - {self._config.node.id})
+        if not self.core.leader and others:
+            return f"the {len(peers)} routers have no leader; no link to {', '.join(others)}"
+        if not self.core.leader:
+            return "the routers have no leader: an election is under way"
+        if not self.core.holder.has_lease(boot_time()):
+            return f"no lease from the leader, {self.core.leader}"
+        return ""
+
     def _register_metrics(self) -> None:
         metrics, core = self._process.metrics, self.core
         metrics.gauge("raft_leader", "1 while this router leads.", lambda: float(core.leads))
@@ -313,5 +333,6 @@ class RouterService:
             "Topics that some edge caches, as this router knows.",
             lambda: float(sum(shard.cached_topics for shard in core.shards.values())),
         )
+        metrics.explain(self._waits_for)
         metrics.check("lease", lambda: core.holder.has_lease(boot_time()))
         metrics.check("routes", lambda: not any(shard.collecting for shard in core.shards.values()))

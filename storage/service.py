@@ -35,6 +35,7 @@ from wire.ledger import FileLedger, LedgerSink
 from wire.messages import Admin, decode_control, encode_control
 from wire.process import NodeProcess, boot_time, run_process
 from wire.service import LinkHub
+from wire.waiting import MapGaps, WaitingLog, missing_from_routers
 
 __all__ = ["StorageService", "main"]
 
@@ -100,6 +101,7 @@ class StorageService:
         self._followed = -1  # epoch of the map that they are from
         self._told_at = -1  # epoch of the map when copies were last looked at
         self._said_ready = False
+        self._gaps, self._waiting = MapGaps(), WaitingLog(logger)
         self._look_at = 0.0
         self._longest_s = 0.0  # of one round of the loop
         self._progress_at = 0.0
@@ -314,6 +316,7 @@ class StorageService:
         if now < self._progress_at:
             return
         self._progress_at = now + PROGRESS_S
+        self._waiting.look(now, self._waits_for())
         if self.core.loading:
             loaded, partitions = self.core.placements.progress()
             logger.info("reading the store: %d of %d partitions", loaded, partitions)
@@ -330,6 +333,11 @@ class StorageService:
         elif self._catches_up:
             logger.info("caught up: %d copies are whole", whole)
         self._catches_up = missing > 0
+
+    def _waits_for(self) -> str:
+        """Return why this node serves nothing, in one line; "" if it serves."""
+        lease = self.core.lease
+        return missing_from_routers(lease, boot_time(), self._config.node.seeds) or self._gaps.reason(lease.map)
 
     def _register_metrics(self) -> None:
         metrics, core = self._process.metrics, self.core
@@ -357,5 +365,6 @@ class StorageService:
         metrics.counter("store_rows_total", "Rows written.", lambda: float(self._committer.rows))
         metrics.gauge("loop_longest_seconds", "Longest round of the loop so far.", lambda: self._longest_s)
         metrics.gauge("store_full", "1 while messages are refused for want of disk.", lambda: float(core.full))
+        metrics.explain(self._waits_for)
         metrics.check("lease", lambda: core.lease.has_lease(boot_time()))
         metrics.check("serving", lambda: core.serving)

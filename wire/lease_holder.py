@@ -109,6 +109,16 @@ class LeaseHolder:
         return now < self.lease_until and not self.ended and self.active
 
     @property
+    def linked(self) -> list[str]:
+        """The routers to which a link stands."""
+        return self._routers
+
+    @property
+    def refusal(self) -> str:
+        """Why the routers do not let this node in; "" if they said nothing of that kind."""
+        return self._refusal
+
+    @property
     def active(self) -> bool:
         """True once the map that this node acknowledged lists its own incarnation as active."""
         return self.map.is_alive(self.entry.node, self.entry.incarnation)

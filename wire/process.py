@@ -146,10 +146,11 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
             if listener is not None:
                 host, port = listener.getsockname()[:2]
                 addresses = {**addresses, "metrics": f"{host}:{port}"}
-                nursery.start_soon(serve_metrics, process.metrics, listener)
             said(addresses)
 
         process.ready = ready
+        if listener is not None:
+            nursery.start_soon(serve_metrics, process.metrics, listener)
         collect_rarely()
         nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
         await service(process)
