@@ -5,6 +5,9 @@
 hash lookup; only those with a wildcard stand in the tree, one node per level. What is stored under a filter (sessions,
 nodes, shared groups) and what overlapping filters mean is the owner's affair. Source: MQTT 5.0 section 4.7.
 
+A match never fails. Each node keeps the most nodes that a match from it downwards can touch, exact after every change,
+so an owner refuses a filter before it makes matching too expensive (docs/adr/0022-cost-of-filters.md).
+
 Compiled (``mqtt/topic_trie.pxd`` types the nodes), with the same results uncompiled. Compiled indexing does not wrap
 around, so nothing here may count from the end.
 """
@@ -13,20 +16,10 @@ from collections.abc import Iterator
 from sys import intern
 from typing import Any
 
-from mqtt.errors import MqttError
-from mqtt.reasons import ReasonCode
+__all__ = ["TopicTrie"]
 
-__all__ = ["VISITS_MAX", "TooManyVisits", "TopicTrie"]
-
-# A topic of depth d can reach at most 2^(d+1) nodes, and no more than all wildcard filters have; only filters made to
-# hurt come near this.
-VISITS_MAX = 10_000
-
-
-class TooManyVisits(MqttError):
-    """The filters stored make this topic too expensive to match; nothing was returned."""
-
-    reason_code = ReasonCode.QUOTA_EXCEEDED
+# Children of a node above which their weights are counted: below, looking at all of them is cheaper than a dict.
+FEW_CHILDREN = 16
 
 
 class Entries:
@@ -43,9 +36,12 @@ class Entries:
 class Node:
     """One level of filters with a wildcard."""
 
-    __slots__ = ("children", "here", "multi_level", "single_level")
+    __slots__ = ("children", "heaviest", "here", "multi_level", "single_level", "visits", "weights")
 
     def __init__(self) -> None:
+        self.visits = 1  # most nodes that a match touches from here: 1 + visits of "+" + heaviest
+        self.heaviest = 0  # largest visits of a literal child
+        self.weights: dict[int, int] | None = None  # visits -> literal children that have so many; None while few
         self.children: dict[str, Node] | None = None  # by literal level
         self.single_level: Node | None = None  # "+"
         self.here: Entries | None = None  # filters that end at this level
@@ -56,15 +52,11 @@ class TopicTrie:
     """Entries (key, value) under topic filters; a key occurs once per filter.
 
     Filters must be valid and without a share name. Values of None are not allowed: ``get`` could not tell them.
-
-    Args:
-        visits_max: Most nodes one match may touch.
     """
 
-    __slots__ = ("_concrete", "_root", "_size", "visits_max")
+    __slots__ = ("_concrete", "_root", "_size")
 
-    def __init__(self, visits_max: int = VISITS_MAX) -> None:
-        self.visits_max = visits_max
+    def __init__(self) -> None:
         self._concrete: dict[str, Entries] = {}
         self._root = Node()
         self._size = 0
@@ -140,11 +132,7 @@ class TopicTrie:
         return [(entries.key, entries.value)] if entries.many is None else list(entries.many.items())
 
     def match(self, topic: str) -> list[Any]:
-        """Return the values of all entries whose filter matches a topic name, in no order, duplicates included.
-
-        Raises:
-            TooManyVisits: If more than ``visits_max`` nodes would have to be touched.
-        """
+        """Return the values of all entries whose filter matches a topic name, in no order, duplicates included."""
         found: list[Any] = []
         entries = self._concrete.get(topic)
         if entries is not None:
@@ -154,7 +142,6 @@ class TopicTrie:
             return found
         levels = topic.split("/")
         depth = len(levels)
-        budget = self.visits_max
         # Nodes reached, and how many levels lead to each: a stack of our own, so no topic can exhaust Python's.
         nodes: list[Node] = []
         depths: list[int] = []
@@ -172,9 +159,6 @@ class TopicTrie:
             position = depths.pop()
             # Walk down the literal levels; only a "+" beside them needs the stack.
             while True:
-                budget -= 1
-                if budget < 0:
-                    raise TooManyVisits(f"more than {self.visits_max} nodes for one topic")
                 if node.multi_level is not None:  # the parent level included (section 4.7.1.2)
                     _collect(node.multi_level, found)
                 if position == depth:
@@ -194,6 +178,37 @@ class TopicTrie:
                     break
                 node = child
         return found
+
+    def visits(self) -> int:
+        """Return the most nodes that one match may touch, whatever the topic."""
+        return self._root.visits
+
+    def visits_with(self, topic_filter: str) -> int:
+        """Return what ``visits`` would be with a filter added; the trie stays as it is."""
+        if "+" not in topic_filter and "#" not in topic_filter:
+            return self._root.visits
+        path = [self._root]
+        levels = topic_filter.split("/")
+        count = len(levels) - 1 if topic_filter.endswith("#") else len(levels)
+        for position in range(count):
+            child = _child(path[position], levels[position])
+            if child is None:
+                break
+            path.append(child)
+        at = len(path) - 1
+        if at == count:
+            return self._root.visits
+        before = 0
+        after = count - at  # the nodes that are missing would hang below each other
+        while at >= 0:
+            node = path[at]
+            grown = after - (before if levels[at] == "+" else node.heaviest)
+            if grown <= 0:
+                return self._root.visits
+            before = node.visits
+            after = before + grown
+            at -= 1
+        return after
 
     def filters(self) -> Iterator[str]:
         """Iterate over all filters that have an entry, in no order; the trie must not change meanwhile."""
@@ -217,22 +232,40 @@ class TopicTrie:
 
     def _make_node(self, topic_filter: str) -> Node:
         node = self._root
-        for level in topic_filter.split("/"):
+        path = [node]
+        old = 0  # of the path's nodes were there before; 0: all
+        levels = topic_filter.split("/")
+        for level in levels:
             if level == "#":
                 break
-            if level == "+":
-                if node.single_level is None:
-                    node.single_level = Node()
-                node = node.single_level
-                continue
-            if node.children is None:
-                node.children = {}
-            child = node.children.get(level)
+            child = _child(node, level)
             if child is None:
+                if not old:
+                    old = len(path)
                 child = Node()
-                node.children[intern(level)] = child  # levels repeat: "temperature" should exist once
+                if level == "+":
+                    node.single_level = child
+                else:
+                    if node.children is None:
+                        node.children = {}
+                    node.children[intern(level)] = child  # levels repeat: "temperature" should exist once
             node = child
+            path.append(node)
+        if old:
+            self._weigh(path, levels, old)
         return node
+
+    def _weigh(self, path: list[Node], levels: list[str], old: int) -> None:
+        """Count the nodes of a path behind the first ``old`` ones, which are new, in all above them."""
+        before = 0
+        for position in range(len(path) - 1, 0, -1):
+            parent = path[position - 1]
+            visits = parent.visits
+            _changed(parent, levels[position - 1], before, path[position].visits)
+            if position <= old:
+                if parent.visits == visits:
+                    return
+                before = visits
 
     def _path(self, topic_filter: str) -> list[Node] | None:
         """Return the nodes from the root to that of a filter with a wildcard."""
@@ -240,11 +273,7 @@ class TopicTrie:
         for level in topic_filter.split("/"):
             if level == "#":
                 break
-            node = path[len(path) - 1]
-            if level == "+":
-                child = node.single_level
-            else:
-                child = None if node.children is None else node.children.get(level)
+            child = _child(path[len(path) - 1], level)
             if child is None:
                 return None
             path.append(child)
@@ -260,20 +289,81 @@ class TopicTrie:
         return node.multi_level if topic_filter.endswith("#") else node.here
 
     def _prune(self, path: list[Node], levels: list[str]) -> None:
-        """Unlink the nodes at the end of path that hold nothing."""
+        """Unlink the nodes at the end of path that hold nothing, and count them no more in those above."""
+        before = path[len(path) - 1].visits
         for position in range(len(path) - 1, 0, -1):
             node = path[position]
-            if node.here is not None or node.multi_level is not None:
-                return
-            if node.single_level is not None or node.children is not None:
-                return
             parent = path[position - 1]
-            if levels[position - 1] == "+":
-                parent.single_level = None
-            elif parent.children is not None:
-                del parent.children[levels[position - 1]]
-                if not parent.children:
-                    parent.children = None
+            level = levels[position - 1]
+            after = node.visits
+            if node.here is None and node.multi_level is None and node.single_level is None and node.children is None:
+                after = 0
+                if level == "+":
+                    parent.single_level = None
+                elif parent.children is not None:
+                    del parent.children[level]
+                    if not parent.children:
+                        parent.children = None
+            if after == before:
+                return
+            visits = parent.visits
+            _changed(parent, level, before, after)
+            before = visits
+
+
+def _child(node: Node, level: str) -> Node | None:
+    if level == "+":
+        return node.single_level
+    return None if node.children is None else node.children.get(level)
+
+
+def _changed(parent: Node, level: str, before: int, after: int) -> None:
+    """Note in a node that the visits of its child at ``level`` changed; 0 stands for no child."""
+    if level == "+":
+        parent.visits += after - before
+    else:
+        _count_weights(parent, before, after)
+        heaviest = parent.heaviest
+        if after > heaviest:
+            heaviest = after
+        elif before == heaviest:
+            heaviest = _heaviest(parent)
+        parent.visits += heaviest - parent.heaviest
+        parent.heaviest = heaviest
+
+
+def _count_weights(parent: Node, before: int, after: int) -> None:
+    """Keep the counts of children by weight, so that the second heaviest is found without a look at all."""
+    children = parent.children
+    weights = parent.weights
+    if children is None or len(children) <= FEW_CHILDREN // 2:
+        parent.weights = None
+    elif weights is not None:
+        if before:
+            left = weights[before] - 1
+            if left:
+                weights[before] = left
+            else:
+                del weights[before]
+        if after:
+            weights[after] = weights.get(after, 0) + 1
+    elif len(children) > FEW_CHILDREN:
+        weights = parent.weights = {}
+        for child in children.values():
+            weights[child.visits] = weights.get(child.visits, 0) + 1
+
+
+def _heaviest(parent: Node) -> int:
+    if parent.weights is not None:
+        if parent.heaviest in parent.weights:
+            return parent.heaviest
+        return max(parent.weights)
+    heaviest = 0
+    if parent.children is not None:
+        for child in parent.children.values():
+            if child.visits > heaviest:
+                heaviest = child.visits
+    return heaviest
 
 
 def _put(entries: Entries, key: Any, value: Any) -> int:

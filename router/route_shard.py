@@ -8,8 +8,8 @@ a report of every live edge and every partition, and every live edge's cached to
 
 from collections.abc import Iterable
 
-from mqtt.topic_trie import TopicTrie
 from router.cached_topics import CachedTopics, Invalidation
+from router.route_trie import RouteTrie, Sender
 from wire.messages import (
     AddRoutes,
     Control,
@@ -31,11 +31,6 @@ __all__ = ["RouteShard"]
 INVALIDATE_FILTERS_MAX = 1_000  # in one message
 HELD_MAX = 10_000  # messages that wait for the reports; the oldest is dropped, its sender repeats it
 REPEAT_S = 1.0  # an invalidation that was not acknowledged is sent again: a full link may have refused it
-# A topic touches at most all nodes of the trie: no bound is needed against anything but time, and an answer that is
-# refused would stop the topic for ever.
-VISITS_MAX = (1 << 31) - 1
-
-Sender = tuple[str, int]  # (edge name, -1) or ("", partition)
 
 
 class _Waiter:
@@ -78,7 +73,7 @@ class RouteShard:
         self.held_dropped = 0
         self.now = now  # set by the owner before it hands a message in
         self._began = now
-        self._trie = TopicTrie(VISITS_MAX)
+        self._trie = RouteTrie()
         self._epochs: dict[Sender, int] = {}  # sender_epoch of what is here
         self._filters: dict[Sender, dict[str, int]] = {}  # filter, $share included -> route_version
         self._reporting: dict[Sender, int] = {}  # route_version of a report that has begun
@@ -128,6 +123,11 @@ class RouteShard:
         """Return (node, message) to send, in order."""
         sends, self._sends = self._sends, []
         return sends
+
+    @property
+    def coarse_routes(self) -> int:
+        """Routes that reach more topics than their filters match, because exact ones would cost too much."""
+        return self._trie.coarse
 
     # --- questions
 

@@ -329,6 +329,11 @@ class RouterService:
         metrics.gauge("route_shards", "Route shards owned here.", lambda: float(len(core.shards)))
         metrics.gauge("routes", "Routes held here.", lambda: float(sum(s.routes for s in core.shards.values())))
         metrics.gauge(
+            "routes_coarse",
+            "Routes that reach more topics than their filters match, for exact ones would cost too much.",
+            lambda: float(sum(shard.coarse_routes for shard in core.shards.values())),
+        )
+        metrics.gauge(
             "cached_topics",
             "Topics that some edge caches, as this router knows.",
             lambda: float(sum(shard.cached_topics for shard in core.shards.values())),

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import random
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 import mqtt
 import mqtt.topic_trie
 from mqtt import matches
-from mqtt.errors import MqttError
 from tests.mqtt.test_topics import MATCHES
 
 
@@ -87,7 +87,7 @@ def test_overlap_is_not_deduplicated(module: ModuleType) -> None:
 @BOTH
 def test_long_topics_cost_no_recursion(module: ModuleType) -> None:
     """A topic of 65 535 levels, with and without filters as deep."""
-    trie = module.TopicTrie(visits_max=100_000)
+    trie = module.TopicTrie()
     deep = "/" * 65_000
     trie.add(deep + "+", 1, "deep")
     trie.add("#", 1, "all")
@@ -97,29 +97,90 @@ def test_long_topics_cost_no_recursion(module: ModuleType) -> None:
 
 
 @BOTH
-def test_visits_are_bounded(module: ModuleType) -> None:
-    """Filters made to be expensive (every mix of "+" and a literal) end in an error, not in a long silence."""
-    trie = module.TopicTrie(visits_max=1000)
-    for bits in range(1024):
-        trie.add("/".join("+" if bits >> level & 1 else "a" for level in range(10)) + "/x", bits, bits)
-    with pytest.raises(MqttError) as caught:
-        trie.match("/".join("a" * 10))
-    assert caught.value.reason_code == 0x97
-    trie.visits_max = 5000
-    assert trie.match("/".join("a" * 10)) == []
-    assert len(trie.match("/".join("a" * 10) + "/x")) == 1024
+def test_the_cost_of_hostile_filters_is_known_before_a_match(module: ModuleType) -> None:
+    """Filters made to hurt (every mix of "+" and a literal) raise the bound as they are added; a match never raises."""
+    trie = module.TopicTrie()
+    for bits in range(1000):
+        topic_filter = "/".join(["+" if bits >> level & 1 else "a" for level in range(10)] + ["a"] * 21)
+        foretold = trie.visits_with(topic_filter)
+        trie.add(topic_filter, bits, bits)
+        assert trie.visits() == foretold
+    assert trie.visits() > 20_000
+    assert len(trie.match("/".join("a" * 31))) == 1000
+
+
+@BOTH
+def test_ordinary_filters_cost_little(module: ModuleType) -> None:
+    """100 000 wildcard filters of a real kind stay far below the bounds."""
+    trie = module.TopicTrie()
+    for number in range(100_000):
+        site, device = number % 100, number // 6
+        kinds = [f"plant/s{site}/+/d{device}/state", f"plant/s{site}/l{device}/#", f"plant/+/l{device}/+/state"]
+        kinds += [f"d/{device}/+", f"+/d{device}/alarm", f"{device}/#"]
+        trie.add(kinds[number % 6], number, number)
+    assert trie.visits() < 20
 
 
 @BOTH
 def test_pruned_to_nothing(module: ModuleType) -> None:
     """A trie that was emptied matches as cheaply as a new one: no node is left to visit."""
-    trie = module.TopicTrie(visits_max=0)
-    filters = ["a/+/c", "a/+", "a/+/#", "+/+/+/d", "b/c/#"]
+    trie = module.TopicTrie()
+    filters = ["a/+/c", "a/+", "a/+/#", "+/+/+/d", "b/c/#", *(f"many/{number}/+" for number in range(40))]
     for topic_filter in filters:
         trie.add(topic_filter, 1, 1)
+    assert trie.visits() > 3
     for topic_filter in filters:
         assert trie.remove(topic_filter, 1)
+    assert trie.visits() == 1
     assert trie.match("a/b/c") == []
+
+
+def real_visits(filters: set[str], topic: str) -> int:
+    """Return how many nodes a match of a topic touches: prefixes of wildcard filters that match as many levels."""
+    levels = topic.split("/")
+    prefixes: set[tuple[str, ...]] = {()}
+    for topic_filter in filters:
+        wanted = [level for level in topic_filter.split("/") if level != "#"]
+        prefixes.update(tuple(wanted[:count]) for count in range(1, len(wanted) + 1))
+    return sum(
+        len(prefix) <= len(levels) and all(want in ("+", level) for want, level in zip(prefix, levels, strict=False))
+        for prefix in prefixes
+    )
+
+
+def most_visits(filters: set[str]) -> int:
+    """Return the bound by its definition: 1 + that of "+" + the largest of a literal level."""
+    below: dict[str, set[str]] = {}
+    for topic_filter in filters:
+        first, slash, rest = topic_filter.partition("/")
+        if first != "#":
+            below.setdefault(first, set()).update([rest] if slash else [])
+    plus = most_visits(below.pop("+")) if "+" in below else 0
+    return 1 + plus + max((most_visits(some) for some in below.values()), default=0)
+
+
+@BOTH
+@pytest.mark.parametrize("children", [5, 17, 40])
+def test_the_bound_follows_many_children(module: ModuleType, children: int) -> None:
+    """The largest literal child is known after each change, with few children and with many."""
+    rng = random.Random(children)
+    trie = module.TopicTrie()
+    held: set[str] = set()
+    for step in range(1500):
+        grows = step < 500 or (step < 1000 and rng.random() < 0.5)
+        if grows or not held:
+            levels = [f"c{rng.randrange(children)}"] + [rng.choice("+ab") for _ in range(rng.randrange(4))] + ["#"]
+            topic_filter = "/".join(levels)
+            foretold = trie.visits_with(topic_filter)
+            trie.add(topic_filter, 1, 1)
+            held.add(topic_filter)
+            assert trie.visits() == foretold
+        else:
+            topic_filter = rng.choice(sorted(held))
+            held.remove(topic_filter)
+            assert trie.remove(topic_filter, 1)
+        if step % 10 == 0:
+            assert trie.visits() == most_visits(held)
 
 
 LEVELS = st.sampled_from(["", "a", "b", "c", "$x"])
@@ -165,6 +226,15 @@ class TrieMachine(RuleBasedStateMachine):
     def match(self, topic: str) -> None:
         want = [value for f, entries in self.model.items() if matches(f, topic) for value in entries.values()]
         assert sorted(self.trie.match(topic)) == sorted(want)
+        assert self.trie.visits() >= real_visits(self.wildcards(), topic)
+
+    @rule(topic_filter=FILTERS)
+    def foretell(self, topic_filter: str) -> None:
+        added = {topic_filter} if "+" in topic_filter or "#" in topic_filter else set()
+        assert self.trie.visits_with(topic_filter) == most_visits(self.wildcards() | added)
+
+    def wildcards(self) -> set[str]:
+        return {topic_filter for topic_filter in self.model if "+" in topic_filter or "#" in topic_filter}
 
     @rule(topic_filter=FILTERS, key=KEYS)
     def get(self, topic_filter: str, key: int) -> None:
@@ -174,6 +244,7 @@ class TrieMachine(RuleBasedStateMachine):
     def counts(self) -> None:
         assert len(self.trie) == sum(map(len, self.model.values()))
         assert sorted(self.trie.filters()) == sorted(self.model)
+        assert self.trie.visits() == most_visits(self.wildcards())
 
 
 class CompiledTrieMachine(TrieMachine):
