@@ -44,6 +44,14 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
         default=1024, ge=1, le=65535, description="QoS 2 messages of one publisher between PUBREC and PUBREL"
     )
 
+    # --- subscriptions
+    filters_per_session_max: int = Field(
+        default=1000,
+        ge=1,
+        le=1_000_000,
+        description="subscriptions of one stored session, over all its connections; more are refused (0x97)",
+    )
+
     # --- retained messages
     retained_messages_max: int = Field(
         default=1_000_000, ge=0, le=1_000_000_000, description="retained topics per partition; more are refused (0x97)"

@@ -3,11 +3,12 @@
 Overlapping subscriptions of one connection give one copy: highest QoS, all identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4].
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from zlib import crc32
 
 from edge.client import Client
 from edge.hot.state import Sub
+from mqtt.filter_costs import FilterCosts
 from mqtt.properties import encode_subscription_identifiers
 from mqtt.topic_trie import TopicTrie
 from mqtt.topics import parse_shared
@@ -22,11 +23,16 @@ class EphemeralSubscriptions:
     def __init__(self, on_change: Callable[[str], None]) -> None:
         self._on_change = on_change
         self._trie = TopicTrie()
+        self._costs = FilterCosts(self._trie)
         self._groups: dict[bytes, dict[int, tuple[Client, Subscription]]] = {}
         self._turn: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return len(self._trie) + sum(len(members) for members in self._groups.values())
+
+    def admits(self, client: Client, names: Sequence[str]) -> list[bool]:
+        """Return which filters of one SUBSCRIBE may be added: matching would cost too much with the others."""
+        return self._costs.admits(client.number, client.subscriptions, names)
 
     def add(self, client: Client, subscription: Subscription) -> None:
         """Add or replace a subscription."""
@@ -40,6 +46,7 @@ class EphemeralSubscriptions:
 
     def remove(self, client: Client, name: str) -> None:
         """Remove a subscription."""
+        self._costs.removed(client.number, name)
         shared = parse_shared(name)
         if shared is not None:
             share = f"{shared[0]}/{shared[1]}".encode()
@@ -51,6 +58,10 @@ class EphemeralSubscriptions:
             return
         self._trie.remove(name, client.number)
         self._on_change(name)
+
+    def ended(self, client: Client) -> None:
+        """The client's last subscription was removed, for it is gone."""
+        self._costs.forget(client.number)
 
     def subscribers(self, topic: str) -> tuple[Sub, ...]:
         """Return the subscribers of a topic, one per connection."""

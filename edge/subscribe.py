@@ -69,6 +69,8 @@ class SubscribeDesk:
                     )
                 )
             codes.append(code)
+        if not client.session:
+            codes, granted = self._affordable(client, codes, granted)
         if not granted:
             self._suback(client, packet, codes)
             self._edge.hot.resume(client.conn)
@@ -84,13 +86,26 @@ class SubscribeDesk:
             plain = shared[1] if shared is not None else topic_filter
             validate_topic_filter(plain, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
         except RemoteProtocolError as error:
-            return error.reason_code if client.version == 5 else 0x80
+            return _refusal(client, error.reason_code)
         if (
             topic_filter not in client.subscriptions
             and len(client.subscriptions) + more >= limits.filters_per_session_max
         ):
-            return ReasonCode.QUOTA_EXCEEDED if client.version == 5 else 0x80
+            return _refusal(client, ReasonCode.QUOTA_EXCEEDED)
         return 0
+
+    def _affordable(
+        self, client: Client, codes: list[int], granted: list[Subscription]
+    ) -> tuple[list[int], list[Subscription]]:
+        """Refuse the filters that would make matching too expensive; a durable session's partition does so itself."""
+        verdicts = self._edge.ephemeral.admits(client, [subscription.topic_filter for subscription in granted])
+        if all(verdicts):
+            return codes, granted
+        self._edge.count("refused_filter_cost", verdicts.count(False))
+        refusal = _refusal(client, ReasonCode.QUOTA_EXCEEDED)
+        results = iter(verdicts)
+        codes = [code if code >= 0x80 or next(results) else refusal for code in codes]
+        return codes, [subscription for subscription, verdict in zip(granted, verdicts, strict=True) if verdict]
 
     def _suback(self, client: Client, packet: Subscribe, codes: list[int]) -> None:
         data = encode_packet(Suback(packet.packet_identifier, codes, {}), client.version)  # [MQTT-3.9.3-1]
@@ -107,17 +122,24 @@ class SubscribeDesk:
         def subscribed(answer: Control) -> None:
             if client.conn.closed or not isinstance(answer, SessionSubscribed):
                 return
+            if not len(granted) == len(answer.reason_codes) == len(answer.existed):
+                edge.error(client.conn, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+                return
             results = iter(answer.reason_codes)
-            self._suback(client, packet, [next(results) if code < 0x80 else code for code in codes])
-            for subscription in granted:
-                client.subscriptions[subscription.topic_filter] = subscription
+            self._suback(client, packet, [_refusal(client, next(results)) if code < 0x80 else code for code in codes])
+            taken, existed = [], []
+            for subscription, code, before in zip(granted, answer.reason_codes, answer.existed, strict=True):
+                if code < 0x80:
+                    client.subscriptions[subscription.topic_filter] = subscription
+                    taken.append(subscription)
+                    existed.append(before)
             edge.hot.resume(client.conn)
-            edge.retained.read_for_session(client, granted, answer.existed, request.request)
+            edge.retained.read_for_session(client, taken, existed, request.request)
 
         try:
             edge.requests.ask(request, subscribed, edge.now)
         except RequestsFull:
-            self._suback(client, packet, [0x97 if client.version == 5 else 0x80] * len(codes))
+            self._suback(client, packet, [_refusal(client, ReasonCode.QUOTA_EXCEEDED)] * len(codes))
             edge.hot.resume(client.conn)
 
     def _subscribe_ephemeral(
@@ -225,3 +247,9 @@ class SubscribeDesk:
         if not client.session:
             for name in sorted(client.subscriptions):
                 self._remove(client, name)
+            self._edge.ephemeral.ended(client)
+
+
+def _refusal(client: Client, code: int) -> int:
+    """Return a code as this client's SUBACK has it; 3.1.1 knows one refusal."""
+    return code if code < 0x80 or client.version == 5 else 0x80

@@ -7,7 +7,10 @@ waits for the same mark. A new primary adds the unmarked ones again.
 
 from collections.abc import Callable
 
-from mqtt.topics import parse_shared
+from mqtt.errors import RemoteProtocolError
+from mqtt.filter_costs import FilterCosts
+from mqtt.reasons import ReasonCode
+from mqtt.topics import parse_shared, validate_topic_filter
 from storage import keys
 from storage.delivery import Delivery
 from storage.durable_sessions import DurableSession
@@ -37,11 +40,14 @@ STALE_SESSION = 0x80
 class Waiter:
     """A SUBSCRIBE whose filters' routes do not all stand yet."""
 
-    __slots__ = ("answer", "edge", "missing", "request")
+    __slots__ = ("answer", "edge", "granted", "missing", "session")
 
-    def __init__(self, edge: str, request: SubscribeSession, answer: SessionSubscribed, missing: set[str]) -> None:
+    def __init__(
+        self, edge: str, session: int, granted: list[Subscription], answer: SessionSubscribed, missing: set[str]
+    ) -> None:
         self.edge = edge
-        self.request = request
+        self.session = session
+        self.granted = granted
         self.answer = answer
         self.missing = missing
 
@@ -53,6 +59,7 @@ class Subscriptions:
         self._partition = partition
         self._delivery = delivery
         self._map = cluster_map
+        self._costs = FilterCosts(partition.trie)
         self._members: dict[str, int] = {}  # route -> sessions that hold it
         self._standing: set[str] = set()
         self._pending: dict[str, set[int]] = {}  # route -> shards that have not answered
@@ -95,8 +102,13 @@ class Subscriptions:
             partition.tell(edge, SessionSubscribed(request.request, codes, [False] * len(codes)))
             return
         existed = [subscription.topic_filter in session.subscriptions for subscription in request.subscriptions]
+        codes = self._judge(session, request.subscriptions)
+        granted = []
         holds = False
-        for subscription, before in zip(request.subscriptions, existed, strict=True):
+        for subscription, before, code in zip(request.subscriptions, existed, codes, strict=True):
+            if code >= 0x80:
+                continue
+            granted.append(subscription)
             if before and partition.ledger is not None:
                 partition.ledger.unsubscribed(session.number, subscription.topic_filter)
             self._attach(session, subscription)
@@ -110,22 +122,47 @@ class Subscriptions:
             )
         if holds:
             self._delivery.outbound.hold(session, request.request)
-        answer = SessionSubscribed(
-            request.request, [subscription.qos for subscription in request.subscriptions], existed
-        )
-        routes = {subscription.topic_filter for subscription in request.subscriptions}
+        answer = SessionSubscribed(request.request, codes, existed)
+        routes = {subscription.topic_filter for subscription in granted}
         missing = {route for route in routes if route not in self._standing}
+        waiter = Waiter(edge, session.number, granted, answer, missing)
         if not missing:
-            self._subscribed(edge, request, answer)
+            self._subscribed(waiter)
             return
-        self._waiters.append(Waiter(edge, request, answer, missing))
+        self._waiters.append(waiter)
         self._request_routes(sorted(missing - self._pending.keys()))
 
-    def _subscribed(self, edge: str, request: SubscribeSession, answer: SessionSubscribed) -> None:
+    def _judge(self, session: DurableSession, wanted: list[Subscription]) -> list[int]:
+        """Return a reason code per subscription: its QoS, or why it is not granted."""
+        partition, held = self._partition, session.subscriptions
+        room = partition.settings.filters_per_session_max - len(held)
+        codes = []
+        fresh: list[tuple[int, str]] = []  # index, filter
+        for subscription in wanted:
+            name = subscription.topic_filter
+            if name in held:
+                codes.append(subscription.qos)
+                continue
+            if not _is_valid(name):  # edges refuse those; one that does not must not end this node
+                codes.append(int(ReasonCode.TOPIC_FILTER_INVALID))
+            elif len(fresh) >= room:
+                partition.count("refused_filters_per_session")
+                codes.append(int(ReasonCode.QUOTA_EXCEEDED))
+            else:
+                fresh.append((len(codes), name))
+                codes.append(subscription.qos)
+        verdicts = self._costs.admits(session.number, held, [name for _, name in fresh])
+        for (index, _), verdict in zip(fresh, verdicts, strict=True):
+            if not verdict:
+                partition.count("refused_filter_cost")
+                codes[index] = int(ReasonCode.QUOTA_EXCEEDED)
+        return codes
+
+    def _subscribed(self, waiter: Waiter) -> None:
         partition = self._partition
-        partition.tell(edge, answer)
-        if partition.ledger is not None and request.session in partition.sessions:
-            partition.ledger.subscribed(request.session, request.subscriptions)
+        partition.tell(waiter.edge, waiter.answer)
+        if partition.ledger is not None and waiter.granted and waiter.session in partition.sessions:
+            partition.ledger.subscribed(waiter.session, waiter.granted)
 
     def _attach(self, session: DurableSession, subscription: Subscription) -> None:
         name = subscription.topic_filter
@@ -162,6 +199,7 @@ class Subscriptions:
         gone = []
         for name in sorted(session.subscriptions):
             gone += self._detach(session, name)
+        self._costs.forget(session.number)
         self._remove_routes(gone)
 
     def _detach(self, session: DurableSession, name: str) -> list[str]:
@@ -170,6 +208,7 @@ class Subscriptions:
         if partition.ledger is not None:
             partition.ledger.unsubscribed(session.number, name)
         del session.subscriptions[name]
+        self._costs.removed(session.number, name)
         partition.delete(keys.subscription_key(partition.number, session.number, name))
         shared = parse_shared(name)
         if shared is None:
@@ -295,7 +334,7 @@ class Subscriptions:
             if waiter.missing:
                 waiting.append(waiter)
             else:
-                self._subscribed(waiter.edge, waiter.request, waiter.answer)
+                self._subscribed(waiter)
         self._waiters = waiting
 
     def _remove_routes(self, routes: list[str]) -> None:
@@ -314,3 +353,12 @@ class Subscriptions:
                     [self._entry(name) for name in names],
                 ),
             )
+
+
+def _is_valid(name: str) -> bool:
+    try:
+        shared = parse_shared(name)
+        validate_topic_filter(name if shared is None else shared[1])
+    except RemoteProtocolError:
+        return False
+    return True

@@ -1,0 +1,128 @@
+"""What one stored session may subscribe to: counted and judged at its partition, over all its connections."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+import mqtt.filter_costs
+from tests.storage.storage_cluster import Cluster, Connection, Edge, with_settings
+from wire.batches import PublishMessage
+from wire.messages import SessionSubscribed, SubscribeSession, Subscription, UnsubscribeSession
+
+HOSTILE = ["/".join(mix) + "/a" * 21 for mix in itertools.islice(itertools.product("a+", repeat=10), 300)]
+TOPIC = "/".join("a" * 31)
+
+
+def codes(edge: Edge, connection: Connection, *filters: str) -> list[int]:
+    """Subscribe and return the reason codes."""
+    request = edge.subscribe(connection, *filters)
+    (answer,) = [one for one in edge.answers(SessionSubscribed) if one.request == request]
+    return list(answer.reason_codes)
+
+
+def unsubscribe(edge: Edge, connection: Connection, *filters: str) -> None:
+    partition = connection.session >> 48
+    edge.ask(
+        UnsubscribeSession(
+            next(edge.requests),
+            partition,
+            edge.epoch(partition),
+            connection.session,
+            connection.owner_epoch,
+            list(filters),
+        )
+    )
+    edge.cluster.settle()
+
+
+def test_filters_are_counted_across_connections() -> None:
+    """The bound does not begin anew on a reconnect, nor at a new primary; one that is held may be replaced."""
+    cluster = Cluster(settings=with_settings(filters_per_session_max=3))
+    edge = cluster.edges["e1"]
+    assert codes(edge, edge.open("alice"), "a", "b") == [2, 2]
+    other = cluster.edges["e2"]
+    alice = other.open("alice")
+    assert codes(other, alice, "c", "d", "a", "e") == [2, 0x97, 2, 0x97]
+    cluster.crash_all()
+    alice = edge.open("alice")
+    assert codes(edge, alice, "d", "b") == [0x97, 2]
+    unsubscribe(edge, alice, "b")
+    assert codes(edge, alice, "d", "e") == [2, 0x97]
+    assert cluster.nodes["s1"].core.event_counts()["refused_filters_per_session"] == 2
+
+
+def test_what_was_refused_is_no_subscription() -> None:
+    """No route, no row, no message for a filter that got 0x97, and an answer although nothing was granted."""
+    cluster = Cluster(settings=with_settings(filters_per_session_max=1), partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    assert codes(edge, alice, "kept/+", "refused/+") == [2, 0x97]
+    assert codes(edge, alice, "refused/#") == [0x97]
+    assert {route.topic_filter for added in cluster.added for route in added.routes} == {"kept/+"}
+    for _ in range(2):
+        edge.publish(PublishMessage(0, b"refused/x", b"no", 1), 0)
+        edge.publish(PublishMessage(0, b"kept/x", b"yes", 1), 0)
+        cluster.settle()
+        cluster.crash_all()
+    assert {push.payload for push in alice.received} == {b"yes"}
+
+
+def test_hostile_filters_are_refused_and_counted() -> None:
+    """A session reaches its bound of visits; the partition serves what it granted."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    alice, bob = edge.open("alice"), edge.open("bob")
+    first, second = codes(edge, alice, *HOSTILE), codes(edge, bob, *reversed(HOSTILE))
+    assert set(first) == set(second) == {2, 0x97}
+    core = cluster.nodes["s1"].core
+    assert core.event_counts()["refused_filter_cost"] == (first + second).count(0x97)
+    assert core.partitions[0].core.trie.visits() <= 2 * mqtt.filter_costs.SESSION_VISITS_MAX
+    edge.publish(PublishMessage(0, TOPIC.encode(), b"x", 1), 0)
+    cluster.settle()
+    assert [push.payload for push in alice.received] == [b"x"]
+
+
+def test_what_is_stored_above_the_bounds_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition from before there was a bound: loaded, matched, replaced and removed; only more is refused."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    with monkeypatch.context() as patch:
+        patch.setattr(mqtt.filter_costs, "SESSION_VISITS_MAX", 1 << 40)
+        patch.setattr(mqtt.filter_costs, "TRIE_VISITS_MAX", 1 << 40)
+        assert set(codes(edge, alice, *HOSTILE[:250])) == {2}
+    monkeypatch.setattr(mqtt.filter_costs, "TRIE_VISITS_MAX", 1000)
+    cluster.crash_all()
+    assert cluster.nodes["s1"].core.partitions[0].core.trie.visits() > 1000
+    edge.publish(PublishMessage(0, TOPIC.encode(), b"x", 1), 0)
+    cluster.settle()
+    assert [push.payload for push in alice.received] == [b"x"]
+    bob = edge.open("bob")
+    assert codes(edge, alice, HOSTILE[0], HOSTILE[299]) == [2, 0x97]
+    assert codes(edge, bob, HOSTILE[0], HOSTILE[299], "ordinary/+/x") == [2, 0x97, 2]
+    unsubscribe(edge, alice, *HOSTILE[:250])
+    assert codes(edge, bob, HOSTILE[299]) == [2]
+
+
+@pytest.mark.parametrize("name", ["", "a/#/b", "a+/b", "$share//a", "$share/g", "$share/+/a", "a\0b"])
+def test_a_filter_that_no_edge_lets_through_is_refused(name: str) -> None:
+    """Nobody is trusted: 0x8F, and the node goes on."""
+    edge = Cluster(partitions=1).edges["e1"]
+    alice = edge.open("alice")
+    assert codes(edge, alice, "a", name) == [2, 0x8F]
+
+
+def test_a_repeated_request_changes_nothing() -> None:
+    """The same SUBSCRIBE again, as an edge sends it to a new primary, gets the same codes."""
+    cluster = Cluster(settings=with_settings(filters_per_session_max=2), partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    wanted = [Subscription(name, 1, retain_handling=2) for name in ("a", "b", "c")]
+    found: list[Any] = []
+    for _ in range(2):
+        request = SubscribeSession(next(edge.requests), 0, edge.epoch(0), alice.session, alice.owner_epoch, wanted)
+        edge.ask(request)
+        cluster.settle()
+        found.append(edge.answers(SessionSubscribed)[-1].reason_codes)
+    assert found == [[1, 1, 0x97]] * 2
