@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from conf.errors import UserError
+from conf.private_files import make_private_folder
 
 __all__ = ["DataFolder"]
 
@@ -28,7 +29,7 @@ class DataFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise UserError(

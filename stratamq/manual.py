@@ -61,10 +61,11 @@ LISTENERS = """
 bind = "0.0.0.0"
 port = 8883
 tls = true
-certificate = "data/tls/server.pem"
-key = "data/tls/server.key"
+certificate = "data/clients/edge-0.pem"
+key = "data/clients/edge-0.key"
 # A client certificate is verified when one is presented; require it with require_client_certificate = true.
-client_ca = "data/tls/ca.pem"
+# Clients have an authority of their own: with the nodes' one a start is refused.
+client_ca = "data/clients/ca.pem"
 
 # Plain and anonymous, therefore on loopback only.
 [edge.listeners.local]
@@ -78,8 +79,8 @@ allow_anonymous = true
 # port = 8084
 # protocol = "ws"
 # tls = true
-# certificate = "data/tls/server.pem"
-# key = "data/tls/server.key"
+# certificate = "data/clients/edge-0.pem"
+# key = "data/clients/edge-0.key"
 """
 
 

@@ -9,13 +9,13 @@ Source: design section 9; TLS settings after RFC 9325 (TLS 1.2 minimum for clien
 
 import datetime
 import ssl
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from conf.errors import UserError
+from conf.private_files import check_private
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -30,9 +30,11 @@ __all__ = [
     "link_contexts",
     "parse_identity",
     "peer_identity",
+    "shared_authority",
 ]
 
 URI_SCHEME = "stratamq"
+HOW_TO_MAKE = "`stratamq init DIR` makes certificates, and the files that name them"
 
 
 class HasPeerCertificate(Protocol):
@@ -137,8 +139,7 @@ def parse_identity(uri: str) -> tuple[str, str, str]:
 def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     _require_file("certificate", certificate)
     _require_file("key", key)
-    if key.stat().st_mode & stat.S_IRWXO:
-        raise UserError(f"key {key} is open to everybody: chmod 600 {key}")
+    check_private(key, "key")
     try:
         context.load_cert_chain(certificate, key)
     except ssl.SSLError as error:
@@ -159,6 +160,8 @@ def _require_file(what: str, path: Path) -> None:
     try:
         with path.open("rb"):
             return
+    except FileNotFoundError as error:
+        raise UserError(f"{what} {path}: {error.strerror}; {HOW_TO_MAKE}") from None
     except OSError as error:
         raise UserError(f"{what} {path}: {error.strerror or error}") from None
 
@@ -176,7 +179,6 @@ def check_certificate(files: CertificateFiles, identity: tuple[str, str, str], n
         UserError: Which file is wrong and how.
     """
     from cryptography import x509
-    from cryptography.exceptions import InvalidSignature
 
     for path in (files.certificate, files.authority):
         _require_file("certificate", path)
@@ -190,14 +192,55 @@ def check_certificate(files: CertificateFiles, identity: tuple[str, str, str], n
             raise UserError(f"certificate {path} expired on {certificate.not_valid_after_utc:%Y-%m-%d}: renew it")
         if now < certificate.not_valid_before_utc:
             raise UserError(f"certificate {path} is valid only from {certificate.not_valid_before_utc:%Y-%m-%d}")
-    try:
-        leaf.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
-        raise UserError(f"certificate {files.certificate} was not signed by {files.authority}") from None
+    if not _issued(authority, leaf):
+        raise UserError(f"certificate {files.certificate} was not signed by {files.authority}")
     wanted = identity_uri(*identity)
     if wanted not in certified_uris(leaf):
         named = ", ".join(certified_uris(leaf)) or "no node"
         raise UserError(f"certificate {files.certificate} names {named}; this node needs {wanted}")
+
+
+def shared_authority(client_ca: Path, node_authority: Path, node_certificate: Path) -> str:
+    """Return how an authority of clients is mixed up with the nodes' one, "" if it is not.
+
+    A bundle may hold several certificates; each is compared with each. Costs an import of ``cryptography``.
+
+    Raises:
+        UserError: A file is missing or not PEM.
+    """
+    clients = _certificates("client_ca", client_ca)
+    nodes = _certificates("certificate authority", node_authority)
+    for client in clients:
+        if _issued(client, _certificates("certificate", node_certificate)[0]):
+            return f"signed {node_certificate}, this node's certificate"
+        for node in nodes:
+            if client.public_key() == node.public_key() or client.subject == node.subject:
+                return f"signs the nodes of this cluster too (node.authority = {node_authority})"
+            if _issued(client, node):
+                return f"signed the authority of this cluster's nodes, {node_authority}"
+            if _issued(node, client):
+                return f"was signed by the authority of this cluster's nodes, {node_authority}"
+    return ""
+
+
+def _issued(issuer: "x509.Certificate", certificate: "x509.Certificate") -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _certificates(what: str, path: Path) -> "list[x509.Certificate]":
+    from cryptography import x509
+
+    _require_file(what, path)
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{what} {path} is not readable as PEM: {error}") from None
 
 
 def certified_uris(certificate: "x509.Certificate") -> list[str]:

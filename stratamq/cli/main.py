@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import typer
 
 from conf.errors import ExitCode, UserError
+from conf.private_files import keep_private
 from stratamq.cli import config, membership, mounted, operator, tiers, up
 
 __all__ = ["app", "main"]
@@ -38,6 +39,7 @@ def version() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line; returns its exit code."""
+    keep_private()
     try:
         app(args=arguments, prog_name="stratamq", standalone_mode=True)
     except SystemExit as end:

@@ -58,14 +58,19 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
     """
     from conf.logs import configure_logs
     from stratamq.rooms import load_config, service_main
+    from stratamq.start_checks import check_authorities, check_files, check_plaintext
 
     if lifeline_fd >= 0:
         _follow_lifeline(lifeline_fd)
     settings = load_config(tier, config, flags)
     configure_logs(settings.logs, settings.node.id)
+    check_plaintext(settings)
+    if lifeline_fd < 0:  # `up` has one closed folder for all that its nodes keep
+        check_files(tier, settings)
     _prepare_data_dir(settings.node.data_dir)
     _check_compiled(tier)
     _check_certificate(tier, settings)
+    check_authorities(tier, settings)
     return service_main(tier)(settings, lambda addresses: _tell_ready(ready_fd, addresses))
 
 
@@ -95,9 +100,10 @@ def _check_certificate(tier: str, settings: "NodeConfig") -> None:
 
 def _prepare_data_dir(folder: Path) -> None:
     from conf.errors import UserError
+    from conf.private_files import make_private_folder
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         probe = folder / ".writable"
         probe.touch()
         probe.unlink()

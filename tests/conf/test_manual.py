@@ -32,6 +32,7 @@ def test_anonymous_clients_only_on_loopback() -> None:
     assert set(listeners) == {"tls", "local"}
     assert listeners["tls"].tls and listeners["tls"].port == 8883 and not listeners["tls"].allow_anonymous
     assert listeners["local"].allow_anonymous and listeners["local"].bind == "127.0.0.1"
+    assert listeners["tls"].client_ca not in (None, config.node.authority)  # clients have an authority of their own
     assert config.edge.connect_rate_max > 0
     assert config.edge.user_property_bytes_max == 8 * 1024
 

@@ -106,7 +106,10 @@ def test_what_a_person_can_mend_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     missing = stratamq("router", "--set", f"node.data_dir={tmp_path / 'r'}", "--set", "node.certificate=/none.pem",
                        "--set", "node.key=/none.key", "--set", "node.authority=/none.pem")  # fmt: skip
-    assert missing.stderr == "stratamq: certificate /none.pem: No such file or directory\n"
+    assert missing.stderr == (
+        "stratamq: certificate /none.pem: No such file or directory; `stratamq init DIR` makes certificates, and the "
+        "files that name them\n"
+    )
     assert missing.returncode == 1
     unwritable = stratamq("router", "--set", f"node.data_dir={tmp_path / 'file' / 'r'}")
     assert unwritable.stderr.startswith("stratamq: data folder ") and unwritable.stderr.count("\n") == 1
@@ -172,7 +175,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, "s
     data = tmp_path_factory.mktemp("up") / "data"
     command = [sys.executable, "-m", "stratamq", "up", "--data", str(data), "--edges", "0"]
     environment = {**os.environ, "STRATAMQ_CLUSTER": "stratamq"}  # of the command line, and no setting of a node
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment, umask=0o022
+    ) as process:
         try:
             assert process.stdout is not None
             first = process.stdout.readline()
@@ -220,6 +225,13 @@ def test_command_line_names_the_tier_and_a_killed_node_comes_back(
     assert running(data)["storage-0"]["addresses"]["metrics"] == page
 
 
+def test_all_that_a_cluster_keeps_is_its_owners_alone(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
+    """Stores, Raft logs, keys, logs, configurations: 0700 and 0600, whatever the umask of the shell was."""
+    entries = [cluster[0], *cluster[0].rglob("*")]
+    assert {entry.name for entry in entries} >= {"store", "raft", "gossip.key", "storage-0.log", "up.json"}
+    assert [entry for entry in entries if entry.lstat().st_mode & 0o077] == []
+
+
 def test_a_node_gives_no_orders_and_an_operator_is_no_node(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
     """Verbs need the operator's certificate; the operator's certificate registers nothing."""
     state = json.loads((cluster[0] / "up.json").read_text())
@@ -240,6 +252,41 @@ def test_a_node_gives_no_orders_and_an_operator_is_no_node(cluster: tuple[Path, 
     status = stratamq("cluster", "status", "--data", str(cluster[0])).stdout
     assert "storage-0" in status and "storage-9" not in status
     assert "depth" not in stratamq("ring", "show", "--data", str(cluster[0])).stdout
+
+
+def test_a_start_that_others_could_abuse_is_refused(tmp_path: Path) -> None:
+    """Open files, links without TLS that others reach, one authority for clients and nodes: one line each."""
+    authority = DevelopmentAuthority(tmp_path / "tls", "stratamq", datetime.datetime.now(datetime.UTC))
+    files, server = authority.node("edge", "edge-0"), authority.server()
+    flags = {
+        "node.id": "edge-0",
+        "node.data_dir": tmp_path / "edge-0",
+        "node.certificate": files.certificate,
+        "node.key": files.key,
+        "node.authority": files.authority,
+        "edge.listeners.tls.certificate": server.certificate,
+        "edge.listeners.tls.key": server.key,
+        "edge.listeners.tls.client_ca": files.authority,
+        "edge.listeners.tls.bind": "127.0.0.1",
+        "edge.listeners.tls.port": 0,
+        "edge.listeners.tls.tls": True,
+    }
+
+    def refused(**changes: object) -> str:
+        named = {**flags, **{key.replace("__", "."): value for key, value in changes.items()}}
+        shown = stratamq("edge", *(word for key, value in named.items() for word in ("--set", f"{key}={value}")))
+        assert shown.returncode == 1 and shown.stderr.count("\n") == 1, shown.stderr
+        return shown.stderr
+
+    assert "client_ca" in (shared := refused()) and "clients need an authority of their own" in shared
+    assert "whoever reaches that address is a node" in refused(node__plaintext_links=True, node__link_bind="0.0.0.0")
+    (tmp_path / "edge-0" / "lock").touch()
+    (tmp_path / "edge-0" / "lock").chmod(0o640)
+    assert "lock is open to group or others (mode 0640): chmod 600" in refused()
+    (tmp_path / "edge-0").chmod(0o755)
+    assert "is open to group or others (mode 0755): chmod -R go= " in refused()
+    (tmp_path / "there").symlink_to(tmp_path / "edge-0")
+    assert "is a symbolic link: name what it points to" in refused(node__data_dir=tmp_path / "there")
 
 
 def test_one_up_per_folder(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:

@@ -16,6 +16,7 @@ from wire.tls import (
     link_contexts,
     parse_identity,
     peer_identity,
+    shared_authority,
 )
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -121,7 +122,7 @@ def test_contexts_say_what_is_wrong(authority: DevelopmentAuthority, tmp_path: P
     with pytest.raises(UserError, match=r"text\.pem is not readable as PEM"):
         link_contexts(CertificateFiles(one.certificate, one.key, text))
     two.key.chmod(0o644)
-    with pytest.raises(UserError, match=r"is open to everybody: chmod 600"):
+    with pytest.raises(UserError, match=r"is open to group or others \(mode 0644\): chmod 600"):
         link_contexts(two)
 
 
@@ -146,3 +147,19 @@ def test_other_uris_name_no_node(uri: str) -> None:
     """Strictly scheme://cluster/tier/node."""
     with pytest.raises(ValueError, match="not a node"):
         parse_identity(uri)
+
+
+def test_an_authority_of_clients_signs_no_nodes(authority: DevelopmentAuthority, tmp_path: Path) -> None:
+    """One authority, one key, one subject, or one that signed the other: each is found, in bundles too."""
+    node = authority.node("edge", "edge-0")
+    clients = DevelopmentAuthority(tmp_path / "clients", "clients of test", NOW)
+    assert shared_authority(clients.certificate, authority.certificate, node.certificate) == ""
+    assert "signed " in shared_authority(authority.certificate, authority.certificate, node.certificate)
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(clients.certificate.read_bytes() + authority.certificate.read_bytes())
+    assert "signed " in shared_authority(bundle, authority.certificate, node.certificate)
+    namesake = DevelopmentAuthority(tmp_path / "namesake", "test", NOW)
+    assert "signs the nodes" in shared_authority(namesake.certificate, authority.certificate, node.certificate)
+    intermediate = clients.node("edge", "edge-1").certificate  # as if it were an authority that clients' one signed
+    assert "signed the authority" in shared_authority(clients.certificate, intermediate, node.certificate)
+    assert "was signed by" in shared_authority(intermediate, clients.certificate, node.certificate)

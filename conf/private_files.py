@@ -1,0 +1,85 @@
+"""What is nobody else's business: folders and files for their owner alone, and what is refused at start.
+
+Messages, keys and logs lie in them. What is new is made with modes 0700 and 0600 (``keep_private``); what exists is
+judged without following a link, because whoever may replace a file of ours is the node.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from conf.errors import UserError
+
+__all__ = ["check_private", "check_private_folder", "keep_private", "make_private_folder"]
+
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+FOLDER_MODE = 0o700
+
+
+def keep_private() -> None:
+    """Let everything that this process makes from here on be its owner's alone, also what C libraries make."""
+    os.umask(OTHERS)
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, with mode 0700.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    for folder in (*reversed(path.parents), path):
+        if not folder.exists():
+            folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def check_private(path: Path, what: str) -> None:
+    """Check that a file or folder is this user's alone; one that is missing is not judged.
+
+    Args:
+        path: Not followed if it is a symbolic link.
+        what: Names it in the error.
+    Raises:
+        UserError: It is a link, belongs to another user, or is open to group or others.
+    """
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise UserError(f"{what} {path}: {error.strerror or error}") from None
+    if stat.S_ISLNK(status.st_mode):
+        raise UserError(f"{what} {path} is a symbolic link: name what it points to")
+    if status.st_uid != os.geteuid():
+        raise UserError(f"{what} {path} belongs to user {status.st_uid}, not to user {os.geteuid()} who runs this")
+    if status.st_mode & OTHERS:
+        mode = stat.S_IMODE(status.st_mode)
+        mend = f"chmod -R go= {path}" if stat.S_ISDIR(status.st_mode) else f"chmod 600 {path}"
+        raise UserError(f"{what} {path} is open to group or others (mode {mode:04o}): {mend}")
+
+
+def check_private_folder(path: Path, what: str, inside: str) -> None:
+    """Check a folder, what lies in it, and what lies in its folders.
+
+    Args:
+        path: The folder; one that is missing is not judged.
+        what: Names the folder in an error.
+        inside: Names what lies in it.
+    Raises:
+        UserError: As ``check_private``, about the first that is found.
+    """
+    check_private(path, what)
+    for entry in _entries(path):
+        check_private(entry, inside)
+        if entry.is_dir():
+            for deeper in _entries(entry):
+                check_private(deeper, inside)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise UserError(f"folder {folder}: {error.strerror or error}") from None

@@ -1,0 +1,91 @@
+"""What keeps a node from starting: files that others could read or replace, authorities that mix clients and nodes.
+
+Decides what is looked at for each tier; ``conf/private_files.py`` judges files, ``wire/tls.py`` authorities. Nodes of
+`stratamq up` keep their files in one folder that is closed as a whole: theirs are not judged one by one.
+"""
+
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conf.errors import UserError
+from conf.private_files import check_private, check_private_folder
+
+if TYPE_CHECKING:
+    from conf.settings import NodeConfig
+
+__all__ = ["check_authorities", "check_files", "check_plaintext"]
+
+
+def check_plaintext(config: "NodeConfig") -> None:
+    """Refuse links without TLS where others than this host's users could open one.
+
+    Raises:
+        UserError: Links are plaintext on an address that is not loopback.
+    """
+    node = config.node
+    if node.plaintext_links and not _is_loopback(node.link_bind):
+        raise UserError(
+            f"node.plaintext_links on {node.link_bind}: whoever reaches that address is a node; links without TLS "
+            'are for loopback (node.link_bind = "127.0.0.1")'
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def check_files(tier: str, config: "NodeConfig") -> None:
+    """Refuse a data folder, store, log, ledger or key that is not this user's alone.
+
+    Raises:
+        UserError: The first one found, and what to do.
+    """
+    node = config.node
+    inside = {"storage": "store", "router": "Raft log", "edge": "file"}[tier]
+    check_private_folder(node.data_dir, "data folder", inside)
+    ledger = _ledger(tier, config)
+    if ledger is not None:
+        check_private_folder(ledger / node.id, "ledger folder", "ledger")
+    for key in _keys(tier, config):
+        check_private(key, "key")
+
+
+def _ledger(tier: str, config: "NodeConfig") -> Path | None:
+    ledger = getattr(getattr(config, tier), "ledger", None)
+    return Path(ledger) if ledger else None
+
+
+def _keys(tier: str, config: "NodeConfig") -> list[Path]:
+    keys = [] if config.node.key is None or config.node.plaintext_links else [config.node.key]
+    if config.membership is not None and config.membership.key_file is not None:
+        keys.append(config.membership.key_file)
+    if tier == "edge":
+        edge = getattr(config, tier)
+        keys += [listener.key for listener in edge.listeners if listener.key is not None]
+        keys += [edge.scram_users_file] if edge.scram_users_file is not None else []
+    return keys
+
+
+def check_authorities(tier: str, config: "NodeConfig") -> None:
+    """Refuse a listener whose authority for clients also signs this cluster's nodes.
+
+    Raises:
+        UserError: The two authorities are one, or one of them signed the other.
+    """
+    from wire.tls import shared_authority
+
+    node = config.node
+    if tier != "edge" or node.plaintext_links or node.authority is None or node.certificate is None:
+        return
+    for listener in getattr(config, tier).listeners:
+        if listener.tls and listener.client_ca is not None:
+            why = shared_authority(listener.client_ca, node.authority, node.certificate)
+            if why:
+                raise UserError(
+                    f"listener {listener.name}: client_ca {listener.client_ca} {why}: clients need an authority of "
+                    "their own (stratamq init makes one)"
+                )

@@ -1,0 +1,55 @@
+"""Folders and files for their owner alone: how they are made, and what is refused."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from conf.errors import UserError
+from conf.private_files import check_private, check_private_folder, make_private_folder
+
+
+def test_new_folders_are_their_owners_alone(tmp_path: Path) -> None:
+    """Also those above that had to be made."""
+    make_private_folder(tmp_path / "a" / "b")
+    make_private_folder(tmp_path / "a" / "b")
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b")] == [0o700, 0o700]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o610])
+def test_open_files_are_refused(tmp_path: Path, mode: int) -> None:
+    """One line with what to type."""
+    file = tmp_path / "key"
+    file.touch()
+    file.chmod(0o600)
+    check_private(file, "key")
+    check_private(tmp_path / "none", "key")  # somebody else says what is missing
+    file.chmod(mode)
+    with pytest.raises(UserError, match=rf"key .*key is open to group or others \(mode {mode:04o}\): chmod 600 "):
+        check_private(file, "key")
+
+
+def test_links_and_foreign_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may replace the file is the node."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(UserError, match=r"data folder .*link is a symbolic link: name what it points to"):
+        check_private(tmp_path / "link", "data folder")
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(UserError, match=r"belongs to user \d+, not to user 4711"):
+        check_private(tmp_path, "data folder")
+
+
+def test_a_folder_is_judged_with_what_lies_in_it(tmp_path: Path) -> None:
+    """Two levels: a router's log lies in a folder of its own."""
+    check_private_folder(tmp_path / "none", "data folder", "Raft log")
+    make_private_folder(tmp_path / "raft")
+    log = tmp_path / "raft" / "log-1"
+    log.touch()
+    log.chmod(0o644)
+    with pytest.raises(UserError, match=r"Raft log .*log-1 is open"):
+        check_private_folder(tmp_path, "data folder", "Raft log")
+    log.chmod(0o600)
+    check_private_folder(tmp_path, "data folder", "Raft log")
+    tmp_path.chmod(0o755)
+    with pytest.raises(UserError, match=r"data folder .* is open to group or others \(mode 0755\): chmod -R go= "):
+        check_private_folder(tmp_path, "data folder", "Raft log")
