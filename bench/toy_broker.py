@@ -205,6 +205,12 @@ class ToyHandler:
     def frame(self, peer: Any, kind: int, payload: bytes) -> None:
         raise NotImplementedError
 
+    def secured(self, conn: Any) -> None:
+        """No certificates here."""
+
+    def broke(self, peer: Any, why: str) -> None:
+        """The connection ends, that is all."""
+
     def link_lost(self, peer: Any) -> None:
         del peer
 

@@ -5,10 +5,9 @@ partitions. Desks do the work (``connect``, ``subscribe``, ``retained_reads`` ..
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import msgspec
 
 from edge.authentication import AuthenticationDesk, Method
 from edge.client import Client, Phase
@@ -68,6 +67,8 @@ from wire.unreached import Unreached
 
 __all__ = ["EdgeCore"]
 
+logger = logging.getLogger(__name__)
+
 NS = 1_000_000_000
 TICK_S = 0.05  # between looks at timers while some desk waits for an answer
 SWEEP_S = 1.0
@@ -95,7 +96,7 @@ class EdgeCore:
         self.incarnation = identity.incarnation
         self.counts: dict[str, int] = {}
         self.hot = Hot(self, identity.incarnation, hot_limits)
-        self.peers = PeerTable(self.hot, identity, certify, self._peer_over)
+        self.peers = PeerTable(self.hot, identity, certify, self._peer_over, self.count)
         self.unreached = Unreached(identity.node)
         self.follower = MapFollower(self)
         self.lease = LeaseHolder(entry, self.tell, self._map_moved, ended_incarnation=ended_incarnation)
@@ -314,6 +315,7 @@ class EdgeCore:
         self.hot.round_end_ns = 0
         client = conn.owner
         if not isinstance(client, Client):
+            self.peers.strangers.left(conn)
             self.relinked()  # a link that may not have stood yet
             return
         if self._clients.pop(conn.number, None) is None:
@@ -344,6 +346,10 @@ class EdgeCore:
 
     # --- Handler: links
 
+    def secured(self, conn: Conn) -> None:
+        """A link's certificate is known."""
+        self.peers.secured(conn)
+
     def hello(self, conn: Conn, payload: bytes) -> None:
         """A link's first frame."""
         self.hot.round_end_ns = 0
@@ -358,6 +364,13 @@ class EdgeCore:
         else:
             self.cache.rebuild_all()
 
+    def broke(self, peer: Peer, why: str) -> None:
+        """A frame cannot be read: another life of that node may come, not this one."""
+        self.count("frames_unreadable")
+        key = self.peers.key(peer)
+        logger.warning("%s %s broke the protocol: %s", key.tier, key.node, why)
+        self.peers.condemn(peer)
+
     def link_lost(self, peer: Peer) -> None:
         """A link's connection ended; it resumes after a reconnect."""
         self._peer_over(self.peers.key(peer))
@@ -371,17 +384,17 @@ class EdgeCore:
             self.lease.router_down(key.node)
 
     def frame(self, peer: Peer, kind: int, payload: bytes) -> None:
-        """A frame that the loop does not take itself."""
+        """A frame that the loop does not take itself.
+
+        Raises:
+            Unreadable: It is none.
+        """
         key = peer.owner
         assert isinstance(key, PeerKey)
         if kind != FrameKind.CONTROL:
             self.count("frames_unknown")
             return
-        try:
-            message = decode_control(payload)
-        except msgspec.MsgspecError:
-            self.count("frames_unreadable")
-            return
+        message = decode_control(payload)
         if key.tier == TIER_ROUTER:
             self._router_message(key.node, message)
         elif key.tier == TIER_STORAGE:
@@ -439,11 +452,7 @@ class EdgeCore:
     def _relayed(self, router: str, relayed: Relayed) -> None:
         """A partition's primary cannot reach this edge, or hears no answer: the answer goes back the same way."""
         entry = self.map.nodes.get(relayed.node)
-        try:
-            message = decode_control(relayed.message)
-        except msgspec.MsgspecError:
-            self.count("frames_unreadable")
-            return
+        message = decode_control(relayed.message)
         storage = entry is not None and entry.tier == TIER_STORAGE
         if storage and self.map.is_alive(relayed.node, relayed.incarnation) and isinstance(message, KickSession):
             answer = encode_control(self.connecting.kick(message))

@@ -4,26 +4,33 @@ A peer is one life (incarnation) of one node; another life voids the former. Whi
 ``wire/hello.py``; sockets are the service's business, and HELLO is judged here.
 """
 
+import logging
 from collections.abc import Callable
-
-import msgspec
 
 from edge.hot.centre import Hot
 from edge.hot.state import Conn, Peer
+from edge.strangers import Strangers
 from wire.cluster_map import ClusterMap
 from wire.hello import (
-    Hello,
+    TIER_EDGE,
+    TIER_ROUTER,
+    TIER_STORAGE,
     LinkError,
     NodeIdentity,
     PeerKey,
+    check_certificate,
     check_hello,
+    decode_hello,
     dials,
     encode_hello,
 )
 
 __all__ = ["Dialled", "PeerTable"]
 
-_hello_decoder = msgspec.msgpack.Decoder(Hello)
+logger = logging.getLogger(__name__)
+
+LINKED_TIERS = frozenset({TIER_EDGE, TIER_ROUTER, TIER_STORAGE})  # operators have no business at an edge
+PEERS_MAX = 1024  # lives of nodes that came by themselves; those that the map names are always taken
 
 
 class Dialled:
@@ -46,6 +53,7 @@ class PeerTable:
         identity: This edge, as its HELLO says.
         certify: (cluster, tier, node) of a link's certificate; None on a plaintext link.
         struck: A peer's life is over: whoever waits for it must ask somebody else.
+        count: Counts what was refused.
     """
 
     def __init__(
@@ -54,6 +62,7 @@ class PeerTable:
         identity: NodeIdentity,
         certify: Callable[[Conn], tuple[str, str, str] | None],
         struck: Callable[[PeerKey], None],
+        count: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.identity = identity
         self._hot = hot
@@ -61,7 +70,9 @@ class PeerTable:
         self._struck = struck
         self._peers: dict[str, tuple[PeerKey, Peer]] = {}
         self._spoken: dict[str, int] = {}  # node -> number of the newest frame at the last keep_alive
-        self.refused = 0
+        self._count = count
+        self._condemned: dict[str, int] = {}  # node -> incarnation that broke the protocol
+        self.strangers = Strangers()
 
     def get(self, node: str) -> Peer | None:
         """Return the peer of a node, connected or not."""
@@ -86,7 +97,7 @@ class PeerTable:
             if not entry.alive or name == mine.node or not dials(mine.tier, mine.node, entry.tier, name):
                 continue
             peer = self.get(name)
-            if peer is None or peer.conn is None:
+            if (peer is None or peer.conn is None) and self._condemned.get(name) != entry.incarnation:
                 wanted[name] = (entry.tier, entry.address)
         return wanted
 
@@ -96,11 +107,32 @@ class PeerTable:
         incarnation, taken = (known[0].incarnation, known[1].link.taken) if known is not None else (0, 0)
         return Dialled(node, address, incarnation, taken), encode_hello(self.identity, incarnation, taken)
 
+    def secured(self, conn: Conn) -> None:
+        """Judge a certificate, before anything is read; the connection is closed if it has no business here."""
+        try:
+            certified = self._certify(conn)
+            if certified is not None:
+                check_certificate(self.identity, certified, LINKED_TIERS)
+        except LinkError as error:
+            self._refuse(conn, "certificate", error)
+
+    def _refuse(self, conn: Conn, reason: str, error: LinkError) -> None:
+        logger.info("refused a link: %s", error)
+        self._count(f"links_refused_{reason}")
+        self._hot.close(conn, linger=False)
+
+    def condemn(self, peer: Peer) -> None:
+        """Take no other connection of a life that broke the protocol."""
+        key = self.key(peer)
+        self._condemned[key.node] = key.incarnation
+        self._count("links_refused_condemned")
+
     def hello(self, conn: Conn, payload: bytes) -> PeerKey | None:
         """Judge a HELLO and join the connection to its peer; None if it was refused and closed."""
         try:
-            hello = _hello_decoder.decode(payload)
+            hello = decode_hello(payload)
             key = check_hello(self.identity, hello, self._certify(conn))
+            self._admit(key)
             peer = self._peer_of(key)
             dialled = conn.owner if isinstance(conn.owner, Dialled) else None
             if dialled is None:
@@ -110,11 +142,22 @@ class PeerTable:
                 raise LinkError("another connection moved the link meanwhile")
             resumed = hello.taken if hello.peer_incarnation == self.identity.incarnation else 0
             self._hot.bind_link(conn, peer, resumed)
-        except (LinkError, msgspec.MsgspecError):
-            self.refused += 1
-            self._hot.close(conn, linger=False)
+        except LinkError as error:
+            self._refuse(conn, "hello", error)
             return None
+        self.strangers.left(conn)
         return key
+
+    def _admit(self, key: PeerKey) -> None:
+        known = self._peers.get(key.node)
+        if key.tier not in LINKED_TIERS:
+            raise LinkError(f"an edge takes no link from {key.tier} {key.node}")
+        if self._condemned.get(key.node, -1) >= key.incarnation:
+            raise LinkError(f"{key.node} broke the protocol and is refused until it starts again")
+        if known is not None and known[0].tier != key.tier:
+            raise LinkError(f"{key.node} was a {known[0].tier} and now claims to be a {key.tier}")
+        if known is None and len(self._peers) >= PEERS_MAX:
+            raise LinkError(f"{key.node} is not in the map, and {PEERS_MAX} others came before it")
 
     def _peer_of(self, key: PeerKey) -> Peer:
         known = self._peers.get(key.node)

@@ -30,7 +30,7 @@ from edge.scram import Scram, load_users
 from edge.settings import EdgeLimits
 from edge.waiting import EdgeWaiting
 from membership.node_gossip import NodeGossip
-from wire.connection import split_address
+from wire.connection import HELLO_TIMEOUT_S, split_address
 from wire.hello import TIER_EDGE
 from wire.ledger import FileLedger
 from wire.process import NodeProcess, boot_time, own_version, run_process
@@ -164,9 +164,7 @@ class EdgeService:
         core = self.core
         now_ns = int(boot_time() * NS)
         if listener is None:
-            contexts = self._process.contexts
-            tls = contexts.server if contexts is not None else None
-            core.hot.attach(fd, LINK, ConnOptions(tls=tls), now_ns)
+            self._accept_link(fd, now_ns)
             return
         assert isinstance(listener, Listener)
         limits = core.limits
@@ -185,6 +183,17 @@ class EdgeService:
         client = Client(conn, listener.policy, core.now, stream_filter)
         conn.owner = client
         core.adopt(client)
+
+    def _accept_link(self, fd: int, now_ns: int) -> None:
+        strangers = self.core.peers.strangers
+        if strangers.full:
+            os.close(fd)
+            self.core.count("links_refused_strangers")
+            return
+        contexts = self._process.contexts
+        tls = contexts.server if contexts is not None else None
+        options = ConnOptions(tls=tls, connect_timeout_ns=int(HELLO_TIMEOUT_S * NS))
+        strangers.came(self.core.hot.attach(fd, LINK, options, now_ns))
 
     def _certify(self, conn: Conn) -> tuple[str, str, str] | None:
         if self._process.contexts is None:

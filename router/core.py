@@ -7,8 +7,6 @@ Sans-IO. Raft is next to it, not inside: the shell gives committed commands as `
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from conf.router_settings import RouterSettings as OperatorSettings
 from router.admin import AdminDesk
 from router.cluster_map import (
@@ -29,6 +27,7 @@ from router.reachability import Reachability
 from router.rebalance_run import RebalanceRunner
 from router.route_shard import RouteShard
 from wire.cluster_map import MapDelta, NodeEntry, NodeState, PartitionEntry
+from wire.decoding import Unreadable
 from wire.frames import FrameKind
 from wire.hello import TIER_EDGE, TIER_OPERATOR, TIER_ROUTER, PeerKey
 from wire.lease_holder import LeaseHolder
@@ -41,6 +40,7 @@ from wire.messages import (
     Heartbeat,
     HeartbeatReply,
     Invalidated,
+    KickSession,
     MapSnapshot,
     MapStep,
     Moved,
@@ -53,6 +53,7 @@ from wire.messages import (
     ReportRoutes,
     RequestChange,
     Resolve,
+    SessionKicked,
     decode_control,
     encode_control,
 )
@@ -152,6 +153,7 @@ class Ready:
     sends: list[tuple[str, int, bytes]] = field(default_factory=list)
     next_deadline: float = float("inf")
     questions: list[tuple[str, Admin]] = field(default_factory=list)  # (who asked, what): the shell answers
+    condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # broke the protocol, and how: end their links
     ended: bool = False  # this router's incarnation is dead in the map: start anew
 
 
@@ -182,6 +184,7 @@ class RouterCore:
         self._now = 0.0
         self._followers: dict[str, int] = {}  # node -> incarnation that follows our map
         self._registrations: dict[str, _Registration] = {}
+        self._condemned: dict[PeerKey, str] = {}  # in this round
         self._own: list[Control] = []  # messages of this node to itself
         self._proposals: list[Proposal] = []
         self._proposed: dict[int, tuple[str, int, Command, bytes]] = {}  # number -> peer, request, command, its data
@@ -241,6 +244,8 @@ class RouterCore:
             self._control(self.node, None, self._own.pop(0))
         ready = Ready(self._proposals, self._rounds, self._sends, questions=self.questions, ended=self.holder.ended)
         self._proposals, self._rounds, self._sends, self.questions = [], [], [], []
+        ready.condemned.extend(self._condemned.items())
+        self._condemned.clear()
         ready.next_deadline = self.holder.next_deadline()
         if self.leads:
             ready.next_deadline = min(ready.next_deadline, self.leases.next_deadline())
@@ -478,12 +483,13 @@ class RouterCore:
     # --- messages
 
     def _frame(self, event: FrameArrived) -> None:
+        if event.peer in self._condemned:
+            return  # what it sent behind that is void
         try:
-            message = decode_control(event.payload)
-        except (msgspec.MsgspecError, ValueError):  # a peer's fault must not end this node
+            self._control(event.peer.node, event.peer, decode_control(event.payload))
+        except Unreadable as error:  # the frame, or the message that it wants handed on
             self.count("frames_unreadable")
-            return
-        self._control(event.peer.node, event.peer, message)
+            self._condemned[event.peer] = str(error)
 
     def _control(self, node: str, peer: PeerKey | None, message: Control) -> None:
         if (peer is not None and peer.tier == TIER_OPERATOR) != isinstance(message, Admin):
@@ -620,7 +626,13 @@ class RouterCore:
         self._touched.add(message.shard)
 
     def _relay(self, peer: PeerKey | None, message: Relay) -> None:
-        """Hand a message on from one life to another, where both live; the sender repeats what gets no answer."""
+        """Hand a message on from one life to another, where both live; the sender repeats what gets no answer.
+
+        It is read here: the one who wrote it is to blame for it, not the router that the other side hears it from.
+        """
+        if not isinstance(decode_control(message.message), KickSession | SessionKicked):
+            self.count("relays_refused")
+            return
         alive = self.machine.map.is_alive
         if peer is None or not alive(peer.node, peer.incarnation) or not alive(message.node, message.incarnation):
             self.count("relays_of_dead")

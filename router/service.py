@@ -231,6 +231,8 @@ class RouterService:
             self._nursery.start_soon(self._propose, proposal)
         for peer, question in ready.questions:
             self._nursery.start_soon(self._answer, peer, question)
+        for life, why in ready.condemned:
+            self._hub.condemn(life, why)
         self._hub.send_all(ready.sends)
         if ready.rounds and self._raft.reads_now:  # what three tasks would say after four turns of the loop
             self._carry_out(self.core.handle(boot_time(), [RoundEnded(context, True) for context in ready.rounds]))
@@ -339,5 +341,11 @@ class RouterService:
             lambda: float(sum(shard.cached_topics for shard in core.shards.values())),
         )
         metrics.explain(self._waits_for)
+        metrics.counter(
+            "links_refused_total",
+            "Connections to the port of links that were not taken, and lives that broke the protocol, by reason.",
+            self._hub.refused_by_reason,
+            ("reason",),
+        )
         metrics.check("lease", lambda: core.holder.has_lease(boot_time()))
         metrics.check("routes", lambda: not any(shard.collecting for shard in core.shards.values()))

@@ -6,12 +6,10 @@ in the modules that ``HostedPartition`` joins; this one routes, follows the map 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from mqtt.reasons import ReasonCode
@@ -32,6 +30,7 @@ from wire.batches import (
     encode_publish_ack,
 )
 from wire.cluster_map import ClusterMap, NodeEntry, ShardEntry
+from wire.decoding import Unreadable
 from wire.frames import FrameKind
 from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.lease_holder import LeaseHolder
@@ -73,7 +72,6 @@ REPORT_ROOM_BYTES = 16 * 1024 * 1024  # of a link, below which its owner's repor
 COUNTED_PER_LOOK = 50_000  # sessions
 LOOK_S = 0.5  # between two looks at who is not reached, and at what partitions hold
 
-T = TypeVar("T")
 
 PartitionRequest = (
     OpenSession
@@ -105,6 +103,7 @@ class Ready:
     writes: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     sends: list[Output] = field(default_factory=list)
     next_deadline: float = float("inf")
+    condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # broke the protocol, and how: end their links
     ended: bool = False  # this incarnation is dead in the map: start anew
 
 
@@ -148,6 +147,7 @@ class StorageCore:
         self.placements = Placements(entry.node, settings, store, self._overlay, lambda: self.lease.map, ledger)
         self._active: dict[int, HostedPartition] = {}  # touched in this round
         self._sends: list[Output] = []
+        self._condemned: dict[PeerKey, str] = {}  # in this round
         self._shards: list[ShardEntry] = []
         self._unreached = Unreached(entry.node)
         self._next_look = float("-inf")
@@ -259,7 +259,7 @@ class StorageCore:
 
     def _rests(self, now: float) -> bool:
         """Whether a round without events has nothing to do either."""
-        left = self._active or self._sends or self._reports or self._unsettled
+        left = self._active or self._sends or self._condemned or self._reports or self._unsettled
         return not left and self.placements.rests(now)
 
     def _due_at(self) -> float:
@@ -326,7 +326,8 @@ class StorageCore:
             self._report(began, set(range(len(self.map.shards))))
 
     def _ready(self, now: float) -> Ready:
-        ready = Ready(ended=self.lease.ended)
+        ready = Ready(ended=self.lease.ended, condemned=list(self._condemned.items()))
+        self._condemned.clear()
         fenced = not self.lease.has_lease(now)
         touched = sorted(self._active)
         for number in touched:
@@ -417,12 +418,13 @@ class StorageCore:
     # --- frames
 
     def _frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        if self._is_of_dead(peer):
-            return
+        if self._is_of_dead(peer) or peer in self._condemned:
+            return  # what a peer sends behind a broken frame is void
         try:
             self._decoded(peer, kind, payload)
-        except UnreadableFrame:  # a peer's fault must not end this node
+        except Unreadable as error:
             self._count("frames_unreadable")
+            self._condemned[peer] = str(error)
 
     def _is_of_dead(self, peer: PeerKey) -> bool:
         """Whether the map says that this life of a node is over; what it sent is counted and dropped."""
@@ -437,13 +439,13 @@ class StorageCore:
 
     def _decoded(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         if kind == FrameKind.CONTROL:
-            self._control(peer, _read(decode_control, payload))
+            self._control(peer, decode_control(payload))
         elif kind == FrameKind.PUBLISH:
-            self._publish(peer, _whole(decode_publish, payload))
+            self._publish(peer, decode_publish(payload))
         elif kind == FrameKind.PUSH_ACK:
-            self._push_acks(_whole(decode_push_acks, payload))
+            self._push_acks(decode_push_acks(payload))
         elif kind in (FrameKind.REPLICATE, FrameKind.REPLICATE_ACK):
-            hosted = self.placements.take(peer.node, _read(decode_replica_message, payload), self._now)
+            hosted = self.placements.take(peer.node, decode_replica_message(payload), self._now)
             if hosted is not None:
                 self._touch(hosted.core.number, hosted)
         else:
@@ -582,7 +584,7 @@ class StorageCore:
 
     def _relayed(self, relayed: Relayed) -> None:
         """An edge's answer came by a router: its direct link to this node is down."""
-        message = _read(decode_control, relayed.message)
+        message = decode_control(relayed.message)
         if self.map.is_alive(relayed.node, relayed.incarnation) and isinstance(message, SessionKicked):
             self._kicked(message, relayed.node, relayed.incarnation)
         else:
@@ -739,19 +741,3 @@ def _cut(reports: list[SenderReport]) -> list[list[SenderReport]]:
         pieces[-1].append(report)
         routes += len(report.routes)
     return pieces
-
-
-class UnreadableFrame(Exception):
-    """A frame whose payload is not what its kind says."""
-
-
-def _read(decode: Callable[[bytes], T], payload: bytes) -> T:
-    try:
-        return decode(payload)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise UnreadableFrame from error
-
-
-def _whole(decode: Callable[[bytes], Iterable[T]], payload: bytes) -> list[T]:
-    """Decode a batch before anything of it is carried out."""
-    return _read(lambda data: list(decode(data)), payload)

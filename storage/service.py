@@ -292,6 +292,8 @@ class StorageService:
             number = self._committer.submit(ready.writes)
             assert number == ready.commit  # one submission per Ready with writes
         self._follow_map()  # first: what is sent belongs to the lives that the map names now
+        for peer, why in ready.condemned:
+            self._hub.condemn(peer, why)
         self._hub.send_all(ready.sends)
 
     def _follow_map(self) -> None:
@@ -366,5 +368,11 @@ class StorageService:
         metrics.gauge("loop_longest_seconds", "Longest round of the loop so far.", lambda: self._longest_s)
         metrics.gauge("store_full", "1 while messages are refused for want of disk.", lambda: float(core.full))
         metrics.explain(self._waits_for)
+        metrics.counter(
+            "links_refused_total",
+            "Connections to the port of links that were not taken, and lives that broke the protocol, by reason.",
+            self._hub.refused_by_reason,
+            ("reason",),
+        )
         metrics.check("lease", lambda: core.lease.has_lease(boot_time()))
         metrics.check("serving", lambda: core.serving)

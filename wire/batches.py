@@ -40,6 +40,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from wire.decoding import Payload, strictly
+
 __all__ = [
     "NO_EXPIRY",
     "OriginKind",
@@ -186,30 +188,34 @@ def encode_message(message: PublishMessage) -> bytes:
     return b"".join((head, where, share, message.topic, message.properties, message.payload))
 
 
-def decode_publish(data: bytes) -> Iterator[PublishRun | PublishMessage]:
-    """Yield the records of a PUBLISH payload in order.
+def decode_publish(data: bytes) -> list[PublishRun | PublishMessage]:
+    """Return the records of a PUBLISH payload in order: all of them can be read, or none is.
 
     Raises:
-        ValueError: If the payload ends inside a record or a record's type is unknown.
+        Unreadable: The payload ends inside a record, or a record is none.
     """
+    return _read_publish(data)
+
+
+def _publish_records(data: Payload) -> list[PublishRun | PublishMessage]:
+    records: list[PublishRun | PublishMessage] = []
     offset, end = 0, len(data)
-    try:
-        while offset < end:
-            if data[offset] == MESSAGE_TYPE:
-                message, offset = _decode_message(data, offset)
-                yield message
-            elif data[offset] == RUN_TYPE:
-                _, version, _, topic_bytes, packet_bytes = _RUN.unpack_from(data, offset)
-                offset += _RUN.size
-                stop = offset + topic_bytes + packet_bytes
-                if stop > end:
-                    raise ValueError("run ends outside its frame")
-                yield PublishRun(version, data[offset : offset + topic_bytes], data[offset + topic_bytes : stop])
-                offset = stop
-            else:
-                raise ValueError(f"unknown record type {data[offset]}")
-    except struct.error as error:
-        raise ValueError("record ends outside its frame") from error
+    data = bytes(data)
+    while offset < end:
+        if data[offset] == MESSAGE_TYPE:
+            message, offset = _decode_message(data, offset)
+            records.append(message)
+        elif data[offset] == RUN_TYPE:
+            _, version, _, topic_bytes, packet_bytes = _RUN.unpack_from(data, offset)
+            offset += _RUN.size
+            stop = offset + topic_bytes + packet_bytes
+            if stop > end:
+                raise ValueError("run ends outside its frame")
+            records.append(PublishRun(version, data[offset : offset + topic_bytes], data[offset + topic_bytes : stop]))
+            offset = stop
+        else:
+            raise ValueError(f"unknown record type {data[offset]}")
+    return records
 
 
 def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
@@ -270,17 +276,13 @@ def encode_publish_ack(tag: int, partition: int, reason_code: int) -> bytes:
     return _ACK.pack(tag, partition, reason_code)
 
 
-def decode_publish_acks(data: bytes) -> Iterator[PublishAck]:
-    """Yield the records of a PUBLISH_ACK payload.
+def decode_publish_acks(data: bytes) -> list[PublishAck]:
+    """Return the records of a PUBLISH_ACK payload.
 
     Raises:
-        ValueError: If the payload is not a whole number of records.
+        Unreadable: The payload is not a whole number of records.
     """
-    try:
-        for record in _ACK.iter_unpack(data):
-            yield PublishAck(*record)
-    except struct.error as error:
-        raise ValueError("PUBLISH_ACK is not a whole number of records") from error
+    return _read_publish_acks(data)
 
 
 def encode_push(push: Push) -> bytes:
@@ -307,18 +309,19 @@ def encode_push(push: Push) -> bytes:
     return b"".join((head, push.topic, push.properties, push.payload))
 
 
-def decode_pushes(data: bytes) -> Iterator[Push]:
-    """Yield the records of a PUSH payload in order.
+def decode_pushes(data: bytes) -> list[Push]:
+    """Return the records of a PUSH payload in order.
 
     Raises:
-        ValueError: If the payload ends inside a record.
+        Unreadable: The payload ends inside a record.
     """
+    return _read_pushes(data)
+
+
+def _push_records(data: bytes) -> Iterator[Push]:
     offset, end = 0, len(data)
     while offset < end:
-        try:
-            head = _PUSH.unpack_from(data, offset)
-        except struct.error as error:
-            raise ValueError("push ends outside its frame") from error
+        head = _PUSH.unpack_from(data, offset)
         (
             session,
             owner_epoch,
@@ -362,14 +365,16 @@ def encode_push_ack(ack: PushAck) -> bytes:
     )
 
 
-def decode_push_acks(data: bytes) -> Iterator[PushAck]:
-    """Yield the records of a PUSH_ACK payload.
+def decode_push_acks(data: bytes) -> list[PushAck]:
+    """Return the records of a PUSH_ACK payload.
 
     Raises:
-        ValueError: If the payload is not a whole number of records.
+        Unreadable: The payload is not a whole number of records.
     """
-    try:
-        for record in _PUSH_ACK.iter_unpack(data):
-            yield PushAck(*record)
-    except struct.error as error:
-        raise ValueError("PUSH_ACK is not a whole number of records") from error
+    return _read_push_acks(data)
+
+
+_read_publish = strictly(_publish_records, "PUBLISH")
+_read_publish_acks = strictly(lambda data: [PublishAck(*record) for record in _ACK.iter_unpack(data)], "PUBLISH_ACK")
+_read_pushes = strictly(lambda data: list(_push_records(bytes(data))), "PUSH")
+_read_push_acks = strictly(lambda data: [PushAck(*record) for record in _PUSH_ACK.iter_unpack(data)], "PUSH_ACK")

@@ -5,9 +5,33 @@ The routers change it by committed commands (``router/cluster_map.py``); every o
 the hash is CRC-32 so that Spark, SQL or a ten-line script can check it. Decision: docs/adr/0003.
 """
 
+from typing import Annotated, TypeAlias
 from zlib import crc32
 
 import msgspec
+from msgspec import Meta
+
+from wire.ranges import (
+    NODES_MAX,
+    PARTITIONS_MAX,
+    Address,
+    Counted,
+    Detail,
+    Duration,
+    Epoch,
+    Incarnation,
+    ListenerName,
+    NodeName,
+    PartitionNumber,
+    PartitionOrEdge,
+    ShardNumber,
+    SomeNode,
+    TierName,
+    TopicText,
+    Weight,
+    Word,
+    Zone,
+)
 
 __all__ = [
     "ClusterMap",
@@ -21,6 +45,14 @@ __all__ = [
 ]
 
 HASH_NAME = "crc32/ISO-HDLC of utf-8, modulo"  # stands in the map and in every manifest
+
+
+LISTENERS_MAX = 64  # of one edge
+COPIES_MAX = 64  # of one partition, those that come and those that go included
+DELEGATIONS_MAX = 4096
+Copies: TypeAlias = Annotated[tuple[NodeName, ...], Meta(max_length=COPIES_MAX)]
+CopiesWanted: TypeAlias = Annotated[int, Meta(ge=1, le=COPIES_MAX)]
+Levels: TypeAlias = Annotated[int, Meta(ge=0, le=65_535)]
 
 
 class NodeState:
@@ -38,15 +70,16 @@ _ALIVE = (NodeState.ACTIVE, NodeState.DRAINING)
 class NodeEntry(msgspec.Struct, frozen=True):
     """One node and its current incarnation."""
 
-    node: str
-    tier: str
-    incarnation: int
-    address: str  # of the node's links, host:port
-    clients: dict[str, str] = {}  # listener name -> host:port, edges only
-    zone: str = ""
-    weight: int = 1
-    state: str = NodeState.JOINING
-    admin_state: str = ""  # "draining" while an operator empties the node
+    node: NodeName
+    tier: TierName
+    incarnation: Incarnation
+    address: Address  # of the node's links, host:port
+    # Listener name -> host:port, edges only.
+    clients: Annotated[dict[ListenerName, Address], Meta(max_length=LISTENERS_MAX)] = {}
+    zone: Zone = ""
+    weight: Weight = 1
+    state: Word = NodeState.JOINING
+    admin_state: Word = ""  # "draining" while an operator empties the node
 
     @property
     def alive(self) -> bool:
@@ -57,53 +90,56 @@ class NodeEntry(msgspec.Struct, frozen=True):
 class PartitionEntry(msgspec.Struct, frozen=True, array_like=True):
     """Placement of one storage partition."""
 
-    epoch: int = 0  # partition_epoch; 0: never placed
-    primary: str = ""  # "" while no in-sync replica is alive
-    in_sync: tuple[str, ...] = ()  # replicas that hold every acknowledged operation, the primary among them; some dead
-    joining: tuple[str, ...] = ()  # catching up; counts for acknowledging, never for promotion
+    epoch: Epoch = 0  # partition_epoch; 0: never placed
+    primary: SomeNode = ""  # "" while no in-sync replica is alive
+    in_sync: Copies = ()  # replicas that hold every acknowledged operation, the primary among them; some dead
+    joining: Copies = ()  # catching up; counts for acknowledging, never for promotion
 
 
 class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
     """Placement of one route shard."""
 
-    epoch: int = 0  # shard_epoch
-    owner: str = ""
+    epoch: Epoch = 0  # shard_epoch
+    owner: SomeNode = ""
 
 
 class Delegation(msgspec.Struct, frozen=True):
     """A subtree of the topic hierarchy with a jurisdiction of its own."""
 
-    prefix: str  # whole levels, without wildcard: "devices" or "plant-7/line-1"
-    depth: int  # levels of the route key under this prefix; at least the prefix's own
-    pin: str = ""  # router that owns the subtree; "": the ring decides
-    shard: int = -1  # a pinned prefix is a shard of its own, numbered from S up
+    prefix: TopicText  # whole levels, without wildcard: "devices" or "plant-7/line-1"
+    depth: Levels  # levels of the route key under this prefix; at least the prefix's own
+    pin: SomeNode = ""  # router that owns the subtree; "": the ring decides
+    shard: PartitionOrEdge = -1  # a pinned prefix is a shard of its own, numbered from S up
+
+
+Delegations: TypeAlias = Annotated[tuple[Delegation, ...], Meta(max_length=DELEGATIONS_MAX)]
 
 
 class MapDelta(msgspec.Struct, frozen=True, tag=True):
     """What one committed step changed: from epoch - 1 to epoch."""
 
-    epoch: int
-    nodes: tuple[NodeEntry, ...] = ()
-    forgotten: tuple[str, ...] = ()
-    partitions: dict[int, PartitionEntry] = {}
-    shards: dict[int, ShardEntry] = {}
-    delegations: tuple[Delegation, ...] | None = None
+    epoch: Counted
+    nodes: Annotated[tuple[NodeEntry, ...], Meta(max_length=NODES_MAX)] = ()
+    forgotten: Annotated[tuple[NodeName, ...], Meta(max_length=NODES_MAX)] = ()
+    partitions: Annotated[dict[PartitionNumber, PartitionEntry], Meta(max_length=PARTITIONS_MAX)] = {}
+    shards: Annotated[dict[ShardNumber, ShardEntry], Meta(max_length=PARTITIONS_MAX)] = {}
+    delegations: Delegations | None = None
 
 
 class ClusterMap(msgspec.Struct, tag=True):
     """One epoch of the map. Followers mutate theirs only through ``apply``."""
 
-    cluster: str
-    epoch: int = 0
-    nodes: dict[str, NodeEntry] = {}
-    partitions: list[PartitionEntry] = []
-    shards: list[ShardEntry] = []
-    delegations: tuple[Delegation, ...] = ()
-    replicas: int = 1
-    min_in_sync: int = 1
-    lease_s: float = 2.0
-    base_shards: int = 0  # S; shards from here up are pinned prefixes
-    hash_name: str = HASH_NAME
+    cluster: SomeNode  # its name has the form of a node's; "" before the bootstrap
+    epoch: Counted = 0
+    nodes: Annotated[dict[NodeName, NodeEntry], Meta(max_length=NODES_MAX)] = {}
+    partitions: Annotated[list[PartitionEntry], Meta(max_length=PARTITIONS_MAX)] = []
+    shards: Annotated[list[ShardEntry], Meta(max_length=PARTITIONS_MAX)] = []
+    delegations: Delegations = ()
+    replicas: CopiesWanted = 1
+    min_in_sync: CopiesWanted = 1
+    lease_s: Duration = 2.0
+    base_shards: ShardNumber = 0  # S; shards from here up are pinned prefixes
+    hash_name: Detail = HASH_NAME
 
     def apply(self, delta: MapDelta) -> None:
         """Move to ``delta.epoch``.

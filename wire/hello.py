@@ -6,11 +6,14 @@ are in ``wire/service.py`` and in the edge's loop, certificates in ``wire/tls.py
 Source: docs/adr/0005-wire-format.md.
 """
 
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import msgspec
 
+from wire.decoding import LinkError, Payload, plain_text, strictly
 from wire.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
+from wire.ranges import INCARNATION_MAX, NODE_NAME_MAX, U32, U64, Address, Incarnation, SomeNode, Word
 
 __all__ = [
     "HELLO_BYTES_MAX",
@@ -23,7 +26,9 @@ __all__ = [
     "LinkError",
     "NodeIdentity",
     "PeerKey",
+    "check_certificate",
     "check_hello",
+    "decode_hello",
     "dials",
     "encode_hello",
     "first_number",
@@ -39,7 +44,6 @@ TIER_OPERATOR = "operator"  # the command line; dials routers, sends CONTROL and
 DIAL_RANK = {TIER_OPERATOR: -1, TIER_EDGE: 0, TIER_STORAGE: 1, TIER_ROUTER: 2}
 NUMBERS_BITS = 20  # of what a life numbers in a millisecond, in which an incarnation grows by one at least
 HELLO_BYTES_MAX = 4096  # names and an address; anything longer is not one of us
-NODE_NAME_BYTES_MAX = 128
 
 # An edge's certificate cannot speak Raft or replication (design, section 9): sender tiers, receiver tiers.
 FRAME_TIERS: dict[int, tuple[frozenset[str], frozenset[str]]] = {
@@ -51,10 +55,6 @@ FRAME_TIERS: dict[int, tuple[frozenset[str], frozenset[str]]] = {
     FrameKind.REPLICATE: (frozenset({TIER_STORAGE}), frozenset({TIER_STORAGE})),
     FrameKind.REPLICATE_ACK: (frozenset({TIER_STORAGE}), frozenset({TIER_STORAGE})),
 }
-
-
-class LinkError(Exception):
-    """The peer, or what lies between, broke the rules of a link: close the connection, keep the process."""
 
 
 class PeerKey(NamedTuple):
@@ -90,18 +90,19 @@ class NodeIdentity(NamedTuple):
 class Hello(msgspec.Struct, frozen=True):
     """First frame of each side of a connection."""
 
-    version: int  # PROTOCOL_VERSION of the sender
-    cluster: str
-    node: str
-    tier: str
-    incarnation: int
-    peer_incarnation: int = 0  # whose frames ``taken`` counts; 0: I know of no life of yours
-    taken: int = 0  # highest frame number taken from that incarnation
-    address: str = ""
+    version: U32  # PROTOCOL_VERSION of the sender
+    cluster: SomeNode
+    node: SomeNode
+    tier: Word
+    incarnation: U64  # of an operator finer than of a node
+    peer_incarnation: Incarnation = 0  # whose frames ``taken`` counts; 0: I know of no life of yours
+    taken: U64 = 0  # highest frame number taken from that incarnation
+    address: Address = ""
 
 
 _hello_decoder = msgspec.msgpack.Decoder(Hello)
 _hello_encoder = msgspec.msgpack.Encoder()
+_read_hello: Callable[[Payload], Hello] = strictly(_hello_decoder.decode, "HELLO")
 
 
 def encode_hello(identity: NodeIdentity, peer_incarnation: int = 0, taken: int = 0) -> bytes:
@@ -119,6 +120,15 @@ def encode_hello(identity: NodeIdentity, peer_incarnation: int = 0, taken: int =
         )
     )
     return HEADER.pack(len(payload), FrameKind.HELLO, 0, PROTOCOL_VERSION, 0) + payload
+
+
+def decode_hello(payload: Payload) -> Hello:
+    """Return the HELLO of a frame's payload.
+
+    Raises:
+        Unreadable: It is none, or a value is out of its range.
+    """
+    return _read_hello(payload)
 
 
 class HelloReader:
@@ -145,12 +155,26 @@ class HelloReader:
         end = HEADER_BYTES + length
         if len(self._buffer) < end:
             return None
-        try:
-            hello = _hello_decoder.decode(memoryview(self._buffer)[HEADER_BYTES:end])
-        except msgspec.MsgspecError as error:
-            raise LinkError(f"unreadable HELLO: {error}") from None
+        hello = decode_hello(bytes(self._buffer[HEADER_BYTES:end]))
         self.rest = bytes(memoryview(self._buffer)[end:])
         return hello
+
+
+def check_certificate(mine: NodeIdentity, certified: tuple[str, str, str], tiers: Collection[str]) -> None:
+    """Judge a peer by its certificate alone, before anything that it says is looked at.
+
+    Args:
+        mine: This node.
+        certified: (cluster, tier, node) from the peer's certificate.
+        tiers: Those that are served here.
+    Raises:
+        LinkError: The certificate names no node of this cluster, or one of a tier that has no business here.
+    """
+    cluster, tier, node = certified
+    if cluster != mine.cluster:
+        raise LinkError(f"the certificate is of {_describe(certified)}, this node is of cluster {mine.cluster!r}")
+    if tier not in tiers or not node:
+        raise LinkError(f"a {mine.tier} takes no link from {_describe(certified)}")
 
 
 def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str] | None) -> PeerKey:
@@ -172,7 +196,8 @@ def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str
         raise LinkError(f"{hello.node} belongs to cluster {hello.cluster!r}, this node to {mine.cluster!r}")
     if hello.tier not in DIAL_RANK:
         raise LinkError(f"{hello.node} claims an unknown tier {hello.tier!r}")
-    if not hello.node or len(hello.node.encode()) > NODE_NAME_BYTES_MAX or hello.incarnation <= 0:
+    life = 0 < hello.incarnation < (INCARNATION_MAX if hello.tier != TIER_OPERATOR else 1 << 64)
+    if not 0 < len(hello.node) <= NODE_NAME_MAX or not life:
         raise LinkError("HELLO without a usable node name and incarnation")
     if hello.peer_incarnation > mine.incarnation:
         raise LinkError(
@@ -195,7 +220,7 @@ def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str
 
 def _describe(identity: tuple[str, str, str]) -> str:
     cluster, tier, node = identity
-    return f"{tier} {node} of cluster {cluster}"
+    return plain_text(f"{tier} {node} of cluster {cluster}")
 
 
 def dials(tier: str, node: str, peer_tier: str, peer_node: str) -> bool:

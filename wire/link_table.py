@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-import msgspec
-
 from wire.hello import (
     TIER_OPERATOR,
     Hello,
@@ -87,7 +85,8 @@ class LinkTable:
         resend_bytes_max: int = RESEND_BYTES_MAX,
     ) -> None:
         self.identity = identity
-        self._accept_tiers = accept_tiers
+        self.accept_tiers = accept_tiers
+        self.lives_condemned = 0  # for what they sent
         self._on_frame, self._on_up, self._on_down, self._on_reset = on_frame, on_up, on_down, on_reset
         self._resend_bytes_max = resend_bytes_max
         self._peers: dict[str, LinkPeer] = {}  # by node; in order of first appearance
@@ -223,7 +222,7 @@ class LinkTable:
         return key, told, encode_hello(self.identity, *told)
 
     def _admit(self, key: PeerKey) -> None:
-        if key.tier not in self._accept_tiers:
+        if key.tier not in self.accept_tiers:
             raise LinkError(f"a {self.identity.tier} takes no link from {key.tier} {key.node}")
         known = self._peers.get(key.node)
         if known is None:
@@ -294,12 +293,24 @@ class LinkTable:
         Raises:
             LinkError: The life that sent it is condemned; the shell closes the connection.
         """
-        if not may_send(peer.key.tier, self.identity.tier, kind):
-            peer.condemned = f"a {peer.key.tier} may not send frame kind {kind} to a {self.identity.tier}"
-            raise LinkError(peer.condemned)
         try:
+            if not may_send(peer.key.tier, self.identity.tier, kind):
+                raise LinkError(f"a {peer.key.tier} may not send it to a {self.identity.tier}")
             self._on_frame(peer.key, kind, payload)
-        except (LinkError, msgspec.MsgspecError) as error:
-            # Frames read together with this one count as taken and will not come again: the link cannot go on.
+        except LinkError as error:
+            self.lives_condemned += 1
             peer.condemned = f"frame kind {kind}: {error}"
             raise LinkError(peer.condemned) from None
+
+    def condemn(self, key: PeerKey, why: str) -> None:
+        """End the link of a life that broke the protocol, and take no other connection of that life.
+
+        Frames that were read together with the broken one count as taken and do not come again: the link cannot go on.
+        """
+        peer = self._peers.get(key.node)
+        if peer is None or peer.key != key or peer.condemned:
+            return
+        logger.warning("%s %s broke the protocol: %s", key.tier, key.node, why)
+        self.lives_condemned += 1
+        peer.condemned = why
+        self._drop_connection(peer)

@@ -6,13 +6,52 @@ current one and otherwise answers ``Moved`` with the newer. Rules: docs/adr/0003
 
 ``owner_epoch`` is one integer, partition_epoch << 32 | counter, so that it orders as the pair does. A session number is
 partition << 48 | counter and is never used again. Lists are batches: all of one round to one node leaves together.
+Ranges of what is decoded stand in the types (``wire/ranges.py``).
 """
 
+from collections.abc import Callable
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from wire.cluster_map import ClusterMap, MapDelta, NodeEntry
+from wire.decoding import Payload, strictly
+from wire.ranges import (
+    MEMBERS_MAX,
+    NODES_MAX,
+    PARTITIONS_MAX,
+    ROUTES_MAX,
+    U32,
+    U64,
+    Address,
+    ClientId,
+    Counted,
+    Detail,
+    Duration,
+    Epoch,
+    Incarnation,
+    Members,
+    NodeName,
+    OpIndex,
+    PacketIdentifier,
+    PartitionNumber,
+    PartitionOrEdge,
+    Qos,
+    ReasonCode,
+    Seconds,
+    ShardNumber,
+    ShareBytes,
+    ShareText,
+    SomeNode,
+    TopicText,
+    Verb,
+    Word,
+)
 
 __all__ = ["Control", "decode_control", "encode_control"]
+
+RELAYED_BYTES_MAX = 256 * 1024  # of a message that a router hands on: one client identifier and a few numbers
 
 
 class Message(msgspec.Struct, tag=True, omit_defaults=True):
@@ -25,57 +64,60 @@ class Message(msgspec.Struct, tag=True, omit_defaults=True):
 class Register(Message):
     """Any node to a router: let this incarnation in. A committed step; it ends the former incarnation."""
 
-    request: int
+    request: U64
     entry: NodeEntry
     whole: bool = True  # storage: the store proved itself whole ("acknowledged up to" marker)
-    ended_incarnation: int = 0  # proof from the same host that this former process is gone; 0: none
+    ended_incarnation: Incarnation = 0  # proof from the same host that this former process is gone; 0: none
 
 
 class Registered(Message):
     """The incarnation stands in the map at this epoch. The answer may come to the next life of its node."""
 
-    request: int
-    incarnation: int
-    map_epoch: int
+    request: U64
+    incarnation: Incarnation
+    map_epoch: Counted
 
 
 class Refused(Message):
     """Why a request was not carried out, in one line; leader_hint where another router would do it."""
 
-    request: int
-    code: str  # "not_leader", "lease", "unavailable", "invalid"
-    detail: str
-    leader_hint: str = ""  # node id
-    leader_address: str = ""
+    request: U64
+    code: Word  # "not_leader", "lease", "unavailable", "invalid"
+    detail: Detail
+    leader_hint: SomeNode = ""  # node id
+    leader_address: Address = ""
 
 
 class Heartbeat(Message):
     """Node to leader, only while the node's main loop makes rounds. ``sent_at`` is the node's own clock, echoed."""
 
-    node: str
-    incarnation: int
-    sent_at: float
-    map_epoch: int  # acknowledged: every effect of this epoch is in force at the sender
-    unreachable: list[str] = []  # peers whose link is down or whose oldest frame was not taken for L
-    sizes: dict[int, tuple[int, int]] = {}  # of own partitions or shards: (keys, bytes); only when it changed
+    node: NodeName
+    incarnation: Incarnation
+    sent_at: Seconds
+    map_epoch: Counted  # acknowledged: every effect of this epoch is in force at the sender
+    unreachable: Annotated[
+        list[NodeName], Meta(max_length=NODES_MAX)
+    ] = []  # peers whose link is down or whose oldest frame was not taken for L
+    # Of own partitions or shards: (keys, bytes); only when it changed.
+    sizes: Annotated[dict[ShardNumber, tuple[Counted, Counted]], Meta(max_length=PARTITIONS_MAX)] = {}
 
 
 class HeartbeatReply(Message):
     """The lease runs until sent_at + lease_s on the holder's clock; sent only after a later quorum round."""
 
-    incarnation: int  # whose lease; the node's next life, which may get this, may have another clock
-    sent_at: float
-    lease_s: float  # 0: not granted
-    settled_epoch: int  # every live node has acknowledged this epoch
-    leader: str
-    leader_address: str = ""
-    map_epoch: int = 0  # the leader's: who stays behind it follows the map of a router that lags
+    incarnation: Incarnation  # whose lease; the node's next life, which may get this, may have another clock
+    sent_at: Seconds
+    lease_s: Duration  # 0: not granted
+    settled_epoch: Counted  # every live node has acknowledged this epoch
+    leader: SomeNode
+    leader_address: Address = ""
+    map_epoch: Counted = 0  # the leader's: who stays behind it follows the map of a router that lags
 
 
 class FollowMap(Message):
     """Send me the map from this epoch on (0: a snapshot first)."""
 
-    epoch: int
+    epoch: Counted
 
 
 class MapSnapshot(Message):
@@ -93,18 +135,18 @@ class MapStep(Message):
 class RequestChange(Message):
     """Storage or router to the leader: a compare-and-set on a partition's configuration."""
 
-    request: int
-    partition: int
-    partition_epoch: int
-    verb: str  # "drop_backup", "replace_copy", "add_joining", "promote_joining", "relinquish"
-    node: str
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    verb: Verb  # "drop_backup", "replace_copy", "add_joining", "promote_joining", "relinquish"
+    node: NodeName
 
 
 class Changed(Message):
     """The change is committed at this map epoch."""
 
-    request: int
-    map_epoch: int
+    request: U64
+    map_epoch: Counted
 
 
 # --- routes ------------------------------------------------------------------------------------------------------
@@ -113,85 +155,85 @@ class Changed(Message):
 class GroupDestinations(msgspec.Struct, array_like=True):
     """Where a shared subscription's members are, with how many at each."""
 
-    share: str  # "share name/topic filter"
-    edges: list[tuple[str, int]] = []
-    partitions: list[tuple[int, int]] = []
+    share: ShareText  # "share name/topic filter"
+    edges: Annotated[list[tuple[NodeName, Members]], Meta(max_length=NODES_MAX)] = []
+    partitions: Annotated[list[tuple[PartitionNumber, Members]], Meta(max_length=PARTITIONS_MAX)] = []
 
 
 class Destinations(msgspec.Struct, array_like=True):
     """Answer for one topic: every delivery destination that a matching filter was registered for."""
 
-    edges: list[str] = []
-    partitions: list[int] = []
-    groups: list[GroupDestinations] = []
+    edges: Annotated[list[NodeName], Meta(max_length=NODES_MAX)] = []
+    partitions: Annotated[list[PartitionNumber], Meta(max_length=PARTITIONS_MAX)] = []
+    groups: Annotated[list[GroupDestinations], Meta(max_length=ROUTES_MAX)] = []
 
 
 class RouteEntry(msgspec.Struct, array_like=True):
     """One filter of a sender; members is 0 for an ordinary filter, else the group's members there."""
 
-    topic_filter: str
-    share_name: str = ""
-    members: int = 0
+    topic_filter: TopicText
+    share_name: TopicText = ""
+    members: Members = 0
 
 
 class Resolve(Message):
     """Edge to shard owner: destinations of these topics; ``kept``: a registration of cached topics at a new owner."""
 
-    request: int
-    shard: int
-    shard_epoch: int
-    topics: list[str]
+    request: U64
+    shard: ShardNumber
+    shard_epoch: Epoch
+    topics: Annotated[list[TopicText], Meta(max_length=ROUTES_MAX)]
     kept: bool = False
 
 
 class Resolved(Message):
     """One answer per topic, in order. Void if an invalidation that matches the topic came after the request left."""
 
-    request: int
-    shard: int
-    shard_epoch: int
-    answers: list[Destinations]
+    request: U64
+    shard: ShardNumber
+    shard_epoch: Epoch
+    answers: Annotated[list[Destinations], Meta(max_length=ROUTES_MAX)]
 
 
 class AddRoutes(Message):
     """Delivery node to shard owner. Answered when no edge holds a cached answer without these routes any more."""
 
-    request: int
-    shard: int
-    shard_epoch: int
-    partition: int  # -1: the sending edge itself is the destination
-    sender_epoch: int  # partition_epoch, or the edge's incarnation
-    route_version: int
-    routes: list[RouteEntry]
+    request: U64
+    shard: ShardNumber
+    shard_epoch: Epoch
+    partition: PartitionOrEdge  # -1: the sending edge itself is the destination
+    sender_epoch: Incarnation  # partition_epoch, or the edge's incarnation
+    route_version: Counted
+    routes: Annotated[list[RouteEntry], Meta(max_length=ROUTES_MAX)]
 
 
 class RoutesAdded(Message):
     """Every matching cached answer is gone everywhere. The sender's next life, whose numbers begin anew, may get it."""
 
-    request: int
-    shard: int
-    shard_epoch: int
-    sender_epoch: int  # of the AddRoutes
+    request: U64
+    shard: ShardNumber
+    shard_epoch: Epoch
+    sender_epoch: Incarnation  # of the AddRoutes
 
 
 class RemoveRoutes(Message):
     """Lazy; sent only after the removal is committed (partition) or the UNSUBACK is written (edge)."""
 
-    shard: int
-    shard_epoch: int
-    partition: int
-    sender_epoch: int
-    route_version: int
-    routes: list[RouteEntry]
+    shard: ShardNumber
+    shard_epoch: Epoch
+    partition: PartitionOrEdge
+    sender_epoch: Incarnation
+    route_version: Counted
+    routes: Annotated[list[RouteEntry], Meta(max_length=ROUTES_MAX)]
 
 
 class SenderReport(msgspec.Struct, array_like=True):
     """All filters of the sending edge (partition -1) or of one partition: replaces everything older of that sender."""
 
-    partition: int
-    sender_epoch: int
-    route_version: int
-    routes: list[RouteEntry]
+    partition: PartitionOrEdge
+    sender_epoch: Incarnation
+    route_version: Counted
+    routes: Annotated[list[RouteEntry], Meta(max_length=ROUTES_MAX)]
     first: bool = True  # a long report comes in pieces, in order
     last: bool = True
 
@@ -199,36 +241,36 @@ class SenderReport(msgspec.Struct, array_like=True):
 class ReportRoutes(Message):
     """What a delivery node wants a shard's new owner to know, of itself or of its partitions."""
 
-    shard: int
-    shard_epoch: int
-    reports: list[SenderReport]
+    shard: ShardNumber
+    shard_epoch: Epoch
+    reports: Annotated[list[SenderReport], Meta(max_length=2 * PARTITIONS_MAX)]
 
 
 class Invalidate(Message):
     """Owner to edge: drop every cached answer that these filters match. Honoured at any epoch."""
 
-    number: int
-    shard: int
-    shard_epoch: int
-    topic_filters: list[str]
+    number: U64
+    shard: ShardNumber
+    shard_epoch: Epoch
+    topic_filters: Annotated[list[TopicText], Meta(max_length=ROUTES_MAX)]
 
 
 class Invalidated(Message):
     """Edge to owner; after the retained writes resolved with the dropped answers are acknowledged."""
 
-    number: int
-    shard: int
-    shard_epoch: int  # of the Invalidate: the numbers begin anew with it
+    number: U64
+    shard: ShardNumber
+    shard_epoch: Epoch  # of the Invalidate: the numbers begin anew with it
 
 
 class Moved(Message):
     """Not mine, or not at that epoch: wait for this epoch and ask again. ``what`` is "shard" or "partition"."""
 
-    request: int
-    what: str
-    number: int
-    epoch: int  # the answerer's shard_epoch or partition_epoch
-    map_epoch: int
+    request: U64
+    what: Word
+    number: ShardNumber
+    epoch: Epoch  # the answerer's shard_epoch or partition_epoch
+    map_epoch: Counted
 
 
 # --- sessions ----------------------------------------------------------------------------------------------------
@@ -237,68 +279,70 @@ class Moved(Message):
 class Will(msgspec.Struct, array_like=True):
     """A will message as the client gave it; properties without length, Will Delay Interval taken out."""
 
-    topic: str
+    topic: TopicText
     payload: bytes
-    qos: int = 0
+    qos: Qos = 0
     retain: bool = False
     properties: bytes = b""
-    delay_s: int = 0
-    expiry_s: int = 0xFFFFFFFF
+    delay_s: U32 = 0
+    expiry_s: U32 = 0xFFFFFFFF
 
 
 class Subscription(msgspec.Struct, array_like=True):
     """One subscription of a session; topic_filter as the client wrote it, $share included."""
 
-    topic_filter: str
-    qos: int = 0
+    topic_filter: TopicText
+    qos: Qos = 0
     no_local: bool = False
     retain_as_published: bool = False
-    retain_handling: int = 0
-    identifier: int = 0  # 0: none
+    retain_handling: Qos = 0
+    identifier: U32 = 0  # 0: none
 
 
 class OpenSession(Message):
     """Edge to the client ID's partition: this connection claims the client ID."""
 
-    request: int
-    partition: int
-    partition_epoch: int
-    client_id: str
-    connection: int  # the edge's number of the connection, never reused within an incarnation
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    client_id: ClientId
+    connection: U64  # the edge's number of the connection, never reused within an incarnation
     clean_start: bool
-    expiry_s: int  # 0: ephemeral; 0xFFFFFFFF: never
+    expiry_s: U32  # 0: ephemeral; 0xFFFFFFFF: never
     will: Will | None = None
-    protocol_version: int = 5
-    receive_maximum: int = 64  # outbound window
-    waited_s: float = 0.0  # since the edge received CONNECT
-    answered_below: int = 0  # the edge has the answers of all its requests to this partition below this one
+    protocol_version: Annotated[int, Meta(ge=3, le=5)] = 5
+    receive_maximum: PacketIdentifier = 64  # outbound window
+    waited_s: Seconds = 0.0  # since the edge received CONNECT
+    answered_below: U64 = 0  # the edge has the answers of all its requests to this partition below this one
     withdrawn: bool = False  # the connection is gone: end it where it was opened before, do not open it now
 
 
 class SessionOpened(Message):
     """The claim is committed. Pushes for a durable session follow behind this on the same link."""
 
-    request: int
-    partition: int
-    partition_epoch: int
-    reason_code: int  # 0, or why not (CONNACK codes)
-    owner_epoch: int = 0
-    session: int = 0  # 0: ephemeral
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    reason_code: ReasonCode  # 0, or why not (CONNACK codes)
+    owner_epoch: U64 = 0
+    session: U64 = 0  # 0: ephemeral
     session_present: bool = False
-    subscriptions: list[Subscription] = []
-    inbound: list[int] = []  # QoS 2 packet identifiers not yet released
+    subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)] = []
+    inbound: Annotated[
+        list[PacketIdentifier], Meta(max_length=65_536)
+    ] = []  # QoS 2 packet identifiers not yet released
 
 
 class CloseSession(Message):
     """The connection ended. ``clean``: DISCONNECT 0x00 was read, so the will is discarded."""
 
-    request: int
-    partition: int
-    partition_epoch: int
-    client_id: str
-    owner_epoch: int
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    client_id: ClientId
+    owner_epoch: U64
     clean: bool
-    expiry_s: int = -1  # changed at DISCONNECT; -1: as before
+    expiry_s: Annotated[int, Meta(ge=-1, lt=1 << 32)] = -1  # changed at DISCONNECT; -1: as before
 
 
 class SessionClosed(Message):
@@ -307,176 +351,180 @@ class SessionClosed(Message):
     ``accepted``: the connection owned the client ID until now, so a DISCONNECT 0x00 discarded its will.
     """
 
-    request: int
+    request: U64
     accepted: bool = False
 
 
 class KickSession(Message):
     """Storage to the edge of an older connection: another one owns the client ID; send 0x8E, read no more."""
 
-    request: int
-    client_id: str
-    connection: int
-    owner_epoch: int  # of the older connection
+    request: U64
+    client_id: ClientId
+    connection: U64
+    owner_epoch: U64  # of the older connection
 
 
 class SessionKicked(Message):
     """The older connection is gone. ``clean``: it had sent DISCONNECT 0x00 before."""
 
-    request: int
-    client_id: str
+    request: U64
+    client_id: ClientId
     clean: bool = False
-    owner_epoch: int = 0  # of the question: answers that took another way may come late
+    owner_epoch: U64 = 0  # of the question: answers that took another way may come late
 
 
 class Relay(Message):
     """Any node to a router: hand this on, for the direct link is down. KickSession and SessionKicked only."""
 
-    node: str
-    incarnation: int  # to this life and no other
-    message: bytes  # of a CONTROL frame
+    node: NodeName
+    incarnation: Incarnation  # to this life and no other
+    message: Annotated[bytes, Meta(max_length=RELAYED_BYTES_MAX)]  # of a CONTROL frame
 
 
 class Relayed(Message):
     """What a router hands on, as sent by this life of a node."""
 
-    node: str
-    incarnation: int
-    message: bytes
+    node: NodeName
+    incarnation: Incarnation
+    message: Annotated[bytes, Meta(max_length=RELAYED_BYTES_MAX)]
 
 
 class SubscribeSession(Message):
     """SUBSCRIBE of a durable session; answered when committed and its routes stand everywhere."""
 
-    request: int
-    partition: int
-    partition_epoch: int
-    session: int
-    owner_epoch: int
-    subscriptions: list[Subscription]
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    session: U64
+    owner_epoch: U64
+    subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)]
 
 
 class SessionSubscribed(Message):
     """One reason code per subscription; ``existed`` tells which filters the session had before (retain handling 1)."""
 
-    request: int
-    reason_codes: list[int]
-    existed: list[bool]
+    request: U64
+    reason_codes: Annotated[list[ReasonCode], Meta(max_length=ROUTES_MAX)]
+    existed: Annotated[list[bool], Meta(max_length=ROUTES_MAX)]
 
 
 class UnsubscribeSession(Message):
     """UNSUBSCRIBE of a durable session."""
 
-    request: int
-    partition: int
-    partition_epoch: int
-    session: int
-    owner_epoch: int
-    topic_filters: list[str]
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    session: U64
+    owner_epoch: U64
+    topic_filters: Annotated[list[TopicText], Meta(max_length=ROUTES_MAX)]
 
 
 class SessionUnsubscribed(Message):
     """One reason code per filter (0x00 or 0x11)."""
 
-    request: int
-    reason_codes: list[int]
+    request: U64
+    reason_codes: Annotated[list[ReasonCode], Meta(max_length=ROUTES_MAX)]
 
 
 class SharePick(msgspec.Struct, array_like=True):
     """Where the copy of one QoS 2 message for one shared group goes: a partition, or an edge."""
 
-    share: bytes  # "share name/topic filter"
-    partition: int  # -1: an edge
-    edge: str = ""
-    incarnation: int = 0
-    attempt: int = 0  # a higher one replaces a lower one: its destination refused, or was an edge and died
+    share: ShareBytes  # "share name/topic filter"
+    partition: PartitionOrEdge  # -1: an edge
+    edge: SomeNode = ""
+    incarnation: Incarnation = 0
+    attempt: U32 = 0  # a higher one replaces a lower one: its destination refused, or was an edge and died
 
 
 class RecordInbound(Message):
     """QoS 2 PUBLISH of a durable publisher, before any fan-out; the same origin and picks again until released."""
 
-    request: int
-    partition: int
-    partition_epoch: int
-    session: int
-    owner_epoch: int
-    packet_identifier: int
-    picks: list[SharePick] = []  # kept where none of that group and attempt, or of a higher one, is recorded
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    session: U64
+    owner_epoch: U64
+    packet_identifier: PacketIdentifier
+    picks: Annotated[
+        list[SharePick], Meta(max_length=ROUTES_MAX)
+    ] = []  # kept where none of that group and attempt, or of a higher one, is recorded
 
 
 class InboundRecorded(Message):
     """The origin is (session, counter); committed."""
 
-    request: int
-    counter: int
-    reason_code: int = 0
-    picks: list[SharePick] = []  # all that are recorded: send there, wherever else one would pick now
+    request: U64
+    counter: U64
+    reason_code: ReasonCode = 0
+    picks: Annotated[
+        list[SharePick], Meta(max_length=ROUTES_MAX)
+    ] = []  # all that are recorded: send there, wherever else one would pick now
 
 
 class ReleaseInbound(Message):
     """PUBREL, or a PUBREC of 0x80 and above is about to leave: delete the record durably first."""
 
-    request: int
-    partition: int
-    partition_epoch: int
-    session: int
-    owner_epoch: int
-    packet_identifier: int
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    session: U64
+    owner_epoch: U64
+    packet_identifier: PacketIdentifier
 
 
 class InboundReleased(Message):
     """Committed. ``known``: the identifier had a record."""
 
-    request: int
+    request: U64
     known: bool
 
 
 class RetainedMessage(msgspec.Struct, array_like=True):
     """One register as read: committed state with its origin."""
 
-    topic: str
+    topic: TopicText
     payload: bytes
-    qos: int
+    qos: Qos
     properties: bytes = b""
-    expiry_s: int = 0xFFFFFFFF  # remaining
-    origin_kind: int = 0
-    origin_a: int = 0
-    origin_b: int = 0
+    expiry_s: U32 = 0xFFFFFFFF  # remaining
+    origin_kind: ReasonCode = 0
+    origin_a: U64 = 0
+    origin_b: U64 = 0
 
 
 class ReadRetained(Message):
     """Edge to a partition's primary: registers that a filter matches, sorted by topic, after a topic."""
 
-    request: int
-    partition: int
-    partition_epoch: int
-    topic_filter: str
-    after: str = ""
-    limit: int = 100
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    topic_filter: TopicText
+    after: TopicText = ""
+    limit: Counted = 100
 
 
 class ReadRetainedAll(Message):
     """Edge to a storage node: the first page of every partition that it is the primary of, for a wildcard filter."""
 
-    request: int
-    topic_filter: str
-    limit: int = 100
+    request: U64
+    topic_filter: TopicText
+    limit: Counted = 100
 
 
 class RetainedPage(Message):
     """One partition's registers; ``more``: ask that partition again after the last topic."""
 
-    request: int
-    messages: list[RetainedMessage]
+    request: U64
+    messages: Annotated[list[RetainedMessage], Meta(max_length=ROUTES_MAX)]
     more: bool = False
-    partition: int = -1
+    partition: PartitionOrEdge = -1
 
 
 class RetainedNone(Message):
     """These partitions of the asked node have no register that matches."""
 
-    request: int
-    partitions: list[int]
+    request: U64
+    partitions: Annotated[list[PartitionNumber], Meta(max_length=PARTITIONS_MAX)]
 
 
 class DeliverRetained(Message):
@@ -485,68 +533,71 @@ class DeliverRetained(Message):
     The last one (``done``) ends the holding of live messages of its ``read``.
     """
 
-    request: int
-    partition: int
-    partition_epoch: int
-    session: int
-    owner_epoch: int
-    messages: list[RetainedMessage]  # qos already limited, properties with the subscription identifier
-    retain_flags: list[bool]
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    session: U64
+    owner_epoch: U64
+    messages: Annotated[
+        list[RetainedMessage], Meta(max_length=ROUTES_MAX)
+    ]  # qos already limited, properties with the subscription identifier
+    retain_flags: Annotated[list[bool], Meta(max_length=ROUTES_MAX)]
     done: bool = True
-    read: int = 0  # request of the SubscribeSession that began the read; this one's own: it begins (again) here
+    read: U64 = 0  # request of the SubscribeSession that began the read; this one's own: it begins (again) here
 
 
 class RetainedDelivered(Message):
     """Committed; or not done (``again``): the read began under a former primary."""
 
-    request: int
+    request: U64
     again: bool = False
 
 
 class PollClaims(Message):
     """New primary to every live edge: which connections of this partition do you hold?"""
 
-    request: int
-    partition: int
-    partition_epoch: int
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
 
 
 class Claim(msgspec.Struct, array_like=True):
     """One live connection of an edge, and what is open on it."""
 
-    client_id: str
-    connection: int
-    owner_epoch: int
-    session: int = 0
-    outbound: list[tuple[int, int, int]] = []  # (packet identifier, partition_epoch, session_seq) really written
+    client_id: ClientId
+    connection: U64
+    owner_epoch: U64
+    session: U64 = 0
+    # (packet identifier, partition_epoch, session_seq) really written
+    outbound: Annotated[list[tuple[PacketIdentifier, Epoch, U64]], Meta(max_length=65_536)] = []
 
 
 class Claims(Message):
     """After this the edge takes no SessionOpened of a lower partition_epoch."""
 
-    request: int
-    partition: int
-    partition_epoch: int
-    claims: list[Claim]
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    claims: Annotated[list[Claim], Meta(max_length=MEMBERS_MAX)]
 
 
 class FireWill(Message):
     """Primary to one live edge: fan this out; repeated to another edge until one says WillFired."""
 
-    request: int
-    partition: int
-    partition_epoch: int
-    op_index: int
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    op_index: OpIndex
     will: Will
-    client_id: str = ""
+    client_id: ClientId = ""
 
 
 class WillFired(Message):
     """The fan-out is complete."""
 
-    request: int
-    partition: int
-    op_index: int
+    request: U64
+    partition: PartitionNumber
+    op_index: OpIndex
 
 
 class HandOn(Message):
@@ -556,11 +607,11 @@ class HandOn(Message):
     there. Repeated, with the same origin, until HandedOn says that it is done.
     """
 
-    request: int
-    partition: int
-    partition_epoch: int
-    number: int  # of the partition's messages that are handed on; part of the origin
-    share: bytes
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    number: U64  # of the partition's messages that are handed on; part of the origin
+    share: ShareBytes
     message: Will
     pick: SharePick | None = None
 
@@ -568,9 +619,9 @@ class HandOn(Message):
 class HandedOn(Message):
     """With ``pick``: record that the message goes there. Without: a member has it, or the group has ended."""
 
-    request: int
-    partition: int
-    number: int
+    request: U64
+    partition: PartitionNumber
+    number: U64
     pick: SharePick | None = None
 
 
@@ -580,19 +631,19 @@ class HandedOn(Message):
 class Admin(Message):
     """Operator to a node: one verb of the command line ("ring show", "cluster status", ...)."""
 
-    request: int
-    verb: str
-    arguments: dict[str, object] = {}
+    request: U64
+    verb: Verb
+    arguments: Annotated[dict[Verb, object], Meta(max_length=64)] = {}
 
 
 class AdminReply(Message):
     """``error`` is one line: what, where, what to do. ``result`` is what ``-o json`` prints."""
 
-    request: int
+    request: U64
     ok: bool
     result: object = None
-    error: str = ""
-    exit_code: int = 0
+    error: Detail = ""
+    exit_code: ReasonCode = 0
 
 
 Control = (
@@ -649,6 +700,7 @@ Control = (
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
+_read: Callable[[Payload], Control] = strictly(_decoder.decode, "CONTROL")
 
 
 def encode_control(message: Control) -> bytes:
@@ -656,13 +708,10 @@ def encode_control(message: Control) -> bytes:
     return _encoder.encode(message)
 
 
-def decode_control(payload: bytes) -> Control:
+def decode_control(payload: Payload) -> Control:
     """Return the message of a CONTROL frame.
 
     Raises:
-        msgspec.ValidationError: If the payload is not one of the messages (an unknown tag included).
+        Unreadable: The payload is not one of the messages (an unknown tag included), or a value is out of its range.
     """
-    try:
-        return _decoder.decode(payload)
-    except UnicodeDecodeError as error:  # msgspec lets the one of a tag or key through
-        raise msgspec.ValidationError(str(error)) from None
+    return _read(payload)

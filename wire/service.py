@@ -32,6 +32,7 @@ from wire.hello import (
     LinkError,
     NodeIdentity,
     PeerKey,
+    check_certificate,
     encode_hello,
 )
 from wire.link import RESEND_BYTES_MAX, LinkCore
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 BACKOFF_MIN_S = 0.05  # first wait after a failed dial
 BACKOFF_MAX_S = 1.0  # a peer that comes back is found within about this
-HANDSHAKES_MAX = 256  # connections between accept and HELLO; more are closed at once and try again
+STRANGERS_MAX = 256  # connections between accept and an accepted HELLO; more are closed at once and try again
 CONNECTION_FAILURES = (
     OSError,
     trio.BrokenResourceError,
@@ -111,8 +112,8 @@ class LinkHub:
         self._targets: dict[tuple[str, str], _Target] = {}  # by (node or "", address)
         self._connections: set[Connection] = set()
         self._nursery: trio.Nursery | None = None
-        self._handshakes = 0
-        self.connections_refused = 0
+        self._strangers = 0
+        self.refusals = {"strangers": 0, "certificate": 0, "hello": 0}  # connections, by reason
 
     # -- what the owner calls
 
@@ -120,6 +121,16 @@ class LinkHub:
     def identity(self) -> NodeIdentity:
         """This node, with the address that it listens on."""
         return self._table.identity
+
+    @property
+    def connections_refused(self) -> int:
+        """Connections that others opened and this node did not take."""
+        return sum(self.refusals.values())
+
+    def refused_by_reason(self) -> dict[tuple[str, ...], float]:
+        """Return what was refused so far, for the metrics page: connections, and lives that broke the protocol."""
+        counts = {**self.refusals, "condemned": self._table.lives_condemned}
+        return {(reason,): float(count) for reason, count in counts.items()}
 
     @property
     def frames_refused(self) -> dict[str, int]:
@@ -199,6 +210,10 @@ class LinkHub:
         """Return the peers with a standing connection, by name."""
         return self._table.connected()
 
+    def condemn(self, peer: PeerKey, why: str) -> None:
+        """End the link of a life that broke the protocol; it is refused until it starts again."""
+        self._table.condemn(peer, why)
+
     def forget(self, node: str) -> None:
         """A node's life is over (dead in the map): drop its link and what it held; ``on_reset`` follows."""
         self._table.forget(node)
@@ -256,11 +271,12 @@ class LinkHub:
                 stream = await trio.open_tcp_stream(host, port)
                 if self._contexts is not None:
                     stream = await wrap_tls(stream, self._contexts.client, server_side=False)
+                certified = self._certified(stream)
                 told, ours = self._table.greeting(target.node)
                 await stream.send_all(ours)
                 hello, rest = await read_hello(stream)
                 expected = "" if target.seed else target.node
-                key = self._table.dialled(hello, certified_identity(stream), target.tier, expected)
+                key = self._table.dialled(hello, certified, target.tier, expected)
                 target.node = key.node
         except CONNECTION_FAILURES as error:
             logger.log(level, "cannot link to %s %s at %s: %s", target.tier, target.node, target.address, error)
@@ -271,29 +287,45 @@ class LinkHub:
 
     # -- accepting
 
+    def _certified(self, stream: Stream) -> tuple[str, str, str] | None:
+        """Judge a peer's certificate before anything that it says is read; None on a plaintext link.
+
+        Raises:
+            LinkError: It names no node that has business here.
+        """
+        certified = certified_identity(stream)
+        if certified is not None:
+            check_certificate(self.identity, certified, self._table.accept_tiers)
+        return certified
+
     async def _accept(self, stream: trio.SocketStream) -> None:
+        if self._strangers >= STRANGERS_MAX:
+            self.refusals["strangers"] += 1  # not said in the log: there may be very many
+            await close_quietly(stream)
+            return
         secured: Stream = stream
+        refusal = "certificate"
+        self._strangers += 1
         try:
-            self._handshakes += 1
-            if self._handshakes > HANDSHAKES_MAX:
-                raise LinkError(f"more than {HANDSHAKES_MAX} handshakes at once")
             with trio.fail_after(HELLO_TIMEOUT_S):
                 if self._contexts is not None:
                     secured = await wrap_tls(stream, self._contexts.server, server_side=True)
+                certified = self._certified(secured)
+                refusal = "hello"
                 hello, rest = await read_hello(secured)
                 known = self._table.get(hello.node)
                 later = known.key.incarnation if known is not None and known.key.incarnation > hello.incarnation else 0
                 if hello.cluster != self.identity.cluster or later:
                     await secured.send_all(encode_hello(self.identity, later))  # lets the other side say what is wrong
-                key, told, ours = self._table.accepted(hello, certified_identity(secured))
+                key, told, ours = self._table.accepted(hello, certified)
                 await secured.send_all(ours)
         except CONNECTION_FAILURES as error:
-            self.connections_refused += 1
+            self.refusals[refusal] += 1
             logger.info("refused a link: %s", error)
             await close_quietly(secured)
             return
         finally:
-            self._handshakes -= 1
+            self._strangers -= 1
         await self._serve(secured, key, hello, rest, told=told, dialled=False)
 
     # -- one connection

@@ -20,6 +20,7 @@ cdef class Hot(HotState):
     cpdef object begin_round(self, long long now_ns)
     cpdef object end_round(self, long long now_ns)
     cdef object feed_client(self, Conn conn, bytes data)
+    cdef object feed_link(self, Conn conn, bytes data)
     cdef object parse_kept(self, Conn conn)
     cdef object call_closed(self)
     cdef object fail(self, Conn conn, int why)

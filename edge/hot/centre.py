@@ -114,7 +114,8 @@ class Hot(HotState):
         """Take bytes that arrived; while ``conn.parked`` or after a close nothing must be fed."""
         if conn.closed:
             return
-        if conn.version != 0 or conn.is_link:  # before CONNECT the time runs from accept, whatever trickles in
+        # Before CONNECT or HELLO the time runs from accept, whatever trickles in.
+        if conn.version != 0 or conn.peer is not None:
             conn.heard_ns = self.now_ns
         self.bytes_in += len(data)
         if conn.filter is not None:
@@ -122,12 +123,18 @@ class Hot(HotState):
         if not data or conn.closed:
             return
         if conn.is_link:
-            try:
-                receive_link(self, conn, data)
-            except (LinkError, ValueError):
-                self.fail(conn, FAILED)
+            self.feed_link(conn, data)
         else:
             self.feed_client(conn, data)
+
+    def feed_link(self, conn: Conn, data: bytes) -> None:
+        """Bytes of another node; what cannot be read ends the connection."""
+        try:
+            receive_link(self, conn, data)
+        except (LinkError, ValueError) as error:
+            if conn.peer is not None and isinstance(error, ValueError):  # not the framing: what a frame holds
+                self.handler.broke(conn.peer, str(error))
+            self.fail(conn, FAILED)
 
     def end_of_file(self, conn: Conn) -> None:
         """The peer closed or reset its direction: the connection ends like by ``close``.
@@ -655,7 +662,7 @@ class Hot(HotState):
         conn.partial = b""
         if conn.is_link:
             if data:
-                receive_link(self, conn, data)
+                self.feed_link(conn, data)
             return
         consumed: cython.Py_ssize_t = parse(self, conn, data, 0, len(data))
         if consumed < len(data) and not conn.closed:

@@ -1,8 +1,9 @@
 """The contract between the hot loop and the edge core that decides: what the loop calls, and when.
 
-Every method is synchronous, answers at once or later, never awaits and never raises. Inside a call the handler may use
-any method of ``Hot`` (``write``, ``resume``, ``close``, ``publish``, ``install_route`` ...). ``resume`` and ``close``
-never call the handler back before they return. Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
+Every method is synchronous, answers at once or later, never awaits, and raises only what it says. Inside a call the
+handler may use any method of ``Hot`` (``write``, ``resume``, ``close``, ``publish``, ``install_route`` ...).
+``resume`` and ``close`` never call the handler back before they return.
+Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
 from collections.abc import Sequence
@@ -62,11 +63,24 @@ class Handler(Protocol):
     def accepted(self, listener: object, fd: int) -> None:
         """A new socket: the core calls ``hot.attach`` or closes ``fd``."""
 
+    def secured(self, conn: Conn) -> None:
+        """The TLS handshake of a link is done, nothing was read yet. The core may ``close`` it for its certificate."""
+
     def hello(self, conn: Conn, payload: bytes) -> None:
         """A link's HELLO (payload of the frame). The core calls ``bind_link`` or ``close``; frames behind it wait."""
 
     def frame(self, peer: Peer, kind: int, payload: bytes) -> None:
-        """A numbered frame that the loop does not take itself (CONTROL, RAFT ...), in order."""
+        """A numbered frame that the loop does not take itself (CONTROL, RAFT ...), in order.
+
+        Raises:
+            ValueError: It cannot be read: the loop calls ``broke`` and ends the connection.
+        """
+
+    def broke(self, peer: Peer, why: str) -> None:
+        """A frame of this life cannot be read; its connection ends, and ``link_lost`` follows.
+
+        Frames that came with it count as taken and do not come again: the core takes no other connection of that life.
+        """
 
     def link_lost(self, peer: Peer) -> None:
         """The peer's connection ended; frames not taken are kept for the next one until ``strike_peer``."""

@@ -272,6 +272,8 @@ class Sockets:
             return
         else:
             conn.tls_state = 3
+            if conn.is_link:
+                self.hot.handler.secured(conn)
             mark_dirty(self.hot, conn)
             if conn.tls.pending() > 0:
                 self.undecrypted.append(conn)

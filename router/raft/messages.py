@@ -9,9 +9,14 @@ would campaign in is a field of its own), the sender's incarnation (one life of 
 of its disk) and the storage id that the sender believes the receiver to have, 0 when it does not know.
 """
 
-from typing import Literal, TypeAlias
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
+
+from wire.decoding import Payload, strictly
+from wire.ranges import U64, Counted, NodeName, OpIndex
 
 __all__ = [
     "CONFIG",
@@ -43,12 +48,17 @@ NORMAL: EntryKind = "normal"
 CONFIG: EntryKind = "config"
 NOOP: EntryKind = "noop"
 
+ENTRIES_MAX = 100_000  # in one AppendEntries; a leader stops at RaftConfig.max_entries_per_append
+PEERS_MAX = 64  # voters, or learners
+Peers: TypeAlias = Annotated[dict[NodeName, U64], Meta(max_length=PEERS_MAX)]
+Context: TypeAlias = U64 | Annotated[bytes, Meta(max_length=256)]
+
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One slot of the replicated log; index counts from 1."""
 
-    index: int
-    term: int
+    index: OpIndex
+    term: OpIndex
     kind: EntryKind
     data: bytes
 
@@ -56,8 +66,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Configuration(msgspec.Struct, frozen=True, array_like=True):
     """Who votes and who learns, with the storage id of each (0: not bound to a disk yet)."""
 
-    voters: dict[str, int] = {}
-    learners: dict[str, int] = {}
+    voters: Peers = {}
+    learners: Peers = {}
 
     @property
     def quorum(self) -> int:
@@ -76,34 +86,34 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Header of every message."""
 
-    sender: str
-    to: str
-    term: int
-    incarnation: int
-    storage_id: int
-    expected_storage_id: int
+    sender: NodeName
+    to: NodeName
+    term: OpIndex
+    incarnation: U64
+    storage_id: U64
+    expected_storage_id: U64
 
 
 class PreVote(Message, frozen=True):
     """Would you vote for me in ``proposed_term``? Changes nothing at the receiver."""
 
-    proposed_term: int
-    last_log_index: int
-    last_log_term: int
+    proposed_term: OpIndex
+    last_log_index: OpIndex
+    last_log_term: OpIndex
 
 
 class PreVoteReply(Message, frozen=True):
     """A refusal's ``term`` is adopted by the asker; without it two nodes can block each other for ever."""
 
-    proposed_term: int
+    proposed_term: OpIndex
     granted: bool
 
 
 class RequestVote(Message, frozen=True):
     """``transfer``: the leader itself asked for this election, so its lease does not stand against it."""
 
-    last_log_index: int
-    last_log_term: int
+    last_log_index: OpIndex
+    last_log_term: OpIndex
     transfer: bool = False
 
 
@@ -114,11 +124,11 @@ class RequestVoteReply(Message, frozen=True):
 class AppendEntries(Message, frozen=True):
     """Replication and heartbeat in one; ``round`` numbers the leader's heartbeat rounds for ReadIndex."""
 
-    prev_log_index: int
-    prev_log_term: int
-    leader_commit: int
-    round: int
-    entries: tuple[Entry, ...] = ()
+    prev_log_index: OpIndex
+    prev_log_term: OpIndex
+    leader_commit: OpIndex
+    round: OpIndex
+    entries: Annotated[tuple[Entry, ...], Meta(max_length=ENTRIES_MAX)] = ()
 
 
 class AppendEntriesReply(Message, frozen=True):
@@ -129,32 +139,32 @@ class AppendEntriesReply(Message, frozen=True):
     """
 
     success: bool
-    round: int
-    match_index: int = 0
-    prev_log_index: int = 0
-    hint_index: int = 0
-    hint_term: int = 0
+    round: OpIndex
+    match_index: OpIndex = 0
+    prev_log_index: OpIndex = 0
+    hint_index: OpIndex = 0
+    hint_term: OpIndex = 0
 
 
 class InstallSnapshot(Message, frozen=True):
     """One chunk of a snapshot, beginning at byte ``offset``."""
 
-    snapshot_index: int
-    snapshot_term: int
+    snapshot_index: OpIndex
+    snapshot_term: OpIndex
     configuration: Configuration
-    offset: int
+    offset: Counted
     data: bytes
     done: bool
-    round: int
+    round: OpIndex
 
 
 class InstallSnapshotReply(Message, frozen=True):
     """``offset``: the next byte wanted; ``match_index``: set once the snapshot is on disk."""
 
-    snapshot_index: int
-    offset: int
-    match_index: int
-    round: int
+    snapshot_index: OpIndex
+    offset: Counted
+    match_index: OpIndex
+    round: OpIndex
 
 
 class TimeoutNow(Message, frozen=True):
@@ -164,7 +174,7 @@ class TimeoutNow(Message, frozen=True):
 class ReadIndex(Message, frozen=True):
     """A follower asks on behalf of its reader; answered when leadership was confirmed afterwards."""
 
-    context: int | bytes
+    context: Context
 
 
 class ReadIndexReply(Message, frozen=True):
@@ -173,9 +183,9 @@ class ReadIndexReply(Message, frozen=True):
     ``read_index`` is -1 when the receiver of the question does not lead.
     """
 
-    context: int | bytes
-    read_index: int
-    asker_incarnation: int
+    context: Context
+    read_index: Annotated[int, Meta(ge=-1, lt=1 << 62)]
+    asker_incarnation: U64
 
 
 AnyMessage: TypeAlias = (
@@ -195,6 +205,10 @@ AnyMessage: TypeAlias = (
 _encoder = msgspec.msgpack.Encoder()
 _message_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 _configuration_decoder = msgspec.msgpack.Decoder(Configuration)
+_read_message: Callable[[Payload], AnyMessage] = strictly(_message_decoder.decode, "RAFT")
+_read_configuration: Callable[[Payload], Configuration] = strictly(
+    _configuration_decoder.decode, "configuration of the Raft group"
+)
 
 
 def encode_message(message: Message) -> bytes:
@@ -202,13 +216,13 @@ def encode_message(message: Message) -> bytes:
     return _encoder.encode(message)
 
 
-def decode_message(payload: bytes | bytearray | memoryview) -> AnyMessage:
+def decode_message(payload: Payload) -> AnyMessage:
     """Return the message in the payload.
 
     Raises:
-        msgspec.DecodeError: The payload is no Raft message (msgspec.ValidationError is a subclass).
+        Unreadable: The payload is no Raft message, or a value is out of its range.
     """
-    return _message_decoder.decode(payload)
+    return _read_message(payload)
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
@@ -220,6 +234,6 @@ def decode_configuration(data: bytes) -> Configuration:
     """Return the configuration in a config entry's data.
 
     Raises:
-        msgspec.DecodeError: The data is no configuration.
+        Unreadable: The data is no configuration.
     """
-    return _configuration_decoder.decode(data)
+    return _read_configuration(data)

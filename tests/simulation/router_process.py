@@ -180,6 +180,8 @@ class RouterProcess(LinkProcess):
             self._contexts += 1
             self._reads[self._contexts] = self.clock() + 4 * self.knobs.election_timeout_s, context
             self._raft(ReadIndexEvent(self._contexts))
+        for peer, why in ready.condemned:
+            self.table.condemn(peer, why)
         self.table.send_all(ready.sends)
 
     def _follow_map(self) -> None:

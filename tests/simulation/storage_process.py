@@ -172,6 +172,8 @@ class StorageProcess(LinkProcess):
             self._commit(Submitted([ready.writes]))
             assert self._group.submitted == ready.commit
         self._follow_map()
+        for peer, why in ready.condemned:
+            self.table.condemn(peer, why)
         self.table.send_all(ready.sends)
 
     def _follow_map(self) -> None:

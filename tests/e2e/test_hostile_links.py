@@ -1,0 +1,139 @@
+"""Hostile bytes on the ports of links, with real certificates: they end a connection, never a process."""
+
+import contextlib
+import datetime
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from wire.authority import DevelopmentAuthority
+from wire.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
+from wire.hello import NodeIdentity, encode_hello
+from wire.tls import CertificateFiles, link_contexts
+
+CLUSTER = "stratamq"
+NODES = ("edge-0", "router-0", "storage-0")
+NESTED = b"\x82\xa7version\x01\xa1z" + b"\x91" * 3900  # a HELLO that decodes, but for what an unknown field holds
+NESTED_CONTROL = b"\x82\xa4type\xa9FollowMap\xa1z" + b"\x91" * 10_000
+STRANGERS = 400
+AT_ONCE_S = 3.0  # below the time that a stranger has for its HELLO, and enough for a busy machine
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with local_cluster("--edges", "1", "--storages", "1", "--routers", "1") as running:
+        yield running
+
+
+def authority(cluster: LocalCluster) -> DevelopmentAuthority:
+    """Return what signed the cluster's nodes."""
+    return DevelopmentAuthority(cluster.data / "tls", CLUSTER, datetime.datetime.now(datetime.UTC))
+
+
+def connect(cluster: LocalCluster, node: str, files: CertificateFiles) -> ssl.SSLSocket:
+    """Open a connection to a node's port of links."""
+    host, port = cluster.state["nodes"][node]["addresses"]["link"].rsplit(":", 1)
+    plain = socket.create_connection((host, int(port)), 10)
+    return link_contexts(files).client.wrap_socket(plain, server_hostname="stratamq")
+
+
+def frame(kind: int, payload: bytes, number: int = 0) -> bytes:
+    return HEADER.pack(len(payload), kind, 0, PROTOCOL_VERSION, number) + payload
+
+
+def is_closed(connection: socket.socket, seconds: float = AT_ONCE_S) -> bool:
+    """Whether the other side closes within a time; what it says before is read and forgotten."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        connection.settimeout(left)
+        try:
+            if not connection.recv(65_536):
+                return True
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+    return False
+
+
+def pids(cluster: LocalCluster) -> dict[str, int]:
+    return {node: cluster.pid(node) for node in NODES}
+
+
+def alive(cluster: LocalCluster, node: str) -> None:
+    """The node's loop answers, and so does the process that serves its page."""
+    assert Path(f"/proc/{cluster.pid(node)}").exists()
+    assert "stratamq" in cluster.metrics(node)
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_client_certificate_is_refused_unread(cluster: LocalCluster, node: str) -> None:
+    """Right after the handshake: no HELLO was sent."""
+    before = pids(cluster)
+    with connect(cluster, node, authority(cluster).client("client")) as stranger:
+        assert is_closed(stranger)
+    with connect(cluster, node, authority(cluster).client("client")) as stranger:
+        with contextlib.suppress(OSError):
+            stranger.sendall(frame(FrameKind.HELLO, NESTED))
+        assert is_closed(stranger)
+    alive(cluster, node)
+    assert pids(cluster) == before
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_nested_hello_of_a_node(cluster: LocalCluster, node: str) -> None:
+    """A node's certificate does not make it readable."""
+    before = pids(cluster)
+    with connect(cluster, node, authority(cluster).node("edge", "edge-8")) as link:
+        link.sendall(frame(FrameKind.HELLO, NESTED))
+        assert is_closed(link)
+    alive(cluster, node)
+    assert pids(cluster) == before
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_nested_control_of_a_node(cluster: LocalCluster, node: str) -> None:
+    """The link that carries it is closed; this life of its sender is not let in again, the next one is."""
+    before = pids(cluster)
+    tier = "edge" if node != "edge-0" else "storage"
+    name = f"{tier}-for-{node}"
+    files = authority(cluster).node(tier, name)
+    for incarnation, welcome in ((5, True), (5, False), (6, True)):
+        with connect(cluster, node, files) as link:
+            link.sendall(encode_hello(NodeIdentity(CLUSTER, name, tier, incarnation, "127.0.0.1:1")))
+            link.settimeout(AT_ONCE_S)
+            with contextlib.suppress(OSError):
+                answer = link.recv(HEADER_BYTES)
+                assert bool(answer) == welcome, answer
+                if welcome:
+                    link.sendall(frame(FrameKind.CONTROL, NESTED_CONTROL, 1))
+            assert is_closed(link)
+        alive(cluster, node)
+    assert pids(cluster) == before
+
+
+def test_strangers_have_bounds_of_their_own(cluster: LocalCluster) -> None:
+    """Beyond so many, further ones are closed at once and counted; those that are held lose their place soon."""
+    with contextlib.ExitStack() as stack:
+        held = []
+        for node in NODES:
+            host, port = cluster.state["nodes"][node]["addresses"]["link"].rsplit(":", 1)
+            came = [stack.enter_context(socket.create_connection((host, int(port)), 10)) for _ in range(STRANGERS)]
+            cluster.wait_for(lambda node=node: refused(cluster, node) > 0, f"strangers refused by {node}", 10)  # type: ignore[misc]
+            places = [stranger for stranger in came if not is_closed(stranger, 0.001)]
+            assert 0 < len(places) <= 256
+            held += places
+        cluster.wait_for(lambda: all(is_closed(stranger, 0.001) for stranger in held), "strangers closed", 20)
+    for node in NODES:
+        alive(cluster, node)
+
+
+def refused(cluster: LocalCluster, node: str) -> float:
+    """Return how many strangers a node refused for want of a place."""
+    lines = [line for line in cluster.metrics(node).splitlines() if "strangers" in line and line[0] != "#"]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)

@@ -1,0 +1,93 @@
+"""The ranges of what nodes say to each other: one named type each, checked by msgspec when a message is decoded.
+
+A struct that is made here is not checked, so these bounds are wider than what any of our senders makes of the settings
+that it may have (``conf/*_settings.py``); where a sender gathers more, it splits or stops at the number named here.
+Text has its bound in characters. An integer without an upper bound has the one of msgpack, 64 bits.
+"""
+
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+__all__ = [
+    "INCARNATION_MAX",
+    "MEMBERS_MAX",
+    "NODES_MAX",
+    "NODE_NAME_MAX",
+    "PARTITIONS_MAX",
+    "ROUTES_MAX",
+    "U32",
+    "U64",
+    "Address",
+    "ClientId",
+    "Counted",
+    "Detail",
+    "Duration",
+    "Epoch",
+    "Incarnation",
+    "ListenerName",
+    "Members",
+    "NodeName",
+    "OpIndex",
+    "PacketIdentifier",
+    "PartitionNumber",
+    "PartitionOrEdge",
+    "Qos",
+    "ReasonCode",
+    "Seconds",
+    "ShardNumber",
+    "ShareBytes",
+    "ShareText",
+    "SomeNode",
+    "TierName",
+    "TopicText",
+    "Verb",
+    "Weight",
+    "Word",
+    "Zone",
+]
+
+# --- how many
+
+PARTITIONS_MAX = 0xFFFF  # of router.partitions; the number 0xFFFF itself marks a shared pick at an edge
+NODES_MAX = 4096  # in a map, or in a list of a message
+ROUTES_MAX = 1_000_000  # filters, topics or answers in one message: edge.filters_per_session_max ends there
+MEMBERS_MAX = 10_000_000  # of a shared group at one node: as many clients as an edge can be told to take
+
+# --- numbers
+
+INCARNATION_MAX = 1 << 44  # ms since 1970; with NUMBERS_BITS of what a life numbers below it, 64 bits
+NODE_NAME_MAX = 64  # characters; so are the names of clusters and zones
+
+U32: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 32)]
+U64: TypeAlias = Annotated[int, Meta(ge=0)]
+Counted: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]  # bytes, keys: sums of many still fit 64 bits
+Epoch: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 32)]  # of a partition or shard; half of an owner_epoch
+Incarnation: TypeAlias = Annotated[int, Meta(ge=0, lt=INCARNATION_MAX)]
+OpIndex: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
+PartitionNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
+PartitionOrEdge: TypeAlias = Annotated[int, Meta(ge=-1, lt=PARTITIONS_MAX)]  # -1: the edge itself
+ShardNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]  # router.shards and the pinned prefixes behind them
+PacketIdentifier: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]
+Qos: TypeAlias = Annotated[int, Meta(ge=0, le=2)]
+ReasonCode: TypeAlias = Annotated[int, Meta(ge=0, le=0xFF)]
+Members: TypeAlias = Annotated[int, Meta(ge=0, le=MEMBERS_MAX)]
+Weight: TypeAlias = Annotated[int, Meta(ge=1, le=100)]  # node.weight: the ring makes points in proportion to it
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]  # of a clock; neither infinite nor NaN
+Duration: TypeAlias = Annotated[float, Meta(ge=0, le=86_400)]
+
+# --- names
+
+NodeName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NODE_NAME_MAX)]
+SomeNode: TypeAlias = Annotated[str, Meta(max_length=NODE_NAME_MAX)]  # "": none
+TierName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=16)]
+Zone: TypeAlias = Annotated[str, Meta(max_length=64)]
+Address: TypeAlias = Annotated[str, Meta(max_length=255)]  # host:port; "": listens nowhere
+ListenerName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=32)]
+ClientId: TypeAlias = Annotated[str, Meta(max_length=65_535)]
+TopicText: TypeAlias = Annotated[str, Meta(max_length=65_535)]  # a topic name or filter
+ShareText: TypeAlias = Annotated[str, Meta(max_length=2 * 65_535 + 1)]  # "share name/topic filter"
+ShareBytes: TypeAlias = Annotated[bytes, Meta(max_length=65_535)]  # its length stands in 16 bits of a record
+Word: TypeAlias = Annotated[str, Meta(max_length=32)]  # of a fixed few: a state, a code, what moved
+Verb: TypeAlias = Annotated[str, Meta(max_length=64)]
+Detail: TypeAlias = Annotated[str, Meta(max_length=16_384)]  # a line or a few for a person
