@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from router.cluster_map import Command, Delegate, ForgetNode, MapMachine, Outcome
+from router.cluster_map import Command, Delegate, ForgetNode, Outcome
 from router.ring_desk import RingDesk, problems
 from wire.messages import Admin, AdminReply
 from wire.waiting import missing_from_map
@@ -102,10 +102,8 @@ class AdminDesk:
         router.propose(command, peer, question.request)
 
     def _supposed(self, request: int, command: Command) -> AdminReply:
-        """Carry a command out on a copy of the map, and say what it changed there."""
-        machine = MapMachine()
-        machine.restore(self._router.machine.snapshot())
-        outcome = machine.apply(command)
+        """Say what a command would change now."""
+        outcome = self._router.machine.suppose(command)
         if outcome.refusal:
             return AdminReply(request, False, None, outcome.refusal, FAILED)
         delta = outcome.delta

@@ -1,18 +1,40 @@
 """The ClusterMap's state machine: committed commands in, one map step out. The truth about who owns what.
 
 Deterministic: same map, same command, same step, on every router. A command that does not apply (stale epoch, unknown
-node) changes nothing and says why; a caller decides by the answer, never by what it proposed. Per-message and
+node) changes nothing and says why; a caller decides by the answer, never by what it proposed. A command out
+of its ranges is such a one (``router/command_bounds.py``), and so is one that makes a step raise. Per-message and
 per-subscription data never comes here. Rules: docs/adr/0003-cluster-map-leases-completion.md.
 """
 
+import logging
 from collections import Counter
 
 import msgspec
 
+from router.command_bounds import out_of_range
+from router.commands import (
+    AcceptLoss,
+    Bootstrap,
+    Command,
+    DeclareDead,
+    Delegate,
+    ForgetNode,
+    Order,
+    PlacePartitions,
+    PlaceShards,
+    RegisterNode,
+    SetAdminState,
+    SetRebalance,
+    StartRebalance,
+    decode_command,
+    encode_command,
+)
+from router.orders import OrderMemory, OrderOutcome
 from router.placement_changes import still_in_sync
-from router.rebalance import NEXT_STATES, UNFINISHED, Plan, RebalanceJob
+from router.rebalance import NEXT_STATES, UNFINISHED, RebalanceJob
 from router.ring import RingNode, propose_owners, propose_replicas
 from wire.cluster_map import ClusterMap, Delegation, MapDelta, NodeEntry, NodeState, PartitionEntry, ShardEntry
+from wire.decoding import strictly
 from wire.hello import TIER_ROUTER, TIER_STORAGE
 
 __all__ = [
@@ -23,6 +45,7 @@ __all__ = [
     "Delegate",
     "ForgetNode",
     "MapMachine",
+    "Order",
     "Outcome",
     "PlacePartitions",
     "PlaceShards",
@@ -34,112 +57,7 @@ __all__ = [
     "encode_command",
 ]
 
-
-class _Command(msgspec.Struct, tag=True):
-    """Root of the commands in the Raft log; the tag is the class name."""
-
-
-class Bootstrap(_Command):
-    """First command of a cluster: what is fixed for ever."""
-
-    cluster: str
-    partitions: int
-    shards: int
-    replicas: int
-    min_in_sync: int
-    lease_s: float
-
-
-class RegisterNode(_Command):
-    """Let an incarnation in. The leader proposes it only when the former one's lease has surely run out or is proved
-    ended; committing it ends the former incarnation."""
-
-    entry: NodeEntry
-    whole: bool = True
-
-
-class DeclareDead(_Command):
-    """The lease of this incarnation has surely run out."""
-
-    node: str
-    incarnation: int
-
-
-class PlacePartitions(_Command):
-    """Compare-and-set of placements: an entry is for a partition that is at the epoch below it."""
-
-    entries: dict[int, PartitionEntry]
-    each: bool = False  # an entry that does not fit is left out; otherwise all are, and it is said why
-
-
-class AcceptLoss(_Command):
-    """An operator's word that the whole copies of partitions are gone for good: another node begins with what it has.
-
-    All or none; each partition must be at the epoch that is named, and without a primary.
-    """
-
-    partitions: dict[int, int]  # number -> partition_epoch
-    node: str
-
-
-class PlaceShards(_Command):
-    """New owners of shards, each at the next epoch of its shard; all or none."""
-
-    owners: dict[int, str]
-    epochs: dict[int, int] = {}  # where named, the shard must be at this shard_epoch
-
-
-class Delegate(_Command):
-    """Set (depth > 0) or remove (depth 0) the jurisdiction of a topic prefix."""
-
-    prefix: str
-    depth: int
-    pin: str = ""
-
-
-class SetAdminState(_Command):
-    """An operator's word about a node: "draining" or ""."""
-
-    node: str
-    state: str
-
-
-class ForgetNode(_Command):
-    """Remove a dead node that holds nothing."""
-
-    node: str
-
-
-class StartRebalance(_Command):
-    """Begin to carry out a plan; it must be of this very map."""
-
-    plan: Plan
-    throttle_bytes_s: int = 0  # 0: as fast as it goes
-
-
-class SetRebalance(_Command):
-    """Pause, resume, abort or end the job of this number."""
-
-    job: int
-    state: str
-    detail: str = ""
-
-
-Command = (
-    Bootstrap
-    | RegisterNode
-    | DeclareDead
-    | PlacePartitions
-    | AcceptLoss
-    | PlaceShards
-    | Delegate
-    | SetAdminState
-    | ForgetNode
-    | StartRebalance
-    | SetRebalance
-)
-
-_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+logger = logging.getLogger(__name__)
 
 
 class _Stored(msgspec.Struct):
@@ -147,23 +65,10 @@ class _Stored(msgspec.Struct):
 
     map: ClusterMap
     job: RebalanceJob | None = None
+    orders: dict[str, OrderOutcome] = {}
 
 
-_stored_decoder = msgspec.msgpack.Decoder(_Stored)
-
-
-def encode_command(command: Command) -> bytes:
-    """Return the data of a Raft entry."""
-    return msgspec.msgpack.encode(command)
-
-
-def decode_command(data: bytes) -> Command:
-    """Return the command of a Raft entry.
-
-    Raises:
-        msgspec.ValidationError: If it is not one.
-    """
-    return _decoder.decode(data)
+_decode_stored = strictly(msgspec.msgpack.Decoder(_Stored).decode, "snapshot of the map")
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -171,6 +76,15 @@ class Outcome(msgspec.Struct, frozen=True):
 
     delta: MapDelta | None = None
     refusal: str = ""
+    order: OrderOutcome | None = None  # of an order: how it ended when it came first
+
+
+class _Judged(msgspec.Struct, frozen=True):
+    """What a command would do, all of it made and nothing of it done."""
+
+    outcome: Outcome = Outcome()
+    map: ClusterMap | None = None  # of a new cluster
+    job: RebalanceJob | None = None
 
 
 class MapMachine:
@@ -179,53 +93,92 @@ class MapMachine:
     def __init__(self) -> None:
         self.map = ClusterMap(cluster="")
         self.job: RebalanceJob | None = None
+        self.orders = OrderMemory()
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
-        return msgspec.msgpack.encode(_Stored(self.map, self.job))
+        return msgspec.msgpack.encode(_Stored(self.map, self.job, self.orders.known))
 
     def restore(self, data: bytes) -> None:
-        """Replace the whole state."""
-        stored = _stored_decoder.decode(data)
-        self.map, self.job = stored.map, stored.job
+        """Replace the whole state.
+
+        Raises:
+            Unreadable: If it is no snapshot of ours.
+        """
+        stored = _decode_stored(data)
+        self.map, self.job, self.orders = stored.map, stored.job, OrderMemory(stored.orders)
 
     def apply(self, command: Command) -> Outcome:
-        """Carry out one committed command."""
+        """Carry out one committed command; what cannot be carried out is refused, and changes nothing.
+
+        Never raises: it is committed, so every router meets it, again at each start.
+        """
+        if isinstance(command, Order):
+            return self._apply_order(command)
+        judged = self._judged(command)
+        if judged.map is not None:
+            self.map = judged.map
+        if judged.job is not None:
+            self.job = judged.job
+        if judged.outcome.delta is not None:
+            self.map.apply(judged.outcome.delta)
+        return judged.outcome
+
+    def suppose(self, command: Command) -> Outcome:
+        """Return what a command would do now, without doing it; never raises."""
+        if not isinstance(command, Order):
+            return self._judged(command).outcome
+        return self._known_order(command) or self._judged(command.command).outcome
+
+    def _apply_order(self, command: Order) -> Outcome:
+        known = self._known_order(command)
+        if known is not None:
+            return known
+        outcome = self.apply(command.command)
+        number = self.job.number if self.job is not None else None
+        first = OrderOutcome(outcome.refusal, self.map.epoch, number)
+        self.orders.note(command.identifier, first)
+        return msgspec.structs.replace(outcome, order=first)
+
+    def _known_order(self, command: Order) -> Outcome | None:
+        """Return the outcome of an order that came before, or of one that no order can be."""
+        first = self.orders.get(command.identifier)
+        if first is not None:
+            return Outcome(refusal=first.refusal, order=first)
+        refusal = out_of_range(command, self.map) if self.map.cluster else "the cluster is not bootstrapped"
+        return Outcome(refusal=refusal) if refusal else None
+
+    def _judged(self, command: Command) -> _Judged:
+        try:
+            return self._judge(command)
+        except MemoryError:
+            raise  # of this router alone: the others carried it out
+        except Exception as error:  # the same at every router, for it comes of the command and the map
+            logger.exception("a committed %s cannot be carried out", type(command).__name__)
+            return _Judged(Outcome(refusal=f"{type(command).__name__} cannot be carried out: {type(error).__name__}"))
+
+    def _judge(self, command: Command) -> _Judged:
+        refusal = out_of_range(command, self.map)
+        if refusal:
+            return _Judged(Outcome(refusal=refusal))
         if isinstance(command, Bootstrap):
             return self._bootstrap(command)
         if not self.map.cluster:
-            return Outcome(refusal="the cluster is not bootstrapped")
+            return _Judged(Outcome(refusal="the cluster is not bootstrapped"))
         if isinstance(command, StartRebalance):
-            return Outcome(refusal=self._start_rebalance(command))
+            return self._start_rebalance(command)
         if isinstance(command, SetRebalance):
-            return Outcome(refusal=self._set_rebalance(command))
+            return self._set_rebalance(command)
         step = _Step(self.map)
-        if isinstance(command, RegisterNode):
-            refusal = step.register(command)
-        elif isinstance(command, DeclareDead):
-            refusal = step.declare_dead(command)
-        elif isinstance(command, PlacePartitions):
-            refusal = step.place_partitions(command)
-        elif isinstance(command, AcceptLoss):
-            refusal = step.accept_loss(command)
-        elif isinstance(command, PlaceShards):
-            refusal = step.place_shards(command)
-        elif isinstance(command, Delegate):
-            refusal = step.delegate(command)
-        elif isinstance(command, SetAdminState):
-            refusal = step.set_admin_state(command)
-        else:
-            refusal = step.forget(command)
+        refusal = step.take(command)
         if refusal or not step.changed:
-            return Outcome(refusal=refusal)
-        delta = step.delta()
-        self.map.apply(delta)
-        return Outcome(delta)
+            return _Judged(Outcome(refusal=refusal))
+        return _Judged(Outcome(step.delta()))
 
-    def _bootstrap(self, command: Bootstrap) -> Outcome:
+    def _bootstrap(self, command: Bootstrap) -> _Judged:
         if self.map.cluster:
-            return Outcome(refusal=f"cluster {self.map.cluster!r} exists already")
-        self.map = ClusterMap(
+            return _Judged(Outcome(refusal=f"cluster {self.map.cluster!r} exists already"))
+        new = ClusterMap(
             cluster=command.cluster,
             partitions=[PartitionEntry() for _ in range(command.partitions)],
             shards=[ShardEntry() for _ in range(command.shards)],
@@ -234,25 +187,27 @@ class MapMachine:
             lease_s=command.lease_s,
             base_shards=command.shards,
         )
-        return Outcome()
+        return _Judged(map=new)
 
-    def _start_rebalance(self, command: StartRebalance) -> str:
+    def _start_rebalance(self, command: StartRebalance) -> _Judged:
+        refusal = ""
         if self.job is not None and self.job.state in UNFINISHED:
-            return f"rebalance {self.job.number} is {self.job.state}: wait for it, or abort it"
-        if command.plan.map_epoch != self.map.epoch:
-            return f"the plan is of map epoch {command.plan.map_epoch}, the map is at {self.map.epoch}: plan again"
+            refusal = f"rebalance {self.job.number} is {self.job.state}: wait for it, or abort it"
+        elif command.plan.map_epoch != self.map.epoch:
+            at, now = command.plan.map_epoch, self.map.epoch
+            refusal = f"the plan is of map epoch {at}, the map is at {now}: plan again"
+        if refusal:
+            return _Judged(Outcome(refusal=refusal))
         number = self.job.number + 1 if self.job is not None else 1
-        self.job = RebalanceJob(number, command.plan, command.throttle_bytes_s)
-        return ""
+        return _Judged(job=RebalanceJob(number, command.plan, command.throttle_bytes_s))
 
-    def _set_rebalance(self, command: SetRebalance) -> str:
+    def _set_rebalance(self, command: SetRebalance) -> _Judged:
         job = self.job
         if job is None or job.number != command.job:
-            return f"no rebalance {command.job}"
+            return _Judged(Outcome(refusal=f"no rebalance {command.job}"))
         if command.state not in NEXT_STATES.get(job.state, ()):
-            return f"rebalance {job.number} is {job.state}: it cannot become {command.state}"
-        self.job = msgspec.structs.replace(job, state=command.state, detail=command.detail)
-        return ""
+            return _Judged(Outcome(refusal=f"rebalance {job.number} is {job.state}: it cannot become {command.state}"))
+        return _Judged(job=msgspec.structs.replace(job, state=command.state, detail=command.detail))
 
 
 class _Step:
@@ -266,6 +221,26 @@ class _Step:
         self.shards: dict[int, ShardEntry] = {}
         self.delegations: tuple[Delegation, ...] | None = None
         self._primaries: Counter[str] | None = None
+
+    def take(self, command: Command) -> str:
+        """Make the step that a command asks for; return why there is none."""
+        if isinstance(command, RegisterNode):
+            return self.register(command)
+        if isinstance(command, DeclareDead):
+            return self.declare_dead(command)
+        if isinstance(command, PlacePartitions):
+            return self.place_partitions(command)
+        if isinstance(command, AcceptLoss):
+            return self.accept_loss(command)
+        if isinstance(command, PlaceShards):
+            return self.place_shards(command)
+        if isinstance(command, Delegate):
+            return self.delegate(command)
+        if isinstance(command, SetAdminState):
+            return self.set_admin_state(command)
+        if isinstance(command, ForgetNode):
+            return self.forget(command)
+        return f"a {type(command).__name__} is no step of the map"
 
     @property
     def changed(self) -> bool:

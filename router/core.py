@@ -4,6 +4,7 @@ Sans-IO. Raft is next to it, not inside: the shell gives committed commands as `
 ``proposals`` and ``rounds`` of every Ready. A message to this very node goes through the same queue as one from a link.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,8 @@ from router.cluster_map import (
     decode_command,
     encode_command,
 )
+from router.command_bounds import COMMAND_BYTES_MAX, out_of_range
+from router.commands import is_readable
 from router.leases import LeaseTable, lives
 from router.placement_changes import placement_change
 from router.reachability import Reachability
@@ -28,12 +31,14 @@ from router.rebalance_run import RebalanceRunner
 from router.route_shard import RouteShard
 from wire.cluster_map import MapDelta, NodeEntry, NodeState, PartitionEntry
 from wire.decoding import Unreadable
-from wire.frames import FrameKind
+from wire.frames import FRAME_BYTES_MAX, FrameKind
 from wire.hello import TIER_EDGE, TIER_OPERATOR, TIER_ROUTER, PeerKey
 from wire.lease_holder import LeaseHolder
+from wire.map_pages import MapShelf
 from wire.messages import (
     AddRoutes,
     Admin,
+    AdminReply,
     Changed,
     Control,
     FollowMap,
@@ -41,7 +46,6 @@ from wire.messages import (
     HeartbeatReply,
     Invalidated,
     KickSession,
-    MapSnapshot,
     MapStep,
     Moved,
     Refused,
@@ -58,6 +62,7 @@ from wire.messages import (
     encode_control,
 )
 from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.ranges import MAP_PAGE_BYTES
 
 __all__ = [
     "Applied",
@@ -76,7 +81,11 @@ __all__ = [
 ]
 
 DEFAULT = OperatorSettings()  # one default per setting, and its description: conf/router_settings.py
+logger = logging.getLogger(__name__)
+
 LOOK_S = 0.25  # between two looks at what was waited for too long
+TOO_LARGE = 1  # exit code of a question whose answer fits no frame
+CHANGES_MAX = 1_024  # placements of one command: it fits a log entry, whatever their names
 REGISTRATIONS_MAX = 10_000  # waiting for a former incarnation's lease to run out
 ShardMessage = Resolve | AddRoutes | RemoveRoutes | ReportRoutes
 
@@ -183,6 +192,7 @@ class RouterCore:
         self._admin = AdminDesk(self)
         self._now = 0.0
         self._followers: dict[str, int] = {}  # node -> incarnation that follows our map
+        self._shelf = MapShelf()
         self._registrations: dict[str, _Registration] = {}
         self._condemned: dict[PeerKey, str] = {}  # in this round
         self._own: list[Control] = []  # messages of this node to itself
@@ -326,19 +336,45 @@ class RouterCore:
         if node == self.node:
             self._own.append(message)
         elif node:
-            self._sends.append((node, FrameKind.CONTROL, encode_control(message)))
+            data = encode_control(message)
+            if len(data) > FRAME_BYTES_MAX:  # an operator's question about all of a very large map
+                self.count("answers_too_large")
+                if not isinstance(message, AdminReply):
+                    return
+                text = f"the answer is {len(data)} bytes, more than one message holds: ask about less"
+                data = encode_control(AdminReply(message.request, False, None, text, TOO_LARGE))
+            self._sends.append((node, FrameKind.CONTROL, data))
 
     def _to_router(self, router: str, message: Control) -> bool:
         self.tell(router, message)
         return True
 
-    def propose(self, command: Command, peer: str = "", request: int = 0) -> None:
-        """Give a command to Raft; the peer hears what became of its request."""
+    def propose(self, command: Command, peer: str = "", request: int = 0) -> int:
+        """Give a command to Raft, and return its number, 0 if it is refused; the peer hears what became of it.
+
+        What somebody asks for is carried out on a copy first: what would be refused then costs no entry of the log.
+        """
+        outcome = self.machine.suppose(command) if peer else Outcome(refusal=out_of_range(command, self.machine.map))
+        data = encode_command(command) if not outcome.refusal else b""
+        if len(data) > COMMAND_BYTES_MAX:
+            outcome = Outcome(refusal=f"{type(command).__name__} of {len(data)} bytes: a log entry holds less")
+        elif data and not is_readable(data):
+            outcome = Outcome(refusal=f"{type(command).__name__} with a part that is out of range")
+        if outcome.refusal:
+            self.count("commands_refused")
+            self._not_proposed(peer, request, outcome)
+            return 0
         self._number += 1
-        data = encode_command(command)
         self._proposed[self._number] = (peer, request, command, data)
         self._by_data.setdefault(data, []).append(self._number)
         self._proposals.append(Proposal(self._number, command))
+        return self._number
+
+    def _not_proposed(self, peer: str, request: int, outcome: Outcome) -> None:
+        if not peer:
+            logger.error("not proposed: %s", outcome.refusal)
+        elif not self._admin.answered(peer, request, outcome):
+            self._refuse(peer, request, "invalid", outcome.refusal)
 
     def _proposal_failed(self, event: ProposalFailed) -> None:
         if event.number not in self._proposed:
@@ -398,7 +434,12 @@ class RouterCore:
             self._changes, self._askers = {}, []
 
     def _applied(self, data: bytes) -> None:
-        command = decode_command(data)
+        try:
+            command = decode_command(data)
+        except Unreadable as error:  # committed by an older router: every router passes it by
+            self.count("commands_unreadable")
+            logger.error("an entry of the log is no command, and is passed by: %s", error)
+            return
         before = {life[0]: life[1] for life in lives(self.machine.map)}
         outcome = self.machine.apply(command)
         if isinstance(command, Bootstrap):
@@ -439,8 +480,7 @@ class RouterCore:
                 if entry.alive and before.get(entry.node) != entry.incarnation:
                     self.leases.admitted(self._now, (entry.node, entry.incarnation))
             self.leases.forget_others(cluster_map)
-        for node in sorted(self._followers):
-            self.tell(node, MapStep(delta))
+        self._tell_step(delta)
         self._follow_own_map()
         for entry in delta.nodes:
             former = before.get(entry.node)
@@ -451,9 +491,17 @@ class RouterCore:
                     self._touched.add(number)
         self._own_shards()
 
+    def _tell_step(self, delta: MapDelta) -> None:
+        """Send a step to the nodes that follow; one that is too long is a whole map, whose pages they ask for."""
+        data = encode_control(MapStep(delta)) if self._followers else b""
+        if len(data) > MAP_PAGE_BYTES:
+            data = encode_control(self._shelf.first(self.machine.map))
+        self._sends += [(node, FrameKind.CONTROL, data) for node in sorted(self._followers)]
+
     def _map_replaced(self) -> None:
+        self._shelf.clear()
         for node in sorted(self._followers):
-            self.tell(node, MapSnapshot(self.machine.map))
+            self.tell(node, self._shelf.first(self.machine.map))
         if self.leads:
             self.leases.begin(self._now, self.machine.map)
         self._follow_own_map()
@@ -500,7 +548,7 @@ class RouterCore:
         elif isinstance(message, Register):
             self._register(node, message)
         elif isinstance(message, FollowMap):
-            self._follow(node, peer)
+            self._follow(node, peer, message)
         elif isinstance(message, ShardMessage):
             self._shard_message(node, peer, message)
         elif isinstance(message, Invalidated):
@@ -577,9 +625,13 @@ class RouterCore:
                     RegisterNode(entry, registration.message.whole), registration.peer, registration.message.request
                 )
 
-    def _follow(self, node: str, peer: PeerKey | None) -> None:
+    def _follow(self, node: str, peer: PeerKey | None, message: FollowMap) -> None:
         self._followers[node] = peer.incarnation if peer is not None else 0
-        self.tell(node, MapSnapshot(self.machine.map))
+        cluster_map = self.machine.map
+        if message.page_of < 0:
+            self.tell(node, self._shelf.first(cluster_map))
+        else:
+            self.tell(node, self._shelf.page(cluster_map, message.page_of, message.offset))
 
     def _link_down(self, peer: PeerKey) -> None:
         self.reach.link_down(peer, self._now)
@@ -651,7 +703,9 @@ class RouterCore:
             self._refuse(node, message.request, "not_leader", "this router does not lead")
             return
         entry, refusal = placement_change(self.machine.map, node, message)
-        if entry is None:
+        if entry is not None:
+            refusal = out_of_range(PlacePartitions({message.partition: entry}), self.machine.map)
+        if entry is None or refusal:
             self._refuse(node, message.request, "invalid", refusal)
         elif message.partition not in self._changes:
             self._changes[message.partition] = entry
@@ -664,8 +718,12 @@ class RouterCore:
         """
         if not self._changes:
             return
-        self.propose(PlacePartitions(self._changes, each=True))
-        self._asked_changes[self._number] = self._askers
+        changes = list(self._changes.items())
+        for at in range(0, len(changes), CHANGES_MAX):
+            entries = dict(changes[at : at + CHANGES_MAX])
+            number = self.propose(PlacePartitions(entries, each=True))
+            if number:
+                self._asked_changes[number] = [asker for asker in self._askers if asker[1].partition in entries]
         self._changes, self._askers = {}, []
 
     def count(self, what: str, amount: int = 1) -> None:

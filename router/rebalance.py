@@ -13,7 +13,18 @@ from router.ring import RingNode, propose_owners, propose_replicas
 from wire.cluster_map import ClusterMap, PartitionEntry
 from wire.hello import TIER_ROUTER, TIER_STORAGE
 
-__all__ = ["NEXT_STATES", "UNFINISHED", "Move", "Plan", "RebalanceJob", "Step", "make_plan", "next_step", "step_back"]
+__all__ = [
+    "MOVES_MAX",
+    "NEXT_STATES",
+    "UNFINISHED",
+    "Move",
+    "Plan",
+    "RebalanceJob",
+    "Step",
+    "make_plan",
+    "next_step",
+    "step_back",
+]
 
 NEXT_STATES = {
     "running": ("paused", "aborting", "done", "failed"),
@@ -21,6 +32,7 @@ NEXT_STATES = {
     "aborting": ("aborted",),
 }
 UNFINISHED = frozenset(NEXT_STATES)
+MOVES_MAX = 1_024  # of one job: its plan fits a log entry, and a look at every move takes no longer than a few ms
 
 Sizes = Mapping[int, tuple[int, int]]  # partition or shard -> keys, bytes
 

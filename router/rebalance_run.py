@@ -22,7 +22,7 @@ SHARDS_AT_A_TIME = 8  # a shard that changes its owner answers nothing until it 
 class RebalanceRunner:
     """Carries out the machine's job while this router leads."""
 
-    def __init__(self, machine: MapMachine, leases: LeaseTable, propose: Callable[[Command], None]) -> None:
+    def __init__(self, machine: MapMachine, leases: LeaseTable, propose: Callable[[Command], object]) -> None:
         self._machine = machine
         self._leases = leases
         self._propose = propose

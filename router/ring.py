@@ -5,15 +5,17 @@ replicas, so balancing them moves no data. Every function is pure: same nodes, s
 Source: Karger et al. 1997; docs/adr/0003-cluster-map-leases-completion.md.
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from uhashring import HashRing
 
-__all__ = ["RingNode", "propose_owners", "propose_replicas"]
+__all__ = ["WEIGHT_MAX", "RingNode", "propose_owners", "propose_replicas"]
 
 VNODES = 256
+WEIGHT_MAX = 100  # of a node; conf/node_settings.py has the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,14 @@ class RingNode:
 
 def _ring(nodes: Sequence[RingNode], vnodes: int) -> HashRing:
     names: Mapping[str, object] = {
-        node.name: {"weight": node.weight, "vnodes": vnodes} for node in sorted(nodes, key=lambda node: node.name)
+        node.name: {"weight": _weight(node), "vnodes": vnodes} for node in sorted(nodes, key=lambda node: node.name)
     }
     return HashRing(nodes=names, vnodes=vnodes)
+
+
+def _weight(node: RingNode) -> int:
+    """Return a weight that can be divided by, whatever an old snapshot of the map holds."""
+    return max(1, min(node.weight, WEIGHT_MAX))
 
 
 def propose_replicas(
@@ -47,13 +54,12 @@ def propose_replicas(
         return [()] * partitions
     ring = _ring(nodes, vnodes)
     zones = {node.name: node.zone for node in nodes}
-    weights = {node.name: node.weight for node in nodes}
+    weights = {node.name: _weight(node) for node in nodes}
     total = sum(weights.values())
     wanted = min(replicas, len(nodes))
     led = dict.fromkeys(sorted(weights), 0)
     proposal = []
-    for number in range(partitions):
-        order = [str(point["nodename"]) for point in ring.range(f"p/{number}", len(nodes), unique=True)]
+    for order in _orders(ring, "p", partitions):
         chosen = _spread(order, zones, wanted)
         primary = next(
             (name for name in chosen if led[name] < ceil(partitions * weights[name] / total)),
@@ -62,6 +68,26 @@ def propose_replicas(
         led[primary] += 1
         proposal.append((primary, *(name for name in chosen if name != primary)))
     return proposal
+
+
+def _orders(ring: HashRing, kind: str, count: int) -> Iterator[list[str]]:
+    """Iterate over the nodes in ring order from where each number lies; one walk for all that lie between two points.
+
+    Many partitions lie between the same two points: a walk for each would make the largest map take seconds.
+    """
+    places, names = (list(column) for column in zip(*ring.get_points(), strict=True))
+    nodes = len(set(names))
+    walks: dict[int, list[str]] = {}
+    for number in range(count):
+        start = bisect(places, ring.hashi(f"{kind}/{number}"))
+        if start not in walks:
+            found: dict[str, None] = {}
+            at = start
+            while len(found) < nodes:
+                found[names[at % len(names)]] = None
+                at += 1
+            walks[start] = list(found)
+        yield walks[start]
 
 
 def _spread(order: Sequence[str], zones: Mapping[str, str], wanted: int) -> list[str]:
@@ -87,12 +113,11 @@ def propose_owners(nodes: Sequence[RingNode], shards: int, *, vnodes: int = VNOD
     if not nodes:
         return [""] * shards
     ring = _ring(nodes, vnodes)
-    weights = {node.name: node.weight for node in nodes}
+    weights = {node.name: _weight(node) for node in nodes}
     total = sum(weights.values())
     owned = dict.fromkeys(sorted(weights), 0)
     owners = []
-    for number in range(shards):
-        order = [str(point["nodename"]) for point in ring.range(f"s/{number}", len(nodes), unique=True)]
+    for order in _orders(ring, "s", shards):
         owner = next((name for name in order if owned[name] < ceil(shards * weights[name] / total)), order[0])
         owned[owner] += 1
         owners.append(owner)

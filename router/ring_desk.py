@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from router.cluster_map import AcceptLoss, Command, ForgetNode, SetAdminState, SetRebalance, StartRebalance
-from router.rebalance import Move, Plan, make_plan, ring_nodes
+from router.rebalance import MOVES_MAX, Move, Plan, make_plan, ring_nodes
 from router.rebalance_run import reached
 from wire.cluster_map import ClusterMap
 from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE
@@ -111,6 +111,7 @@ class RingDesk:
         plan = self._plan(cluster_map)
         if not plan.moves:
             return {"id": None, "phase": "nothing to move", "moves": 0, "map_epoch": cluster_map.epoch}
+        plan = msgspec.structs.replace(plan, moves=plan.moves[:MOVES_MAX])
         return StartRebalance(plan, max(0, int(arguments.get("throttle_bytes_s", 0))))
 
     def sizes(self) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:

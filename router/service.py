@@ -35,6 +35,7 @@ from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry, Message, decode_message, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from router.raft.storage import LogDamaged
+from wire.decoding import Unreadable
 from wire.frames import FrameKind
 from wire.hello import TIER_ROUTER, PeerKey
 from wire.messages import Admin, encode_control
@@ -140,6 +141,12 @@ class RouterService:
             raise UserError(
                 f"the Raft log is damaged ({error}): this router neither votes nor serves; move {folder} away and "
                 "start it again: a majority of the other routers takes it in anew (a group of one needs its backup)",
+                EXIT_DAMAGED,
+            ) from None
+        except Unreadable as error:
+            raise UserError(
+                f"the snapshot in {folder} is not of this version ({error}): move {folder} away and start it again; a "
+                "majority of the other routers takes it in anew (a group of one needs its backup)",
                 EXIT_DAMAGED,
             ) from None
         except OSError as error:

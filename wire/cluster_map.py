@@ -1,7 +1,7 @@
 """The ClusterMap as every node reads it: who is who, who owns what, at which epoch; and placement as pure functions.
 
 The routers change it by committed commands (``router/cluster_map.py``); every other node follows it as a stream of
-``MapSnapshot`` and ``MapDelta``. Placement is a table with epochs: a lookup is one hash and one list index, and
+``MapPage`` and ``MapStep``. Placement is a table with epochs: a lookup is one hash and one list index, and
 the hash is CRC-32 so that Spark, SQL or a ten-line script can check it. Decision: docs/adr/0003.
 """
 
@@ -145,10 +145,14 @@ class ClusterMap(msgspec.Struct, tag=True):
         """Move to ``delta.epoch``.
 
         Raises:
-            ValueError: If the delta does not follow this epoch.
+            ValueError: If the delta does not follow this epoch, or names what this map does not have; nothing changed.
         """
         if delta.epoch != self.epoch + 1:
             raise ValueError(f"delta to epoch {delta.epoch} does not follow epoch {self.epoch}")
+        if not all(0 <= number < len(self.partitions) for number in delta.partitions):
+            raise ValueError(f"delta to epoch {delta.epoch} names a partition that is none")
+        if not all(0 <= number < len(self.shards) + len(delta.shards) for number in delta.shards):
+            raise ValueError(f"delta to epoch {delta.epoch} names a shard that is none")
         for entry in delta.nodes:
             self.nodes[entry.node] = entry
         for node in delta.forgotten:

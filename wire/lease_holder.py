@@ -8,13 +8,14 @@ owner acknowledges after it has applied the change. Rules: docs/adr/0003-cluster
 import logging
 from collections.abc import Callable
 
-from wire.cluster_map import ClusterMap, NodeEntry, NodeState
+from wire.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
+from wire.map_pages import MapReader
 from wire.messages import (
     Control,
     FollowMap,
     Heartbeat,
     HeartbeatReply,
-    MapSnapshot,
+    MapPage,
     MapStep,
     Refused,
     Register,
@@ -30,6 +31,7 @@ SETTLING_S = 0.05  # between heartbeats while an epoch is not settled: it shorte
 EARLY_S = 0.001  # so near, a multiple of the period counts as reached
 SEEKING_S = 0.1  # between heartbeats to every router while none grants
 LAG_S = 0.5  # behind the leader's map for this long: whoever tells us the map is cut off from the leader
+PAGE_WAIT_S = 2.0  # for a page of the map that was asked for: a quarter of a megabyte, of a router that lives
 RETRY_S = 0.25  # of a registration or a map request that was not answered
 
 
@@ -73,6 +75,8 @@ class LeaseHolder:
         self._refusal = ""  # of the registration, as the log has it
         self._follows = follows
         self._following = ""
+        self._pages = MapReader()
+        self._page_by = float("inf")  # then a page that was asked for is lost
         self._request = 0
         self._told_sizes: tuple[str, dict[int, tuple[int, int]]] = ("", {})
         self._next_beat = float("-inf")
@@ -97,8 +101,7 @@ class LeaseHolder:
         if self._told_sizes[0] == node:
             self._told_sizes = ("", {})  # its next life has not been told
         if self._following == node:
-            self._following = ""
-            self._next_try = float("-inf")  # ask another one at once: who lags holds everybody up
+            self._follow_again(float("-inf"))  # ask another one at once: who lags holds everybody up
         if self.leader == node:
             self.leader = ""
 
@@ -125,7 +128,8 @@ class LeaseHolder:
 
     def next_deadline(self) -> float:
         """Return when ``beat`` wants to be called next."""
-        return min(self._next_beat, self._next_try) if self._registered else self._next_try
+        following = min(self._next_try, self._page_by)
+        return min(self._next_beat, following) if self._registered else following
 
     # --- time
 
@@ -133,7 +137,10 @@ class LeaseHolder:
         """Register, follow and renew as far as it is due; call from the loop that does the node's work."""
         if self.ended or not self._routers:
             self._next_beat = self._next_try = now + RETRY_S
+            self._page_by = float("inf")
             return
+        if now >= self._page_by:
+            self._follow_again(now)
         if now >= self._next_try:
             self._next_try = now + RETRY_S
             if not self._registered:
@@ -141,7 +148,9 @@ class LeaseHolder:
                 self._send(self._router(), Register(self._request, self.entry, self._whole, self._ended_incarnation))
             if self._follows and not self._following:
                 self._following = self._router()
-                if not self._send(self._following, FollowMap(self.map.epoch)):
+                if self._send(self._following, FollowMap(self.map.epoch)):
+                    self._page_by = now + PAGE_WAIT_S
+                else:
                     self._following = ""
         if self._registered and now >= self._next_beat:
             self._heartbeat(now)
@@ -191,20 +200,51 @@ class LeaseHolder:
             if message.leader_hint:
                 self.leader = message.leader_hint
             self._next_try = min(self._next_try, now + RETRY_S / 5)
-        elif isinstance(message, MapSnapshot):
-            if message.map.epoch > self.map.epoch or not self.map.cluster:
-                self.map = message.map
-                self._moved(now)
+        elif isinstance(message, MapPage):
+            self._page(now, message)
         elif isinstance(message, MapStep):
-            if message.delta.epoch == self.map.epoch + 1:
-                self.map.apply(message.delta)
-                self._moved(now)
-            elif message.delta.epoch > self.map.epoch + 1:
-                self._following = ""  # a step is missing: ask again from here
-                self._next_try = now
+            self._step(now, message.delta)
         else:
             return False
         return True
+
+    def _page(self, now: float, page: MapPage) -> None:
+        """Take a page and ask for the next one, unless the map is no newer than ours."""
+        self._page_by = float("inf")
+        if page.epoch <= self.map.epoch and self.map.cluster:
+            return
+        try:
+            cluster_map = self._pages.take(page)
+        except ValueError as error:
+            logger.warning("the map is read again from its first page: %s", error)
+            self._follow_again(now + RETRY_S)
+            return
+        if cluster_map is not None:
+            self.map = cluster_map
+            self._moved(now)
+        elif self._pages.reading:
+            self._page_by = now + PAGE_WAIT_S
+            if self._following:
+                self._send(self._following, FollowMap(self.map.epoch, *self._pages.wanted))
+
+    def _step(self, now: float, delta: MapDelta) -> None:
+        if delta.epoch == self.map.epoch + 1:
+            try:
+                self.map.apply(delta)
+            except ValueError as error:
+                logger.warning("the map is read anew: %s", error)
+                self._follow_again(now + RETRY_S)
+            else:
+                self._moved(now)
+        elif delta.epoch > self.map.epoch + 1 and not (self._pages.reading and self._pages.keep(delta)):
+            self._follow_again(now)  # a step is missing
+
+    def _follow_again(self, at: float) -> None:
+        """Ask for the whole map, any router."""
+        self._pages.forget()
+        self._following = ""
+        self._page_by = float("inf")
+        self._next_try = at
 
     def _refused(self, message: Refused) -> None:
         """Log why this node is not let in, once: that does not pass by itself, as the want of a leader does."""
@@ -231,8 +271,7 @@ class LeaseHolder:
             self._behind_since = now
         elif now - self._behind_since > LAG_S and self._follows and self._following != reply.leader:
             self._behind_since = now
-            self._following = ""
-            self._next_try = now
+            self._follow_again(now)
 
     def take_own(self, now: float, cluster_map: ClusterMap) -> None:
         """A router's own state machine made a step."""

@@ -15,9 +15,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from wire.cluster_map import ClusterMap, MapDelta, NodeEntry
+from wire.cluster_map import MapDelta, NodeEntry
 from wire.decoding import Payload, strictly
 from wire.ranges import (
+    MAP_PAGE_BYTES,
     MEMBERS_MAX,
     NODES_MAX,
     PARTITIONS_MAX,
@@ -115,19 +116,25 @@ class HeartbeatReply(Message):
 
 
 class FollowMap(Message):
-    """Send me the map from this epoch on (0: a snapshot first)."""
+    """Send me the map, and its steps from then on; or the page at ``offset`` of the map that I am reading."""
+
+    epoch: Counted  # of the sender's map
+    page_of: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # epoch of the map that is being read; -1: the newest
+    offset: Counted = 0
+
+
+class MapPage(Message):
+    """Bytes of a whole map from ``offset`` on (``wire/map_pages.py``); the next page is asked for with FollowMap."""
 
     epoch: Counted
-
-
-class MapSnapshot(Message):
-    """A whole map."""
-
-    map: ClusterMap
+    offset: Counted
+    size: Counted  # of the whole map
+    crc: U32  # CRC-32 of the whole map
+    data: Annotated[bytes, Meta(max_length=MAP_PAGE_BYTES)]
 
 
 class MapStep(Message):
-    """The next epoch."""
+    """The next epoch; a step longer than a page comes as a whole map."""
 
     delta: MapDelta
 
@@ -653,7 +660,7 @@ Control = (
     | Heartbeat
     | HeartbeatReply
     | FollowMap
-    | MapSnapshot
+    | MapPage
     | MapStep
     | RequestChange
     | Changed

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 __all__ = [
     "INCARNATION_MAX",
+    "MAP_PAGE_BYTES",
     "MEMBERS_MAX",
     "NODES_MAX",
     "NODE_NAME_MAX",
@@ -52,6 +53,7 @@ __all__ = [
 PARTITIONS_MAX = 0xFFFF  # of router.partitions; the number 0xFFFF itself marks a shared pick at an edge
 NODES_MAX = 4096  # in a map, or in a list of a message
 ROUTES_MAX = 1_000_000  # filters, topics or answers in one message: edge.filters_per_session_max ends there
+MAP_PAGE_BYTES = 256 * 1024  # of a map in one message; also the largest step that is sent as one
 MEMBERS_MAX = 10_000_000  # of a shared group at one node: as many clients as an edge can be told to take
 
 # --- numbers

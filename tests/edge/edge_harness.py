@@ -13,6 +13,7 @@ from mqtt.codec import decode_packet, encode_packet
 from mqtt.packets import Connect, Packet, Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from wire.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
 from wire.hello import NodeIdentity
+from wire.map_pages import map_pages
 from wire.messages import (
     AddRoutes,
     CloseSession,
@@ -22,7 +23,6 @@ from wire.messages import (
     HeartbeatReply,
     InboundRecorded,
     InboundReleased,
-    MapSnapshot,
     OpenSession,
     ReadRetained,
     ReadRetainedAll,
@@ -105,7 +105,7 @@ class Edge:
         self.sessions: dict[str, int] = {}
         self.epochs = 0
         self.core.lease.router_up("r0", self.now)
-        self.router(MapSnapshot(cluster_map()))
+        self.router(*map_pages(cluster_map()))
         self.renew()
 
     def _new_client_id(self) -> str:

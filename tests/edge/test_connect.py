@@ -9,12 +9,12 @@ from mqtt.packets import Connect, Disconnect, Pingreq, Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import START, Edge, cluster_map
 from wire.cluster_map import NodeEntry, NodeState
+from wire.map_pages import map_pages
 from wire.messages import (
     Claims,
     CloseSession,
     HeartbeatReply,
     KickSession,
-    MapSnapshot,
     Moved,
     OpenSession,
     PollClaims,
@@ -268,7 +268,7 @@ def test_a_connect_whose_client_is_gone_is_withdrawn() -> None:
     assert [request.withdrawn for request in sent] == [False, False]
     assert {request.answered_below for request in sent} == {sent[0].request}
     first.drop()
-    edge.router(MapSnapshot(cluster_map(2, "s1", 2)))
+    edge.router(*map_pages(cluster_map(2, "s1", 2)))
     edge.round()
     assert [(request.request, request.withdrawn) for request in edge.take(OpenSession)] == [
         (sent[0].request, True),
@@ -283,7 +283,7 @@ def test_an_edge_whose_router_lives_anew_follows_again() -> None:
     moved = cluster_map(2)
     moved.nodes["r0"] = NodeEntry("r0", "router", 2, "r0:1", state=NodeState.ACTIVE)
     edge.core.peers.know(cluster_map())
-    edge.router(MapSnapshot(moved))
+    edge.router(*map_pages(moved))
     assert edge.core.lease._following == ""
 
 
@@ -373,7 +373,7 @@ def test_claim_is_sent_again_in_order_to_a_new_primary() -> None:
         edge.accept().connect(name)
     first = edge.take(OpenSession)
     moved = cluster_map(2, "s1", 2)
-    edge.router(MapSnapshot(moved))
+    edge.router(*map_pages(moved))
     edge.router(HeartbeatReply(1, edge.now, 1000.0, 2, "r0"))
     edge.round()
     second = [(node, message) for node, message in edge.core.told if isinstance(message, OpenSession)]

@@ -14,6 +14,7 @@ from mqtt.reasons import ReasonCode
 from tests.edge.edge_harness import Edge, Session, cluster_map
 from tests.edge.test_scram import CLIENT_FINAL, CLIENT_FIRST, SALT, SERVER_NONCE
 from wire.cluster_map import ClusterMap, ShardEntry
+from wire.map_pages import map_pages
 from wire.messages import (
     AddRoutes,
     DeliverRetained,
@@ -27,7 +28,6 @@ from wire.messages import (
     InboundReleased,
     Invalidate,
     Invalidated,
-    MapSnapshot,
     Moved,
     ReadRetained,
     ReadRetainedAll,
@@ -176,7 +176,7 @@ def test_new_owner_of_a_shard_is_told_filters_and_topics() -> None:
     moved: ClusterMap = cluster_map(2)
     moved.shards = [ShardEntry(2, "r0"), ShardEntry(2, "r0")]
     edge.held = {ReportRoutes, Resolve}
-    edge.router(MapSnapshot(moved))
+    edge.router(*map_pages(moved))
     edge.router(HeartbeatReply(1, edge.now, 1000.0, 2, "r0"))
     edge.round()
     reported = {
@@ -814,7 +814,7 @@ def test_an_edge_that_dies_with_what_was_left_is_replaced_on_record() -> None:
     assert edge.take(HandedOn) == []
     moved = cluster_map(epoch=2)
     moved.nodes["e1"] = replace(moved.nodes["e1"], incarnation=2)
-    edge.router(MapSnapshot(moved))
+    edge.router(*map_pages(moved))
     edge.round()
     assert [answer.pick for answer in edge.take(HandedOn)] == [SharePick(b"g/a", -1, "e0", 1, 1)]
     assert publishes(first) + publishes(second) == []

@@ -31,6 +31,7 @@ from wire.batches import (
 from wire.cluster_map import NodeEntry
 from wire.frames import FRAME_BYTES_MAX, FrameKind
 from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.map_pages import map_pages
 from wire.messages import (
     AddRoutes,
     Changed,
@@ -43,7 +44,6 @@ from wire.messages import (
     Heartbeat,
     HeartbeatReply,
     KickSession,
-    MapSnapshot,
     MapStep,
     Moved,
     OpenSession,
@@ -547,7 +547,8 @@ class Cluster:
             self.apply(RegisterNode(message.entry, message.whole))
             self._tell(node, Registered(message.request, message.entry.incarnation, self.machine.map.epoch))
         elif isinstance(message, FollowMap):
-            self._tell(node, MapSnapshot(self.machine.map))
+            for page in map_pages(self.machine.map):
+                self._tell(node, page)
         elif isinstance(message, Heartbeat):
             self.acknowledged[node] = message.map_epoch
             settled = min(

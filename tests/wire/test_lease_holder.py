@@ -6,12 +6,13 @@ import pytest
 
 from wire.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
 from wire.lease_holder import LeaseHolder
+from wire.map_pages import map_pages
 from wire.messages import (
     Control,
     FollowMap,
     Heartbeat,
     HeartbeatReply,
-    MapSnapshot,
+    MapPage,
     MapStep,
     Refused,
     Register,
@@ -33,8 +34,8 @@ class Node:
         self.sent.append((router, message))
         return True
 
-    def map(self, entry: NodeEntry, epoch: int = 4) -> MapSnapshot:
-        return MapSnapshot(ClusterMap("c", epoch, {"e1": entry}))
+    def map(self, entry: NodeEntry, epoch: int = 4, lease_s: float = 2.0) -> MapPage:
+        return map_pages(ClusterMap("c", epoch, {"e1": entry}, lease_s=lease_s))[0]
 
 
 def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
@@ -195,9 +196,8 @@ def test_heartbeats_fall_on_multiples_of_their_period(lease_s: float) -> None:
     """A late wake-up moves none of them, and an exact one repeats none."""
     node = Node()
     node.holder.router_up("r1", 0.0)
-    registered = node.map(node.entry(2))
-    registered.map.lease_s = lease_s
-    node.holder.handle(0.1, registered)
+    node.holder.beat(0.1)
+    node.holder.handle(0.1, node.map(node.entry(2), lease_s=lease_s))
     now, due = 100.13, []
     for late_s in (0.0, 0.0, 0.004, 0.02, 0.0, 0.0):
         now += late_s

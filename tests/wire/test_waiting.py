@@ -6,7 +6,8 @@ import pytest
 
 from wire.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry
 from wire.lease_holder import LeaseHolder
-from wire.messages import MapSnapshot, Refused
+from wire.map_pages import map_pages
+from wire.messages import Refused
 from wire.waiting import MapGaps, WaitingLog, missing_from_map, missing_from_routers
 
 
@@ -55,7 +56,7 @@ def test_what_the_routers_have_not_given() -> None:
     holder.beat(0.0)
     holder.handle(0.0, Refused(1, "invalid", "the name is taken"))
     assert missing_from_routers(holder, 0.0, ("a:1",)) == "the routers do not let this node in: the name is taken"
-    holder.handle(0.0, MapSnapshot(cluster_map(node("edge-0", "edge"), partitions=[])))
+    holder.handle(0.0, map_pages(cluster_map(node("edge-0", "edge"), partitions=[]))[0])
     assert missing_from_routers(holder, 0.0, ("a:1",)).startswith("no lease from router-0: a majority")
     holder.lease_until = 5.0
     assert missing_from_routers(holder, 0.0, ("a:1",)) == ""

@@ -1,0 +1,183 @@
+"""Any committed command is carried out or refused, alike on all routers, and its map can be sent."""
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router import cluster_map as machine_module
+from router.cluster_map import (
+    Bootstrap,
+    Command,
+    Delegate,
+    MapMachine,
+    PlacePartitions,
+    RegisterNode,
+    StartRebalance,
+    decode_command,
+    encode_command,
+)
+from router.commands import is_readable
+from router.core import Applied, RouterCore, RouterSettings
+from router.rebalance import MOVES_MAX, Move, Plan, make_plan
+from tests.router.random_commands import commands
+from wire.cluster_map import ClusterMap, NodeEntry, PartitionEntry
+from wire.frames import FRAME_BYTES_MAX
+from wire.map_pages import MAP_BYTES_MAX, MapReader, map_pages
+from wire.messages import encode_control
+from wire.ranges import MAP_PAGE_BYTES, PARTITIONS_MAX
+
+BEGIN = Bootstrap("c", 8, 4, 2, 1, 2.0)
+
+
+def entry(node: str, tier: str, **fields: Any) -> NodeEntry:
+    return msgspec.structs.replace(NodeEntry(node, tier, 1, "h:1"), **fields)
+
+
+def sent(cluster_map: ClusterMap) -> ClusterMap | None:
+    """Return a map as a follower puts it together."""
+    reader, read = MapReader(), None
+    for page in map_pages(cluster_map):
+        assert len(encode_control(page)) < MAP_PAGE_BYTES + 100
+        read = reader.take(page)
+    return read
+
+
+POISON: list[Command] = [
+    *(RegisterNode(entry("r9", "router", weight=weight)) for weight in (0, -3, 10**9)),
+    RegisterNode(entry("s9", "storage", zone="z" * 5_000_000)),
+    RegisterNode(entry("s9", "storage", address="h" * 1_000_000)),
+    RegisterNode(entry("s9", "storage", clients={"m" * 9_000: "h:1"})),
+    RegisterNode(entry("n" * 1_000_000, "edge")),
+    RegisterNode(entry("x", "king")),
+    RegisterNode(entry("x", "edge", incarnation=-1)),
+    PlacePartitions({8: PartitionEntry(1, "s1", ("s1",))}),
+    PlacePartitions({-1: PartitionEntry(1, "s1", ("s1",))}),
+    PlacePartitions({0: PartitionEntry(1 << 62, "s1", ("s1",))}),
+    PlacePartitions({0: PartitionEntry(2, "s1", ("s1", "s" * 1_000_000))}),
+    PlacePartitions({0: PartitionEntry(2, "s1", ("s1", *(f"s{at}" for at in range(20, 40))))}),
+    Delegate("p" * 1_000_000, 1),
+    Delegate("p", 10**9),
+    StartRebalance(Plan(2, (Move("shard", 0, (), ()),))),
+    StartRebalance(Plan(2, (Move("partition", 9, (), ()),))),
+    StartRebalance(Plan(2, (Move("partition", 0, (), ("s1",)),))),
+    StartRebalance(Plan(2, (Move("primary", 0, ("s1",), ("s1",), ("s1",)),) * (MOVES_MAX + 1))),
+    StartRebalance(Plan(2), -5),
+    Bootstrap("again", 1, 1, 1, 1, 1.0),
+]
+
+
+@pytest.mark.parametrize("command", POISON, ids=lambda command: type(command).__name__)
+def test_a_poisonous_command_is_refused_and_changes_nothing(command: Command) -> None:
+    """By the machine, and by a router that finds it in its log; the next command is carried out."""
+    core = RouterCore(entry("r1", "router"), RouterSettings())
+    for good in (BEGIN, RegisterNode(entry("r1", "router")), RegisterNode(entry("s1", "storage"))):
+        core.handle(0.0, [Applied(encode_command(good))])
+    before = core.machine.snapshot()
+    assert core.machine.suppose(command).refusal and core.machine.apply(command).refusal
+    core.handle(0.0, [Applied(encode_command(command))])
+    assert core.machine.snapshot() == before
+    core.handle(0.0, [Applied(encode_command(RegisterNode(entry("s2", "storage"))))])
+    assert core.machine.map.lives("s2")
+
+
+@pytest.mark.parametrize(
+    "bootstrap",
+    [
+        Bootstrap("c", 0, 4, 2, 1, 2.0),
+        Bootstrap("c", 65_536, 4, 2, 1, 2.0),
+        Bootstrap("c", 10**9, 4, 2, 1, 2.0),
+        Bootstrap("c", 8, 10**9, 2, 1, 2.0),
+        Bootstrap("c", 8, 4, 0, 1, 2.0),
+        Bootstrap("c", 8, 4, 2, 10**9, 2.0),
+        Bootstrap("c", 8, 4, 2, 1, math.nan),
+        Bootstrap("c" * 1_000_000, 8, 4, 2, 1, 2.0),
+        Bootstrap("", 8, 4, 2, 1, 2.0),
+    ],
+)
+def test_a_cluster_out_of_range_is_not_made(bootstrap: Bootstrap) -> None:
+    """A billion partitions would end every router for want of memory."""
+    machine = MapMachine()
+    assert machine.apply(bootstrap).refusal and not machine.map.cluster
+    assert not machine.apply(BEGIN).refusal
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x81\xa4type\xa2\xff\xfe", b"\x91" * 100_000, b"\x80", b"\x93\x01"])
+def test_what_is_no_command_is_passed_by(data: bytes) -> None:
+    """An old or damaged tree's entry: counted, and the router goes on."""
+    core = RouterCore(entry("r1", "router"), RouterSettings())
+    core.handle(0.0, [Applied(encode_command(BEGIN)), Applied(data)])
+    assert core.counts["commands_unreadable"] == 1 and core.machine.map.cluster == "c"
+
+
+def test_a_step_that_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a bug of ours makes of a command: the state stays, and all routers say the same."""
+    machine = MapMachine()
+    machine.apply(BEGIN)
+
+    def broken(*_: object) -> list[str]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(machine_module, "propose_owners", broken)
+    before = machine.snapshot()
+    assert machine.apply(RegisterNode(entry("r1", "router"))).refusal == (
+        "RegisterNode cannot be carried out: ZeroDivisionError"
+    )
+    assert machine.snapshot() == before
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(commands(), max_size=25), st.integers(0, 24))
+def test_apply_never_raises_and_all_routers_agree(log: list[Command], restored_at: int) -> None:
+    """One applies them, one supposes each before, one begins with a snapshot, and one is a router's core."""
+    one, two, three = MapMachine(), MapMachine(), MapMachine()
+    core = RouterCore(entry("r1", "router"), RouterSettings())
+    for at, command in enumerate([BEGIN, *log]):
+        data = encode_command(command)
+        before = one.snapshot()
+        core.handle(at / 10, [Applied(data)])
+        if at == restored_at:
+            three.restore(before)
+        if not is_readable(data):
+            continue
+        outcome = one.apply(decode_command(data))
+        assert (not outcome.refusal) or outcome.order is not None or one.snapshot() == before
+        assert two.suppose(decode_command(data)).refusal == outcome.refusal
+        assert two.apply(decode_command(data)) == outcome
+        if at >= restored_at:
+            assert three.apply(decode_command(data)) == outcome
+    assert one.snapshot() == two.snapshot() == core.machine.snapshot()
+    assert sent(one.map) == one.map
+
+
+def placed(partitions: int) -> MapMachine:
+    """A map of so many partitions, with names as long as they may be."""
+    machine = MapMachine()
+    assert not machine.apply(Bootstrap("c", partitions, 64, 3, 2, 2.0)).refusal
+    for number in range(4):
+        command = RegisterNode(entry(f"storage-{number}-".ljust(64, "x"), "storage"))
+        assert not machine.apply(decode_command(encode_command(command))).refusal
+    return machine
+
+
+@pytest.mark.parametrize("partitions", [4_096, pytest.param(PARTITIONS_MAX, marks=pytest.mark.slow)])
+def test_the_largest_map_works(partitions: int) -> None:
+    """Every partition is placed, goes through pages and snapshots, and outlives the death of a node."""
+    machine = placed(partitions)
+    assert all(placement.epoch == 1 and len(placement.in_sync) == 3 for placement in machine.map.partitions)
+    assert sent(machine.map) == machine.map
+    pages = map_pages(machine.map)
+    assert MAP_PAGE_BYTES < pages[0].size < MAP_BYTES_MAX and len(encode_control(pages[0])) < FRAME_BYTES_MAX
+    dead = machine.map.nodes["storage-0-".ljust(64, "x")]
+    outcome = machine.apply(machine_module.DeclareDead(dead.node, dead.incarnation))
+    assert outcome.delta is not None and len(outcome.delta.partitions) > partitions // 2
+    other = MapMachine()
+    other.restore(machine.snapshot())
+    assert other.map == machine.map
+    plan = make_plan(machine.map)
+    cut = msgspec.structs.replace(plan, moves=plan.moves[:MOVES_MAX])
+    assert len(plan.moves) > MOVES_MAX
+    assert not machine.apply(decode_command(encode_command(StartRebalance(cut)))).refusal

@@ -1,0 +1,236 @@
+"""The map from a router's core to a node that follows: pages, steps meanwhile, losses, other routers."""
+
+from zlib import crc32
+
+import msgspec
+import pytest
+
+from router.cluster_map import Bootstrap, Command, DeclareDead, RegisterNode, encode_command
+from router.core import Applied, FrameArrived, RouterCore, RouterSettings
+from wire.cluster_map import ClusterMap, NodeEntry
+from wire.frames import FRAME_BYTES_MAX, FrameKind
+from wire.hello import PeerKey
+from wire.lease_holder import PAGE_WAIT_S, LeaseHolder
+from wire.map_pages import ENCODED_MAX, STEPS_MAX, MapReader, map_pages
+from wire.messages import Control, FollowMap, MapPage, MapStep, decode_control, encode_control
+from wire.ranges import MAP_PAGE_BYTES, PARTITIONS_MAX
+
+LONG = 64  # characters of a name
+
+
+def storage(number: int, incarnation: int = 1) -> RegisterNode:
+    return RegisterNode(NodeEntry(f"storage-{number}-".ljust(LONG, "x"), "storage", incarnation, "host:1"))
+
+
+class Stream:
+    """Routers with the same log, and an edge that follows one of them."""
+
+    def __init__(self, partitions: int, routers: int = 2) -> None:
+        self.now = 0.0
+        self.names = [f"r{number}" for number in range(1, routers + 1)]
+        self.cores = {
+            name: RouterCore(NodeEntry(name, "router", 1, "h:1"), RouterSettings(partitions=partitions))
+            for name in self.names
+        }
+        self.edge = PeerKey("e1", "edge", 1)
+        self.asked: list[tuple[str, FollowMap]] = []
+        self.to_edge: dict[str, list[bytes]] = {name: [] for name in self.names}
+        self.seen: list[int] = []
+        self.holder = LeaseHolder(NodeEntry("e1", "edge", 1, "h:1"), self._send, self._on_map)
+        self.apply(Bootstrap("c", partitions, 4, 3, 2, 2.0))
+
+    def _send(self, router: str, message: Control) -> bool:
+        if isinstance(message, FollowMap):
+            self.asked.append((router, message))
+        return True
+
+    def _on_map(self, cluster_map: ClusterMap) -> None:
+        self.seen.append(cluster_map.epoch)
+
+    def apply(self, *commands: Command) -> None:
+        """All routers carry out what was committed."""
+        for command in commands:
+            for name, core in self.cores.items():
+                self._sent(name, core.handle(self.now, [Applied(encode_command(command))]).sends)
+
+    def _sent(self, router: str, sends: list[tuple[str, int, bytes]]) -> None:
+        for node, _, data in sends:
+            assert len(data) < FRAME_BYTES_MAX
+            if node == "e1":
+                self.to_edge[router].append(data)
+
+    def ask(self) -> None:
+        """The edge says what is due, and routers answer."""
+        self.holder.beat(self.now)
+        asked, self.asked = self.asked, []
+        for router, message in asked:
+            event = FrameArrived(self.edge, FrameKind.CONTROL, encode_control(message))
+            self._sent(router, self.cores[router].handle(self.now, [event]).sends)
+
+    def deliver(self, router: str, count: int = 1) -> None:
+        """The edge takes messages of a router."""
+        for _ in range(count):
+            self.holder.handle(self.now, decode_control(self.to_edge[router].pop(0)))
+
+    def follow(self, turns: int = 1000) -> int:
+        """Everything arrives until nothing is left to say; return the number of messages."""
+        count = 0
+        for _ in range(turns):
+            self.ask()
+            waiting = [router for router in self.names if self.to_edge[router]]
+            if not waiting and not self.asked:
+                return count
+            for router in waiting:
+                self.deliver(router)
+                count += 1
+        raise AssertionError("it does not end")
+
+    @property
+    def map(self) -> ClusterMap:
+        return self.cores[self.names[0]].machine.map
+
+
+def placed(partitions: int, routers: int = 2) -> Stream:
+    """A cluster whose partitions are placed, before the edge follows."""
+    stream = Stream(partitions, routers)
+    stream.apply(*(storage(number) for number in range(3)))
+    return stream
+
+
+@pytest.mark.parametrize("partitions", [4_096, pytest.param(PARTITIONS_MAX, marks=pytest.mark.slow)])
+def test_a_long_map_and_a_long_step_arrive(partitions: int) -> None:
+    """Three copies, names of 64 characters: pages of 256 KiB, one asked for after the other."""
+    stream = placed(partitions)
+    stream.holder.router_up("r1", 0.0)
+    pages = stream.follow()
+    assert stream.holder.map == stream.map and pages == len(map_pages(stream.map)) > 3
+    stream.apply(DeclareDead("storage-0-".ljust(LONG, "x"), 1))
+    assert len(stream.to_edge["r1"]) == 1 and isinstance(decode_control(stream.to_edge["r1"][0]), MapPage)
+    stream.follow()
+    assert stream.holder.map == stream.map and stream.seen == [stream.map.epoch - 1, stream.map.epoch]
+
+
+def test_a_step_that_fits_is_a_step() -> None:
+    """256 partitions: what a death changes is one message."""
+    stream = placed(256)
+    stream.holder.router_up("r1", 0.0)
+    stream.follow()
+    stream.apply(DeclareDead("storage-0-".ljust(LONG, "x"), 1))
+    assert isinstance(decode_control(stream.to_edge["r1"][0]), MapStep)
+    stream.follow()
+    assert stream.holder.map == stream.map
+
+
+def test_steps_between_pages_wait_for_the_last_one() -> None:
+    """A cluster that changes faster than a map is read still ends at its newest epoch."""
+    stream = placed(4_096)
+    stream.holder.router_up("r1", 0.0)
+    for number in range(3, 9):
+        stream.ask()
+        stream.deliver("r1")
+        stream.apply(RegisterNode(NodeEntry(f"e{number}", "edge", 1, "h:1")))
+    assert not stream.seen
+    stream.follow()
+    assert stream.holder.map == stream.map and stream.seen == [stream.map.epoch]
+
+
+def test_a_router_that_goes_in_the_middle_leaves_nothing_behind() -> None:
+    """The next one is asked from the first page; a late page of the former changes nothing."""
+    stream = placed(4_096)
+    stream.holder.router_up("r1", 0.0)
+    stream.ask()
+    stream.deliver("r1")
+    stream.ask()
+    late = stream.to_edge["r1"].pop()
+    stream.holder.router_down("r1")
+    stream.holder.router_up("r2", 0.0)
+    stream.ask()
+    stream.holder.handle(0.0, decode_control(late))
+    assert not stream.seen
+    stream.follow()
+    assert stream.holder.map == stream.map
+
+
+def test_a_lost_page_is_asked_for_again_from_the_first() -> None:
+    """Not before it is surely lost, and without a word from anybody."""
+    stream = placed(4_096)
+    stream.holder.router_up("r1", 0.0)
+    stream.ask()
+    stream.deliver("r1")
+    stream.ask()
+    stream.to_edge["r1"].clear()
+    stream.now = PAGE_WAIT_S / 2
+    stream.ask()
+    assert not stream.to_edge["r1"]
+    assert stream.holder.next_deadline() <= PAGE_WAIT_S
+    stream.now = PAGE_WAIT_S
+    stream.ask()
+    assert len(stream.to_edge["r1"]) == 1
+    stream.follow()
+    assert stream.holder.map == stream.map
+
+
+def test_a_map_that_no_router_keeps_any_more_begins_anew() -> None:
+    """Others began at so many later epochs that its bytes are gone."""
+    stream = placed(4_096)
+    stream.holder.router_up("r1", 0.0)
+    stream.ask()
+    stream.deliver("r1")
+    for number in range(ENCODED_MAX):
+        stream.apply(RegisterNode(NodeEntry(f"e{number + 5}", "edge", 1, "h:1")))
+        other = FrameArrived(PeerKey("e2", "edge", 1), FrameKind.CONTROL, encode_control(FollowMap(0)))
+        stream.cores["r1"].handle(0.0, [other])
+    stream.follow()
+    assert stream.holder.map == stream.map
+
+
+def test_routers_cut_the_same_pages() -> None:
+    """One that applied every command, and one that began with a snapshot of the others, in another order of names."""
+    stream = placed(4_096)
+    one, two = stream.cores.values()
+    nodes = dict(reversed(two.machine.map.nodes.items()))
+    two.machine.map = msgspec.structs.replace(two.machine.map, nodes=nodes)
+    assert map_pages(one.machine.map) == map_pages(two.machine.map)
+
+
+def test_a_reader_takes_no_page_that_does_not_fit() -> None:
+    """Missing ones, empty ones, too many bytes, a wrong checksum, no map: nothing is kept of them."""
+    cluster_map = placed(4_096).map
+    pages = map_pages(cluster_map)
+    reader = MapReader()
+    assert reader.take(pages[1]) is None and not reader.reading  # of a map that was given up
+    reader.take(pages[0])
+    assert reader.wanted == (cluster_map.epoch, MAP_PAGE_BYTES)
+    assert reader.take(pages[0]) is None and reader.wanted == (cluster_map.epoch, MAP_PAGE_BYTES)  # anew
+    with pytest.raises(ValueError, match="missing"):
+        reader.take(pages[2])
+    assert not reader.reading
+    reader.take(pages[0])
+    with pytest.raises(ValueError, match="missing"):
+        reader.take(msgspec.structs.replace(pages[1], data=b""))
+    with pytest.raises(ValueError, match="is none"):
+        reader.take(msgspec.structs.replace(pages[0], size=5))
+    with pytest.raises(ValueError, match="bytes"):
+        reader.take(msgspec.structs.replace(pages[0], size=1 << 40))
+    with pytest.raises(ValueError, match="not of one map"):
+        reader.take(MapPage(1, 0, 4, 0, b"abcd"))
+    junk = b"\x91" * 5_000
+    with pytest.raises(ValueError, match="unreadable map"):
+        reader.take(MapPage(1, 0, len(junk), crc32(junk), junk))
+    assert not reader.reading
+
+
+def test_too_many_steps_begin_the_map_anew() -> None:
+    """They are bounded; the epoch that the next first page is of holds them all."""
+    stream = placed(4_096, routers=1)
+    stream.holder.router_up("r1", 0.0)
+    stream.ask()
+    stream.deliver("r1")
+    stream.ask()
+    stream.to_edge["r1"].clear()
+    for incarnation in range(STEPS_MAX + 2):
+        stream.apply(RegisterNode(NodeEntry("e5", "edge", incarnation + 1, "h:1")))
+    stream.deliver("r1", STEPS_MAX + 1)
+    stream.ask()
+    stream.follow()
+    assert stream.holder.map == stream.map
