@@ -1,12 +1,14 @@
 """The development certificate authority: everything `stratamq up` and the tests need, made once, in one folder.
 
-P-256 keys with mode 0600; nodes and operators are named by URI as ``wire/tls.py`` expects. Not for production: the
-authority's key lies beside the certificates it signs. ``cryptography`` is imported when a certificate is made.
+P-256 keys with mode 0600; nodes and operators are named by URI as ``wire/tls.py`` expects. `stratamq init` makes two of
+them, one for nodes and one for clients. The authority's key lies beside the certificates it signs: in production it
+belongs elsewhere. ``cryptography`` is imported when a certificate is made.
 """
 
 import datetime
 import ipaddress
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -17,25 +19,27 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-__all__ = ["DevelopmentAuthority"]
+__all__ = ["LOOPBACK", "DevelopmentAuthority"]
 
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 825  # longest that common clients accept
 RENEW_BEFORE_DAYS = 7  # a leaf with less left is made anew when asked for
 CLOCK_SKEW = datetime.timedelta(hours=1)  # certificates are valid from a little before they were made
 KEY_MODE = 0o600
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class DevelopmentAuthority:
     """A certificate authority in a folder; what exists and is current is used again."""
 
-    def __init__(self, folder: Path, cluster: str, now: datetime.datetime) -> None:
+    def __init__(self, folder: Path, cluster: str, now: datetime.datetime, subject: str = "") -> None:
         """Open the authority, or make it.
 
         Args:
             folder: Where the files are; made with mode 0700.
             cluster: Named in every node's certificate.
             now: Aware, UTC; certificates are valid from here.
+            subject: Common name of a new authority; two that are used side by side have two names.
         Raises:
             UserError: The folder cannot be written, or what lies there cannot be read.
         """
@@ -43,6 +47,7 @@ class DevelopmentAuthority:
         self.cluster = cluster
         self.certificate = folder / "ca.pem"
         self._now = now
+        self._subject = subject or f"StrataMQ development authority of {cluster}"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._load() if self.certificate.exists() else self._make()
@@ -51,22 +56,22 @@ class DevelopmentAuthority:
         except ValueError as error:
             raise UserError(f"certificate authority in {folder} is not readable: {error}") from None
 
-    def server(self) -> CertificateFiles:
-        """Return the certificate that edges show to MQTT clients: localhost, 127.0.0.1 and ::1."""
-        return self._leaf("server", "localhost", uri=None, server=True, client=False)
+    def server(self, file: str = "server", hosts: Sequence[str] = LOOPBACK) -> CertificateFiles:
+        """Return the certificate that edges show to MQTT clients, with the names and addresses that these dial."""
+        return self._leaf(file, hosts[0], uri=None, hosts=hosts, client=False)
 
     def client(self, name: str = "client") -> CertificateFiles:
         """Return a certificate for an MQTT client; it names no node and opens no link."""
-        return self._leaf(name, name, uri=None, server=False, client=True)
+        return self._leaf(name, name, uri=None, hosts=(), client=True)
 
-    def node(self, tier: str, node: str) -> CertificateFiles:
+    def node(self, tier: str, node: str, hosts: Sequence[str] = LOOPBACK) -> CertificateFiles:
         """Return the certificate of one node, for both directions of its links."""
-        return self._leaf(node, node, uri=identity_uri(self.cluster, tier, node), server=True, client=True)
+        return self._leaf(node, node, uri=identity_uri(self.cluster, tier, node), hosts=hosts, client=True)
 
     def operator(self, name: str = "operator") -> CertificateFiles:
         """Return the certificate of the command line."""
         uri = identity_uri(self.cluster, "operator", name)
-        return self._leaf(name, name, uri=uri, server=False, client=True)
+        return self._leaf(name, name, uri=uri, hosts=(), client=True)
 
     def _load(self) -> None:
         from cryptography import x509
@@ -83,7 +88,7 @@ class DevelopmentAuthority:
         from cryptography.hazmat.primitives.asymmetric import ec
 
         self._key = ec.generate_private_key(ec.SECP256R1())
-        name = _name(f"StrataMQ development authority of {self.cluster}")
+        name = _name(self._subject)
         builder = (
             self._builder(name, name, self._key.public_key(), AUTHORITY_DAYS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -93,11 +98,13 @@ class DevelopmentAuthority:
         _write_private(self.folder / "ca.key", _key_pem(self._key))
         _write_whole(self.certificate, _certificate_pem(self._issuer))  # last: its presence means complete
 
-    def _leaf(self, file: str, common_name: str, *, uri: str | None, server: bool, client: bool) -> CertificateFiles:
+    def _leaf(
+        self, file: str, common_name: str, *, uri: str | None, hosts: Sequence[str], client: bool
+    ) -> CertificateFiles:
         files = CertificateFiles(self.folder / f"{file}.pem", self.folder / f"{file}.key", self.certificate)
         try:
             if not self._current(files, uri):
-                self._issue(files, common_name, uri=uri, server=server, client=client)
+                self._issue(files, common_name, uri=uri, hosts=hosts, client=client)
         except OSError as error:
             raise UserError(f"certificate folder {self.folder}: {error.strerror or error}") from None
         return files
@@ -116,17 +123,17 @@ class DevelopmentAuthority:
         named = uri is None or uri in certified_uris(certificate)
         return same_issuer and named and left > datetime.timedelta(days=RENEW_BEFORE_DAYS)
 
-    def _issue(self, files: CertificateFiles, common_name: str, *, uri: str | None, server: bool, client: bool) -> None:
+    def _issue(
+        self, files: CertificateFiles, common_name: str, *, uri: str | None, hosts: Sequence[str], client: bool
+    ) -> None:
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
 
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri)] if uri else []
-        if server:
-            names.append(x509.DNSName("localhost"))
-            names += [x509.IPAddress(ipaddress.ip_address(address)) for address in ("127.0.0.1", "::1")]
+        names += [_general_name(host) for host in hosts]
         oid = x509.oid.ExtendedKeyUsageOID
-        usages = [oid.SERVER_AUTH] * server + [oid.CLIENT_AUTH] * client
+        usages = [oid.SERVER_AUTH] * bool(hosts) + [oid.CLIENT_AUTH] * client
         subject, issuer = _name(common_name), self._issuer.subject
         builder = (
             self._builder(subject, issuer, key.public_key(), LEAF_DAYS)
@@ -167,6 +174,15 @@ def _name(common_name: str) -> "x509.Name":
     from cryptography import x509
 
     return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, common_name[:64])])
+
+
+def _general_name(host: str) -> "x509.GeneralName":
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def _key_usage(*, authority: bool) -> "x509.KeyUsage":

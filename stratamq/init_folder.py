@@ -1,0 +1,149 @@
+"""`stratamq init DIR`: the folder of a cluster whose tiers run as services of their own.
+
+Two authorities (``DIR/tls`` for nodes and operators, ``DIR/clients`` for devices and for what edges show to them), a
+certificate and a configuration file for each node, and ``cluster.json``, in which the command line finds the routers.
+Nothing that exists is overwritten. What is laid out is decided by ``stratamq/init_plan.py``.
+"""
+
+import datetime
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from conf.errors import ExitCode, UserError
+from conf.private_files import make_private_folder
+from membership.keyring import generate_key, write_key_file
+from stratamq.init_plan import Layout, LayoutNode, lay_out, parse_node
+from stratamq.toml_text import toml_document
+from wire.authority import LOOPBACK, DevelopmentAuthority
+
+__all__ = ["ClusterFolder"]
+
+RECORD = "cluster.json"
+HEADING = "# Written by `stratamq init`. All settings with their defaults: conf/{tier}.toml, docs/settings.md.\n"
+
+
+class ClusterFolder:
+    """The folder; paths in what it writes are as its own was typed.
+
+    Args:
+        path: DIR.
+        now: Aware, UTC.
+    """
+
+    def __init__(self, path: Path, now: datetime.datetime) -> None:
+        self.path = path
+        self._now = now
+
+    def create(self, cluster: str, words: Sequence[str]) -> Layout:
+        """Make everything for a new cluster.
+
+        Raises:
+            UserError: Mistakes in the nodes (exit code 2), or the folder is not empty or cannot be written.
+        """
+        layout = lay_out(cluster, words)
+        try:
+            if self.path.exists() and any(self.path.iterdir()):
+                mend = f"add a node with --add, or name a new folder; nothing in {self.path} was changed"
+                raise UserError(f"{self.path} is not empty: {mend}")
+            make_private_folder(self.path)
+            try:
+                self._create(layout)
+            except BaseException:
+                self._clear()
+                raise
+        except OSError as error:
+            raise UserError(f"{error.filename or self.path}: {error.strerror or error}") from None
+        return layout
+
+    def add(self, words: Sequence[str]) -> tuple[Layout, list[LayoutNode]]:
+        """Make what further nodes need.
+
+        Returns:
+            The layout with them, and the new ones.
+        Raises:
+            UserError: Mistakes in the nodes (exit code 2), no cluster here, no key of an authority, files in the way.
+        """
+        before = self._read()
+        layout = before
+        for word in words:
+            layout = layout.add(parse_node(word))
+        added = list(layout.nodes[len(before.nodes) :])
+        for key in (self.path / "tls" / "ca.key", self.path / "clients" / "ca.key"):
+            if not key.exists():
+                raise UserError(
+                    f"{key} is not there: bring the key of the authority back, it signs the new certificate"
+                )
+        for path in (path for node in added for path in self.files(node, shared=False)):
+            if path.exists():
+                raise UserError(f"{path} is there already: nothing was changed")
+        try:
+            for node in added:
+                self._write_node(layout, node)
+            self._write_record(layout)
+        except OSError as error:
+            raise UserError(f"{error.filename or self.path}: {error.strerror or error}") from None
+        return layout, added
+
+    def config(self, node: LayoutNode) -> Path:
+        """Return a node's configuration file."""
+        return self.path / f"{node.name}.toml"
+
+    def files(self, node: LayoutNode, *, shared: bool = True) -> list[Path]:
+        """Return what a node needs on its host; ``shared``: also what it has in common with others."""
+        tls, clients = self.path / "tls", self.path / "clients"
+        files = [self.config(node), tls / f"{node.name}.pem", tls / f"{node.name}.key"]
+        files += [tls / "ca.pem", tls / "gossip.key"] if shared else []
+        if node.tier == "edge":
+            files += [clients / f"{node.name}.pem", clients / f"{node.name}.key"]
+            files += [clients / "ca.pem"] if shared else []
+        return files
+
+    def _create(self, layout: Layout) -> None:
+        self._nodes_authority(layout.cluster).operator()
+        self._clients_authority(layout.cluster).client("device")
+        write_key_file(self.path / "tls" / "gossip.key", [generate_key()])
+        for node in layout.nodes:
+            self._write_node(layout, node)
+        self._write_record(layout)
+
+    def _nodes_authority(self, cluster: str) -> DevelopmentAuthority:
+        return DevelopmentAuthority(self.path / "tls", cluster, self._now, f"StrataMQ nodes of {cluster}")
+
+    def _clients_authority(self, cluster: str) -> DevelopmentAuthority:
+        return DevelopmentAuthority(self.path / "clients", cluster, self._now, f"StrataMQ clients of {cluster}")
+
+    def _write_node(self, layout: Layout, node: LayoutNode) -> None:
+        hosts = LOOPBACK if node.local else (node.host,)
+        self._nodes_authority(layout.cluster).node(node.tier, node.name, hosts)
+        if node.tier == "edge":
+            names = tuple(dict.fromkeys((node.host, *LOOPBACK)))
+            self._clients_authority(layout.cluster).server(node.name, names)
+        text = HEADING.format(tier=node.tier) + toml_document(layout.settings(node, self.path))
+        descriptor = os.open(self.config(node), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+
+    def _write_record(self, layout: Layout) -> None:
+        new = self.path / f"{RECORD}.new"
+        new.write_text(json.dumps(layout.document(), indent=1) + "\n")
+        new.replace(self.path / RECORD)
+
+    def _read(self) -> Layout:
+        record = self.path / RECORD
+        try:
+            return Layout.read(json.loads(record.read_text()))
+        except OSError as error:
+            why = f"`stratamq init {self.path}` makes a cluster there first"
+            raise UserError(f"{record}: {error.strerror or error}; {why}", ExitCode.USAGE) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{record} is damaged: {error}") from None
+
+    def _clear(self) -> None:
+        for entry in self.path.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
