@@ -27,6 +27,7 @@ def generate(directory: Path, rows: int) -> Manifest:
     """Write a store of about that many rows and return its manifest."""
     directory.mkdir(parents=True)
     per_session = max(8, rows // (PARTITIONS * GENERATIONS * SESSIONS))
+    (directory / "runs").mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=context) as pool:
         jobs = [pool.submit(_partition, directory, p, per_session) for p in range(PARTITIONS)]
@@ -73,8 +74,9 @@ def _partition(directory: Path, partition: int, per_session: int) -> list[Any]:
                     expiry_ms=NOW_MS - 1 if seq % 50 == 7 else 0)  # fmt: skip
             queues[number] = (oldest, following + per_session - finish // 2 - send)
         rows.sort(key=lambda row: row[3])
-        path = directory / f"p{partition:05d}-g{generation:06d}.parquet"
-        with RunWriter(path, partition, generation=generation, full=generation == 1, now_ms=NOW_MS) as run:
+        path = directory / "runs" / f"p{partition:05d}-g{generation:06d}.parquet"
+        with RunWriter(path, partition, generation=generation, full=generation == 1, now_ms=NOW_MS,
+                       root=directory) as run:  # fmt: skip
             run.write(rows)
         entries.append(run.entry)
     return entries

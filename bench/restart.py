@@ -102,10 +102,11 @@ def make_store(folder: Path, data: Path, sessions: int, groups: int) -> None:
         now_ms = time.time_ns() // 1_000_000
         manifest = next_manifest(None)
         manifest.cluster_id, manifest.created_ms, manifest.ring = CLUSTER, now_ms, RingEntry(partitions=PARTITIONS)
+        (root / "runs").mkdir()
         for partition, numbers in sorted(placed.items()):
             reader = RowReader(partition, now_ms, 1_000, lambda _: None)
-            path = root / f"p{partition:05d}.parquet"
-            with RunWriter(path, partition, generation=1, node=NODE, full=True, now_ms=now_ms) as writer:
+            path = root / "runs" / f"p{partition:05d}.parquet"
+            with RunWriter(path, partition, generation=1, node=NODE, full=True, now_ms=now_ms, root=root) as writer:
                 writer.write(
                     [reader.row(key, value, len(numbers), 1) for key, value in rows_of(partition, numbers, groups)]
                 )

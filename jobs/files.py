@@ -87,6 +87,10 @@ class FileSystem(Protocol):
         """Delete a file or a whole folder; missing is fine."""
 
 
+class OutsideStore(OSError):
+    """A name or a link leads out of the directory that a job was given."""
+
+
 class LocalFiles:
     """A directory on this machine (or mounted everywhere under the same path)."""
 
@@ -99,12 +103,26 @@ class LocalFiles:
     def spark_name(self, path: str) -> str:
         return "file:" + quote(str(self.root / path), safe="/!$&'()*+,;=:@~-._")
 
+    def _inside(self, path: str) -> Path:
+        """Return the place of a file, where no folder on the way is a link to somewhere else.
+
+        Raises:
+            OutsideStore: A link leads out of the directory: nothing is read, written or deleted there.
+        """
+        target = self.root / path
+        root = self.root.resolve()
+        if path and root not in target.parent.resolve().joinpath(target.name).parents:
+            raise OutsideStore(f"{target} is a way out of {root}: a link, or a name that is none of its files")
+        if target.is_symlink() and root not in target.resolve().parents:
+            raise OutsideStore(f"{target} is a link to a place outside of {root}")
+        return target
+
     def names(self, path: str = "") -> list[str]:
-        folder = self.root / path
+        folder = self._inside(path)
         return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
 
     def read(self, path: str) -> bytes:
-        return (self.root / path).read_bytes()
+        return self._inside(path).read_bytes()
 
     def identify(self, paths: list[str]) -> dict[str, FileFacts | None]:
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashlib lets the interpreter go
@@ -114,7 +132,7 @@ class LocalFiles:
         digest = hashlib.sha256()
         size = 0
         try:
-            with (self.root / path).open("rb") as file:
+            with self._inside(path).open("rb") as file:
                 while block := file.read(_HASH_BYTES):
                     digest.update(block)
                     size += len(block)
@@ -130,7 +148,7 @@ class LocalFiles:
         publish_manifest(self.root, manifest)
 
     def write(self, path: str, data: bytes) -> None:
-        target = self.root / path
+        target = self._inside(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as file:
             file.write(data)
@@ -139,10 +157,10 @@ class LocalFiles:
         self._sync_folders(target)
 
     def copy_from(self, source: FileSystem, path: str) -> None:
-        target = self.root / path
+        target = self._inside(path)
         if isinstance(source, LocalFiles):
             target.parent.mkdir(parents=True, exist_ok=True)
-            with (source.root / path).open("rb") as data, target.open("xb") as copy:
+            with source._inside(path).open("rb") as data, target.open("xb") as copy:
                 shutil.copyfileobj(data, copy, _HASH_BYTES)
                 copy.flush()
                 os.fsync(copy.fileno())
@@ -170,13 +188,13 @@ class LocalFiles:
         return (self.root / path).stat().st_mtime_ns // 1_000_000
 
     def tree(self, path: str) -> list[tuple[str, int, int]]:
-        top = self.root / path
+        top = self._inside(path)
         files = [top] if top.is_file() else [found for found in top.rglob("*") if not found.is_dir()]
         states = [(found.relative_to(self.root).as_posix(), found.lstat()) for found in files]
         return sorted((name, state.st_size, state.st_mtime_ns // 1_000_000) for name, state in states)
 
     def delete(self, path: str) -> None:
-        target = self.root / path
+        target = self._inside(path)
         if target.is_dir() and not target.is_symlink():
             shutil.rmtree(target)
         else:

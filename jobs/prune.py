@@ -19,14 +19,13 @@ from dataclasses import dataclass, field
 from jobs.files import FileSystem, open_directory
 from jobs.findings import ExitCode
 from jobs.spark import SparkUnavailable, open_session
-from wire.manifest import Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
+from wire.manifest import FOLDERS, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
 
 __all__ = ["Plan", "main", "plan", "prune"]
 
 KEEP = 3  # manifests: the newest, and two to compare it with or to go back to
 GRACE_HOURS = 24.0  # the longest that a job may run; shorter frees space sooner
 HOUR_MS = 3_600_000
-_FOLDERS = ("runs", "quarantine")  # what jobs and exports write; everything else here is someone else's
 
 
 @dataclass(slots=True)
@@ -63,18 +62,9 @@ def plan(store: FileSystem, now_ms: int, keep: int = KEEP, grace_ms: int = int(G
     for number in result.kept:
         named |= _names(decode_manifest(store.read(manifest_name(number))))
     result.manifests = [number for number in numbers if number not in result.kept]
-    listed: set[str] = set()  # by manifests that go; a damaged one no longer says, its folders do
-    for number in result.manifests:
-        try:
-            listed |= _names(decode_manifest(store.read(manifest_name(number))))
-        except ManifestDamaged:
-            continue
-    for top in _FOLDERS:
+    for top in FOLDERS:
         for name in store.names(top):
             _add_folder(store, f"{top}/{name}", named, now_ms - grace_ms, result)
-    for path in sorted(listed - named):
-        if not path.startswith(tuple(f"{top}/" for top in _FOLDERS)):
-            result.files |= {found: size for found, size, _ in store.tree(path)}
     return result
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 __all__ = [
+    "FOLDERS",
     "FORMAT",
     "FORMAT_VERSION",
     "FileEntry",
@@ -27,6 +28,7 @@ __all__ = [
     "ManifestExists",
     "ParentEntry",
     "RingEntry",
+    "check_name",
     "decode_manifest",
     "encode_manifest",
     "manifest_name",
@@ -43,6 +45,7 @@ FORMAT_VERSION = 1  # raised when an older reader would misread; unknown fields 
 HASH_NAME = "crc32/ISO-HDLC mod P"  # partition of a client ID or topic name, over its UTF-8 bytes
 CRC = {"algorithm": "crc32/ISO-HDLC", "over": "key||value||seq_be64"}
 SORT_ORDER = ["key asc bytewise unsigned"]
+FOLDERS = ("runs", "quarantine")  # beside the manifest: nothing that it lists lies elsewhere
 _NAME = re.compile(r"manifest-(\d{8})\.json")
 
 
@@ -174,7 +177,8 @@ def decode_manifest(data: bytes) -> Manifest:
     """Return the manifest in data.
 
     Raises:
-        ManifestDamaged: If it is not JSON of this format and version, or its CRC does not match.
+        ManifestDamaged: If it is not JSON of this format and version, its CRC does not match, or it lists a file
+            outside the folders of runs.
     """
     try:
         plain = msgspec.json.decode(data)
@@ -184,9 +188,25 @@ def decode_manifest(data: bytes) -> Manifest:
             raise ManifestDamaged(f"format_version {plain.get('format_version')}, expected {FORMAT_VERSION}")
         if plain.get("manifest_crc") != _canonical_crc(plain):
             raise ManifestDamaged("manifest_crc does not match")
-        return msgspec.convert(plain, Manifest)
+        manifest = msgspec.convert(plain, Manifest)
+        for name in (*(entry.path for entry in manifest.files), *manifest.quarantine):
+            check_name(name)
+        return manifest
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ManifestDamaged(str(error)) from error
+
+
+def check_name(name: str) -> None:
+    """Check that a listed file lies below ``runs/`` or ``quarantine/`` of its manifest's directory.
+
+    A CRC proves no author: jobs read, copy and delete what a manifest lists.
+
+    Raises:
+        ManifestDamaged: If the name is absolute, leads elsewhere, or is no plain relative path.
+    """
+    parts = name.split("/")
+    if len(parts) < 2 or parts[0] not in FOLDERS or not set(parts).isdisjoint({"", ".", ".."}) or "\0" in name:
+        raise ManifestDamaged(f"it lists {name[:200]!r}, which is not below {' or '.join(FOLDERS)}")
 
 
 def _canonical_crc(plain: dict[str, Any]) -> int:

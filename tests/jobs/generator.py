@@ -366,8 +366,8 @@ def add_generation(
     draft.created_ms = NOW_MS
     for model in models:
         rows = model.export()
-        name = f"{node}/p{model.partition:05d}-g{generation:06d}.parquet"
-        (directory / node).mkdir(exist_ok=True)
+        name = f"runs/{node}/p{model.partition:05d}-g{generation:06d}.parquet"
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
         with RunWriter(
             directory / name, model.partition, generation=generation, node=node, full=generation == 1,
             now_ms=NOW_MS, root=directory,

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from jobs.cli import app
 from jobs.compact import run_compact
-from jobs.files import HadoopFiles, LocalFiles
+from jobs.files import HadoopFiles, LocalFiles, OutsideStore
 from jobs.findings import ExitCode
 from jobs.prune import HOUR_MS, main, plan, prune
 from jobs.selection import Policy
@@ -19,6 +19,8 @@ from tests.jobs.generator import NOW_MS, add_generation, generate
 from wire.manifest import (
     FileEntry,
     ManifestDamaged,
+    decode_manifest,
+    encode_manifest,
     manifest_name,
     manifest_numbers,
     next_manifest,
@@ -52,9 +54,9 @@ def _publish(directory: Path, path: str, at_ms: int) -> None:
 
 
 def _history(directory: Path) -> None:
-    """Six manifests, ten hours apart, the last at hour 100; the first of another layout."""
+    """Six manifests, ten hours apart, the last at hour 100."""
     for number in range(6):
-        _publish(directory, f"runs/r{number}/a" if number else "old/a", (50 + 10 * number) * HOUR_MS)
+        _publish(directory, f"runs/r{number}/a", (50 + 10 * number) * HOUR_MS)
 
 
 @pytest.mark.parametrize(
@@ -78,8 +80,8 @@ def test_which_manifests_are_in_use(tmp_path: Path, now_h: int, keep: int, grace
     assert removed.manifests == [number for number in range(1, 7) if number not in kept]
     prune(store, removed)
     assert manifest_numbers(store.names()) == kept
-    paths = {f"runs/r{number - 1}/a" if number > 1 else "old/a" for number in kept}
-    assert {path for top in ("runs", "old") for path, _, _ in store.tree(top)} == paths
+    paths = {f"runs/r{number - 1}/a" for number in kept}
+    assert {path for top in ("runs",) for path, _, _ in store.tree(top)} == paths
     assert plan(store, now_h * HOUR_MS, keep, grace_h * HOUR_MS).files == {}
 
 
@@ -101,7 +103,8 @@ def test_orphans_go_once_no_job_can_be_theirs(tmp_path: Path) -> None:
     assert sorted(removed.files) == ["quarantine/q/part-1", "runs/dead/_temporary/0/part-1", "runs/r5/stray"]
     assert (removed.folders, removed.bytes, removed.manifests) == (["runs/dead", "quarantine/q"], 12, [])
     prune(LocalFiles(tmp_path), removed)
-    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["busy", "fresh", "r1", "r2", "r3", "r4", "r5"]
+    left = ["busy", "fresh", *(f"r{number}" for number in range(6))]
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == left
     assert (tmp_path / "report" / "report.html").exists() and (tmp_path / "runs" / "r5" / "a").exists()
 
 
@@ -123,7 +126,7 @@ def test_the_command_needs_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     words = ["prune", "--input", str(tmp_path), "--now", str(1000 * HOUR_MS)]
     dry = CliRunner().invoke(app, [*words, "--dry-run"])
     assert dry.exit_code == 0
-    assert dry.stdout.split() == [*map(manifest_name, (1, 2, 3)), "old/a", "runs/r1/a", "runs/r2/a"]
+    assert dry.stdout.split() == [*map(manifest_name, (1, 2, 3)), "runs/r0/a", "runs/r1/a", "runs/r2/a"]
     assert "would remove 3 manifests and 3 files, 30 bytes; 3 manifests in use" in dry.output
     assert len(manifest_numbers(LocalFiles(tmp_path).names())) == 6
     done = CliRunner().invoke(app, words)
@@ -163,3 +166,38 @@ def test_beside_a_running_compaction(spark: SparkSession, tmp_path: Path) -> Non
     prune(HadoopFiles(spark, f"file://{tmp_path}"), removed)
     assert verify_manifest(tmp_path) == []
     assert len(manifest_numbers(p.name for p in tmp_path.iterdir())) == 1
+
+
+def test_a_manifest_names_no_file_elsewhere(tmp_path: Path) -> None:
+    """A CRC proves no author: a name that leads out of the folder is damage, and nothing is deleted by it."""
+    outside = tmp_path / "precious"
+    outside.write_text("keep me")
+    store = tmp_path / "store"
+    store.mkdir()
+    for name in ("../precious", str(outside), "runs/../../precious", "runs//a", "elsewhere/a", "runs", "runs/./a", ""):
+        draft = next_manifest(None)
+        draft.files = [FileEntry(path=name, partition=0)]
+        with pytest.raises(ManifestDamaged, match="not below runs or quarantine"):
+            decode_manifest(encode_manifest(draft))
+        draft.files, draft.quarantine = [], [name]
+        with pytest.raises(ManifestDamaged, match="not below runs or quarantine"):
+            decode_manifest(encode_manifest(draft))
+    draft.files, draft.quarantine = [FileEntry(path="../precious", partition=0)], []
+    publish_manifest(store, draft)
+    assert main(["--input", str(store), "--now", str(1000 * HOUR_MS)]) == ExitCode.COULD_NOT_RUN
+    assert outside.read_text() == "keep me"
+
+
+def test_a_link_leads_nowhere(tmp_path: Path) -> None:
+    """A folder of runs that is a link: its files are neither listed nor deleted."""
+    outside = tmp_path / "precious"
+    outside.mkdir()
+    (outside / "a").write_text("keep me")
+    store = tmp_path / "store"
+    (store / "runs").mkdir(parents=True)
+    (store / "runs" / "r1").symlink_to(outside)
+    for act in (LocalFiles(store).tree, LocalFiles(store).delete, LocalFiles(store).read):
+        for name in ("runs/r1/a", "runs/r1"):
+            with pytest.raises(OutsideStore):
+                act(name)
+    assert (outside / "a").read_text() == "keep me"

@@ -12,7 +12,7 @@ def test_sizes_before_are_the_inputs_wherever_the_output_lies(tmp_path: Path) ->
     source, target = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     target.mkdir()
-    files = [FileEntry(path=f"{n}", partition=0, generation=n, rows=10, bytes=100, tombstones=2) for n in (1, 2)]
+    files = [FileEntry(path=f"runs/{n}", partition=0, generation=n, rows=10, bytes=100, tombstones=2) for n in (1, 2)]
     publish_manifest(source, Manifest(manifest_no=1, files=files))
     newest = newest_with_bytes(LocalFiles(source))
     assert newest is not None
@@ -21,7 +21,7 @@ def test_sizes_before_are_the_inputs_wherever_the_output_lies(tmp_path: Path) ->
         draft.manifest_no = number
         draft.job.kind = "compact"
         draft.job.before = {"0": [2, 20, 200]}
-        draft.files = [FileEntry(path="c", partition=0, generation=2, rows=9, bytes=90)]
+        draft.files = [FileEntry(path="runs/c", partition=0, generation=2, rows=9, bytes=90)]
         publish_manifest(directory, draft)
         (row,) = partition_table(draft, _parent(LocalFiles(directory), draft))
         assert (row["generations"], row["rows"], row["bytes"]) == (1, 9, 90)

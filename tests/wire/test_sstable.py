@@ -28,7 +28,8 @@ def _row(n: int, seq: int, value: bytes | None = b"v", **more: object) -> tuple[
 
 
 def _run(directory: Path, name: str, rows: list[tuple[object, ...]], generation: int = 1) -> FileEntry:
-    with RunWriter(directory / name, 3, generation=generation, now_ms=1_000) as run:
+    (directory / "runs").mkdir(exist_ok=True)
+    with RunWriter(directory / "runs" / name, 3, generation=generation, now_ms=1_000, root=directory) as run:
         run.write(rows)
     return run.entry
 
@@ -54,7 +55,7 @@ def test_run_reads_back_with_exact_bounds(tmp_path: Path) -> None:
         *(_row(n, n, expiry_ms=5_000) for n in range(2, 120_000)),
     ]
     entry = _run(tmp_path, "a.parquet", rows)
-    assert list(iter_rows(tmp_path / "a.parquet")) == rows
+    assert list(iter_rows(tmp_path / "runs" / "a.parquet")) == rows
     assert (entry.rows, entry.tombstones, entry.expired_at_write, entry.min_expiry_ms) == (120_000, 1, 1, 999)
     assert (entry.key_min_hex, entry.key_max_hex) == (b"k000000".hex(), b"k119999".hex())
     assert (entry.seq_min, entry.seq_max, entry.kinds) == (2, 119_999, {"3": 120_000})
@@ -67,7 +68,7 @@ def test_writer_refuses_disorder_and_leaves_no_file(tmp_path: Path) -> None:
     for rows in ([_row(2, 1), _row(1, 2)], [_row(1, 1), _row(1, 2)]):
         with pytest.raises(RunOrderError):
             _run(tmp_path, "a.parquet", rows)
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "runs").iterdir()) == []
     _run(tmp_path, "a.parquet", [_row(1, 1)])
     with pytest.raises(FileExistsError):
         _run(tmp_path, "a.parquet", [_row(1, 1)])
@@ -116,7 +117,7 @@ def test_manifest_crc_is_of_canonical_json() -> None:
     import json
     import zlib
 
-    data = encode_manifest(Manifest(manifest_no=4, files=[FileEntry(path="x", partition=1)]))
+    data = encode_manifest(Manifest(manifest_no=4, files=[FileEntry(path="runs/x", partition=1)]))
     assert data == encode_manifest(decode_manifest(data))
     plain = json.loads(data)
     plain["later"] = [1, {"b": 1, "a": "ü"}]
