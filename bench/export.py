@@ -138,15 +138,16 @@ def live(options: argparse.Namespace) -> int:
     with durable_cluster() as cluster, tempfile.TemporaryDirectory(prefix="stratamq-bench-") as name:
         run(options, cluster, "warm-up")
         alone, failed = run(options, cluster, "without export")
+        exported = cluster.data / "exports"
         command = [sys.executable, "-m", "stratamq", "store", "export", "--data", str(cluster.data), "--output"]
-        script = 'n=0; while [ ! -e "$0/stop" ]; do n=$((n+1)); "$@" "$0/$n" >/dev/null 2>&1; done'
+        script = f'n=0; while [ ! -e "$0/stop" ]; do n=$((n+1)); "$@" "{exported}/$n" >/dev/null 2>&1; done'
         exporting = subprocess.Popen(["sh", "-c", script, name, *command])
         try:
             beside, also_failed = run(options, cluster, "with exports")
         finally:
             Path(name, "stop").touch()
             exporting.wait()
-        exports = len(list(Path(name).glob("*/manifest-*.json")))
+        exports = len(list(exported.glob("*/manifest-*.json")))
         if alone and beside:
             ratio = beside["ack_latency_us"]["p99"] / alone["ack_latency_us"]["p99"]
             print(f"PUBACK P99 during {exports} exports: {ratio:.2f} of that without")

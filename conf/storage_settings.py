@@ -3,6 +3,7 @@
 lsm-db's own options are constants of ``storage/store.py``: another value there is another durability, not a tuning.
 """
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -79,6 +80,10 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
     )
     free_space_floor_percent: float = Field(
         default=5.0, ge=0.0, le=90.0, description="the same in per cent of the file system"
+    )
+    export_dir: Path | None = Field(
+        default=None,
+        description="folder that `stratamq store export` may write below on this node; default: exports in data_dir",
     )
     ledger: str = Field(
         default="",

@@ -11,6 +11,7 @@ from zlib import crc32
 from router.cluster_map import Command, Delegate, ForgetNode, Outcome
 from router.ring_desk import RingDesk, problems
 from wire.messages import Admin, AdminReply
+from wire.verbs import ROUTER_VERBS, BadQuestion, arguments_of
 from wire.waiting import missing_from_map
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ FAILED = 1
 NOT_READY = 4
 USAGE = 2
 LEADERS = ("ring plan", "ring status")  # sizes and rates are told to the leader only
-CHANGING = ("add", "drain", "undrain", "remove", "rebalance", "pause", "resume", "abort", "recover")
 # What the process around the core answers: the Raft group's members, and gossip's keys.
 SHELL_VERBS = ("cluster join", "cluster leave", "cluster transfer")
 KEY_VERBS = tuple(f"membership keys {step}" for step in ("list", "install", "use", "remove"))
@@ -55,8 +55,13 @@ class AdminDesk:
         }
 
     def ask(self, peer: str, question: Admin) -> None:
-        """Answer a verb, or propose what it asks for."""
+        """Answer a verb, or propose what it asks for; a question that is none is refused, whoever leads."""
         router = self._router
+        try:
+            arguments = arguments_of(question, ROUTER_VERBS)
+        except BadQuestion as error:
+            router.tell(peer, AdminReply(question.request, False, None, f"router {router.node}: {error}", USAGE))
+            return
         if question.verb in KEY_VERBS:
             router.questions.append((peer, question))
             return
@@ -69,18 +74,17 @@ class AdminDesk:
                 router.tell(peer, AdminReply(question.request, False, None, "the cluster has no map yet", NOT_READY))
                 return
             try:
-                router.tell(peer, AdminReply(question.request, True, verb(dict(question.arguments))))
-            except (KeyError, ValueError) as error:
+                router.tell(peer, AdminReply(question.request, True, verb(arguments)))
+            except ValueError as error:
                 router.tell(peer, AdminReply(question.request, False, None, str(error.args[0]), USAGE))
             return
-        self._change(peer, question)
+        self._change(peer, question, arguments)
 
     def _leader_only(self, peer: str, question: Admin) -> None:
         self._router.tell(peer, does_not_lead(question, self._router.node, self._router.leader))
 
-    def _change(self, peer: str, question: Admin) -> None:
+    def _change(self, peer: str, question: Admin, arguments: Answer) -> None:
         router = self._router
-        arguments: dict[str, Any] = dict(question.arguments)
         if not router.leads:
             self._leader_only(peer, question)
             return
@@ -89,13 +93,13 @@ class AdminDesk:
             return
         try:
             command = self._command(question.verb, arguments)
-        except (KeyError, ValueError) as error:
+        except ValueError as error:
             router.tell(peer, AdminReply(question.request, False, None, str(error.args[0]), FAILED))
             return
         if isinstance(command, dict):
             router.tell(peer, AdminReply(question.request, True, command))
             return
-        if arguments.get("dry_run"):
+        if arguments["dry_run"]:
             router.tell(peer, self._supposed(question.request, command))
             return
         self._waiting[peer, question.request] = question
@@ -125,15 +129,12 @@ class AdminDesk:
 
     def _command(self, verb: str, arguments: Answer) -> Command | Answer:
         if verb == "ring delegate":
-            return Delegate(str(arguments["prefix"]), int(arguments["depth"]), str(arguments.get("pin", "")))
+            return Delegate(arguments["prefix"], arguments["depth"], arguments["pin"])
         if verb == "ring undelegate":
-            return Delegate(str(arguments["prefix"]), 0)
+            return Delegate(arguments["prefix"], 0)
         if verb == "cluster forget":
-            return ForgetNode(str(arguments["node"]))
-        group, _, word = verb.partition(" ")
-        if group in ("ring", "node") and word in CHANGING:
-            return self._ring.command(verb, arguments)
-        raise ValueError(f"unknown verb {verb!r}")
+            return ForgetNode(arguments["node"])
+        return self._ring.command(verb, arguments)
 
     def failed(self, peer: str, request: int, leader: str) -> bool:
         """A proposed command was not committed, or its fate is unknown; True if an operator had asked for it."""
@@ -182,9 +183,14 @@ class AdminDesk:
             "waits_for": missing_from_map(cluster_map) or None,
             "shards_collecting": sum(1 for shard in router.shards.values() if shard.collecting),
             "shards_wait_for": sorted({name for shard in router.shards.values() for name in shard.missing()})[:20],
+            "stores_aside": self._stores_aside() if router.leads else None,  # damaged, kept: `store aside` shows them
             "counts": dict(sorted(router.counts.items())),
             "nodes": self._node_list({})["nodes"],
         }
+
+    def _stores_aside(self) -> int:
+        nodes = self._router.machine.map.nodes.values()
+        return sum(self._router.leases.stores_aside((entry.node, entry.incarnation)) for entry in nodes if entry.alive)
 
     def _node_list(self, _: dict[str, Any]) -> Answer:
         router = self._router
@@ -260,7 +266,7 @@ class AdminDesk:
     def _ring_explain(self, arguments: dict[str, Any]) -> Answer:
         """Say where a name lives, read as a client ID and as a topic: both are strings, so both are answered."""
         cluster_map = self._router.machine.map
-        name = str(arguments["name"])
+        name = arguments["name"]
         partition = cluster_map.partition_for(name)
         placement = cluster_map.partitions[partition]
         levels = name.split("/")

@@ -26,6 +26,7 @@ class LeaseTable:
         self._stopped: set[Life] = set()  # not renewed any more: too many wait for it in vain
         self._beat_at: dict[Life, float] = {}
         self._sizes: dict[Life, dict[int, tuple[int, int]]] = {}  # partition or shard -> keys, bytes
+        self._stores_aside: dict[Life, int] = {}
         self._waiting: list[tuple[str, Heartbeat]] = []  # link peer, heartbeat: for the next round
         self._asked: dict[int, list[tuple[str, Heartbeat]]] = {}
         self._context = 0
@@ -49,6 +50,7 @@ class LeaseTable:
         self._beat_at[life] = now
         if beat.sizes:
             self._sizes[life] = beat.sizes
+        self._stores_aside[life] = beat.stores_aside
         self._acknowledged[life] = max(self._acknowledged.get(life, 0), beat.map_epoch)
         self._unreachable[life] = tuple(beat.unreachable)
         self._waiting.append((peer, beat))
@@ -106,6 +108,10 @@ class LeaseTable:
         """Return partition or shard -> (keys, bytes) as the node said last."""
         return self._sizes.get(life, {})
 
+    def stores_aside(self, life: Life) -> int:
+        """Return how many damaged stores the node keeps aside."""
+        return self._stores_aside.get(life, 0)
+
     def expired(self, now: float, cluster_map: ClusterMap) -> list[Life]:
         """Return incarnations whose lease has surely run out, once each; the caller proposes their death."""
         dead = []
@@ -148,7 +154,14 @@ class LeaseTable:
     def forget_others(self, cluster_map: ClusterMap) -> None:
         """Drop what belongs to incarnations that are not alive any more."""
         live = set(lives(cluster_map))
-        for table in (self._until, self._acknowledged, self._unreachable, self._beat_at, self._sizes):
+        for table in (
+            self._until,
+            self._acknowledged,
+            self._unreachable,
+            self._beat_at,
+            self._sizes,
+            self._stores_aside,
+        ):
             for life in [life for life in table if life not in live]:
                 del table[life]
         self._dying &= live

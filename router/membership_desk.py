@@ -14,6 +14,7 @@ from router.admin import does_not_lead
 from router.raft.events import ChangeMembership
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from wire.messages import Admin, AdminReply
+from wire.verbs import ROUTER_VERBS, BadQuestion, arguments_of
 
 if TYPE_CHECKING:
     from membership.node_gossip import NodeGossip
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["MembershipDesk"]
 
 FAILED = 1
+USAGE = 2
 CAUGHT_UP_S = 8.0  # for a learner, and for another leader to appear; below what the command line waits
 POLL_S = 0.1
 LATER = frozenset({"change_in_progress", "no_entry_of_term_committed", "learner_behind", "learner_silent"})
@@ -41,8 +43,8 @@ class MembershipDesk:
 
     async def answer(self, question: Admin) -> AdminReply:
         """Carry a question out; an answer always comes."""
-        arguments: dict[str, Any] = dict(question.arguments)
         try:
+            arguments = arguments_of(question, ROUTER_VERBS)
             if question.verb.startswith("membership keys "):
                 return await self._keys(question.request, question.verb.rpartition(" ")[2], arguments)
             return AdminReply(question.request, True, await self._verbs[question.verb](arguments))
@@ -51,8 +53,10 @@ class MembershipDesk:
         except Unavailable as error:
             text = f"{question.verb}: {str(error).replace('_', ' ')}; `stratamq cluster status` shows the group"
             return AdminReply(question.request, False, None, text, FAILED)
-        except (KeyError, ValueError) as error:
-            return AdminReply(question.request, False, None, str(error.args[0]), FAILED)
+        except BadQuestion as error:
+            return AdminReply(question.request, False, None, str(error), USAGE)
+        except ValueError as error:
+            return AdminReply(question.request, False, None, f"{question.verb}: {error}", FAILED)
 
     # --- the group
 
@@ -74,7 +78,7 @@ class MembershipDesk:
                 return
 
     async def _join(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        node = str(arguments["node"])
+        node = arguments["node"]
         configuration = self._raft.configuration
         if node in configuration.voters and node in self._raft.core.strangers:
             await self._change("replace", node)  # it came back with an empty disk
@@ -94,20 +98,20 @@ class MembershipDesk:
         return self._group()
 
     async def _leave(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        node = str(arguments["node"])
+        node = arguments["node"]
         configuration = self._raft.configuration
         if node not in configuration.voters and node not in configuration.learners:
             raise ValueError(f"{node} is not in the group: {', '.join(sorted(configuration.voters))}")
         if set(configuration.voters) == {node}:
             raise ValueError(f"{node} is the last router of the group: add another one first")
         if node == self._node and self._raft.is_leader:
-            await self._transfer({})
+            await self._transfer({"node": ""})
             raise NotLeader(self._raft.leader_hint)  # whoever asked goes on with the new leader
         await self._change("remove", node)
         return self._group()
 
     async def _transfer(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        to = str(arguments.get("node", ""))
+        to = arguments["node"]
         others = [name for name in sorted(self._raft.configuration.voters) if name != self._node]
         if to and to not in others:
             raise ValueError(f"{to} is not another voter: {', '.join(others) or 'there is none'}")
@@ -130,9 +134,9 @@ class MembershipDesk:
 
         from membership.admin import rotate_keys
 
-        key = base64.b64decode(str(arguments.get("key", "")))
-        key_id = bytes.fromhex(str(arguments.get("key_id", "")))
-        force = bool(arguments.get("force", False))
+        key = base64.b64decode(arguments.get("key", ""), validate=True)
+        key_id = bytes.fromhex(arguments.get("key_id", ""))
+        force = arguments.get("force", False)
         report = await rotate_keys(self._gossip.gossip, step, key=key, key_id=key_id, force=force)  # type: ignore[arg-type]
         result = {
             "operation": report.operation,

@@ -34,8 +34,8 @@ class RingDesk:
         cluster_map = self._router.machine.map
         supposed = msgspec.structs.replace(cluster_map, nodes=dict(cluster_map.nodes))
         for key, state in (("drain", DRAINING), ("add", "")):
-            for name in arguments.get(key, ()):
-                entry = self._node(cluster_map, str(name))
+            for name in arguments[key]:
+                entry = self._node(cluster_map, name)
                 supposed.nodes[entry.node] = msgspec.structs.replace(entry, admin_state=state)
         return describe(self._plan(supposed), cluster_map)
 
@@ -86,7 +86,7 @@ class RingDesk:
                 raise ValueError("no rebalance was ever started")
             states = {"ring pause": "paused", "ring resume": "running", "ring abort": "aborting"}
             return SetRebalance(job.number, states[verb])
-        entry = self._node(cluster_map, str(arguments["node"]))
+        entry = self._node(cluster_map, arguments["node"])
         if verb == "ring recover":
             lost = _lost(cluster_map, arguments["partition"])
             if not lost:
@@ -105,14 +105,14 @@ class RingDesk:
         return ForgetNode(entry.node)
 
     def _rebalance(self, cluster_map: ClusterMap, arguments: Answer) -> Command | Answer:
-        wanted = arguments.get("map_epoch")
-        if wanted is not None and int(wanted) != cluster_map.epoch:
+        wanted = arguments["map_epoch"]
+        if wanted is not None and wanted != cluster_map.epoch:
             raise ValueError(f"the plan is of map epoch {wanted}, the map is at {cluster_map.epoch}: plan again")
         plan = self._plan(cluster_map)
         if not plan.moves:
             return {"id": None, "phase": "nothing to move", "moves": 0, "map_epoch": cluster_map.epoch}
         plan = msgspec.structs.replace(plan, moves=plan.moves[:MOVES_MAX])
-        return StartRebalance(plan, max(0, int(arguments.get("throttle_bytes_s", 0))))
+        return StartRebalance(plan, arguments["throttle_bytes_s"])
 
     def sizes(self) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
         """Return (keys, bytes) of partitions and of route shards, as their owners told the leader last."""
@@ -155,9 +155,9 @@ class RingDesk:
         return " and ".join(said)
 
 
-def _lost(cluster_map: ClusterMap, wanted: Any) -> list[int]:
+def _lost(cluster_map: ClusterMap, wanted: str) -> list[int]:
     """Return the partitions without a primary: all, or the one that is meant, which must be one."""
-    if str(wanted) == "all":
+    if wanted == "all":
         placements = enumerate(cluster_map.partitions)
         return [number for number, placement in placements if placement.epoch and not placement.primary]
     number = int(wanted)

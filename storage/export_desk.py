@@ -3,7 +3,7 @@
 One export at a time. The work is done on the loop between its rounds, in slices with pauses between them, so that what
 clients wait for is not behind it; what blocks on the disk goes to a thread. The runs are garbage until the operator's
 command publishes a manifest that lists them. Verbs: ``store export`` begins, ``store export status`` tells,
-``store export cancel`` ends. ``store copies`` describes copies of partitions.
+``store export cancel`` ends. ``store copies`` describes copies of partitions, ``store aside`` lists damaged stores.
 """
 
 import logging
@@ -16,6 +16,7 @@ from typing import Any
 import trio
 
 from conf.errors import ExitCode, UserError
+from storage.aside_stores import AsideStores
 from storage.core import StorageCore
 from storage.export import ExportError, ExportTarget, PartitionExport
 from storage.partition import Reads
@@ -23,6 +24,7 @@ from storage.rows import MetaRow
 from storage.store import Store
 from storage.store_errors import StoreError, StoreFatal
 from wire.messages import Admin, AdminReply
+from wire.verbs import STORAGE_VERBS, BadQuestion, arguments_of
 
 __all__ = ["ExportDesk"]
 
@@ -74,10 +76,21 @@ class ExportDesk:
         core: The node's partitions.
         store: Their rows.
         spawn: Starts a task of the service.
+        export_dir: The folder that exports are written below.
+        aside: The stores that this node put aside.
     """
 
-    def __init__(self, core: StorageCore, store: Store, spawn: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
+    def __init__(
+        self,
+        core: StorageCore,
+        store: Store,
+        spawn: Callable[[Callable[[], Awaitable[None]]], None],
+        export_dir: Path,
+        aside: AsideStores,
+    ) -> None:
         self._core = core
+        self._export_dir = export_dir
+        self._aside = aside
         self._store = store
         self._spawn = spawn
         self._job: _Job | None = None
@@ -89,32 +102,53 @@ class ExportDesk:
             "store export": self._begin,
             "store export status": lambda _: self._status(),
             "store export cancel": lambda _: self._cancel(),
+            "store aside": lambda _: self._aside.listed(),
+            "store aside remove": self._remove_aside,
             "store copies": lambda wanted: self._core.placements.describe(wanted["partitions"]),
         }
         verb = verbs.get(question.verb)
         if verb is None:
-            return AdminReply(
-                question.request, False, None, f"a storage node knows no `{question.verb}`", ExitCode.USAGE
-            )
+            text = f"a storage node knows no `{question.verb[:64]}`"
+            return AdminReply(question.request, False, None, text, ExitCode.USAGE)
         try:
-            return AdminReply(question.request, True, verb(dict(question.arguments)))
-        except (UserError, OSError, KeyError, TypeError, ValueError) as error:
-            return AdminReply(question.request, False, None, str(error) or repr(error), ExitCode.FAILED)
+            return AdminReply(question.request, True, verb(arguments_of(question, STORAGE_VERBS)))
+        except BadQuestion as error:
+            return AdminReply(question.request, False, None, f"{self._core.node}: {error}", ExitCode.USAGE)
+        except UserError as error:
+            return AdminReply(question.request, False, None, error.message, error.exit_code)
+        except OSError as error:
+            return AdminReply(question.request, False, None, f"{self._core.node}: {error}", ExitCode.FAILED)
 
     def _begin(self, arguments: dict[str, Any]) -> dict[str, object]:
         if self._job is not None and not self._job.done:
             raise UserError(f"{self._core.node} is exporting already; see `store export status`, or cancel it")
-        root, folder = Path(arguments["root"]), Path(arguments["folder"])
-        if not root.is_absolute() or root not in folder.parents:
-            raise UserError(f"not a folder for runs: {folder}")
+        root, folder = self._permitted(Path(arguments["root"]), Path(arguments["folder"]))
         folder.mkdir(parents=True, exist_ok=True)
-        target = ExportTarget(folder, root, self._core.node, int(arguments["now_ms"]))
-        held = self._held() if arguments.get("replicas") else sorted(self._core.partitions)
-        since = {int(number): int(index) for number, index in dict(arguments.get("since", {})).items()}
-        generations = {int(number): int(value) for number, value in dict(arguments.get("generations", {})).items()}
+        target = ExportTarget(folder, root, self._core.node, arguments["now_ms"])
+        held = self._held() if arguments["replicas"] else sorted(self._core.partitions)
+        since = {int(number): index for number, index in arguments["since"].items()}
+        generations = {int(number): value for number, value in arguments["generations"].items()}
         self._job = job = _Job(target, held, since, generations)
         self._spawn(partial(self._run, job))
         return self._status()
+
+    def _remove_aside(self, arguments: dict[str, Any]) -> dict[str, object]:
+        removed = self._aside.remove(arguments["name"], dry_run=arguments["dry_run"])
+        self._core.lease.stores_aside = len(self._aside)
+        return removed
+
+    def _permitted(self, root: Path, folder: Path) -> tuple[Path, Path]:
+        """Return the folders of an export with links resolved: an operator's certificate opens no other place."""
+        try:
+            root, folder, permitted = root.resolve(), folder.resolve(), self._export_dir.resolve()
+        except (OSError, RuntimeError) as error:
+            raise UserError(f"{self._core.node}: {error}") from None
+        if root not in folder.parents or not (permitted == root or permitted in root.parents):
+            raise UserError(
+                f"{self._core.node} exports below {permitted} only (storage.export_dir), not to {folder}",
+                ExitCode.USAGE,
+            )
+        return root, folder
 
     def _held(self) -> list[int]:
         return [

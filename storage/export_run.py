@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from conf.errors import ExitCode, UserError
+from conf.errors import UserError
+from storage.questions import StorageQuestions, storage_nodes
 from wire.manifest import FileEntry, JobEntry, Manifest, ManifestDamaged, RingEntry, next_manifest, read_manifest
 from wire.manifest import publish_manifest as publish
 
@@ -156,61 +157,18 @@ def export_cluster(
     access = find_access(router, data)
     draft = _draft(output, since, now_ms)
     try:
-        return trio.run(_ask_all, _Cluster(access), draft, progress, replicas)
+        return trio.run(_ask_all, StorageQuestions(access), draft, progress, replicas)
     except BaseException:
         shutil.rmtree(draft.folder, ignore_errors=True)
         raise
 
 
-class _Cluster:
-    """Questions to the nodes of a cluster."""
-
-    def __init__(self, access: Any) -> None:
-        self._access = access
-
-    async def ask(self, address: str, verb: str, arguments: dict[str, object]) -> Any:
-        """Return the result of a verb.
-
-        Raises:
-            UserError: No answer, or a refusal.
-        """
-        from wire.messages import Admin
-        from wire.request import request
-
-        message = Admin(request=1, verb=verb, arguments=arguments)
-        reply = await request(address, self._access.contexts, message, cluster=self._access.cluster)
-        if not reply.ok:
-            raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
-        return reply.result
-
-    async def ask_router(self, verb: str) -> Any:
-        """Return the answer of the first router that gives one."""
-        failures: list[str] = []
-        for address in self._access.routers:
-            try:
-                return await self.ask(address, verb, {})
-            except UserError as error:
-                failures.append(error.message)
-        raise UserError("\n".join(failures), ExitCode.NOT_READY)
-
-    @property
-    def name(self) -> str:
-        """Of the cluster."""
-        return str(self._access.cluster)
-
-
-async def _ask_all(cluster: _Cluster, draft: _Draft, progress: Progress, replicas: bool) -> dict[str, Any]:
+async def _ask_all(cluster: StorageQuestions, draft: _Draft, progress: Progress, replicas: bool) -> dict[str, Any]:
     import trio
 
     status = await cluster.ask_router("cluster status")
     ring = await cluster.ask_router("ring show")
-    nodes = {
-        str(node["node"]): str(node["address"])
-        for node in status["nodes"]
-        if node["tier"] == "storage" and node["state"] in ("active", "draining")
-    }
-    if not nodes:
-        raise UserError("no storage node is alive", ExitCode.NOT_READY)
+    nodes = storage_nodes(status)
     async with trio.open_nursery() as nursery:
         for node, address in sorted(nodes.items()):
             nursery.start_soon(_export_node, cluster, draft, progress, node, address, replicas)
@@ -227,7 +185,7 @@ async def _ask_all(cluster: _Cluster, draft: _Draft, progress: Progress, replica
 
 
 async def _export_node(
-    cluster: _Cluster, draft: _Draft, progress: Progress, node: str, address: str, replicas: bool
+    cluster: StorageQuestions, draft: _Draft, progress: Progress, node: str, address: str, replicas: bool
 ) -> None:
     import trio
 

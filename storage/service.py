@@ -14,6 +14,7 @@ from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import NodeConfig, StorageConfig
 from membership.node_gossip import NodeGossip
+from storage.aside_stores import AsideStores
 from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
 from storage.created_marker import CreatedMarker
 from storage.export_desk import ExportDesk
@@ -195,7 +196,9 @@ class StorageService:
                     ledger=self._partition_ledger,
                     room=self._room,
                 )
-                self._desk = ExportDesk(self.core, self._store, nursery.start_soon)
+                self._desk = ExportDesk(
+                    self.core, self._store, nursery.start_soon, self._export_dir(), AsideStores(self._path)
+                )
                 self._register_metrics()
                 nursery.start_soon(NodeGossip(self._process, self._config.membership).run, bound)
                 await self._loop()
@@ -206,6 +209,10 @@ class StorageService:
             except StoreError as error:
                 logger.error("closing the store: %s", error)
             self._ledger.close(_wall_ms())
+
+    def _export_dir(self) -> Path:
+        """Return where exports may be written: as set, else beside the store."""
+        return self._config.storage.export_dir or self._process.folder.path / "exports"
 
     def _commit_settings(self) -> GroupCommitSettings:
         return GroupCommitSettings(delay_s=self._config.storage.group_commit_ms / 1000)

@@ -42,7 +42,7 @@ from storage.store_errors import (
 from storage.store_protocol import Batch, Row
 from storage.store_settings import StoreSettings
 
-__all__ = ["QUARANTINED_MAX", "Store", "StoreSync", "quarantine", "store_files"]
+__all__ = ["QUARANTINED_MAX", "Store", "StoreSync", "quarantine", "quarantined", "store_files"]
 
 FORMAT_VERSION = 1
 QUARANTINED_MAX = 8
@@ -465,6 +465,15 @@ def store_files(path: Path) -> list[Path]:
     return [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
 
 
+def _targets(path: Path) -> list[Path]:
+    return [path.with_name(f"{path.name}.quarantined-{number}") for number in range(1, QUARANTINED_MAX + 1)]
+
+
+def quarantined(path: Path) -> list[Path]:
+    """Return the data files of the stores that were put aside beside a store."""
+    return [target for target in _targets(path) if target.exists()]
+
+
 def quarantine(path: Path) -> Path:
     """Put an unproven store aside, so that an empty one can take its place; return where its data file went.
 
@@ -476,12 +485,11 @@ def quarantine(path: Path) -> Path:
     lock = os.open(path.with_name(path.name + "-lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        targets = (path.with_name(f"{path.name}.quarantined-{number}") for number in range(1, QUARANTINED_MAX + 1))
-        target = next((target for target in targets if not target.exists()), None)
+        target = next((target for target in _targets(path) if not target.exists()), None)
         if target is None:
             raise StoreUnavailable(
                 f"{QUARANTINED_MAX} stores were put aside in {path.parent} before it: is the disk sound? "
-                "Look at them with `store verify`, then move or delete them"
+                "Look at them with `stratamq store aside`, and remove what is of no use"
             )
         for source, goal in zip(store_files(path), store_files(target), strict=True):
             # The marker is moved last but for the lock: without it, what is left is refused, not taken for a store.

@@ -199,7 +199,7 @@ class _Writer:
         return self._node(name, "router", {"router": room}, link_port=port)
 
     def _storage(self, name: str) -> NodePlan:
-        return self._node(name, "storage", {}, link_port=0)
+        return self._node(name, "storage", {"storage": {"export_dir": str(self._data / "exports")}}, link_port=0)
 
     def _edge(self, name: str, index: int) -> NodePlan:
         options, ports = self._options, self._ports

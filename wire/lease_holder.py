@@ -65,6 +65,7 @@ class LeaseHolder:
         self.leader = ""
         self.ended = False  # the map says that this incarnation is dead: a new one must be started
         self.unreachable: list[str] = []
+        self.stores_aside = 0  # damaged stores that this node put aside and still keeps
         self.sizes: dict[int, tuple[int, int]] = {}  # of own partitions or shards: (keys, bytes), told when changed
         self._send = send
         self._on_map = on_map
@@ -159,6 +160,7 @@ class LeaseHolder:
 
     def _heartbeat(self, now: float) -> None:
         beat = Heartbeat(self.entry.node, self.entry.incarnation, now, self.map.epoch, self.unreachable)
+        beat.stores_aside = self.stores_aside
         if now - self._last_grant > self.map.lease_s / 2:
             # The leader is silent, or not known yet. A new one counts our lease from its election only, and the link to
             # the former one may not be known to be dead: ask every router rather than the one that others point to.

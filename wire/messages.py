@@ -101,6 +101,7 @@ class Heartbeat(Message):
     ] = []  # peers whose link is down or whose oldest frame was not taken for L
     # Of own partitions or shards: (keys, bytes); only when it changed.
     sizes: Annotated[dict[ShardNumber, tuple[Counted, Counted]], Meta(max_length=PARTITIONS_MAX)] = {}
+    stores_aside: Annotated[int, Meta(ge=0, le=64)] = 0  # damaged stores that a storage node keeps aside
 
 
 class HeartbeatReply(Message):

@@ -1,4 +1,4 @@
-"""One request of an operator to a router: connect, HELLO, ask, read the answer, close.
+"""One request of an operator to a node: connect, HELLO, ask, read the answer, close.
 
 Used by the command line and by tests; what the verbs mean is decided by the node that answers.
 """
@@ -16,6 +16,7 @@ from wire.hello import TIER_OPERATOR, LinkError, NodeIdentity, check_hello, enco
 from wire.link import LinkCore
 from wire.messages import Admin, AdminReply, decode_control, encode_control
 from wire.tls import LinkContexts
+from wire.verbs import tier_of
 
 __all__ = ["request"]
 
@@ -30,33 +31,42 @@ async def request(
     cluster: str,
     timeout_s: float = 10.0,
 ) -> AdminReply:
-    """Send one Admin message to a router and return its reply.
+    """Send one Admin message to a node and return its reply.
+
+    The certificate of the node must name the tier that answers the verb: another node would be handed a secret or an
+    order that an operator entrusts to that tier.
 
     Raises:
-        UserError: The router cannot be reached (exit code 4), refused the link (1), or did not answer in time (4).
+        UserError: The node cannot be reached (exit code 4), refused the link or is of another tier (1), or did not
+            answer in time (4).
     """
     identity = NodeIdentity(cluster, f"cli-{os.getpid()}", TIER_OPERATOR, time.time_ns())
+    tier = tier_of(message.verb)
     try:
         with trio.fail_after(timeout_s):
-            return await _exchange(address, contexts, message, identity)
+            return await _exchange(address, contexts, message, identity, tier)
     except trio.TooSlowError:
         waited = "" if math.isinf(timeout_s) else f" within {timeout_s:g} s"
-        raise UserError(f"router {address} did not answer{waited}", ExitCode.NOT_READY) from None
+        raise UserError(f"{tier} {address} did not answer{waited}", ExitCode.NOT_READY) from None
     except (LinkError, trio.BrokenResourceError) as error:
-        raise UserError(f"router {address}: {error}") from None
+        raise UserError(f"{tier} {address}: {error}") from None
     except OSError as error:
         why = error.__cause__ if isinstance(error.__cause__, OSError) else error
-        raise UserError(f"cannot reach router {address}: {why}", ExitCode.NOT_READY) from None
+        raise UserError(f"cannot reach {tier} {address}: {why}", ExitCode.NOT_READY) from None
 
 
-async def _exchange(address: str, contexts: LinkContexts | None, message: Admin, identity: NodeIdentity) -> AdminReply:
+async def _exchange(
+    address: str, contexts: LinkContexts | None, message: Admin, identity: NodeIdentity, tier: str
+) -> AdminReply:
     host, port = split_address(address)
     plain = await trio.open_tcp_stream(host, port)
     stream = plain if contexts is None else await wrap_tls(plain, contexts.client, server_side=False)
     try:
         await stream.send_all(encode_hello(identity))
         hello, rest = await read_hello(stream)
-        check_hello(identity, hello, certified_identity(stream))
+        key = check_hello(identity, hello, certified_identity(stream))
+        if key.tier != tier:
+            raise LinkError(f"{key.tier} {key.node} answers there, and a {tier} was asked: nothing was sent")
         core = LinkCore()
         core.connected(0)
         core.send(FrameKind.CONTROL, encode_control(message))

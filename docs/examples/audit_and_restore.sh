@@ -4,6 +4,7 @@
 # Needs stratamq with its jobs extra, Java 17, and mosquitto_pub and mosquitto_sub as clients. About a minute.
 set -eu
 work=${1:-$(mktemp -d)}
+mkdir -p "$work"
 messages=2000
 
 up() {
@@ -22,9 +23,9 @@ kill -9 "$(python3 -c "import json; print(json.load(open('$work/data/up.json'))[
 wait $sender                                                            # every PUBREC and PUBCOMP came
 mosquitto_pub -p "$port" -q 1 -r -t kept/1 -m 'the last value'
 
-stratamq store export --data "$work/data" --output "$work/runs"
+stratamq store export --data "$work/data" --output "$work/data/exports/runs"
 kill -INT $broker && wait $broker || true
-stratamq jobs compact --input "$work/runs" --output "$work/compacted" --all
+stratamq jobs compact --input "$work/data/exports/runs" --output "$work/compacted" --all
 stratamq jobs audit --input "$work/compacted" --ledger "$work/ledgers" --output "$work/report"
 
 mv "$work/data/storage-0" "$work/storage-0.before"

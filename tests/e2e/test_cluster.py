@@ -271,11 +271,13 @@ def test_export_and_compaction(cluster: LocalCluster, tmp_path: Path) -> None:
     subscriber.close()
     for number in range(5):
         publish(cluster, 1, f"export/{number}", "x", 1)
-    exported = cluster.command("store", "export", "--output", str(tmp_path / "run"), "--data", str(cluster.data))
+    elsewhere = cluster.command("store", "export", "--output", str(tmp_path / "run"), "--data", str(cluster.data))
+    assert elsewhere.returncode == 2 and "storage.export_dir" in elsewhere.stderr
+    runs = cluster.data / "exports" / "run"
+    exported = cluster.command("store", "export", "--output", str(runs), "--data", str(cluster.data))
     assert exported.returncode == 0, exported.stderr
-    manifests = list((tmp_path / "run").glob("manifest-*.json"))
-    assert manifests
-    compacted = cluster.command("jobs", "compact", "--input", str(tmp_path / "run"), "--output", str(tmp_path / "out"))
+    assert list(runs.glob("manifest-*.json"))
+    compacted = cluster.command("jobs", "compact", "--input", str(runs), "--output", str(tmp_path / "out"))
     assert compacted.returncode == 0, compacted.stderr
     total = sum(json.loads(path.read_text())["totals"]["rows"] for path in (tmp_path / "out").glob("manifest-*.json"))
     assert total > 5

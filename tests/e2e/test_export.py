@@ -111,7 +111,7 @@ def test_audit_proves_and_compacted_runs_restore(folder: Path) -> None:
 
 
 def _round(folder: Path, *, spark: bool) -> None:
-    ledgers, runs = folder / "ledgers", folder / "runs"
+    ledgers, runs = folder / "ledgers", folder / "cluster" / "exports" / "runs"
     options = ["--plain-port", "0", "--set", f"edge.ledger={ledgers}", "--set", f"storage.ledger={ledgers}"]
     cluster = LocalCluster(folder / "cluster", *options)
     try:

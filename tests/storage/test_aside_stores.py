@@ -1,0 +1,34 @@
+"""Stores that were put aside: listed with their size, removed by name and by nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from conf.errors import ExitCode, UserError
+from storage.aside_stores import AsideStores
+from storage.store import quarantine, store_files
+
+
+def test_listed_and_removed_by_name(tmp_path: Path) -> None:
+    """All files of one store go, those of the others and of the present one stay."""
+    path = tmp_path / "store"
+    for _ in range(2):
+        for file in store_files(path):
+            file.write_bytes(b"12345")
+        quarantine(path)
+    path.write_bytes(b"present")
+    aside = AsideStores(path)
+    listed = aside.listed()
+    assert [store["name"] for store in listed["stores"]] == ["store.quarantined-1", "store.quarantined-2"]  # type: ignore[attr-defined]
+    assert all(store["bytes"] >= 15 for store in listed["stores"])  # type: ignore[attr-defined]
+    assert len(aside) == 2
+    assert aside.remove("store.quarantined-1", dry_run=True)["dry_run"]
+    assert len(aside) == 2
+    aside.remove("store.quarantined-1")
+    assert [store["name"] for store in aside.listed()["stores"]] == ["store.quarantined-2"]  # type: ignore[attr-defined]
+    assert path.read_bytes() == b"present"
+    assert not list(tmp_path.glob("store.quarantined-1*"))
+    for name in ("store", "store.quarantined-1", "../store", ""):
+        with pytest.raises(UserError, match="put aside") as caught:
+            aside.remove(name)
+        assert caught.value.exit_code == ExitCode.USAGE
