@@ -11,14 +11,13 @@ import msgspec
 
 from wire.hello import TIER_ROUTER, TIER_STORAGE
 from wire.messages import Admin
+from wire.ranges import NodeName, SomeNode
 
 __all__ = ["ROUTER_VERBS", "STORAGE_VERBS", "BadQuestion", "arguments_of", "tier_of"]
 
 INT64_MAX = (1 << 63) - 1
 
-NodeName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 NodeNames = Annotated[list[NodeName], msgspec.Meta(max_length=1024)]
-OptionalName = Annotated[str, msgspec.Meta(max_length=64)]
 Name = Annotated[str, msgspec.Meta(max_length=65_535)]  # a topic or a client identifier
 Folder = Annotated[str, msgspec.Meta(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
 Key = Annotated[str, msgspec.Meta(max_length=128)]
@@ -93,7 +92,7 @@ class Delegation(_Arguments):
 
     prefix: Name
     depth: Annotated[int, msgspec.Meta(ge=1, le=32)]
-    pin: OptionalName = ""
+    pin: SomeNode = ""
     dry_run: bool = False
 
 
@@ -115,7 +114,7 @@ class Rebalance(_Arguments):
 class Transfer(_Arguments):
     """``cluster transfer``: to this router, or to any."""
 
-    node: OptionalName = ""
+    node: SomeNode = ""
 
 
 class InstallKey(_Arguments):
