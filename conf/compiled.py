@@ -21,6 +21,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "edge.hot.origins",
     "edge.hot.picks",
     "edge.hot.ack_rows",
+    "edge.hot.excess",
     "edge.hot.acks",
     "edge.hot.pushes",
     "edge.hot.fanout",

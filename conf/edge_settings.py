@@ -82,6 +82,24 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
         le=65535,
         description="QoS 1/2 messages a client may have open towards us; higher is memory per client",
     )
+    receive_excess_messages_max: int = Field(
+        default=1000,
+        ge=0,
+        le=65535,
+        description="messages open above receive_maximum that an MQTT 5 client may send, as after a reconnect",
+    )
+    receive_excess_bytes_max: int = Field(
+        default=MIB,
+        ge=KIB,
+        le=256 * MIB,
+        description="bytes of those that storage or subscribers have not acknowledged; beyond the client is not read",
+    )
+    receive_excess_wait_s: float = Field(
+        default=10.0,
+        gt=0,
+        le=600,
+        description="s that messages above receive_maximum wait for nothing but the client's PUBRELs; then 0x93",
+    )
     topic_alias_maximum: int = Field(default=10, ge=0, le=65535, description="topic aliases per client and direction")
     maximum_packet_size: int = Field(
         default=MIB + 64 * KIB,  # a payload of 1 MiB with its topic and properties

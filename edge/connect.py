@@ -269,6 +269,7 @@ class ConnectDesk:
             announced_receive_maximum=limits.receive_maximum,
             announced_maximum_packet_size=limits.maximum_packet_size,
             announced_topic_alias_maximum=limits.topic_alias_maximum,
+            fresh=packet.clean_start,
             session=client.session,
             owner_epoch=client.owner_epoch,
             retain_available=limits.retain_available,

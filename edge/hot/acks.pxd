@@ -3,6 +3,7 @@ from edge.hot.ack_rows cimport record_ack
 from edge.hot.buffers cimport get16
 from edge.hot.deliver cimport drain_pending, free_identifier, set_state, state_of
 from edge.hot.encode cimport valid_text
+from edge.hot.excess cimport end_excess
 from edge.hot.output cimport answer_unknown, pending_output, output_of, unpark, write_short
 from edge.hot.peers cimport leave_outbox
 from edge.hot.pushes cimport push_acknowledged

@@ -18,6 +18,7 @@ if not cython.compiled:
     from edge.hot.buffers import get16
     from edge.hot.deliver import drain_pending, free_identifier, set_state, state_of
     from edge.hot.encode import valid_text
+    from edge.hot.excess import end_excess
     from edge.hot.output import answer_unknown, unpark, write_short
     from edge.hot.pushes import push_acknowledged
     from edge.hot.state import PARK_QUOTA
@@ -72,6 +73,7 @@ def count_back(hot: HotState, conn: Conn) -> None:
     """One PUBLISH of the client is finished: its quota grows."""
     if conn.quota > 0:
         conn.quota -= 1
+    conn.owes_since_ns = 0
     if conn.parked & PARK_QUOTA:
         unpark(hot, conn, PARK_QUOTA)
 
@@ -108,6 +110,8 @@ def finish(hot: HotState, message: Message) -> None:
         if not message.done:
             break
         conn.gate.popleft()
+        if message.excess_bytes:
+            end_excess(hot, conn, message)
         if message.reason_code >= 0x80 and (message.delivered or conn.version != 5):
             if _withhold(hot, conn, message):
                 return

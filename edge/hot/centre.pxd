@@ -3,6 +3,7 @@ from edge.hot.ack_rows cimport flush_rows
 from edge.hot.acks cimport answer, count_back, destination_done, enter_gate, new_message
 from edge.hot.buffers cimport Buffer, append_bytes, take_bytes
 from edge.hot.deliver cimport deliver_to, drain_pending
+from edge.hot.excess cimport owes_too_long
 from edge.hot.fanout cimport fan_out, pick_again, refused
 from edge.hot.forwarded cimport receive_link
 from edge.hot.origins cimport was_picked

@@ -21,6 +21,7 @@ if not cython.compiled:
     from edge.hot.acks import count_back, destination_done, new_message
     from edge.hot.buffers import append_bytes, take_bytes
     from edge.hot.deliver import deliver_to, drain_pending
+    from edge.hot.excess import owes_too_long
     from edge.hot.fanout import fan_out, pick_again, refused
     from edge.hot.forwarded import receive_link
     from edge.hot.origins import was_picked
@@ -201,11 +202,18 @@ class Hot(HotState):
         return bool(self.ready or self.gone)
 
     def sweep(self, now_ns: int) -> None:
-        """Report silent clients (``Handler.error`` 0x8D) and sockets without CONNECT (0x80); once a second or so."""
+        """Report silent clients (``Handler.error`` 0x8D), sockets without CONNECT (0x80), owed PUBRELs (0x93).
+
+        Once a second or so.
+        """
         conn: Conn
         self.now_ns = now_ns
         for conn in list(self.conns.values()):
-            if conn.parked != 0 and conn.version != 0:
+            if conn.excess and not conn.closed and owes_too_long(self, conn, now_ns):
+                conn.excess = False  # reported once
+                conn.parked |= PARK_HANDLER
+                self.handler.error(conn, 0x93)
+            elif conn.parked != 0 and conn.version != 0:
                 conn.heard_ns = now_ns  # it is we who do not listen
             elif conn.silence_ns and now_ns - conn.heard_ns > conn.silence_ns and not conn.closed:
                 conn.silence_ns = 0  # reported once
@@ -244,6 +252,7 @@ class Hot(HotState):
         conn.silence_ns = options.keep_alive_ns + options.keep_alive_ns // 2  # [MQTT-3.1.2-22]
         conn.heard_ns = max(conn.heard_ns, self.now_ns)
         conn.quota_max = options.announced_receive_maximum
+        conn.fresh = options.fresh
         conn.packet_bytes_max = options.announced_maximum_packet_size
         conn.alias_max = options.announced_topic_alias_maximum if options.version == 5 else 0
         conn.aliases_told_max = options.topic_alias_maximum
@@ -621,6 +630,7 @@ class Hot(HotState):
             "parked_slow": self.parked_slow,
             "parked_peer": self.parked_peer,
             "parked_quota": self.parked_quota,
+            "excess_begun": self.excess_begun,
             "rounds": self.rounds,
             "dropped_slow": self.dropped_slow,
             "dropped_closed": self.dropped_closed,

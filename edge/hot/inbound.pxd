@@ -3,6 +3,7 @@ from edge.hot.acks cimport answer, destination_done, enter_gate, new_message
 from edge.hot.buffers cimport Buffer, get16, reserve, take_bytes
 from edge.hot.deliver cimport route_is_slow
 from edge.hot.encode cimport copy_plain, valid_topic, walk_properties
+from edge.hot.excess cimport EXCEEDED, WAITS, hold_excess, judge_excess
 from edge.hot.fanout cimport fan_out
 from edge.hot.output cimport mark_dirty, pending_output
 from edge.hot.peers cimport route_is_full

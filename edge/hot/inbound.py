@@ -16,6 +16,7 @@ if not cython.compiled:
     from edge.hot.buffers import get16, reserve, take_bytes
     from edge.hot.deliver import route_is_slow
     from edge.hot.encode import copy_plain, valid_topic, walk_properties
+    from edge.hot.excess import EXCEEDED, WAITS, hold_excess, judge_excess
     from edge.hot.fanout import fan_out
     from edge.hot.output import mark_dirty, pending_output
     from edge.hot.peers import route_is_full
@@ -131,13 +132,15 @@ def single(
     if topic is None:
         return True
     if packet.qos > 0 and conn.quota >= conn.quota_max:
-        if conn.version == 5:
-            fail(hot, conn, 0x93)  # [MQTT-3.3.4-7]
+        wrong = judge_excess(hot, conn)
+        if wrong == EXCEEDED:
+            fail(hot, conn, EXCEEDED)
             return True
-        conn.parked |= PARK_QUOTA
-        hot.parked_quota += 1
-        mark_dirty(hot, conn)
-        return False
+        if wrong == WAITS:
+            conn.parked |= PARK_QUOTA
+            hot.parked_quota += 1
+            mark_dirty(hot, conn)
+            return False
     if packet.qos == 2 and conn.version != 5 and conn.received is not None and len(conn.received) >= hot.received_max:
         fail(hot, conn, 0x93)
         return True
@@ -164,6 +167,8 @@ def _load(
     position: cython.Py_ssize_t
     packet.qos = (first >> 1) & 3
     packet.dup = first & 8 != 0
+    if packet.dup:
+        conn.fresh = False
     packet.retain = first & 1 != 0
     if packet.qos == 3 or (packet.dup and packet.qos == 0):  # [MQTT-3.3.1-4] [MQTT-3.3.1-2]
         return 0x81
@@ -285,6 +290,8 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
     if route.remote or conn.gate or hot.ledger is not None:
         message = new_message(hot, qos, conn, identifier)
         message.waiting = 1  # for ourselves, so that nothing finishes before everyone was asked
+        if conn.excess:
+            hold_excess(conn, message, len(packet.topic) + packet.plain_bytes + packet.payload_bytes)
         enter_gate(conn, message)
         if code < 0x80:
             fan_out(hot, conn, route, packet, message, -1)
@@ -313,6 +320,8 @@ def _hand_over(hot: HotState, conn: Conn, packet: Packet) -> None:
     if packet.qos > 0:
         inbound.gated = new_message(hot, packet.qos, conn, packet.packet_identifier)
         inbound.gated.waiting = 1
+        if conn.excess:
+            hold_excess(conn, inbound.gated, len(packet.topic) + packet.plain_bytes + packet.payload_bytes)
         enter_gate(conn, inbound.gated)
     conn.parked |= PARK_HANDLER
     hot.handler.inbound(conn, inbound)

@@ -42,7 +42,10 @@ class HotLimits:
     pending_messages_max: int = DEFAULT.pending_messages_max  # per ephemeral session, QoS 1/2 beyond its window
     pending_bytes_max: int = DEFAULT.pending_bytes_max
     outbound_window_max: int = DEFAULT.outbound_window_max  # min(client's Receive Maximum, this)
-    received_max: int = 1_024  # QoS 2 identifiers of one v3 client before PUBREL (v5: its quota bounds them)
+    received_max: int = 1_024  # QoS 2 identifiers of one v3 client before PUBREL (v5: the next one bounds them)
+    receive_excess_messages_max: int = DEFAULT.receive_excess_messages_max  # v5, above Receive Maximum
+    receive_excess_bytes_max: int = DEFAULT.receive_excess_bytes_max  # of those that wait for us
+    receive_excess_wait_ns: int = int(DEFAULT.receive_excess_wait_s * 1e9)  # for the client's own PUBRELs: then 0x93
     partitions: int = 256  # P of the cluster; a Route that names another is a bug and raises
     outbox_bytes_max: int = DEFAULT.outbox_bytes_max
     peer_low_bytes: int = 2 * 1024 * 1024  # room of a link below which publishers to it wait
@@ -76,9 +79,10 @@ class SessionOptions:
     maximum_packet_size: int = 0  # the client's, 0 for none: larger is dropped and counted [MQTT-3.1.2-24]
     topic_alias_maximum: int = 0  # aliases that we may use towards it [MQTT-3.1.2-26] [MQTT-3.1.2-27]
     keep_alive_ns: int = 0  # effective (Server Keep Alive applied), not yet times 1.5
-    announced_receive_maximum: int = DEFAULT.receive_maximum  # v3 is not read beyond it [MQTT-3.3.4-7]
+    announced_receive_maximum: int = DEFAULT.receive_maximum  # beyond it: edge/hot/excess.py
     announced_maximum_packet_size: int = DEFAULT.maximum_packet_size  # ours: beyond it is error 0x95
     announced_topic_alias_maximum: int = DEFAULT.topic_alias_maximum  # beyond it, or 0: error 0x94 [MQTT-3.3.2-9]
+    fresh: bool = False  # Clean Start: the client has nothing to send again
     session: int = 0  # durable session number; 0: ephemeral
     owner_epoch: int = 0
     retain_available: bool = DEFAULT.retain_available

@@ -44,6 +44,10 @@ cdef class Conn:
     # acknowledging what it publishes
     cdef int quota
     cdef int quota_max
+    cdef bint fresh
+    cdef bint excess
+    cdef Py_ssize_t excess_bytes
+    cdef long long owes_since_ns
     cdef dict received
     cdef object gate
     cdef bint retain_available
@@ -154,6 +158,7 @@ cdef class Message:
     cdef object on_done
     cdef bytes record
     cdef long long at_ns
+    cdef Py_ssize_t excess_bytes
     cdef readonly Remote pick
     cdef readonly Message parent
     cdef readonly Group group
@@ -285,6 +290,9 @@ cdef class HotState:
     cdef int window_max
     cdef int permissions_max
     cdef int received_max
+    cdef int excess_max
+    cdef Py_ssize_t excess_bytes_max
+    cdef long long excess_wait_ns
     cdef long long publish_gap_ns
     cdef list paced
     cdef long long paced_at_ns
@@ -310,6 +318,7 @@ cdef class HotState:
     cdef unsigned long long parked_slow
     cdef unsigned long long parked_peer
     cdef unsigned long long parked_quota
+    cdef unsigned long long excess_begun
     cdef unsigned long long rounds
     cdef unsigned long long dropped_slow
     cdef unsigned long long dropped_closed

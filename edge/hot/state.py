@@ -28,7 +28,7 @@ if not cython.compiled:  # compiled, these are C constants: state.pxd
     PARK_HANDLER = 1  # a Handler call has to answer
     PARK_SLOW = 2  # subscribers are above the output bound
     PARK_PEER = 4  # a link or the outboxes have no room
-    PARK_QUOTA = 8  # a v3 client has too many messages unanswered
+    PARK_QUOTA = 8  # too many messages of the client are not finished
     PARK_RATE = 32  # it published more than publish_rate_max allows
     PARK_OUTPUT = 16  # it does not read what it asked for
     UNREGISTERED = 0x40000000  # Conn.armed before the loop has seen it
@@ -75,6 +75,10 @@ class Conn:
         self.alias_max = 0
         self.quota = 0  # QoS 1/2 PUBLISH of the client that are not finished
         self.quota_max = 0
+        self.fresh = False  # began a new session and has sent nothing again
+        self.excess = False  # was above quota_max when last looked at
+        self.excess_bytes = 0  # read above it and not answered by us
+        self.owes_since_ns = 0  # since when its excess waits for its PUBRELs alone, 0 while it does not
         self.received: dict[int, int] | None = None  # QoS 2 identifiers before PUBREL: -1, or PUBREC's reason code
         self.gate: deque[Message] | None = None  # messages whose acknowledgement has not been written, in order
         self.retain_available = True
@@ -281,6 +285,7 @@ class Message:
         self.on_done: Callable[[int], object] | None = None
         self.record: bytes = b""  # MSG without partitions and share, for outboxes
         self.at_ns = 0
+        self.excess_bytes = 0  # counted in the publisher's
         self.pick: Remote | None = None  # of a shared group's copy: where it went
         self.parent: Message | None = None  # the message that it is a copy of
         self.group: Group | None = None
@@ -424,6 +429,9 @@ class HotState:
         self.window_max = limits.outbound_window_max
         self.permissions_max = limits.permissions_max
         self.received_max = limits.received_max
+        self.excess_max = limits.receive_excess_messages_max
+        self.excess_bytes_max = limits.receive_excess_bytes_max
+        self.excess_wait_ns = limits.receive_excess_wait_ns
         self.publish_gap_ns = int(1e9 / limits.publish_rate_max) if limits.publish_rate_max else 0
         self.paced: list[Conn] = []  # parked with PARK_RATE
         self.paced_at_ns = 0  # when they were last looked at
@@ -448,6 +456,7 @@ class HotState:
         self.parked_slow = 0
         self.parked_peer = 0
         self.parked_quota = 0
+        self.excess_begun = 0
         self.rounds = 0
         self.dropped_slow = 0
         self.dropped_closed = 0

@@ -17,7 +17,7 @@ from edge.service import certificate_name, edge_limits, hot_limits
 from edge.service import identify as identify_client
 from edge.settings import EdgeLimits
 from mqtt.codec import encode_packet
-from mqtt.packets import Connack, Connect, Disconnect, Publish, Subscribe, SubscriptionRequest
+from mqtt.packets import Connack, Connect, Disconnect, Publish, Pubrel, Subscribe, SubscriptionRequest
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session
 from wire.authority import DevelopmentAuthority
@@ -83,6 +83,20 @@ def test_quota_of_unreleased_qos_2(version: int) -> None:
     answers = session.read()
     assert len(answers) == (21 if version == 5 else 50)
     assert version != 5 or (isinstance(answers[-1], Disconnect) and answers[-1].reason_code == 0x93)
+
+
+@pytest.mark.parametrize("expiry_s", [0, 100])
+def test_backlog_of_a_client_that_returns(expiry_s: int) -> None:
+    """paho sends all that it has at CONNACK: 60 messages for a Receive Maximum of 20, a stored session or none."""
+    session = Edge().client("c", properties={PropertyId.SESSION_EXPIRY_INTERVAL: expiry_s}, clean_start=False)
+    backlog = [Publish("a", b"x", 2, packet_identifier=number) for number in range(1, 61)]
+    session.send(b"".join(encode_packet(packet, 5) for packet in backlog))
+    for _ in range(60):  # a stored session's are recorded one after another
+        session.edge.round()
+    assert [packet.packet_identifier for packet in session.read()] == list(range(1, 61))
+    for number in range(1, 61):
+        session.send(Pubrel(number))
+    assert len(session.read()) == 60 and not session.closed
 
 
 def test_never_acknowledging_subscriber_is_bounded() -> None:

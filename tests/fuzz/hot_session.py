@@ -19,6 +19,7 @@ from tests.mqtt.test_vectors import ALL
 from wire.batches import PublishMessage, PublishRun, Push, encode_message, encode_push, encode_run
 
 INPUTS_MAX = 64  # per broker
+SECOND_NS = 1_000_000_000
 READ_EVERY = 4  # outputs of the subscribers are decoded, which is slow, for every so many inputs
 VERSIONS = (0, 4, 5, 3)  # 0: CONNECT comes first, from the input
 LIMITS = Limits(maximum_packet_size=2_000_000, first_packet_bytes_max=2_000_000)
@@ -48,6 +49,8 @@ class HotSession:
             pending_messages_max=20,
             received_max=32,
             routes_max=64,
+            receive_excess_messages_max=4,
+            receive_excess_bytes_max=64,
         )
         # What the loop does not read itself belongs to the edge's core.
         handler = self._broker.handler
@@ -57,11 +60,12 @@ class HotSession:
             return next(iter(handler.local(topic)), None) if len(share) % 2 else None
 
         handler.picked = picked  # type: ignore[assignment, method-assign]
+        self._elsewhere = self._broker.hot.add_peer(9, "edge", 1)  # takes nothing: its link is not up
         self._subscribers = [self._broker.subscriber(b"#", 1, 5, 1), self._broker.subscriber(b"t/+", 2, 4)]
         self._decoders = [StreamDecoder(5, LIMITS), StreamDecoder(4, LIMITS)]
 
     def client(self, data: bytes) -> list[Any]:
-        """One client: the first byte chooses version and pieces, the second what it was sent before."""
+        """One client: the first byte chooses version, pieces and quota, the second what it was sent before."""
         if len(self._seen) >= INPUTS_MAX:
             self._renew()
         self._seen.append(data)
@@ -69,7 +73,7 @@ class HotSession:
         conn = broker.attach()
         version = VERSIONS[choice & 3]
         if version:
-            self._open(conn, version, data[1] if len(data) > 1 else 0)
+            self._open(conn, version, data[1] if len(data) > 1 else 0, choice >> 5)
         at, step = 2, (1 << 20, 1, 7, 60)[choice >> 2 & 3]
         while at < len(data) and not conn.closed and not conn.parked:
             broker.hot.begin_round(broker.now_ns)
@@ -77,14 +81,30 @@ class HotSession:
             broker.hot.end_round(broker.now_ns)
             at += step
         said = self._hear(conn)
+        if choice & 0x20:
+            for later_ns in (1, 11 * SECOND_NS):  # above Receive Maximum its own PUBRELs may be what is missing
+                broker.hot.sweep(broker.now_ns + later_ns)
+            said += self._hear(conn)
         self._forget(conn)
         return said
 
-    def _open(self, conn: Any, version: int, choice: int) -> None:
-        """Accept the client; with some choices it is also a subscriber with messages in flight to it."""
+    def _open(self, conn: Any, version: int, choice: int, quota: int) -> None:
+        """Accept the client; with some choices it is also a subscriber with messages in flight to it.
+
+        quota: 1: Receive Maximum is 2; 2: and the session is a new one; 4: what it publishes waits for another edge.
+        """
         broker = self._broker
+        if quota & 4:
+            broker.route_to(edges=(self._elsewhere,))
+            broker.hot.drop_routes()
+        else:
+            broker.route_to()
         options = self._modules.options.SessionOptions(
-            version=version, receive_maximum=choice & 7 or 65_535, topic_alias_maximum=choice >> 3 & 3
+            version=version,
+            receive_maximum=choice & 7 or 65_535,
+            topic_alias_maximum=choice >> 3 & 3,
+            announced_receive_maximum=2 if quota & 1 else 20,
+            fresh=bool(quota & 2),
         )
         broker.hot.open_session(conn, options)
         if choice & 0x80:
@@ -203,6 +223,8 @@ def _corpus() -> tuple[bytes, ...]:
         found.append(bytes((0, 0)) + vector.raw)
         for choice in (1, 2):
             found.append(bytes((choice, 0x80)) + vector.raw)
+    backlog = b"".join(publish(b"t", b"m" * 9, qos, 2 * number + qos, 5) for number in range(6) for qos in (1, 2))
+    found += [bytes((2 | quota << 5, 0)) + backlog + ack(0x62, 2) + ack(0x62, 4) for quota in (1, 3, 5, 7)]
     for version, choice in ((4, 1), (5, 2)):
         begin = bytes((choice, 0xA0 | version))
         many = publish(b"t", b"x" * 9, 0, 0, version) * 3 + publish(b"t/u", b"y", 2, 7, version) + ack(0x62, 7)

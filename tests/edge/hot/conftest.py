@@ -21,6 +21,7 @@ NAMES: tuple[str, ...] = (
     "deliver",
     "peers",
     "ack_rows",
+    "excess",
     "acks",
     "pushes",
     "fanout",

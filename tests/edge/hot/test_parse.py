@@ -190,9 +190,9 @@ def test_judges_like_the_reference_codec(
 
 
 def test_inbound_quota(hot: Any) -> None:
-    """v5 beyond Receive Maximum is 0x93 [MQTT-3.3.4-7]; QoS 2 counts until PUBCOMP."""
+    """A new v5 session beyond Receive Maximum is 0x93 [MQTT-3.3.4-7]; QoS 2 counts until PUBCOMP."""
     broker = Broker(hot)
-    broker.handler.session_options = {"announced_receive_maximum": 2}
+    broker.handler.session_options = {"announced_receive_maximum": 2, "fresh": True}
     pub = broker.client(5)
     broker.send(pub, publish(b"a", b"", 2, 1, 5) + publish(b"a", b"", 2, 2, 5))
     broker.send(pub, ack(0x62, 1) + publish(b"a", b"", 2, 3, 5))

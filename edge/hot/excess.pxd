@@ -1,0 +1,15 @@
+# C form of excess.py.
+from edge.hot.output cimport unpark
+from edge.hot.state cimport Conn, HotState, Message, PARK_QUOTA
+
+
+cdef enum:
+    TAKEN = 0
+    WAITS = 1
+    EXCEEDED = 0x93
+
+
+cdef int judge_excess(HotState hot, Conn conn) except -1
+cdef object hold_excess(Conn conn, Message message, Py_ssize_t count)
+cdef object end_excess(HotState hot, Conn conn, Message message)
+cdef bint owes_too_long(HotState hot, Conn conn, long long now_ns) except -1
