@@ -5,6 +5,7 @@ durable session they go through its queue, and the last of them ends the holding
 Source: MQTT 5.0 section 3.3.1.3; docs/adr/0003.
 """
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from edge.client import Client
@@ -32,25 +33,27 @@ __all__ = ["RetainedReads"]
 
 PAGE = 100
 DELIVER_MAX = 500  # messages in one DeliverRetained
+READS_MAX = 16  # filters of one SUBSCRIBE read at a time: a thousand of one client keep nobody else's waiting
 
 
 class _Read:
     """One subscription's read."""
 
-    __slots__ = ("deadline", "left", "partitions", "subscription", "whole")
+    __slots__ = ("deadline", "left", "partitions", "request", "subscription", "whole")
 
     def __init__(self, subscription: Subscription, whole: "_Subscribe", left: int, deadline: float) -> None:
         self.subscription = subscription
         self.whole = whole
         self.left = left  # how many more may be delivered
         self.deadline = deadline
+        self.request = 0  # of its ReadRetainedAll
         self.partitions: set[int] = set()  # not yet read to the end
 
 
 class _Subscribe:
     """One SUBSCRIBE's reads."""
 
-    __slots__ = ("client", "durable", "hold", "number", "open", "over", "wanted")
+    __slots__ = ("client", "deadline", "durable", "hold", "number", "open", "over", "starting", "unread", "wanted")
 
     def __init__(
         self, client: Client, durable: bool, hold: Hold | None, wanted: list[Subscription], number: int = 0
@@ -60,7 +63,10 @@ class _Subscribe:
         self.hold = hold
         self.wanted = wanted
         self.number = number  # durable: the request that made the partition hold live messages
-        self.open = len(wanted)
+        self.open = len(wanted)  # not read to the end
+        self.unread = deque(wanted)  # not begun
+        self.deadline = float("inf")  # for all of them
+        self.starting = False
         self.over = False  # another one has taken its place
 
 
@@ -108,19 +114,36 @@ class RetainedReads:
         self._read(_Subscribe(client, durable, hold, wanted, number))
 
     def _read(self, whole: _Subscribe) -> None:
+        """Begin to read what was subscribed to."""
+        whole.deadline = self._edge.now + self._edge.limits.retained_hold_s
+        self._read_more(whole)
+
+    def _read_more(self, whole: _Subscribe) -> None:
+        """Begin as many reads as may be under way; what ends at once is not begun from within itself."""
+        if whole.starting:
+            return
+        whole.starting = True
+        while whole.unread and whole.open - len(whole.unread) < READS_MAX:
+            self._begin(whole, whole.unread.popleft())
+        whole.starting = False
+
+    def _begin(self, whole: _Subscribe, subscription: Subscription) -> None:
         client = whole.client
-        for subscription in whole.wanted:
-            if subscription.topic_filter.startswith("$SYS"):
-                self._edge.deliver_sys(client, subscription)
-                self._ended(whole)
-            elif has_wildcard(subscription.topic_filter):
-                self._read_all(subscription, whole)
-            else:
-                self._read_one(subscription, whole)
+        if whole.over or client.conn.closed:
+            self._ended(whole)
+        elif self._edge.now > whole.deadline:
+            self._edge.count("retained_reads_missed")
+            self._ended(whole)
+        elif subscription.topic_filter.startswith("$SYS"):
+            self._edge.deliver_sys(client, subscription)
+            self._ended(whole)
+        elif has_wildcard(subscription.topic_filter):
+            self._read_all(subscription, whole)
+        else:
+            self._read_one(subscription, whole)
 
     def _new_read(self, subscription: Subscription, whole: _Subscribe) -> _Read:
-        limits = self._edge.limits
-        return _Read(subscription, whole, limits.retained_per_subscribe_max, self._edge.now + limits.retained_hold_s)
+        return _Read(subscription, whole, self._edge.limits.retained_per_subscribe_max, whole.deadline)
 
     def _read_one(self, subscription: Subscription, whole: _Subscribe) -> None:
         read = self._new_read(subscription, whole)
@@ -138,15 +161,22 @@ class RetainedReads:
                 nodes.add(placement.primary)
         request = edge.requests.next_number()
         self._reads[request] = read
+        read.request = request
         for node in sorted(nodes):
-            edge.tell(node, ReadRetainedAll(request, subscription.topic_filter, PAGE))
+            edge.tell(node, ReadRetainedAll(request, subscription.topic_filter, PAGE, edge.limits.retained_hold_s))
         if not read.partitions:
             self._end(read)
 
     def _ask(self, read: _Read, partition: int, after: str) -> None:
         edge = self._edge
         request = ReadRetained(
-            edge.requests.next_number(), partition, 0, read.subscription.topic_filter, after, min(PAGE, read.left)
+            edge.requests.next_number(),
+            partition,
+            0,
+            read.subscription.topic_filter,
+            after,
+            min(PAGE, read.left),
+            edge.limits.retained_hold_s,
         )
 
         def page(answer: Control) -> None:
@@ -204,16 +234,18 @@ class RetainedReads:
             self._end(read)
 
     def _end(self, read: _Read) -> None:
-        for request in [request for request, known in self._reads.items() if known is read]:
-            del self._reads[request]
+        self._reads.pop(read.request, None)
         read.deadline = float("inf")
         self._ended(read.whole)
 
     def _ended(self, whole: _Subscribe) -> None:
         whole.open -= 1
-        if whole.open == 0 and whole.hold is not None:
+        if whole.open:
+            self._read_more(whole)
+            return
+        if whole.hold is not None:
             self._edge.held.end(whole.hold)
-        if whole.open == 0 and whole.durable and not whole.over:
+        if whole.durable and not whole.over:
             self._send(whole, [], done=True)
 
     def tick(self, now: float) -> None:

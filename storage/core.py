@@ -13,12 +13,14 @@ from functools import partial
 from msgspec.structs import replace
 
 from mqtt.reasons import ReasonCode
+from mqtt.topics import has_wildcard
 from storage.early_requests import Early, EarlyRequests
 from storage.hosted_partition import HostedPartition, Tally
 from storage.joined_frames import joined_frames
 from storage.ledger import PartitionLedger
 from storage.partition import Output, Overlay, Reads
 from storage.placements import Placements
+from storage.retained_scans import RetainedScan, RetainedScans
 from storage.settings import PartitionSettings
 from wire.batches import (
     PublishMessage,
@@ -146,6 +148,9 @@ class StorageCore:
         self._answers: deque[tuple[int, str, bytes]] = deque()  # commit, node, REPLICATE_ACK
         self.placements = Placements(entry.node, settings, store, self._overlay, lambda: self.lease.map, ledger)
         self._active: dict[int, HostedPartition] = {}  # touched in this round
+        self._scans = RetainedScans(
+            lambda number, hosted: self.partitions.get(number) is hosted, partial(self._touch, changed=False)
+        )
         self._sends: list[Output] = []
         self._condemned: dict[PeerKey, str] = {}  # in this round
         self._shards: list[ShardEntry] = []
@@ -208,7 +213,7 @@ class StorageCore:
 
     def event_counts(self) -> dict[str, int]:
         """Return counts of this node and of its partitions together."""
-        counts = dict(self.counts)
+        counts = self.counts | {"retained_scans_refused": self._scans.refused, "retained_scans_cut": self._scans.cut}
         for hosted in self.partitions.values():
             for what, amount in hosted.core.counts.items():
                 counts[what] = counts.get(what, 0) + amount
@@ -253,13 +258,14 @@ class StorageCore:
         if calm and self._rests(now):
             return Ready(next_deadline=self._deadline(now), ended=self.lease.ended)
         self._advance()
+        self._go_on_scanning()
         if self._reports:
             self._send_reports()
         return self._ready(now)
 
     def _rests(self, now: float) -> bool:
         """Whether a round without events has nothing to do either."""
-        left = self._active or self._sends or self._condemned or self._reports or self._unsettled
+        left = self._active or self._sends or self._condemned or self._reports or self._unsettled or len(self._scans)
         return not left and self.placements.rests(now)
 
     def _due_at(self) -> float:
@@ -362,6 +368,8 @@ class StorageCore:
 
     def _deadline(self, now: float) -> float:
         reports = now if self._reports else min(self._reports_due.values(), default=float("inf"))
+        if len(self._scans) and not self._fenced:
+            return now
         timers = max(min(self._timer_deadline, reports), self._next_sweep)
         return min(self.lease.next_deadline(), self.placements.deadline(now), timers)
 
@@ -591,17 +599,25 @@ class StorageCore:
             self._count("relays_refused")
 
     def _read_all(self, peer: PeerKey, request: ReadRetainedAll) -> None:
-        """Answer for every partition here: those without a match in one message, the others each behind its commits."""
-        none = []
+        """Look into every partition here; into one that does not serve yet when it does."""
+        serving = []
         for number, hosted in self.partitions.items():
-            settled = hosted.core.commit_index == hosted.core.meta.op_index and not hosted.core.dirty
-            if hosted.serving and settled and not self._fenced and not hosted.retained.any_match(request.topic_filter):
-                none.append(number)
+            if hosted.serving:
+                serving.append((number, hosted))
                 continue
-            self._touch(number, hosted)
-            one = ReadRetained(request.request, number, hosted.core.epoch, request.topic_filter, "", request.limit)
-            hosted.when_serving(partial(hosted.retained.read, one, peer.node))
-        self._sends.append((peer.node, FrameKind.CONTROL, encode_control(RetainedNone(request.request, none))))
+            filters = (request.topic_filter, "", request.limit, request.waits_s)
+            one = ReadRetained(request.request, number, hosted.core.epoch, *filters)
+            hosted.when_serving(partial(self._scan_one, hosted, one, peer.node))
+        if serving:
+            self._scans.add(RetainedScan(peer.node, request, serving), self._now)
+
+    def _scan_one(self, hosted: HostedPartition, request: ReadRetained, edge: str) -> None:
+        self._scans.add(RetainedScan(edge, request, [(hosted.core.number, hosted)]), self._now)
+
+    def _go_on_scanning(self) -> None:
+        for scan, none in () if self._fenced else self._scans.go_on(self._now):
+            answer = RetainedNone(scan.request.request, none)
+            self._sends.append((scan.edge, FrameKind.CONTROL, encode_control(answer)))
 
     def _hosted(self, number: int) -> HostedPartition | None:
         hosted = self.partitions.get(number)
@@ -646,7 +662,10 @@ class StorageCore:
         elif isinstance(request, ReleaseInbound):
             hosted.inbound.release(request, edge)
         elif isinstance(request, ReadRetained):
-            hosted.retained.read(request, edge)
+            if has_wildcard(request.topic_filter):
+                self._scan_one(hosted, request, edge)
+            else:
+                hosted.retained.read(request, edge)
         else:
             hosted.retained.deliver(request, edge)
 

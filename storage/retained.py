@@ -15,8 +15,6 @@ from wire.messages import DeliverRetained, ReadRetained, RetainedDelivered, Reta
 
 __all__ = ["RetainedRegisters"]
 
-PAGE_BYTES_MAX = 1024 * 1024
-
 
 class RetainedRegisters:
     """Registers of one partition."""
@@ -96,36 +94,34 @@ class RetainedRegisters:
             self._partition.delete(keys.retained_key(self._partition.number, topic))
             self._partition.count("retained_expired")
 
-    def read(self, request: ReadRetained, edge: str) -> None:
-        """Answer one page of the registers that a filter matches."""
-        partition = self._partition
-        messages: list[RetainedMessage] = []
-        size, more = 0, False
-        for topic, (_, deadline, _) in self._topics.match(request.topic_filter, after=request.after or None):
-            if len(messages) >= request.limit or size >= PAGE_BYTES_MAX:
-                more = True
-                break
-            expiry_s = NO_EXPIRY
-            if deadline != NEVER:
-                expiry_s = (deadline - partition.served_ms + 999) // 1000
-                if expiry_s <= 0:
-                    continue
-            value = partition.get(keys.retained_key(partition.number, topic))
-            if value is None:
-                continue
-            row = unpack(RetainedRow, value)
-            payload = self._delivery.bodies.read(row.body) if row.body else row.payload
-            messages.append(
-                RetainedMessage(
-                    topic, payload, row.qos, row.properties, expiry_s, row.origin_kind, row.origin_a, row.origin_b
-                )
-            )
-            size += len(payload)
-        partition.tell(edge, RetainedPage(request.request, messages, more, partition.number))
+    def page(self, topic_filter: str, after: str | None, visits_max: int) -> tuple[list[tuple[str, int]], str | None]:
+        """Return (topic, deadline) of registers that a filter matches, and where to go on; None at the end."""
+        found, after = self._topics.page(topic_filter, after=after, visits_max=visits_max)
+        return [(topic, value[1]) for topic, value in found], after
 
-    def any_match(self, topic_filter: str) -> bool:
-        """True if a register matches, expired ones included."""
-        return len(self._topics) > 0 and next(iter(self._topics.match(topic_filter)), None) is not None
+    def message(self, topic: str, deadline: int) -> RetainedMessage | None:
+        """Return the message of a register, with its remaining time; None if that is over."""
+        partition = self._partition
+        expiry_s = NO_EXPIRY
+        if deadline != NEVER:
+            expiry_s = (deadline - partition.served_ms + 999) // 1000
+            if expiry_s <= 0:
+                return None
+        value = partition.get(keys.retained_key(partition.number, topic))
+        if value is None:
+            return None
+        row = unpack(RetainedRow, value)
+        payload = self._delivery.bodies.read(row.body) if row.body else row.payload
+        return RetainedMessage(
+            topic, payload, row.qos, row.properties, expiry_s, row.origin_kind, row.origin_a, row.origin_b
+        )
+
+    def read(self, request: ReadRetained, edge: str) -> None:
+        """Answer the register of a topic; a filter with a wildcard takes a ``RetainedScan``."""
+        known = self._topics.get(request.topic_filter)
+        message = self.message(request.topic_filter, known[1]) if known is not None else None
+        found = [message] if message is not None and not request.after else []
+        self._partition.tell(edge, RetainedPage(request.request, found, False, self._partition.number))
 
     def deliver(self, request: DeliverRetained, edge: str) -> None:
         """Queue retained copies for a durable session; the last ones end the holding of its live messages.

@@ -509,6 +509,7 @@ class ReadRetained(Message):
     topic_filter: TopicText
     after: TopicText = ""
     limit: Counted = 100
+    waits_s: Seconds = 60.0  # so long the edge waits for it
 
 
 class ReadRetainedAll(Message):
@@ -517,6 +518,7 @@ class ReadRetainedAll(Message):
     request: U64
     topic_filter: TopicText
     limit: Counted = 100
+    waits_s: Seconds = 60.0
 
 
 class RetainedPage(Message):

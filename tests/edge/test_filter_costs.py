@@ -4,8 +4,11 @@ import itertools
 
 import pytest
 
+from edge.retained_reads import READS_MAX
 from mqtt.packets import Publish
-from tests.edge.edge_harness import Edge
+from mqtt.properties import PropertyId
+from tests.edge.edge_harness import PARTITIONS, Edge
+from wire.messages import ReadRetained, ReadRetainedAll, RetainedNone, SessionSubscribed, SubscribeSession
 
 HOSTILE = ["/".join(mix) + "/a" * 21 for mix in itertools.islice(itertools.product("a+", repeat=10), 1000)]
 TOPIC = "/".join("a" * 31)
@@ -40,3 +43,56 @@ def test_the_cost_ends_with_the_connection() -> None:
         found.append(session.read()[0].reason_codes.count(0))
         session.drop()
     assert found == [found[0]] * 3
+
+
+@pytest.mark.parametrize(("version", "refusal"), [(5, 0x97), (4, 0x80)])
+def test_what_the_partition_refuses_is_no_subscription(version: int, refusal: int) -> None:
+    """A stored session's SUBACK has the partition's codes; only what it granted is held, and read for."""
+    edge = Edge()
+    properties: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 60} if version == 5 else {}
+    session = edge.client("stored", version, properties, clean_start=False)
+    edge.held = {SubscribeSession}
+    session.subscribe("a", "b", "c", qos=1)
+    (request,) = edge.take(SubscribeSession)
+    edge.storage(SessionSubscribed(request.request, [1, 0x97, 1], [False] * 3))
+    assert session.read()[0].reason_codes == [1, refusal, 1]
+    assert set(session.client.subscriptions) == {"a", "c"}
+    edge.round()
+    asked = [message.topic_filter for message in edge.seen if isinstance(message, ReadRetained)]
+    assert asked == ["a", "c"]
+
+
+def test_few_filters_of_one_subscribe_are_read_at_a_time() -> None:
+    """The next begins when one ends; each is read once, and held messages leave behind the last."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    edge.held = {ReadRetainedAll}
+    session.subscribe(*(f"+/x{number}" for number in range(100)), qos=0)
+    publisher.publish("a/x99", b"live")
+    found: list[str] = []
+    while asked := edge.take(ReadRetainedAll):
+        assert len(asked) <= READS_MAX
+        found += [message.topic_filter for message in asked]
+        assert not [packet for packet in session.read() if isinstance(packet, Publish)]
+        for message in asked:
+            edge.storage(RetainedNone(message.request, list(range(PARTITIONS))))
+        edge.round()
+    assert sorted(found) == sorted(f"+/x{number}" for number in range(100))
+    assert [packet.payload for packet in session.read()] == [b"live"]
+    assert len(edge.core.held) == 0
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_reads_end_together(gone: bool) -> None:
+    """After the hold, or without the client, no further filter is read."""
+    edge = Edge()
+    session = edge.client("s")
+    edge.held = {ReadRetainedAll}
+    session.subscribe(*(f"+/x{number}" for number in range(100)), qos=0)
+    if gone:
+        session.drop()
+    edge.round(6.0)
+    edge.round()
+    assert len(edge.take(ReadRetainedAll)) <= READS_MAX
+    assert not edge.core.retained.waits
+    assert edge.core.counts.get("retained_reads_missed", 0) == (0 if gone else 100 - READS_MAX)

@@ -1,0 +1,151 @@
+"""Retained look-ups in slices: no filter makes a round long, everything is found, and short ones come first."""
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from storage.core import StorageCore
+from storage.retained_scans import SCANS_MAX, RetainedScan
+from tests.storage.storage_cluster import Cluster, Edge
+from wire.batches import PublishMessage
+from wire.frames import FrameKind
+from wire.messages import ReadRetained, ReadRetainedAll, RetainedNone, RetainedPage, encode_control
+
+ROUND_MS = 5  # most processor time of one round
+
+
+@contextmanager
+def rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """Note the processor time of each round, without the collector, which a shell tends by itself."""
+    found: list[float] = []
+    handle = StorageCore.handle
+
+    def timed(self: StorageCore, now: float, events: list[object]) -> object:
+        began = time.thread_time()
+        ready = handle(self, now, events)  # type: ignore[arg-type]
+        found.append(time.thread_time() - began)
+        return ready
+
+    gc.collect()
+    gc.disable()
+    with monkeypatch.context() as patch:
+        patch.setattr(StorageCore, "handle", timed)
+        yield found
+    gc.enable()
+
+
+def fill(cluster: Cluster, topics: int) -> None:
+    """Put topics into the registers as a restart would, without their rows."""
+    for number, hosted in cluster.nodes["s1"].core.partitions.items():
+        for topic in range(topics // len(cluster.machine.map.partitions)):
+            hosted.retained._topics.add(f"plant/s{topic % 100}/l{topic // 100}/d{number}/state", (1, 1 << 62, 0))
+
+
+def ask_all(edge: Edge, topic_filter: str, limit: int = 100, waits_s: float = 5.0) -> int:
+    """Ask the node for a first page of each partition."""
+    request = next(edge.requests)
+    asked = encode_control(ReadRetainedAll(request, topic_filter, limit, waits_s))
+    edge.cluster.send(edge.key, "s1", FrameKind.CONTROL, asked)
+    return request
+
+
+def answered(edge: Edge, request: int) -> set[int]:
+    """Return the partitions that answered a request."""
+    pages = {page.partition for page in edge.answers(RetainedPage) if page.request == request}
+    return pages | {
+        number for none in edge.answers(RetainedNone) if none.request == request for number in none.partitions
+    }
+
+
+@pytest.mark.parametrize("topics", [30_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_a_thousand_filters_against_many_topics_make_no_long_round(
+    monkeypatch: pytest.MonkeyPatch, topics: int
+) -> None:
+    """No round takes 5 ms of the processor; a short look-up that comes behind them is answered at once."""
+    cluster = Cluster(partitions=4)
+    edge, other = cluster.edges["e1"], cluster.edges["e2"]
+    fill(cluster, topics)
+    with rounds(monkeypatch) as found:
+        hostile = [ask_all(edge, f"+/+/+/+/x{number}", waits_s=1.0) for number in range(1000)]
+        cluster.step()
+        honest = ask_all(other, "plant/s7/l3/#")
+        steps = 0
+        while answered(other, honest) != {0, 1, 2, 3}:
+            cluster.step()
+            steps += 1
+            assert steps < 300
+        for _ in range(100):
+            cluster.step()
+    times = [seconds * 1e3 for seconds in sorted(found)]
+    print(f"{topics} topics: median {times[len(times) // 2]:.2f} ms, longest {times[-1]:.2f} ms, {steps} steps")
+    assert times[len(times) * 9 // 10] < ROUND_MS  # a busy machine makes single ones longer
+    assert not all(answered(edge, request) for request in hostile)  # they had no time for all of it
+
+
+def test_what_nobody_waits_for_is_not_looked_up() -> None:
+    """After the edge's patience a look-up ends; one that must be answered is answered with what there is."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    fill(cluster, 20_000)
+    ask_all(edge, "+/+/+/+/x", waits_s=0.05)
+    request = next(edge.requests)
+    edge.ask(ReadRetained(request, 0, edge.epoch(0), "+/+/+/+/z", "", 100, 0.05))
+    cluster.run(1.0)
+    counts = cluster.nodes["s1"].core.event_counts()
+    assert counts["retained_scans_cut"] == 2
+    assert answered(edge, request) == {0}
+    assert len(cluster.nodes["s1"].core._scans) == 0
+
+
+def test_look_ups_are_bounded() -> None:
+    """Beyond the bound one is refused, counted, and answered where an edge keeps asking."""
+    cluster = Cluster(partitions=1)
+    core = cluster.nodes["s1"].core
+    hosted = core.partitions[0]
+    for number in range(SCANS_MAX + 1):
+        core._scans.add(RetainedScan("e1", ReadRetainedAll(number, "#", 1), [(0, hosted)]), 0.0)
+    assert (len(core._scans), core._scans.refused) == (SCANS_MAX, 1)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100])
+def test_slices_find_what_one_look_would(limit: int) -> None:
+    """Over many rounds and pages, in order, each message once; the register that is written meanwhile too."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    for number in range(300):
+        edge.publish(PublishMessage(0, f"a/{number:03}/{'x' if number % 3 else 'y'}".encode(), b"p", 1, retain=True), 0)
+    cluster.settle()
+    found: list[str] = []
+    after = ""
+    while True:
+        request = next(edge.requests)
+        edge.ask(ReadRetained(request, 0, edge.epoch(0), "a/+/y", after, limit))
+        cluster.settle()
+        (page,) = [one for one in edge.answers(RetainedPage) if one.request == request]
+        assert len(page.messages) <= limit
+        found += [message.topic for message in page.messages]
+        if not page.more:
+            break
+        after = found[-1]
+    assert found == [f"a/{number:03}/y" for number in range(0, 300, 3)]
+
+
+def test_a_partition_that_moved_away_is_not_looked_into() -> None:
+    """The look-up goes on with the others; the node asked answers for what it still has."""
+    cluster = Cluster(nodes=2, replicas=2, partitions=4)
+    edge = cluster.edges["e1"]
+    before = set(cluster.nodes["s1"].core.partitions)
+    for hosted in cluster.nodes["s1"].core.partitions.values():
+        for number in range(5000):
+            hosted.retained._topics.add(f"a/{number}", (1, 1 << 62, 0))
+    request = ask_all(edge, "+/+/x")
+    cluster.step()
+    moved = min(before)
+    del cluster.nodes["s1"].core.partitions[moved]
+    for _ in range(200):
+        cluster.nodes["s1"].step()
+        cluster.step()
+    assert answered(edge, request) == before - {moved}
