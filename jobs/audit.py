@@ -21,7 +21,16 @@ from urllib.parse import unquote
 from jobs.file_rules import Replica, content_findings, identity_findings, lineage_findings
 from jobs.files import FileFacts, FileSystem, local_rows, open_directory
 from jobs.findings import ExitCode, Finding, Severity
-from jobs.spark import SMALL_ROWS, SparkUnavailable, close_session, fit_to_size, open_session, report_stage
+from jobs.spark import (
+    SMALL_ROWS,
+    SparkUnavailable,
+    close_session,
+    could_not_run,
+    fit_to_size,
+    open_session,
+    report_stage,
+)
+from jobs.words import JobParser, spark_options
 from wire.ledger import LEDGER_SUFFIXES
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
 from wire.sstable import RowKind
@@ -412,10 +421,11 @@ class _Audit:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line, the same for ``stratamq jobs audit`` and spark-submit."""
-    words = argparse.ArgumentParser(prog="stratamq jobs audit", description="Audit exported SSTables and ack ledgers.")
+    words = JobParser(prog="stratamq jobs audit", description="Audit exported SSTables and ack ledgers.")
     words.add_argument("--input", required=True, action="append", help="directory or URI; repeat for replicas")
     words.add_argument("--ledger", action="append", default=[], help="directory of ledgers; may be repeated")
     words.add_argument("--output", help="directory or URI for findings, summary and page; must not exist")
+    spark_options(words)
     return words
 
 
@@ -427,15 +437,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(stop.code or 0)
     try:
         rows = local_rows(arguments.input)
-        spark = open_session("stratamq-audit", small=rows is not None and rows <= SMALL_ROWS)
+        spark = open_session(
+            "stratamq-audit", small=rows is not None and rows <= SMALL_ROWS, quiet=not arguments.spark_logs
+        )
         result = run_audit(arguments.input, arguments.ledger, spark=spark, tables=bool(arguments.output))
         if arguments.output:
             from jobs.report import write_report
 
             write_report(spark, result, arguments.output)
     except (SparkUnavailable, OSError) as error:
-        print(f"audit: {error}", file=sys.stderr)
-        return ExitCode.COULD_NOT_RUN
+        return could_not_run("audit", error)
     for name, count in sorted(result.counts.items()):
         print(f"{name}: {count}")
     if result.proof is not None:

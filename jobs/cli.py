@@ -18,6 +18,10 @@ __all__ = ["app"]
 app = typer.Typer(
     name="jobs",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Compact and audit exported SSTables with Spark (needs Java 17 and pyspark).",
 )
 _AS_GIVEN = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -38,25 +42,25 @@ def _run(module: str, context: typer.Context, *, spark: bool = True) -> None:
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
 def compact(context: typer.Context) -> None:
-    """Merge an exported store: --input DIR --output DIR [--now MS] [--help]."""
+    """Merge the generations of an exported store, and remove what is garbage."""
     _run("jobs.compact", context)
 
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
 def audit(context: typer.Context) -> None:
-    """Check stores and ack ledgers: --input DIR [--ledger DIR] [--output DIR] [--help]."""
+    """Check stores and ack ledgers: is everything there, once, and whole?."""
     _run("jobs.audit", context)
 
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
 def report(context: typer.Context) -> None:
-    """Audit, and write findings, summary and page: --input DIR --output DIR [--help]."""
+    """Audit, and write findings, summary and page."""
     _run("jobs.report", context)
 
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
 def prune(context: typer.Context) -> None:
-    """Remove what no manifest in use names: --input DIR [--keep N] [--dry-run] [--help]."""
+    """Remove what no manifest in use names."""
     _run("jobs.prune", context, spark=False)
 
 

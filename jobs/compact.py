@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING
 from jobs.files import FileSystem, local_rows, newest_with_bytes, open_directory
 from jobs.findings import ExitCode, Finding, Severity
 from jobs.selection import Policy, Selected, select
-from jobs.spark import SMALL_ROWS, SparkUnavailable, close_session, fit_to_size, open_session, report_stage
+from jobs.spark import (
+    SMALL_ROWS,
+    SparkUnavailable,
+    close_session,
+    could_not_run,
+    fit_to_size,
+    open_session,
+    report_stage,
+)
+from jobs.words import JobParser, spark_options
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, ManifestExists, next_manifest
 from wire.sstable import RowKind
 
@@ -434,7 +443,7 @@ def _entry(path: str, chosen: Selected, now_ms: int) -> FileEntry:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line, the same for ``stratamq jobs compact`` and spark-submit."""
-    words = argparse.ArgumentParser(prog="stratamq jobs compact", description="Compact exported SSTables.")
+    words = JobParser(prog="stratamq jobs compact", description="Compact exported SSTables.")
     words.add_argument("--input", required=True, help="directory or URI with manifests")
     words.add_argument("--output", required=True, help="directory or URI to publish into; may be the input")
     words.add_argument("--now", type=int, help="UTC ms that decides on expiry; default: the clock, once, at start")
@@ -445,6 +454,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--partial", action="store_true", help="leave a much larger base alone")
     words.add_argument("--keep-acknowledged", action="store_true", help="skip the removal by session rows")
     words.add_argument("--run-id", default="", help="name of the folder for new runs")
+    spark_options(words)
     return words
 
 
@@ -462,10 +472,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     except ValueError as error:
-        print(f"compact: {error}", file=sys.stderr)
+        print(f"stratamq jobs compact: {error}", file=sys.stderr)
         return ExitCode.USAGE
     try:
         rows = local_rows([arguments.input])
+        small = rows is not None and rows <= SMALL_ROWS
         result = run_compact(
             arguments.input,
             arguments.output,
@@ -473,11 +484,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             policy=policy,
             remove_by_session=not arguments.keep_acknowledged,
             run_id=arguments.run_id,
-            spark=open_session("stratamq-compact", small=rows is not None and rows <= SMALL_ROWS),
+            spark=open_session("stratamq-compact", small=small, quiet=not arguments.spark_logs),
         )
     except (SparkUnavailable, ManifestDamaged, ManifestExists, CompactionFailed, OSError) as error:
-        print(f"compact: {error}", file=sys.stderr)
-        return ExitCode.COULD_NOT_RUN
+        return could_not_run("compact", error)
     for finding in result.findings[:20]:
         print(f"{finding.finding}: {finding.file}: {finding.detail}", file=sys.stderr)
     print(_summary(result))

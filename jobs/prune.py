@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 from jobs.files import FileSystem, open_directory
 from jobs.findings import ExitCode
-from jobs.spark import SparkUnavailable, open_session
+from jobs.spark import SparkUnavailable, could_not_run, open_session
+from jobs.words import JobParser
 from wire.manifest import FOLDERS, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
 
 __all__ = ["Plan", "main", "plan", "prune"]
@@ -105,7 +106,7 @@ def prune(store: FileSystem, removed: Plan) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    words = argparse.ArgumentParser(prog="stratamq jobs prune", description="Remove what no manifest in use names.")
+    words = JobParser(prog="stratamq jobs prune", description="Remove what no manifest in use names.")
     words.add_argument("--input", required=True, help="directory or URI with manifests")
     words.add_argument("--keep", type=int, default=KEEP, help="newest manifests that stay (default 3)")
     words.add_argument("--grace-hours", type=float, default=GRACE_HOURS, help="no job runs longer (default 24)")
@@ -121,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     if arguments.keep < 1 or arguments.grace_hours < 0:
-        print("prune: --keep must be 1 or more, --grace-hours 0 or more", file=sys.stderr)
+        print("stratamq jobs prune: --keep must be 1 or more, --grace-hours 0 or more", file=sys.stderr)
         return ExitCode.USAGE
     now_ms = arguments.now if arguments.now is not None else time.time_ns() // 1_000_000
     try:
@@ -131,8 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not arguments.dry_run:
             prune(store, removed)
     except (SparkUnavailable, ManifestDamaged, OSError) as error:
-        print(f"prune: {error}", file=sys.stderr)
-        return ExitCode.COULD_NOT_RUN
+        return could_not_run("prune", error)
     for path in [manifest_name(number) for number in removed.manifests] + sorted(removed.files):
         print(path)
     done = "would remove" if arguments.dry_run else "removed"

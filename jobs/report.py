@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     words = list(sys.argv[1:] if argv is None else argv)
     if not any(word == "--output" or word.startswith("--output=") for word in words) and "--help" not in words:
-        print("report: --output is required", file=sys.stderr)
+        print("stratamq jobs report: --output is required", file=sys.stderr)
         return ExitCode.USAGE
     return audit.main(words)
 

@@ -6,12 +6,17 @@ Started by ``stratamq jobs``, a local session is built with settings that suit o
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from jobs.findings import ExitCode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +25,7 @@ __all__ = [
     "SMALL_ROWS",
     "SparkUnavailable",
     "close_session",
+    "could_not_run",
     "fit_to_size",
     "open_session",
     "report_stage",
@@ -35,6 +41,7 @@ _SMALL = {
 }
 # And a JVM whose short life goes into work instead of into optimizing itself.
 _SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_logs: list[Path] = []  # of JVMs that this process started
 _DRIVER_MEMORY_MB_MAX = 6144  # of a local session; merges spill to disk, more only helps very wide audits
 
 
@@ -60,6 +67,7 @@ def open_session(
     master: str = "local[*]",
     driver_memory_mb: int = 0,
     small: bool = False,
+    quiet: bool = False,
     settings: dict[str, str] | None = None,
 ) -> SparkSession:
     """Return the session of spark-submit or of the running process, else a new local one.
@@ -68,6 +76,7 @@ def open_session(
         master: Used only when neither exists.
         driver_memory_mb: Heap of a local session; 0 takes a quarter of the machine, 6 GB at most.
         small: The input is known to be small: start a local JVM that begins fast instead of ending fast.
+        quiet: What the JVM of a local session writes to stderr goes to a file, which ``could_not_run`` names.
         settings: Further Spark settings of a local session.
     Raises:
         SparkUnavailable: Without Java or pyspark.
@@ -94,7 +103,8 @@ def open_session(
                 **(settings or {}),
             }
         )
-    session = builder.getOrCreate()
+    with _stderr_to_file() if quiet and not submitted else contextlib.nullcontext():
+        session = builder.getOrCreate()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
 
@@ -118,6 +128,36 @@ def close_session() -> None:
         session = SparkSession.getActiveSession()
         if session is not None:
             session.stop()
+    while _logs:
+        _logs.pop().unlink(missing_ok=True)
+
+
+def could_not_run(job: str, error: Exception) -> ExitCode:
+    """Print why a job could not run, and where Spark's own log lines are; return the exit code."""
+    print(f"stratamq jobs {job}: {error}", file=sys.stderr)
+    while _logs:
+        log = _logs.pop()
+        if any(word in log.read_text(errors="replace") for word in ("ERROR", "Exception")):
+            print(f"Spark's own log lines: {log}", file=sys.stderr)
+        else:
+            log.unlink()
+    return ExitCode.COULD_NOT_RUN
+
+
+@contextlib.contextmanager
+def _stderr_to_file() -> Iterator[None]:
+    """Start processes with stderr on a file: the JVM writes lines there before any setting of ours reaches it."""
+    descriptor, name = tempfile.mkstemp(prefix="stratamq-spark-", suffix=".log")
+    _logs.append(Path(name))
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        os.dup2(descriptor, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(descriptor)
 
 
 def _default_memory_mb() -> int:

@@ -279,6 +279,7 @@ def test_export_and_compaction(cluster: LocalCluster, tmp_path: Path) -> None:
     assert list(runs.glob("manifest-*.json"))
     compacted = cluster.command("jobs", "compact", "--input", str(runs), "--output", str(tmp_path / "out"))
     assert compacted.returncode == 0, compacted.stderr
+    assert not {"WARN", "log4j", "Spark"} & set(compacted.stderr.replace("'", " ").split()), compacted.stderr
     total = sum(json.loads(path.read_text())["totals"]["rows"] for path in (tmp_path / "out").glob("manifest-*.json"))
     assert total > 5
 

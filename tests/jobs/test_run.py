@@ -46,6 +46,11 @@ def test_the_command_line_hands_its_words_on() -> None:
         [sys.executable, "-m", "jobs.cli", "compact", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "--garbage" in program.stdout
+    wrong = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", "prune", "--bogus"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("Usage: stratamq jobs prune [OPTIONS]\nTry 'stratamq jobs prune -h' for help.\n")
 
 
 def test_the_verifier_stands_alone(tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""The command line of a job: the words of argparse, which spark-submit has too, in the look of every other verb.
+
+Decides how help and usage errors are printed, and the options that all Spark jobs have. What a job's own options are
+stands beside the job.
+"""
+
+import argparse
+import sys
+import textwrap
+from typing import NoReturn
+
+from jobs.findings import ExitCode
+
+__all__ = ["JobParser", "spark_options"]
+
+WIDTH = 80
+COLUMN = 28  # where the descriptions begin
+
+
+class JobParser(argparse.ArgumentParser):
+    """A parser whose help and errors look like those of ``stratamq ring`` or ``stratamq store``."""
+
+    def format_help(self) -> str:
+        """Return the usage line, the description and one entry for each option."""
+        lines = [self.format_usage().rstrip(), "", f"  {self.description}", "", "Options:"]
+        for action in sorted(self._actions, key=lambda action: isinstance(action, argparse._HelpAction)):
+            takes = "" if action.nargs == 0 else f" <{_type_of(action)}>"
+            head = ", ".join(action.option_strings) + takes
+            text = (action.help or "") + (" [required]" if action.required else "")
+            text = text[:1].upper() + text[1:]
+            wrapped = textwrap.wrap(text, WIDTH - COLUMN) or [""]
+            if len(head) + 4 > COLUMN:
+                lines.append(f"  {head}")
+            else:
+                lines.append(f"  {head:<{COLUMN - 2}}{wrapped.pop(0)}".rstrip())
+            lines += [" " * COLUMN + line for line in wrapped]
+        return "\n".join(lines) + "\n"
+
+    def format_usage(self) -> str:
+        """Return the first line of the help."""
+        return f"Usage: {self.prog} [OPTIONS]\n"
+
+    def error(self, message: str) -> NoReturn:
+        """Print the fault and where help is, and end with exit code 2."""
+        message = message[:1].upper() + message[1:]
+        print(f"{self.format_usage()}Try '{self.prog} -h' for help.\n\nError: {message}", file=sys.stderr)
+        raise SystemExit(int(ExitCode.USAGE))
+
+
+def spark_options(words: argparse.ArgumentParser) -> None:
+    """Add the options that every job on Spark has."""
+    words.add_argument("--spark-logs", action="store_true", help="show Spark's own log lines")
+
+
+def _type_of(action: argparse.Action) -> str:
+    return getattr(action.type, "__name__", "str") if action.type is not None else "str"
