@@ -14,12 +14,12 @@ own: a restarted process learns of its own past first, and can be above it when 
 Pure functions on bytes; sockets are in ``gossip.py``.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from membership.envelope import Envelope
-from membership.packets import MEMBERS_MAX
+from membership.packets import MEMBERS_MAX, U63
 
 __all__ = [
     "CHALLENGE_BYTES",
@@ -50,8 +50,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """Why an asker comes, and its challenge."""
 
     purpose: Purpose
-    challenge: bytes
-    session: int
+    challenge: Annotated[bytes, msgspec.Meta(max_length=CHALLENGE_BYTES)]
+    session: U63
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -74,7 +74,7 @@ def open_hello(envelope: Envelope, frame: bytes) -> Hello:
         raise BadExchange("hello")
     try:
         hello = _hello.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except Exception:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
         raise BadExchange("hello") from None
     if len(hello.challenge) != CHALLENGE_BYTES:
         raise BadExchange("hello")

@@ -18,6 +18,7 @@ __all__ = [
     "DATAGRAM_BYTES_MAX",
     "INCARNATION_MAX",
     "MEMBERS_MAX",
+    "U63",
     "Ack",
     "Address",
     "Alive",
@@ -145,7 +146,7 @@ def decode_messages(body: bytes) -> list[Message]:
     """
     try:
         messages: list[Message] = _messages.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except Exception as error:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
         raise MalformedGossip(str(error)) from None
     for message in messages:
         if type(message) is Alive:
@@ -166,7 +167,7 @@ def decode_records(body: bytes) -> list[MemberRecord]:
     """
     try:
         records: list[MemberRecord] = _records.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except Exception as error:
         raise MalformedGossip(str(error)) from None
     for record in records:
         _check(record.alive)

@@ -15,9 +15,12 @@ from hashlib import blake2b
 from storage import keys
 from storage.partition import Overlay, Reads
 from storage.rows import LocalRow, LogRow, MetaRow, pack, unpack
+from wire.decoding import Unreadable, strictly
 from wire.replication import STALE, Append, AppendAck, TransferSlice
 
 __all__ = ["Replica", "Writes", "rows_digest"]
+
+_read_row = strictly(lambda data: unpack(LogRow, bytes(data)), "operation")
 
 Writes = list[tuple[bytes, bytes | None]]
 
@@ -164,6 +167,7 @@ class Replica:
         """Take operations of the primary; the answer leaves when this round is synced."""
         if message.partition_epoch < self.epoch:
             return AppendAck(self.number, self.epoch, False, STALE)
+        rows = self._read_rows(message)
         self._raise_epoch(message.partition_epoch)
         if self.local.transferring:
             return self._transfer_answer()
@@ -171,8 +175,7 @@ class Replica:
         if mismatch is not None:
             return mismatch
         index = message.previous_index
-        for data in message.rows:
-            row = unpack(LogRow, data)
+        for data, row in zip(message.rows, rows, strict=True):
             index += 1
             if index <= self.log_end and self._epoch_at(index) != row.partition_epoch and not self._cut(index):
                 return self._transfer_answer()
@@ -185,6 +188,18 @@ class Replica:
         self._apply(min(message.commit_index, index))
         self._trim(message.log_needed)
         return AppendAck(self.number, self.epoch, True, index, whole=self.whole)
+
+    def _read_rows(self, message: Append) -> list[LogRow]:
+        """Return the operations of a message, all of them before any is taken.
+
+        Raises:
+            Unreadable: One is none, or stands elsewhere in the log.
+        """
+        rows = [_read_row(data) for data in message.rows]
+        for index, row in enumerate(rows, message.previous_index + 1):
+            if row.op_index != index:
+                raise Unreadable(f"operation {row.op_index} of partition {self.number} stands at {index}")
+        return rows
 
     def _floor_is_shared(self, message: Append) -> bool:
         """False if a range transfer brought state of operations that this primary's log does not have."""
@@ -278,6 +293,9 @@ class Replica:
         """Take one slice; a transfer that is begun again starts from its first slice."""
         if message.partition_epoch < self.epoch:
             return AppendAck(self.number, self.epoch, False, STALE)
+        first, end = keys.partition_range(self.number)
+        if not all(first <= key < end for key, _ in message.rows) or not first <= message.start <= message.stop <= end:
+            raise Unreadable(f"a slice with rows that are not of partition {self.number}")
         self._raise_epoch(message.partition_epoch)
         current = (message.transfer, message.number)
         under_way = self.local.transferring and self._transfer_epoch == self.epoch

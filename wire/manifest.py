@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from wire.decoding import plain_text
+
 __all__ = [
     "FOLDERS",
     "FORMAT",
@@ -192,8 +194,10 @@ def decode_manifest(data: bytes) -> Manifest:
         for name in (*(entry.path for entry in manifest.files), *manifest.quarantine):
             check_name(name)
         return manifest
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ManifestDamaged(str(error)) from error
+    except ManifestDamaged:
+        raise
+    except Exception as error:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
+        raise ManifestDamaged(plain_text(str(error))) from error
 
 
 def check_name(name: str) -> None:

@@ -66,7 +66,7 @@ def read_checked(path: Path, struct_type: type[T]) -> T:
         raise LogDamaged(f"{path}: CRC is wrong")
     try:
         return msgspec.msgpack.decode(payload, type=struct_type)
-    except msgspec.DecodeError as error:
+    except Exception as error:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
         raise LogDamaged(f"{path}: {error}") from None
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from wire.decoding import Payload, strictly
+from wire.decoding import Payload, Unreadable, strictly
 from wire.ranges import U64, Counted, NodeName, OpIndex
 
 __all__ = [
@@ -205,10 +205,24 @@ AnyMessage: TypeAlias = (
 _encoder = msgspec.msgpack.Encoder()
 _message_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 _configuration_decoder = msgspec.msgpack.Decoder(Configuration)
-_read_message: Callable[[Payload], AnyMessage] = strictly(_message_decoder.decode, "RAFT")
+_read_message: Callable[[Payload], AnyMessage] = strictly(
+    lambda payload: _whole(_message_decoder.decode(payload)), "RAFT"
+)
 _read_configuration: Callable[[Payload], Configuration] = strictly(
     _configuration_decoder.decode, "configuration of the Raft group"
 )
+
+
+def _whole(message: AnyMessage) -> AnyMessage:
+    """Refuse entries that no log takes: with gaps, or with a configuration that cannot be read."""
+    if isinstance(message, AppendEntries) and message.entries:
+        after = message.prev_log_index + 1
+        if [entry.index for entry in message.entries] != list(range(after, after + len(message.entries))):
+            raise Unreadable("entries with gaps")
+        for entry in message.entries:
+            if entry.kind == CONFIG:
+                decode_configuration(entry.data)
+    return message
 
 
 def encode_message(message: Message) -> bytes:

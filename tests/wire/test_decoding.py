@@ -1,0 +1,104 @@
+"""Every format refuses what is nested, cut, empty, not UTF-8 or out of range with its own error, and nothing else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from membership import exchange, key_requests, packets
+from router.raft import messages as raft
+from tests.fuzz.nested import NESTINGS, damaged_forms, nested
+from wire import batches, hello, messages, replication
+from wire.cluster_map import NodeEntry
+from wire.decoding import Unreadable, plain_text
+from wire.frames import HEADER_BYTES
+from wire.hello import NodeIdentity, encode_hello
+from wire.manifest import Manifest, ManifestDamaged, decode_manifest, encode_manifest
+
+HELLO = encode_hello(NodeIdentity("c", "edge-0", "edge", 5, "127.0.0.1:1"))[HEADER_BYTES:]
+CONTROL = messages.encode_control(messages.Register(1, NodeEntry("edge-0", "edge", 5, "127.0.0.1:1", zone="z")))
+RAFT = raft.encode_message(raft.AppendEntries("a", "b", 1, 2, 3, 4, 0, 0, 0, 1, (raft.Entry(1, 1, "normal", b"x"),)))
+REPLICA = replication.encode_replica_message(replication.Append(1, 2, 3, 2, 3, 0, 1, [b"row"]))
+GOSSIP = packets.join_messages([packets.encode_message(packets.Suspect("two", 2, "three"))])
+MANIFEST = encode_manifest(Manifest(manifest_no=1))
+PUBLISH = batches.encode_message(batches.PublishMessage(7, b"a/b", b"payload", 1, partitions=(1, 2), share=b"g/a"))
+PUSH = batches.encode_push(batches.Push(1 << 48, 6, 1, 3, 9, 2, b"a/b", b"payload"))
+
+FORMATS: list[tuple[str, Callable[[Any], object], bytes, type[Exception]]] = [
+    ("hello", hello.decode_hello, HELLO, Unreadable),
+    ("control", messages.decode_control, CONTROL, Unreadable),
+    ("raft", raft.decode_message, RAFT, Unreadable),
+    ("replica", replication.decode_replica_message, REPLICA, Unreadable),
+    ("publish", batches.decode_publish, PUBLISH, Unreadable),
+    ("publish-ack", batches.decode_publish_acks, batches.encode_publish_ack(1, 2, 0), Unreadable),
+    ("push", batches.decode_pushes, PUSH, Unreadable),
+    ("push-ack", batches.decode_push_acks, batches.encode_push_ack(batches.PushAck(1, 2, 3, 4, 4, 0)), Unreadable),
+    ("gossip", packets.decode_messages, GOSSIP, packets.MalformedGossip),
+    ("records", packets.decode_records, b"\x90", packets.MalformedGossip),
+    ("key request", key_requests.decode_request, b"\x93", exchange.BadExchange),
+    ("manifest", decode_manifest, MANIFEST, ManifestDamaged),
+]
+
+
+@pytest.mark.parametrize(("decode", "good", "error"), [form[1:] for form in FORMATS], ids=[form[0] for form in FORMATS])
+def test_only_its_own_error(decode: Callable[[bytes], object], good: bytes, error: type[Exception]) -> None:
+    """Ten to ten thousand levels, cuts at every byte, bytes that are no text, the largest and smallest integers."""
+    refused = 0
+    for payload in (*damaged_forms(good), *(nested(depth, json=error is ManifestDamaged) for depth in NESTINGS)):
+        try:
+            decode(payload)
+        except error:
+            refused += 1
+    assert refused >= len(NESTINGS)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.Register(1, NodeEntry("e", "router", 1, "a:1", weight=-3)),
+        messages.Register(1, NodeEntry("e", "router", 1, "a:1", weight=10**9)),
+        messages.Register(1, NodeEntry("e", "router", 1, "a:1", zone="z" * 5_000_000)),
+        messages.Register(1, NodeEntry("e" * 65, "router", 1, "a:1")),
+        messages.Register(1, NodeEntry("e", "router", 1, "a" * 256)),
+        messages.PollClaims(1, -(10**9), 1),
+        messages.PollClaims(1, 0xFFFF, 1),
+        messages.PollClaims(-1, 1, 1),
+        messages.RouteEntry,  # not a message of its own
+        messages.Heartbeat("e", 1, float("nan"), 1),
+        messages.Heartbeat("e", 1, float("inf"), 1),
+        messages.Heartbeat("e", 1 << 44, 1.0, 1),
+        messages.Resolved(1, 1, 1, [messages.Destinations([], [-1], [])]),
+        messages.Resolved(1, 1, 1, [messages.Destinations([], [], [messages.GroupDestinations("g/t", [("e", -1)])])]),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_values_out_of_range(message: Any) -> None:
+    """What no node says is refused before any core sees it."""
+    payload = b"\xc0" if isinstance(message, type) else messages.encode_control(message)
+    with pytest.raises(Unreadable):
+        messages.decode_control(payload)
+
+
+def test_what_the_settings_allow_can_be_said() -> None:
+    """The largest that real nodes send of what has a bound in its type."""
+    names = [f"{number:064d}" for number in range(4096)]
+    for message in (
+        messages.Heartbeat("n" * 64, (1 << 44) - 1, 1e9, 5, names, dict.fromkeys(range(65535), (1 << 40, 1 << 50))),
+        messages.Register(1, NodeEntry("n" * 64, "storage", 1, "h" * 255, {"l" * 32: "h" * 255}, "z" * 64, 100)),
+        messages.OpenSession((1 << 64) - 1, 65_534, 1, "c" * 65_535, (1 << 64) - 1, False, 0xFFFFFFFF),
+        messages.Claims(1, 65_534, 1, [messages.Claim("c", 1, 1, (1 << 64) - 1, [(65_535, 1, 2)] * 65_535)]),
+        messages.RetainedNone(1, list(range(65_535))),
+        messages.Resolved(1, 1, 1, [messages.Destinations(names, list(range(65_535)), [])]),
+        messages.AddRoutes(1, 65_535, 1, -1, (1 << 44) - 1, 9, [messages.RouteEntry("f" * 65_535, "s", 10_000_000)]),
+    ):
+        assert messages.decode_control(messages.encode_control(message)) == message
+
+
+def test_a_reason_fits_one_line() -> None:
+    """A peer's own words stand in it."""
+    with pytest.raises(Unreadable) as caught:
+        messages.decode_control(msgspec.msgpack.encode({"type": "x\nlevel=info forged" + "y" * 100_000}))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+    assert plain_text("a\x1b[2Jb\r\n") == "a?[2Jb??"
