@@ -24,7 +24,7 @@ class RouterSettings(BaseModel, frozen=True, extra="forbid"):
     partitions: int = Field(
         default=256,
         ge=1,
-        le=65_536,
+        le=32_768,
         description="storage partitions, fixed at bootstrap; more spreads finer and costs memory",
     )
     shards: int = Field(default=64, ge=1, le=4096, description="route shards, fixed at bootstrap")

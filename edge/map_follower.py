@@ -42,6 +42,7 @@ class MapFollower:
     def _partitions_moved(self, cluster_map: ClusterMap) -> None:
         edge = self._edge
         former, self._partitions = self._partitions, list(cluster_map.partitions)
+        edge.hot.set_partitions(len(self._partitions))
         for number, placement in enumerate(cluster_map.partitions):
             if number < len(former) and former[number] == placement:
                 continue

@@ -2,8 +2,8 @@
 
 Judged twice: before a command is proposed, and when it is applied, because a log may hold what an older or a hostile
 router put there. The types of a decoded command have ranges too (``wire/ranges.py``), wider than these where sums
-matter. Epochs, owners and states are judged against the map by ``router/cluster_map.py``. The largest map is 65 535
-partitions of 17 names, 4 096 nodes of 8 KiB and the rest: some 110 MB, below MAP_BYTES_MAX of the wire. Rules:
+matter. Epochs, owners and states are judged against the map by ``router/cluster_map.py``. The largest map is 32 768
+partitions of 17 names, 4 096 nodes of 8 KiB and the rest: some 75 MB, below MAP_BYTES_MAX of the wire. Rules:
 docs/adr/0019.
 """
 

@@ -50,7 +50,7 @@ __all__ = [
 
 # --- how many
 
-PARTITIONS_MAX = 0xFFFF  # of router.partitions; the number 0xFFFF itself marks a shared pick at an edge
+PARTITIONS_MAX = 1 << 15  # of router.partitions: a session's number, partition << 48 | counter, is an int64 of SSTables
 NODES_MAX = 4096  # in a map, or in a list of a message
 ROUTES_MAX = 1_000_000  # filters, topics or answers in one message: edge.filters_per_session_max ends there
 MAP_PAGE_BYTES = 256 * 1024  # of a map in one message; also the largest step that is sent as one

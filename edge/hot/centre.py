@@ -537,6 +537,13 @@ class Hot(HotState):
         if peer.conn is not None:
             self.close(peer.conn, linger=False)
 
+    def set_partitions(self, count: int) -> None:
+        """Take the number of partitions of the map; it never becomes lower."""
+        missing = count - len(self.primaries)
+        if missing > 0:
+            self.primaries += [None] * missing
+            self.outboxes += [None] * missing
+
     def set_primary(self, partition: int, peer: Peer | None) -> None:
         """The map names another primary, or none. The outbox is held until ``replay_partition``."""
         outbox: Outbox | None = self.outboxes[partition]

@@ -46,7 +46,7 @@ class HotLimits:
     receive_excess_messages_max: int = DEFAULT.receive_excess_messages_max  # v5, above Receive Maximum
     receive_excess_bytes_max: int = DEFAULT.receive_excess_bytes_max  # of those that wait for us
     receive_excess_wait_ns: int = int(DEFAULT.receive_excess_wait_s * 1e9)  # for the client's own PUBRELs: then 0x93
-    partitions: int = 256  # P of the cluster; a Route that names another is a bug and raises
+    partitions: int = 256  # to begin with; ``set_partitions`` takes the map's. A Route that names another one raises
     outbox_bytes_max: int = DEFAULT.outbox_bytes_max
     peer_low_bytes: int = 2 * 1024 * 1024  # room of a link below which publishers to it wait
     will_origins_max: int = 4_096  # remembered origins of wills

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import pytest
+from annotated_types import Le
 
+from conf.router_settings import RouterSettings
 from conf.settings import TIERS, EdgeConfig
 from stratamq.manual import documents
 from stratamq.rooms import load_config
+from wire.ranges import PARTITIONS_MAX
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -42,3 +45,9 @@ def test_every_setting_is_described() -> None:
     for path, text in documents().items():
         if path.suffix == ".md":
             assert "|  |\n" not in text
+
+
+def test_the_most_partitions_are_what_the_wire_can_name() -> None:
+    """A setting above it would make a cluster that no message can speak of."""
+    bounds = RouterSettings.model_fields["partitions"].metadata
+    assert [bound.le for bound in bounds if isinstance(bound, Le)] == [PARTITIONS_MAX]
