@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from router.cluster_map import Command, Delegate, ForgetNode, Outcome
+from router.cluster_map import Command, Delegate, ForgetNode, Order, Outcome
+from router.commands import OperatorCommand
+from router.orders import OrderOutcome
 from router.ring_desk import RingDesk, problems
 from wire.messages import Admin, AdminReply
 from wire.verbs import ROUTER_VERBS, BadQuestion, arguments_of
@@ -91,6 +93,10 @@ class AdminDesk:
         if question.verb in SHELL_VERBS:
             router.questions.append((peer, question))
             return
+        first = router.machine.orders.get(question.order)
+        if first is not None:
+            router.tell(peer, self._reply(question.request, first))
+            return
         try:
             command = self._command(question.verb, arguments)
         except ValueError as error:
@@ -103,7 +109,7 @@ class AdminDesk:
             router.tell(peer, self._supposed(question.request, command))
             return
         self._waiting[peer, question.request] = question
-        router.propose(command, peer, question.request)
+        router.propose(Order(question.order, command) if question.order else command, peer, question.request)
 
     def _supposed(self, request: int, command: Command) -> AdminReply:
         """Say what a command would change now."""
@@ -127,7 +133,7 @@ class AdminDesk:
             }
         return AdminReply(request, True, changes)
 
-    def _command(self, verb: str, arguments: Answer) -> Command | Answer:
+    def _command(self, verb: str, arguments: Answer) -> OperatorCommand | Answer:
         if verb == "ring delegate":
             return Delegate(arguments["prefix"], arguments["depth"], arguments["pin"])
         if verb == "ring undelegate":
@@ -152,13 +158,18 @@ class AdminDesk:
         """A proposed command was committed; True if an operator had asked for it."""
         if self._waiting.pop((peer, request), None) is None:
             return False
-        job = self._router.machine.job
-        result = {"map_epoch": self._router.machine.map.epoch, "rebalance": job.number if job is not None else None}
-        reply = AdminReply(request, not outcome.refusal, result)
-        if outcome.refusal:
-            reply.error, reply.exit_code = outcome.refusal, 1
-        self._router.tell(peer, reply)
+        machine = self._router.machine
+        number = machine.job.number if machine.job is not None else None
+        done = outcome.order or OrderOutcome(outcome.refusal, machine.map.epoch, number)
+        self._router.tell(peer, self._reply(request, done))
         return True
+
+    @staticmethod
+    def _reply(request: int, outcome: OrderOutcome) -> AdminReply:
+        reply = AdminReply(request, True, {"map_epoch": outcome.map_epoch, "rebalance": outcome.rebalance})
+        if outcome.refusal:
+            reply.ok, reply.error, reply.exit_code = False, outcome.refusal, FAILED
+        return reply
 
     # --- verbs
 
@@ -222,7 +233,9 @@ class AdminDesk:
                 }
             )
         nodes += [{"node": name, "state": "unknown", "gossip": believed[name]} for name in sorted(believed)]
-        return {"nodes": nodes}
+        # Only the leader knows leases: the command line asks it when another router answered.
+        asked = {} if router.leads else {"leader": router.leader, "router": router.node}
+        return {**asked, "nodes": nodes}
 
     def _ring_show(self, _: dict[str, Any]) -> Answer:
         """Return the placement; the leader adds how many keys and bytes there are, and what is wrong."""

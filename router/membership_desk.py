@@ -47,6 +47,8 @@ class MembershipDesk:
             arguments = arguments_of(question, ROUTER_VERBS)
             if question.verb.startswith("membership keys "):
                 return await self._keys(question.request, question.verb.rpartition(" ")[2], arguments)
+            if question.repeated and self._stands(question.verb, arguments):
+                return AdminReply(question.request, True, self._group())
             return AdminReply(question.request, True, await self._verbs[question.verb](arguments))
         except NotLeader as error:
             return does_not_lead(question, self._node, error.leader_hint or "")
@@ -63,6 +65,15 @@ class MembershipDesk:
     def _group(self) -> dict[str, Any]:
         configuration = self._raft.configuration
         return {"voters": sorted(configuration.voters), "learners": sorted(configuration.learners)}
+
+    def _stands(self, verb: str, arguments: dict[str, Any]) -> bool:
+        """Return whether the group is as an order wants it, which an answer that was lost may have said."""
+        configuration, node = self._raft.configuration, arguments["node"]
+        if verb == "cluster join":
+            return node in configuration.voters and node not in self._raft.core.strangers
+        if verb == "cluster leave":
+            return self._raft.is_leader and node not in (*configuration.voters, *configuration.learners)
+        return self._raft.is_leader and node == self._node
 
     async def _change(self, action: Any, node: str) -> None:
         """Make one step, waiting for what passes by itself."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from router.cluster_map import AcceptLoss, Command, ForgetNode, SetAdminState, SetRebalance, StartRebalance
+from router.cluster_map import AcceptLoss, ForgetNode, SetAdminState, SetRebalance, StartRebalance
+from router.commands import OperatorCommand
 from router.rebalance import MOVES_MAX, Move, Plan, make_plan, ring_nodes
 from router.rebalance_run import reached
 from wire.cluster_map import ClusterMap
@@ -71,7 +72,7 @@ class RingDesk:
         storages = {entry.node: entry.address for entry in cluster_map.live(TIER_STORAGE)}
         return {"map_epoch": cluster_map.epoch, "partitions": partitions, "storages": storages}
 
-    def command(self, verb: str, arguments: Answer) -> Command | Answer:
+    def command(self, verb: str, arguments: Answer) -> OperatorCommand | Answer:
         """Return the command that a verb stands for, or an answer when there is nothing to do.
 
         Raises:
@@ -104,7 +105,7 @@ class RingDesk:
             raise ValueError(f"{entry.node} still holds {holds}: `ring drain {entry.node}` first, then stop it")
         return ForgetNode(entry.node)
 
-    def _rebalance(self, cluster_map: ClusterMap, arguments: Answer) -> Command | Answer:
+    def _rebalance(self, cluster_map: ClusterMap, arguments: Answer) -> OperatorCommand | Answer:
         wanted = arguments["map_epoch"]
         if wanted is not None and wanted != cluster_map.epoch:
             raise ValueError(f"the plan is of map epoch {wanted}, the map is at {cluster_map.epoch}: plan again")

@@ -648,11 +648,17 @@ class HandedOn(Message):
 
 
 class Admin(Message):
-    """Operator to a node: one verb of the command line ("ring show", "cluster status", ...)."""
+    """Operator to a node: one verb of the command line ("ring show", "cluster status", ...).
+
+    ``order`` is the same in each repeat of a question, so that the routers carry out once what it asks for.
+    ``repeated``: a router may have taken it already.
+    """
 
     request: U64
     verb: Verb
     arguments: Annotated[dict[Verb, object], Meta(max_length=64)] = {}
+    order: Verb = ""
+    repeated: bool = False
 
 
 class AdminReply(Message):

@@ -16,11 +16,16 @@ from wire.hello import TIER_OPERATOR, LinkError, NodeIdentity, check_hello, enco
 from wire.link import LinkCore
 from wire.messages import Admin, AdminReply, decode_control, encode_control
 from wire.tls import LinkContexts
+from wire.tls_stream import TlsStream
 from wire.verbs import tier_of
 
 __all__ = ["request"]
 
 READ_BYTES_MAX = 256 * 1024
+
+
+class Unanswered(Exception):
+    """The link ended after the question had left: whether it was taken is not known."""
 
 
 async def request(
@@ -48,6 +53,8 @@ async def request(
     except trio.TooSlowError:
         waited = "" if math.isinf(timeout_s) else f" within {timeout_s:g} s"
         raise UserError(f"{tier} {address} did not answer{waited}", ExitCode.NOT_READY) from None
+    except Unanswered:
+        raise UserError(f"router {address} closed the link before it answered", ExitCode.NOT_READY) from None
     except (LinkError, trio.BrokenResourceError) as error:
         raise UserError(f"{tier} {address}: {error}") from None
     except OSError as error:
@@ -67,18 +74,25 @@ async def _exchange(
         key = check_hello(identity, hello, certified_identity(stream))
         if key.tier != tier:
             raise LinkError(f"{key.tier} {key.node} answers there, and a {tier} was asked: nothing was sent")
-        core = LinkCore()
-        core.connected(0)
-        core.send(FrameKind.CONTROL, encode_control(message))
-        await stream.send_all(core.take_output())
-        data = rest
-        while True:
-            for frame in core.receive(data):
-                reply = decode_control(frame.payload) if frame.kind == FrameKind.CONTROL else None
-                if isinstance(reply, AdminReply) and reply.request == message.request:
-                    return reply
-            data = bytes(await stream.receive_some(READ_BYTES_MAX))
-            if not data:
-                raise LinkError("closed before it answered")
+        try:
+            return await _answer(stream, message, rest)
+        except trio.BrokenResourceError:
+            raise Unanswered from None
     finally:
         await close_quietly(stream)
+
+
+async def _answer(stream: trio.SocketStream | TlsStream, message: Admin, data: bytes) -> AdminReply:
+    """Ask on a link that stands, and read until the answer comes; ``data`` came with HELLO."""
+    core = LinkCore()
+    core.connected(0)
+    core.send(FrameKind.CONTROL, encode_control(message))
+    await stream.send_all(core.take_output())
+    while True:
+        for frame in core.receive(data):
+            reply = decode_control(frame.payload) if frame.kind == FrameKind.CONTROL else None
+            if isinstance(reply, AdminReply) and reply.request == message.request:
+                return reply
+        data = bytes(await stream.receive_some(READ_BYTES_MAX))
+        if not data:
+            raise Unanswered

@@ -4,6 +4,7 @@ Finds a router (``--router``, STRATAMQ_ROUTER, or the `up` that runs over ``--da
 is the router's business; here are only its name and its arguments.
 """
 
+import secrets
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import typer
 from stratamq.cli.output import OutputFormat, OutputOption, render
 
 if TYPE_CHECKING:
+    from wire.messages import Admin
     from wire.operator_access import Access
 
 __all__ = ["DATA", "DataOption", "RouterOption", "ask", "group", "register", "show", "verb", "verb_about"]
@@ -118,58 +120,70 @@ def show(verb: str, arguments: dict[str, object], router: str, data: Path, outpu
         raise typer.Exit(reply.exit_code)
 
 
-def ask(verb: str, arguments: dict[str, object], router: str, data: Path, *, follow_leader: bool = True) -> Any:
+def ask(
+    verb: str,
+    arguments: dict[str, object],
+    router: str,
+    data: Path,
+    *,
+    follow_leader: bool = True,
+    lost_s: float = 0.0,
+) -> Any:
     """Return the AdminReply of the first router that can be reached, or of the leader that it names.
 
-    While a leader is being elected it asks again: an order that no router took was carried out by none.
+    While a leader is being elected it asks again. Each repeat has the identifier of the first question, so the routers
+    carry out once what it orders, whichever of them took it.
 
+    Args:
+        lost_s: How long to go on while no router answers at all, as somebody who watches does.
     Raises:
         UserError: No router is known, none answers or leads (exit code 4), or access is refused.
     """
     from conf.errors import ExitCode, UserError
+    from wire.messages import Admin
     from wire.operator_access import find_access
 
     access = find_access(router, data)
-    until = time.monotonic() + ELECTION_S
+    question = Admin(request=1, verb=verb, arguments=arguments, order=secrets.token_hex(16))
+    began = time.monotonic()
     said = False
     while True:
-        reply, failures, electing = _ask_each(access, verb, arguments)
+        reply, failures, electing = _ask_each(access, question)
         if reply is not None:
             leader = leader_address(reply.result) if follow_leader else ""
             return _ask_leader(leader, reply, arguments, verb, data) if leader else reply
-        if not electing or time.monotonic() >= until:
+        waited = time.monotonic() - began
+        if waited >= max(ELECTION_S if electing else 0.0, lost_s):
             raise UserError("\n".join(failures), ExitCode.NOT_READY)
-        if not said and sys.stderr.isatty():
+        if electing and not said and sys.stderr.isatty():
             typer.echo(f"no router leads at the moment: asking again for {ELECTION_S:g} s", err=True)
             said = True
         time.sleep(ASK_AGAIN_S)
 
 
-def _ask_each(access: "Access", verb: str, arguments: dict[str, object]) -> tuple[Any, list[str], bool]:
+def _ask_each(access: "Access", question: "Admin") -> tuple[Any, list[str], bool]:
     """Return the first reply, or what each router said, and whether they only lack a leader."""
     import trio
 
     from conf.errors import ExitCode, UserError
-    from wire.messages import Admin
     from wire.request import request
 
     failures = []
     replies = []
     for address in access.routers:
-        message = Admin(request=1, verb=verb, arguments=arguments)
         try:
-            reply = trio.run(_request, request, address, access, message)
+            reply = trio.run(_request, request, address, access, question)
         except UserError as error:
             if error.exit_code != ExitCode.NOT_READY:
                 raise
             failures.append(error.message)
+            question.repeated = True  # it may have taken the order
         else:
             if reply.exit_code != ExitCode.NOT_READY:
                 return reply, [], False
             failures.append(f"router {address}: {reply.error}")
             replies.append(reply.result or {})
-            if "leader" in replies[-1] and "leads" not in replies[-1]:
-                return None, failures[-1:], False  # it took the order, and what became of that it cannot say
+            question.repeated |= "leads" not in replies[-1]  # it took the order, and lost the lead
     led = len(access.routers) == 1 and any(result.get("leader") for result in replies)  # by one that was not asked
     return None, failures, bool(replies) and not led
 

@@ -188,10 +188,10 @@ def _rebalance(
         raise typer.Exit(PARTIAL if final["phase"] in ("aborted", "paused") else 1)
 
 
-def _asked(verb_: str, arguments: dict[str, object], router: str, data: Path) -> dict[str, Any]:
+def _asked(verb_: str, arguments: dict[str, object], router: str, data: Path, *, lost_s: float = 0.0) -> dict[str, Any]:
     from conf.errors import ExitCode, UserError
 
-    reply = ask(verb_, arguments, router, data)
+    reply = ask(verb_, arguments, router, data, lost_s=lost_s)
     if not reply.ok:
         raise UserError(reply.error or f"{verb_} failed", reply.exit_code or ExitCode.FAILED)
     return dict(reply.result)
@@ -199,18 +199,10 @@ def _asked(verb_: str, arguments: dict[str, object], router: str, data: Path) ->
 
 def _watch(router: str, data: Path) -> dict[str, Any]:
     """Follow a rebalance to its end; a change of the leader is only waited for."""
-    from conf.errors import UserError
-
-    began = answered = time.monotonic()
+    began = time.monotonic()
     first: int | None = None
     while True:
-        try:
-            status = _asked("ring status", {}, router, data)
-        except UserError:
-            if time.monotonic() - answered > LOST_S:
-                raise
-            time.sleep(POLL_S)
-            continue
+        status = _asked("ring status", {}, router, data, lost_s=LOST_S)
         answered = time.monotonic()
         first = status["done"] if first is None else first
         rate = (status["done"] - first) / max(answered - began, 0.001)

@@ -24,6 +24,7 @@ class Routers:
     def __init__(self, folder: Path, answers: list[Answers]) -> None:
         self.folder = folder
         self.asked = [0] * len(answers)
+        self.questions: list[Admin] = []
         self.nodes = []
         for number, answer in enumerate(answers):
             node = Node("router", f"router-{number}", contexts=certificates(folder, "router", f"router-{number}"))
@@ -34,6 +35,7 @@ class Routers:
     def _answer(self, number: int, answer: Answers, peer: PeerKey, payload: bytes) -> None:
         question = decode_control(payload)
         assert isinstance(question, Admin)
+        self.questions.append(question)
         ok, result = answer(self.asked[number])
         self.asked[number] += 1
         reply = AdminReply(question.request, ok, result, "" if ok else "not now", 0 if ok else ExitCode.NOT_READY)
@@ -82,11 +84,29 @@ async def test_a_command_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pyt
     assert routers.asked[0] >= 2
 
 
-async def test_an_order_of_unknown_fate_is_not_given_again(tmp_path: Path) -> None:
-    """A router that took it and lost the lead may have carried it out: people look before they ask again."""
-    routers = Routers(tmp_path, [lambda _: (False, {"leader": ""}), follows("")])
-    assert isinstance(await routers.ask(), UserError)
-    assert routers.asked == [1, 0]
+async def test_an_order_of_unknown_fate_is_given_again_under_its_identifier(tmp_path: Path) -> None:
+    """A router that took it and lost the lead may have carried it out: the next one knows the order by its name."""
+    routers = Routers(tmp_path, [lambda _: (False, {"leader": ""}), lambda _: (True, {"n": 1})])
+    reply = await routers.ask()
+    assert isinstance(reply, AdminReply) and reply.result == {"n": 1}
+    first, second = routers.questions
+    assert first.order == second.order and len(first.order) == 32
+    assert not first.repeated and second.repeated
+
+
+async def test_a_router_that_did_nothing_is_no_repeat(tmp_path: Path) -> None:
+    """It does not lead: the order is new to the next one."""
+    routers = Routers(tmp_path, [follows("router-1"), lambda _: (True, {})])
+    assert isinstance(await routers.ask(), AdminReply)
+    assert not any(question.repeated for question in routers.questions)
+
+
+async def test_each_order_has_an_identifier_of_its_own(tmp_path: Path) -> None:
+    """The same words twice are two orders."""
+    routers = Routers(tmp_path, [lambda _: (True, {})])
+    await routers.ask()
+    await Routers.ask(routers)
+    assert len({question.order for question in routers.questions}) == 2
 
 
 async def test_a_router_asked_by_name_that_follows_another_says_so_at_once(tmp_path: Path) -> None:
