@@ -54,7 +54,7 @@ async def request(
         waited = "" if math.isinf(timeout_s) else f" within {timeout_s:g} s"
         raise UserError(f"{tier} {address} did not answer{waited}", ExitCode.NOT_READY) from None
     except Unanswered:
-        raise UserError(f"router {address} closed the link before it answered", ExitCode.NOT_READY) from None
+        raise UserError(f"{tier} {address} closed the link before it answered", ExitCode.NOT_READY) from None
     except (LinkError, trio.BrokenResourceError) as error:
         raise UserError(f"{tier} {address}: {error}") from None
     except OSError as error:

@@ -239,7 +239,8 @@ def test_a_node_gives_no_orders_and_an_operator_is_no_node(cluster: tuple[Path, 
 
     async def unanswered(files: CertificateFiles, identity: NodeIdentity, message: Admin | Register) -> bool:
         with trio.move_on_after(0.5):
-            await _exchange(state["routers"][0], link_contexts(files), message, identity)  # type: ignore[arg-type]
+            contexts = link_contexts(files)
+            await _exchange(state["routers"][0], contexts, message, identity, "router")  # type: ignore[arg-type]
             return False
         return True
 
