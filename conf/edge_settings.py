@@ -5,6 +5,7 @@ Sources: MQTT 5.0 sections 3.1.2.11 and 3.2.2.3; docs/adr/0008-trio-with-a-compi
 """
 
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,7 +43,11 @@ class ListenerSettings(BaseModel, frozen=True, extra="forbid"):
     )
     proxy_protocol: Literal["none", "v1", "v2", "any"] = Field(
         default="none",
-        description="PROXY header expected before the first byte; with it every connection must send one",
+        description="PROXY header expected before TLS and MQTT; with it every connection must send one",
+    )
+    proxy_trusted: tuple[str, ...] = Field(
+        default=("127.0.0.0/8", "::1/128"),
+        description="networks whose PROXY headers are believed; others cannot connect where proxy_protocol is on",
     )
     backlog: int = Field(default=1024, ge=1, le=65535, description="connections the kernel queues before accept")
     tls_session_tickets: int = Field(
@@ -51,6 +56,13 @@ class ListenerSettings(BaseModel, frozen=True, extra="forbid"):
         le=2,
         description="TLS 1.3 tickets per handshake; each costs a tenth of it, and resumes at this edge process only",
     )
+
+    @field_validator("proxy_trusted")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for network in value:
+            ip_network(network)  # its ValueError names what is wrong
+        return value
 
     @model_validator(mode="after")
     def _certificates(self) -> "ListenerSettings":

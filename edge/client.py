@@ -14,6 +14,7 @@ from wire.messages import OpenSession, Subscription
 
 if TYPE_CHECKING:
     from edge.authentication import Authentication
+    from edge.proxied_socket import ProxiedSocket
 
 __all__ = ["Client", "Phase"]
 
@@ -39,6 +40,7 @@ class Client:
         "conn",
         "connect",
         "expiry_s",
+        "first_bytes",
         "has_will",
         "holds",
         "identity",
@@ -63,11 +65,13 @@ class Client:
         policy: ListenerPolicy,
         now: float,
         stream_filter: StreamFilter | None = None,
+        first_bytes: "ProxiedSocket | None" = None,
     ) -> None:
         self.conn = conn
         self.number = conn.number
         self.policy = policy
         self.address: tuple[str, int] | None = None  # what a PROXY header said
+        self.first_bytes = first_bytes
         self.stream_filter = stream_filter
         self.opened_at = now
         self.phase = Phase.NEW

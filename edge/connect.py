@@ -89,8 +89,8 @@ class ConnectDesk:
         client.connect = packet
         client.version = packet.protocol_version
         client.client_id = packet.client_id
-        if client.stream_filter is not None:
-            client.address = getattr(client.stream_filter, "source", None)
+        if client.first_bytes is not None:
+            client.address = client.first_bytes.source
         reason_code = self._admit() or self._judge(client, packet)
         if reason_code:
             self.refuse(client, reason_code)

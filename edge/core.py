@@ -331,6 +331,9 @@ class EdgeCore:
             for share, publish in self.hot.take_picks(conn):
                 self.publishing.redispatch(share, publish)
         conn.owner = None  # or the two keep each other until the collector looks at every connection
+        if client.first_bytes is not None and client.first_bytes.outcome:
+            self.count(client.first_bytes.outcome)  # there was no client
+            return
         self.count("closed_by_peer" if why == 0 else "closed_by_us" if why == 1 else "closed_failed")
 
     def adopt(self, client: Client) -> None:

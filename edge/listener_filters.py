@@ -1,27 +1,43 @@
-"""Which byte protocols stand between a listener's sockets and MQTT: PROXY header, WebSocket, both, or none.
+"""Which byte protocols stand between a listener's sockets and MQTT: a PROXY header, a WebSocket, both, or none.
 
 What a listener needs is imported when the listener is made: not for those that need none, and not by a first client.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from edge.hot.options import StreamFilter
 
-__all__ = ["listener_filter"]
+if TYPE_CHECKING:
+    from edge.proxied_socket import ProxiedSocket, TrustedProxies
+
+__all__ = ["FrontDoor", "front_door", "listener_filter"]
 
 
-def listener_filter(protocol: str, proxy_protocol: str) -> Callable[[], StreamFilter | None]:
+class FrontDoor:
+    """Where a load balancer stands before a listener: whose headers are believed, and what reads them."""
+
+    def __init__(self, trusted: "TrustedProxies", begin: "Callable[[], ProxiedSocket]") -> None:
+        self.trusted = trusted
+        self.begin = begin
+
+
+def front_door(versions: str, networks: tuple[str, ...]) -> FrontDoor | None:
+    """Return what takes PROXY headers of "v1", "v2" or "any" version; None for "none"."""
+    if versions == "none":
+        return None
+    from edge.proxied_socket import ProxiedSocket, TrustedProxies
+
+    return FrontDoor(TrustedProxies(networks), lambda: ProxiedSocket(versions))
+
+
+def listener_filter(protocol: str) -> Callable[[], StreamFilter | None]:
     """Return what makes a fresh filter for each connection, or None where MQTT comes as it is."""
-    inner: Callable[[], StreamFilter | None] = _none
-    if protocol == "ws":
-        from edge.websocket import WebSocketServer
+    if protocol != "ws":
+        return _none
+    from edge.websocket import WebSocketServer
 
-        inner = WebSocketServer
-    if proxy_protocol == "none":
-        return inner
-    from edge.proxy_protocol import ProxyHeader
-
-    return lambda: ProxyHeader(proxy_protocol, inner())
+    return WebSocketServer
 
 
 def _none() -> None:

@@ -9,7 +9,7 @@ import ssl
 
 from conf.errors import UserError
 from conf.settings import ListenerSettings
-from edge.listener_filters import listener_filter
+from edge.listener_filters import front_door, listener_filter
 from edge.settings import ListenerPolicy
 from wire.tls import client_listener_context
 
@@ -29,7 +29,8 @@ class Listener:
                 settings.certificate, settings.key, settings.client_ca, settings.require_client_certificate
             )
             self.context.num_tickets = settings.tls_session_tickets
-        self.filter = listener_filter(settings.protocol, settings.proxy_protocol)
+        self.filter = listener_filter(settings.protocol)
+        self.front_door = front_door(settings.proxy_protocol, settings.proxy_trusted)
         self.socket = bind_socket(settings.bind, settings.port, f"listener {settings.name}")
 
     def open(self) -> None:

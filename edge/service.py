@@ -26,6 +26,7 @@ from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, LINK, Conn
 from edge.ledger import EdgeLedger
 from edge.listeners import Listener, address_of, bind_socket, start_listening
+from edge.proxied_socket import ProxiedSocket
 from edge.scram import Scram, load_users
 from edge.settings import EdgeLimits
 from edge.waiting import EdgeWaiting
@@ -188,15 +189,24 @@ class EdgeService:
             os.close(fd)  # not even room to say 0x89
             core.count("connections_refused")
             return
+        first_bytes: ProxiedSocket | None = None
+        if listener.front_door is not None:
+            refusal = listener.front_door.trusted.refusal(fd)
+            if refusal:
+                os.close(fd)
+                core.count(refusal)
+                return
+            first_bytes = listener.front_door.begin()
         stream_filter = listener.filter()
         options = ConnOptions(
             packet_bytes_max=limits.unauthenticated_bytes_max,
             connect_timeout_ns=int(limits.connect_timeout_s * NS),
             tls=listener.context,
             filter=stream_filter,
+            first_bytes=first_bytes,
         )
         conn = core.hot.attach(fd, CLIENT, options, now_ns)
-        client = Client(conn, listener.policy, core.now, stream_filter)
+        client = Client(conn, listener.policy, core.now, stream_filter, first_bytes)
         conn.owner = client
         core.adopt(client)
 

@@ -32,6 +32,7 @@ SHELLS = {
     "edge.hot.loop",
     "edge.hot.sockets",
     "edge.listeners",
+    "edge.proxied_socket",
     "membership.admin",
     "membership.discovery",
     "membership.exchange_streams",

@@ -232,7 +232,7 @@ class Hot(HotState):
         conn.packet_bytes_max = options.packet_bytes_max
         conn.client_packet_max = NO_LIMIT
         conn.filter = options.filter
-        if options.tls is not None:
+        if options.tls is not None or options.first_bytes is not None:
             conn.options = options
         self.conns[conn.number] = conn
         if fd >= 0:

@@ -255,7 +255,7 @@ class Loop(Sockets):
             if fd in self.listeners:
                 self.accept(fd)
             return
-        if 0 < conn.tls_state < 3:
+        if 0 < conn.tls_state < 4:
             self.handshake(conn)
             return
         if events & EPOLLOUT:

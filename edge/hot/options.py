@@ -10,13 +10,26 @@ from typing import Protocol
 
 from conf.edge_settings import EdgeSettings
 
-__all__ = ["ConnOptions", "HotLimits", "SessionOptions", "StreamFilter"]
+__all__ = ["ConnOptions", "FirstBytes", "HotLimits", "SessionOptions", "StreamFilter"]
 
 DEFAULT = EdgeSettings()  # one default per setting, and its description: conf/edge_settings.py
 
 
+class FirstBytes(Protocol):
+    """What comes on a socket before TLS, and is no part of it: a PROXY header."""
+
+    MORE, DONE, ENDED = 0, 1, 2
+
+    def read(self, fd: int) -> int:
+        """Read from a descriptor that is readable, and not a byte too much.
+
+        Returns:
+            MORE: to be called again; DONE: what follows is the client's; ENDED: the connection has to be closed.
+        """
+
+
 class StreamFilter(Protocol):
-    """A byte protocol between socket and MQTT: PROXY header, WebSocket. Sans-IO."""
+    """A byte protocol between TLS and MQTT: WebSocket. Sans-IO."""
 
     def receive(self, data: bytes) -> bytes | None:
         """Return the MQTT bytes that the peer's bytes completed; None when the connection must close."""
@@ -67,6 +80,7 @@ class ConnOptions:
     tls: ssl.SSLContext | None = None
     server_hostname: str | None = None  # client side of TLS (links that we opened)
     filter: StreamFilter | None = None
+    first_bytes: FirstBytes | None = None
     owner: object = None  # the core's own record, Conn.owner
 
 

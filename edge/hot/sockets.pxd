@@ -43,6 +43,8 @@ cdef class Sockets:
     cdef object set_interest(self, Conn conn, bint blocked)
     cdef object arm(self, Conn conn, unsigned int wanted)
     cdef object register(self, Conn conn)
+    cdef object read_first_bytes(self, Conn conn)
+    cdef object begin_tls(self, Conn conn)
     cdef object handshake(self, Conn conn)
     cdef object fail(self, Conn conn)
     cdef object end(self, Conn conn, bint blocked)

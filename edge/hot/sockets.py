@@ -79,7 +79,7 @@ class Sockets:
             return
         if conn.armed == UNREGISTERED:
             self.register(conn)
-        if 0 < conn.tls_state < 3:
+        if 0 < conn.tls_state < 4:
             if conn.closed:
                 self.drop(conn)
             return
@@ -242,23 +242,43 @@ class Sockets:
             self.epoll.register(conn.fd, EPOLLIN)
         conn.armed = EPOLLIN
         if conn.options is not None:
-            options = conn.options
+            if conn.options.first_bytes is not None:
+                conn.tls_state = 1
+            else:
+                self.begin_tls(conn)
+
+    def read_first_bytes(self, conn: Conn) -> None:
+        """Read what comes before TLS; the rest stays in the kernel."""
+        state: cython.int = conn.options.first_bytes.read(conn.fd)
+        if state == 0:
+            return
+        if state == 2:
+            self.hot.close(conn, b"", False)
+        elif conn.options.tls is not None:
+            self.begin_tls(conn)
+        else:
             conn.options = None
-            # Of all that the object says of the socket only "does not block" counts, or OpenSSL waits.
-            plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0, conn.fd)
-            server = options.server_hostname is None
-            try:
-                # Undocumented; ``SSLSocket`` around it asks the kernel six things that are known here, which takes
-                # longer than the rest. The test of TLS covers it for each supported Python.
-                conn.tls = options.tls._wrap_socket(plain, server, options.server_hostname)
-            except (OSError, ValueError):
-                plain.detach()  # drop closes the descriptor
-                self.fail(conn)
-                return
-            self.tls_sockets[conn.fd] = plain
-            conn.tls_state = 1
-            if not server:
-                self.handshake(conn)
+            conn.tls_state = 0
+
+    def begin_tls(self, conn: Conn) -> None:
+        """Put OpenSSL on a socket."""
+        options = conn.options
+        conn.options = None
+        # Of all that the object says of the socket only "does not block" counts, or OpenSSL waits.
+        plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0, conn.fd)
+        server = options.server_hostname is None
+        try:
+            # Undocumented; ``SSLSocket`` around it asks the kernel six things that are known here, which takes
+            # longer than the rest. The test of TLS covers it for each supported Python.
+            conn.tls = options.tls._wrap_socket(plain, server, options.server_hostname)
+        except (OSError, ValueError):
+            plain.detach()  # drop closes the descriptor
+            self.fail(conn)
+            return
+        self.tls_sockets[conn.fd] = plain
+        conn.tls_state = 2
+        if not server:
+            self.handshake(conn)
 
     def handshake(self, conn: Conn) -> None:
         """Go on with the TLS handshake; only a few a round, or a connect storm stalls established clients."""
@@ -266,22 +286,25 @@ class Sockets:
         if conn.closed:
             self.drop(conn)
             return
+        if conn.tls_state == 1:
+            self.read_first_bytes(conn)
+            return
         if self.handshakes >= self.handshakes_max:
             return  # epoll will say so again
         self.handshakes += 1
         try:
             conn.tls.do_handshake()
         except ssl.SSLWantReadError:
-            conn.tls_state = 1
-        except ssl.SSLWantWriteError:
             conn.tls_state = 2
+        except ssl.SSLWantWriteError:
+            conn.tls_state = 3
             wanted = EPOLLOUT
         except OSError:
             self.hot.tls_failed += 1
             self.fail(conn)
             return
         else:
-            conn.tls_state = 3
+            conn.tls_state = 4
             if conn.is_link:
                 self.hot.handler.secured(conn)
             mark_dirty(self.hot, conn)

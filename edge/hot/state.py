@@ -104,9 +104,9 @@ class Conn:
         self.push_epoch = 0  # highest partition_epoch of a PUSH: a former primary's come too late
         self.tls: Any = None  # OpenSSL's side of the socket, as ``ssl.SSLSocket`` has it inside
         self.filter: StreamFilter | None = None
-        self.options: ConnOptions | None = None  # until the loop has set up its TLS
+        self.options: ConnOptions | None = None  # until the loop has read its first bytes and set up its TLS
         self.armed = UNREGISTERED  # epoll events
-        self.tls_state = 0  # 0 none, 1 handshake wants to read, 2 wants to write, 3 done
+        self.tls_state = 0  # 0 none, 1 first bytes, 2 handshake wants to read, 3 wants to write, 4 done
         self.unsent: bytes | None = None
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -83,9 +84,18 @@ class LocalCluster:
 
     def metrics(self, node: str) -> str:
         """Return a node's metrics page."""
-        address = self.state["nodes"][node]["addresses"]["metrics"]
+        return self.metrics_at(self.state["nodes"][node]["addresses"]["metrics"])
+
+    @staticmethod
+    def metrics_at(address: str) -> str:
+        """Return the metrics page of an address."""
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as page:
             return str(page.read().decode())
+
+    def events_at(self, address: str) -> dict[str, float]:
+        """Return the counters ``edge_events_total`` of an edge by name."""
+        found = re.findall(r'stratamq_edge_events_total\{event="(\w+)"\} (\S+)', self.metrics_at(address))
+        return {name: float(amount) for name, amount in found}
 
     def stop(self) -> int:
         """Stop everything as Ctrl-C does; return the exit code."""

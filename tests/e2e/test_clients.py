@@ -58,7 +58,7 @@ class Client:
         client_id: str = "",
         expiry_s: int = 0,
     ) -> None:
-        transport = "websockets" if listener == "ws" else "tcp"
+        transport = "websockets" if listener in ("ws", "wss") else "tcp"
         self.version = version
         options = {} if version == MQTTProtocolVersion.MQTTv5 else {"clean_session": expiry_s == 0}
         self.paho = paho.Client(
@@ -73,7 +73,7 @@ class Client:
         self.paho.on_message = lambda _client, _data, message: self.messages.put(message)
         self.paho.on_connect = lambda _client, _data, flags, code, _properties: self.events.put((code, flags))
         self.paho.on_subscribe = lambda _client, _data, _mid, codes, _properties: self.events.put(codes)
-        if listener == "tls":
+        if listener in ("tls", "wss"):
             self.paho.tls_set(cluster.authority)
         more = {}
         if version == MQTTProtocolVersion.MQTTv5:

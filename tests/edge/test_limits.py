@@ -12,12 +12,11 @@ from pydantic import ValidationError
 
 from conf.edge_settings import PACKET_BYTES_MAX, EdgeSettings
 from edge.client import Client
-from edge.proxy_protocol import ProxyHeader
 from edge.service import certificate_name, edge_limits, hot_limits
 from edge.service import identify as identify_client
 from edge.settings import EdgeLimits
 from mqtt.codec import encode_packet
-from mqtt.packets import Connack, Connect, Disconnect, Publish, Pubrel, Subscribe, SubscriptionRequest
+from mqtt.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, SubscriptionRequest
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session
 from wire.authority import DevelopmentAuthority
@@ -118,19 +117,6 @@ def test_packet_larger_than_announced_ends_the_connection() -> None:
     session = edge.client()
     session.send(b"\x30\xff\xff\xff\x7f" + bytes(100))
     assert [packet.reason_code for packet in session.read()] == [0x95] and session.closed
-
-
-def test_proxy_header_names_the_client() -> None:
-    """The address of the header stands for the load balancer's."""
-    edge = Edge()
-    session = edge.accept(stream_filter=ProxyHeader("any"))
-    header = b"PROXY TCP4 198.51.100.7 192.0.2.9 5555 1883\r\n"
-    session.send(header + encode_packet(Connect("c"), 5))
-    assert isinstance(session.read()[0], Connack)
-    assert session.client.address == ("198.51.100.7", 5555)
-    without = edge.accept(stream_filter=ProxyHeader("any"))
-    without.send(encode_packet(Connect("d"), 5))
-    assert without.closed
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
-"""WebSocket and PROXY headers in front of MQTT: sans-IO, byte by byte."""
+"""WebSocket in front of MQTT: sans-IO, byte by byte."""
 
-import struct
 import subprocess
 import sys
 
@@ -18,7 +17,6 @@ from wsproto.events import (
 )
 
 from edge.listener_filters import listener_filter
-from edge.proxy_protocol import ProxyHeader
 from edge.websocket import WebSocketServer
 
 
@@ -125,83 +123,18 @@ def test_garbage_instead_of_a_handshake(garbage: bytes) -> None:
     assert received is None or (received == b"" and server.wrap(b"x") == b"")
 
 
-# --- PROXY headers
-
-V1 = b"PROXY TCP4 192.0.2.7 192.0.2.9 5555 1883\r\n"
-SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
-
-
-def v2(family: int, addresses: bytes, command: int = 1) -> bytes:
-    return SIGNATURE + bytes([0x20 | command, family]) + struct.pack(">H", len(addresses)) + addresses
-
-
-V2_IPV4 = v2(0x11, bytes([192, 0, 2, 7, 192, 0, 2, 9]) + struct.pack(">HH", 5555, 1883))
-V2_IPV6 = v2(0x21, bytes(15) + b"\x01" + bytes(16) + struct.pack(">HH", 5555, 1883) + b"\x03\x00\x04TLVS")
-
-
-@pytest.mark.parametrize(
-    ("versions", "header", "source"),
-    [
-        ("v1", V1, ("192.0.2.7", 5555)),
-        ("any", b"PROXY TCP6 ::1 ::2 5555 1883\r\n", ("::1", 5555)),
-        ("any", b"PROXY UNKNOWN whatever\r\n", None),
-        ("v2", V2_IPV4, ("192.0.2.7", 5555)),
-        ("any", V2_IPV6, ("::1", 5555)),
-        ("any", v2(0x11, bytes(12), command=0), None),  # LOCAL: a health check
-        ("any", v2(0x31, bytes(216)), None),  # a Unix socket has no address
-    ],
-)
-def test_header_is_cut_off(versions: str, header: bytes, source: tuple[str, int] | None) -> None:
-    """However the bytes are split, what follows the header comes out, and the source is known."""
-    for step in (1, 7, 1000):
-        proxy = ProxyHeader(versions)
-        data = header + b"CONNECT"
-        received = b"".join(proxy.receive(data[i : i + step]) or b"" for i in range(0, len(data), step))
-        assert (received, proxy.source) == (b"CONNECT", source)
-        assert proxy.wrap(b"x") == b"x" and proxy.take_output() == b""
-
-
-@pytest.mark.parametrize(
-    ("versions", "data"),
-    [
-        ("any", b"\x10\x0c\x00\x04MQTT"),
-        ("v2", V1),
-        ("v1", V2_IPV4),
-        ("any", b"PROXY TCP4 a.b.c.d 192.0.2.9 5555 1883\r\n"),
-        ("any", b"PROXY TCP4 192.0.2.7 192.0.2.9 70000 1883\r\n"),
-        ("any", b"PROXY TCP4 192.0.2.7\r\n"),
-        ("any", b"PROXY UDP4 192.0.2.7 192.0.2.9 5555 1883\r\n"),
-        ("any", b"PROXY TCP4 " + b"1" * 200),
-        ("any", SIGNATURE + b"\x31\x11\x00\x0c" + bytes(12)),
-        ("any", SIGNATURE + b"\x21\x11\xff\xff"),
-        ("any", b"PROXY \xff\r\n"),
-    ],
-)
-def test_wrong_header_ends_the_connection(versions: str, data: bytes) -> None:
-    """Where headers are expected nobody comes in without a good one."""
-    assert ProxyHeader(versions).receive(data) is None
-
-
-def test_header_in_front_of_a_websocket() -> None:
-    """Both filters of a listener, one behind the other."""
-    both = listener_filter("ws", "any")()
-    assert isinstance(both, ProxyHeader)
-    browser = Browser("mqtt")
-    assert both.receive(V1 + browser.hello) == b""
-    assert isinstance(browser.events(both.take_output())[0], AcceptConnection)
-    assert both.receive(browser.message(b"mqtt")) == b"mqtt"
-    (event,) = browser.events(both.wrap(b"answer"))
-    assert isinstance(event, BytesMessage) and event.data == b"answer"
-    assert listener_filter("mqtt", "none")() is None and isinstance(listener_filter("ws", "none")(), WebSocketServer)
+def test_filter_of_a_listener() -> None:
+    """WebSocket where it is asked for, else nothing."""
+    assert listener_filter("mqtt")() is None and isinstance(listener_filter("ws")(), WebSocketServer)
 
 
 def test_a_plain_listener_imports_no_websocket() -> None:
     """Neither at start nor for its first client, who would wait for it; a WebSocket listener has it from the start."""
     code = (
         "import sys; from edge.listener_filters import listener_filter\n"
-        "assert listener_filter('mqtt', 'none')() is None\n"
+        "assert listener_filter('mqtt')() is None\n"
         "assert 'wsproto' not in sys.modules\n"
-        "listener_filter('ws', 'none')\n"
+        "listener_filter('ws')\n"
         "assert 'wsproto' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

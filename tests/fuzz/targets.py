@@ -30,6 +30,7 @@ from tests.fuzz.filter_target import FILTERS, filters
 from tests.fuzz.fuzz_decoder import CORPUS as PACKETS
 from tests.fuzz.fuzz_decoder import check as check_decoder
 from tests.fuzz.hot_session import CLIENT_CORPUS, LINK_CORPUS, check_both, check_client, check_link
+from tests.fuzz.proxy_target import PROXY_HEADERS, proxy_headers
 from tests.membership.test_envelope import node as gossip_node
 from wire import batches, messages
 from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
@@ -202,6 +203,7 @@ TARGETS = (
     Target("publish", (batches.encode_message(_MESSAGE), batches.encode_run(_RUN)), _publishes, 1.0, ("wire", "mqtt")),
     Target("acks", (batches.encode_push(_PUSH), batches.encode_publish_ack(1, 2, 0)), _small_batches, 1.0, ("wire",)),
     Target("filters", FILTERS, filters, 0.5),
+    Target("proxy", PROXY_HEADERS, proxy_headers, 1.0, ("edge.proxy_protocol",)),
     Target("control", _CONTROLS, _control, 1.0, ("wire",)),
     Target("gossip", _GOSSIP, _gossip_body, 1.0, ("membership",)),
     Target("sealed", tuple(_SENDER.seal_datagram(2, body) for body in _GOSSIP), _gossip_packet, 1.0, ("membership",)),

@@ -1,0 +1,111 @@
+"""A real HAProxy before an edge: TLS passes through, PROXY headers name the client, checks are no clients."""
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.extra_edge import ExtraEdge, extra_edge
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.test_clients import VERSIONS, Client
+
+TIMEOUT_S = 20.0
+LISTENERS = ("plain", "tls", "ws", "wss")
+ROUTES = tuple((listener, version) for listener in LISTENERS for version in ("send-proxy", "send-proxy-v2"))
+
+
+def haproxy_file(ports: dict[str, int], sockets: list[socket.socket]) -> str:
+    """One frontend and backend per route; the frontends' sockets are handed over, so that no port is chosen twice."""
+    lines = ["global", "    maxconn 200", "defaults", "    mode tcp"]
+    lines += [f"    timeout {what} 20s" for what in ("connect", "client", "server")]
+    for (listener, version), bound in zip(ROUTES, sockets, strict=True):
+        more = " proxy-v2-options crc32c" if version == "send-proxy-v2" else ""
+        lines += [
+            f"listen {listener}-{version}",
+            f"    bind fd@{bound.fileno()}",
+            f"    server edge 127.0.0.1:{ports[listener]} {version}{more} check inter 100ms",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+class Balanced:
+    """An edge and the HAProxy before it."""
+
+    def __init__(self, cluster: LocalCluster, edge: ExtraEdge, ports: dict[tuple[str, str], int]) -> None:
+        self.cluster = cluster
+        self.edge = edge
+        self.ports = ports
+        self.route = ROUTES[0]
+        self.authority = cluster.authority
+
+    def port(self, _edge: int, listener: str) -> int:
+        """Return the port of HAProxy for the route at hand; for an unproxied one the listener's own."""
+        return self.ports[self.route] if (listener, self.route[1]) == self.route else self.edge.port(listener)
+
+
+@pytest.fixture(scope="module")
+def balanced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Balanced]:
+    if shutil.which("haproxy") is None:
+        pytest.skip("haproxy is not installed (Debian: haproxy)")
+    tables = {
+        name: {"tls": name in ("tls", "wss"), "protocol": name if name == "ws" else "mqtt", "proxy_protocol": "any"}
+        for name in LISTENERS
+    }
+    tables["wss"]["protocol"] = "ws"
+    tables["far"] = {"tls": False, "proxy_protocol": "any", "proxy_trusted": ["203.0.113.0/24", "2001:db8::/32"]}
+    with local_cluster("--edges", "1") as cluster, extra_edge(cluster, tables) as edge:
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in ROUTES]
+        ports = {route: one.getsockname()[1] for route, one in zip(ROUTES, sockets, strict=True)}
+        config = tmp_path_factory.mktemp("haproxy") / "haproxy.cfg"
+        config.write_text(haproxy_file({name: edge.port(name) for name in LISTENERS}, sockets))
+        command = ["haproxy", "-db", "-f", str(config)]
+        process = subprocess.Popen(command, pass_fds=[one.fileno() for one in sockets])
+        try:
+            yield Balanced(cluster, edge, ports)
+        finally:
+            process.terminate()
+            process.wait(10)
+            for one in sockets:
+                one.close()
+
+
+@pytest.mark.parametrize("route", ROUTES, ids="-".join)
+def test_clients_behind_haproxy(balanced: Balanced, route: tuple[str, str]) -> None:
+    """MQTT, MQTT over TLS, WebSocket and both, with either version of the header."""
+    balanced.route = route
+    listener, version = route
+    transport = {"wss": "ws"}.get(listener, listener)
+    for mqtt in VERSIONS:
+        client = Client(balanced, 0, listener, mqtt)  # type: ignore[arg-type]
+        try:
+            topic = f"haproxy/{listener}/{version}/{int(mqtt)}/{transport}"
+            client.subscribe(topic, 1)
+            client.publish(topic, "through", 1)
+            assert client.receive() == (topic, "through", 1, False)
+        finally:
+            client.end()
+
+
+def test_checks_are_no_clients_and_no_errors(balanced: Balanced) -> None:
+    """Health checks, LOCAL or with a header that names nobody, are counted as what they are."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while (events := balanced.edge.events(balanced.cluster)).get("proxy_checks", 0) < 3 * len(ROUTES):
+        assert time.monotonic() < deadline, events
+        time.sleep(0.05)
+    for name in ("proxy_headers_wrong", "proxy_untrusted", "closed_failed"):
+        assert name not in events, events
+
+
+def test_a_stranger_is_not_believed(balanced: Balanced) -> None:
+    """A connection from outside ``proxy_trusted`` is closed before it can say who it is."""
+    with socket.create_connection(("127.0.0.1", balanced.edge.port("far")), TIMEOUT_S) as stranger:
+        stranger.settimeout(TIMEOUT_S)
+        try:
+            stranger.sendall(b"PROXY TCP4 203.0.113.9 203.0.113.1 5555 1883\r\n")
+            assert stranger.recv(100) == b""
+        except ConnectionError:
+            pass
+    assert balanced.edge.events(balanced.cluster)["proxy_untrusted"] == 1

@@ -1,0 +1,31 @@
+"""Fuzz target of PROXY headers: what a load balancer, or somebody in its place, writes before TLS."""
+
+from edge.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, WrongHeader
+from tests.edge.test_proxy_protocol import GOOD, WRONG
+
+__all__ = ["PROXY_HEADERS", "proxy_headers"]
+
+_HEADERS = [good[1] for good in GOOD] + [wrong[1] for wrong in WRONG]
+PROXY_HEADERS = tuple(b"\x03" + header + b"\x16\x03\x01" for header in _HEADERS)
+VERSIONS = ("any", "v1", "v2", "any")
+
+
+def _taken(versions: str, data: bytes, step: int) -> tuple[int, tuple[str, int] | None, bool] | None:
+    """Return where the header ended, whom it names and whether it is local; None when it was refused."""
+    proxy, taken, seen = ProxyHeader(versions), 0, 0
+    try:
+        while not proxy.complete and seen < len(data):
+            seen = min(len(data), seen + step)
+            taken += proxy.take(data[taken:seen])
+            assert taken <= seen and taken <= HEADER_BYTES_MAX
+            assert proxy.complete or taken == seen, "bytes of an incomplete header were left in the socket"
+    except WrongHeader:
+        return None
+    return (taken if proxy.complete else -1), proxy.source, proxy.local
+
+
+def proxy_headers(data: bytes) -> None:
+    """The pieces do not matter."""
+    choice = data[0] if data else 0
+    whole = _taken(VERSIONS[choice & 3], data[1:], len(data) + 1)
+    assert _taken(VERSIONS[choice & 3], data[1:], 1 + (choice >> 2)) == whole
