@@ -6,6 +6,7 @@ to the new one. Sans-IO. Rules: docs/adr/0003-cluster-map-leases-completion.md.
 """
 
 from collections.abc import Callable
+from itertools import islice
 
 from mqtt.topics import parse_shared
 from wire.cluster_map import ClusterMap
@@ -14,6 +15,10 @@ from wire.messages import AddRoutes, Control, RemoveRoutes, RouteEntry, RoutesAd
 __all__ = ["REPEAT_S", "RouteRegistrar", "by_shard", "route_entry", "sender_reports"]
 
 REPEAT_S = 0.5  # an unanswered AddRoutes is sent again this often, under its number: either answer will do
+REPEATS_PER_TICK = 20
+FLAPPING_S = 10.0  # a wildcard filter that is let go twice within this time is kept for as long
+FLAPPING_MAX = 1_000  # of those; more are let go at once
+REMOVED_MAX = 1_000  # filters remembered that were let go
 REPORT_ROUTES_MAX = 5_000  # filters in one piece of a report
 
 
@@ -92,6 +97,9 @@ class RouteRegistrar:
         self._pending: dict[str, set[int]] = {}  # filter -> shards that have not answered
         self._asked: dict[int, tuple[int, list[str], float]] = {}  # request -> shard, filters, when to ask again
         self._version = 0
+        self._removed: dict[str, float] = {}  # wildcard filters let go, oldest first -> when
+        self._flapping: dict[str, float] = {}  # held though nobody wants them, oldest first -> until when
+        self._now = 0.0
         self._request = max(partition, 0) << 32  # an answer names its partition
 
     def __len__(self) -> int:
@@ -99,8 +107,8 @@ class RouteRegistrar:
 
     @property
     def waits(self) -> bool:
-        """Whether an owner has not answered."""
-        return bool(self._asked)
+        """Whether an owner has not answered, or a route is kept for a while."""
+        return bool(self._asked or self._flapping)
 
     def stands(self, name: str) -> bool:
         """True if the filter's route stands at all its shards."""
@@ -108,33 +116,65 @@ class RouteRegistrar:
 
     def hold(self, names: list[str], now: float) -> list[str]:
         """Hold filters; return those whose routes do not stand yet."""
+        self._now = now
         fresh = []
         for name in names:
             self._holders[name] = self._holders.get(name, 0) + 1
             if name not in self._standing and name not in self._pending:
                 fresh.append(name)
+            elif self._flapping.pop(name, None) is not None:
+                self._removed[name] = now
         self._ask_all(fresh, now)
         return [name for name in names if name not in self._standing]
 
     def release(self, names: list[str]) -> None:
-        """Let go of filters; a route that nobody holds is removed, lazily."""
+        """Let go of filters; a route that nobody holds is removed, lazily.
+
+        Each new route of a wildcard filter voids what edges cached, of all topics that it matches. So a filter that is
+        let go again soon after the last time is kept for a while: meanwhile its messages come here for nothing.
+        """
         gone = []
         for name in names:
             self._holders[name] -= 1
             if self._holders[name] == 0:
                 del self._holders[name]
-                self._standing.discard(name)
-                self._pending.pop(name, None)
-                gone.append(name)
-        for _, asked, _ in self._asked.values() if gone else ():
+                if self._is_flapping(name):
+                    self._flapping[name] = self._now + FLAPPING_S
+                    self._holders[name] = 0
+                else:
+                    gone.append(name)
+        self._remove(gone)
+
+    def _is_flapping(self, name: str) -> bool:
+        if ("+" not in name and "#" not in name) or name.startswith("$share/") or name not in self._standing:
+            return False
+        before = self._removed.pop(name, None)
+        self._removed[name] = self._now
+        if len(self._removed) > REMOVED_MAX:
+            del self._removed[next(iter(self._removed))]
+        if len(self._flapping) >= FLAPPING_MAX:
+            return False
+        return before is not None and self._now - before < FLAPPING_S
+
+    def _remove(self, gone: list[str]) -> None:
+        pending = [name for name in gone if self._pending.pop(name, None) is not None]
+        self._standing.difference_update(gone)
+        for _, asked, _ in self._asked.values() if pending else ():
             asked[:] = [name for name in asked if name in self._holders]  # the answer says nothing of a later holder
+        entries = {name: self._entry(name) for name in gone}
         for shard, left in sorted(by_shard(self._map(), gone).items()):
             placement = self._map().shards[shard]
             self._version += 1
-            entries = [self._entry(name) for name in left]
             self._tell(
                 placement.owner,
-                RemoveRoutes(shard, placement.epoch, self._partition, self._sender_epoch, self._version, entries),
+                RemoveRoutes(
+                    shard,
+                    placement.epoch,
+                    self._partition,
+                    self._sender_epoch,
+                    self._version,
+                    [entries[name] for name in left],
+                ),
             )
 
     def _entry(self, name: str) -> RouteEntry:
@@ -170,11 +210,17 @@ class RouteRegistrar:
             self._ask(shard, left, now)
 
     def tick(self, now: float) -> None:
-        """Ask again what was not answered."""
-        for request, (shard, names, when) in self._asked.items():
-            if when <= now:
-                self._asked[request] = (shard, names, now + REPEAT_S)
-                self._send(request)
+        """Ask again what was not answered, a few requests at a time; let go of what nobody came back to."""
+        self._now = now
+        due = (request for request, (_, _, when) in self._asked.items() if when <= now)
+        for request in list(islice(due, REPEATS_PER_TICK)):
+            shard, names, _ = self._asked[request]
+            self._asked[request] = (shard, names, now + REPEAT_S)
+            self._send(request)
+        over = [name for name, until in islice(self._flapping.items(), REPEATS_PER_TICK) if until <= now]
+        for name in over:
+            del self._flapping[name], self._holders[name]
+        self._remove(over)
 
     def placement_changed(self, shards: set[int], now: float) -> None:
         """These shards have another owner or epoch: ask it for what is pending."""
