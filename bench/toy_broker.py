@@ -4,7 +4,7 @@ Everything is ephemeral and local; CONNECT is always accepted, filters are match
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from wire.frames import HEADER
@@ -148,7 +148,7 @@ class ToyHandler:
                         identifiers,
                     )
                 )
-        return tuple(subs)
+        return tuple(sorted(subs, key=self.modules.state.encoding_of))
 
     def miss(self, conn: Any, topic: bytes) -> None:
         self.misses.append(topic)
@@ -156,8 +156,12 @@ class ToyHandler:
         self.hot.install_route(topic, self.modules.state.Route(topic, self.subscribers(topic), **extra))
         self.hot.resume(conn)
 
-    def local(self, topic: bytes) -> Sequence[Any]:
-        return self.subscribers(topic)
+    def refresh(self, route: Any) -> Any:
+        self.hot.keep_route(route)
+        return route
+
+    def local(self, topic: bytes) -> Any:
+        return self.modules.state.Route(topic, self.subscribers(topic))
 
     # -- the rest of the contract
 

@@ -15,6 +15,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "edge.hot.buffers",
     "edge.hot.state",
     "edge.hot.output",
+    "edge.hot.routes",
     "edge.hot.encode",
     "edge.hot.deliver",
     "edge.hot.peers",

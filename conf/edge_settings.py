@@ -197,15 +197,6 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
     connections_max: int = Field(
         default=100_000, ge=1, le=10_000_000, description="clients of this edge; more get 0x89"
     )
-    session_rate: float = Field(
-        default=20.0,
-        ge=0,
-        le=1_000_000,
-        description="new stored sessions per second of one address (IPv6: /64), 0: no limit; more get 0x97",
-    )
-    session_burst: int = Field(
-        default=1000, ge=1, le=10_000_000, description="new stored sessions of one address before its rate holds"
-    )
     connect_rate_max: float = Field(
         default=0.0,
         ge=0,
@@ -223,6 +214,12 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
     )
     routes_max: int = Field(
         default=65_536, ge=16, le=10_000_000, description="topics in the route cache; more is memory"
+    )
+    routes_bytes_max: int = Field(
+        default=256 * MIB,
+        ge=MIB,
+        le=16_384 * MIB,
+        description="bytes of the route cache, subscribers and shared groups of its topics included; the oldest go",
     )
     outbox_bytes_max: int = Field(
         default=64 * MIB,

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from edge.answers import Answer, Answers
+from edge.audience import Account
 from edge.authentication import AuthenticationDesk, Method
 from edge.client import Client, Phase
 from edge.connect import ConnectDesk
@@ -27,8 +29,7 @@ from edge.publishing import PublishDesk
 from edge.retained_reads import RetainedReads
 from edge.route_cache import RouteCache
 from edge.settings import EdgeLimits
-from edge.shared_groups import HERE, SharedGroup
-from edge.stopping import Stopping
+from edge.shared_groups import HERE, SharedGroup, SharedGroups
 from edge.subscribe import SubscribeDesk
 from edge.sys_topics import SysTopics
 from mqtt.codec import encode_packet
@@ -44,7 +45,6 @@ from wire.messages import (
     Claim,
     Claims,
     Control,
-    Destinations,
     FireWill,
     HandOn,
     Invalidate,
@@ -73,6 +73,7 @@ logger = logging.getLogger(__name__)
 NS = 1_000_000_000
 TICK_S = 0.05  # between looks at timers while some desk waits for an answer
 SWEEP_S = 1.0
+FORGOTTEN_MAX = 16  # topics that were forwarded here first, for a new one when Routes have no room
 
 
 class EdgeCore:
@@ -102,19 +103,30 @@ class EdgeCore:
         self.follower = MapFollower(self)
         self.lease = LeaseHolder(entry, self.tell, self._map_moved, ended_incarnation=ended_incarnation)
         self.requests = PartitionRequests(lambda: self.lease.map, self.tell, limits.requests_max, identity.incarnation)
+        self.shared_bytes = Account()  # of what Routes share
+        self.answers = Answers(
+            self.node,
+            self.peers.get,
+            SharedGroups(self.node, limits.sticky_shares, self.peers.get),
+            self.shared_bytes,
+        )
         self.cache = RouteCache(
             lambda: self.lease.map,
             self.tell,
+            self.answers,
             self._install,
             lambda topic: self.hot.drop_route(topic.encode()),
+            lambda topic: self.hot.route(topic.encode()),
+            self.hot.refresh_routes,
             hot_limits.routes_max,
+            self._has_room,
             self.requests.next_number,
         )
         self.subscribing = SubscribeDesk(self)
         self.registrar = RouteRegistrar(
             -1, identity.incarnation, self._tell_owner, lambda: self.lease.map, self.subscribing.standing
         )
-        self.ephemeral = EphemeralSubscriptions(self.local_changed)
+        self.ephemeral = EphemeralSubscriptions(self._local_changed, self.shared_bytes)
         self.connecting = ConnectDesk(self, new_client_id)
         self.authentication = AuthenticationDesk(self, methods)
         self.identify = identify
@@ -122,7 +134,6 @@ class EdgeCore:
         self.handing_on = HandOnDesk(self)
         self.held = HeldLive(self)
         self.retained = RetainedReads(self)
-        self.stopping = Stopping(self)
         self._orders: dict[type, Callable[[str, Any], None]] = {  # of partitions; anything else answers a request
             KickSession: self._kick,
             PollClaims: self._claims,
@@ -367,7 +378,7 @@ class EdgeCore:
         elif key.tier == TIER_STORAGE:
             self.follower.storage_up(key.node)
         else:
-            self.cache.rebuild_all()
+            self.peers_changed()
 
     def broke(self, peer: Peer, why: str) -> None:
         """A frame cannot be read: another life of that node may come, not this one."""
@@ -408,11 +419,11 @@ class EdgeCore:
     def _router_message(self, node: str, message: Control) -> None:
         self.hot.round_end_ns = 0
         if isinstance(message, Resolved):
-            self.cache.resolved(message, self.now)
+            self.cache.resolved(message)
         elif isinstance(message, RoutesAdded):
             self.registrar.added(message)
         elif isinstance(message, Invalidate):
-            self.cache.invalidate(node, message)
+            self.cache.invalidate(node, message, self.now)
         elif isinstance(message, Moved):
             if message.request:
                 self.cache.moved(message, self.now)
@@ -483,34 +494,60 @@ class EdgeCore:
 
     # --- Handler: routes and groups
 
-    def _install(self, topic: str, destinations: Destinations) -> Route:
-        name = topic.encode()
-        peers = {node: peer for node in destinations.edges if (peer := self.peers.get(node)) is not None}
-        edges = tuple(peers[node] for node in destinations.edges if node in peers and node != self.node)
-        groups: tuple[Group, ...] = ()
-        if destinations.groups:
-            known = {
-                node: peer
-                for group in destinations.groups
-                for node, _ in group.edges
-                if (peer := self.peers.get(node)) is not None
-            }
-            groups = tuple(
-                SharedGroup(group, self.node, known, self.limits.sticky_shares) for group in destinations.groups
-            )
-        route = Route(name, self.ephemeral.subscribers(topic), edges, tuple(destinations.partitions), groups)
-        self.hot.drop_route(name)
-        self.hot.install_route(name, route)
+    def _has_room(self, topics_bytes: int) -> bool:
+        return topics_bytes + self.shared_bytes.bytes <= self.limits.routes_bytes_max
+
+    def _install(self, topic: str, answer: Answer) -> Route:
+        route = self._route(topic.encode(), topic, answer)
+        self.hot.install_route(route.topic, route)
         return route
 
-    def local_changed(self, topic_filter: str) -> None:
-        """Subscribers of a filter at this edge changed."""
-        self.cache.rebuild(topic_filter)
-        self.hot.drop_local_routes()
+    def _route(self, name: bytes, topic: str, answer: Answer) -> Route:
+        audience = self.ephemeral.subscribers(topic)
+        return Route(name, audience.subs, answer.edges, answer.partitions, answer.groups, 0, audience)
 
-    def local_route(self, topic: str) -> Route:
-        """Return a Route of this edge's own subscribers only, for $SYS."""
-        return Route(topic.encode(), self.ephemeral.subscribers(topic))
+    def refresh(self, route: Route) -> Route | None:
+        """A Route of an older generation is about to be used."""
+        if route.reason_code:
+            self.hot.keep_route(route)
+            return route
+        topic = route.topic.decode()
+        answer = self.cache.answer(topic)
+        if answer is None:
+            self.hot.drop_route(route.topic)
+            return None
+        fresh = self._route(route.topic, topic, answer)
+        if (
+            fresh.subs is route.subs
+            and fresh.edges is route.edges
+            and fresh.partitions is route.partitions
+            and fresh.groups is route.groups
+        ):
+            self.hot.keep_route(route)
+            return route
+        self.hot.replace_route(fresh)
+        return fresh
+
+    def _local_changed(self, topic_filter: str) -> None:
+        """Subscribers of a filter at this edge changed."""
+        if "+" in topic_filter or "#" in topic_filter:
+            self.hot.refresh_routes()
+            self.cache.look_again()
+        else:
+            self.hot.refresh_route(topic_filter.encode())
+
+    def peers_changed(self) -> None:
+        """Edges were linked or struck off: Routes name them."""
+        self.answers.peers_changed()
+        self.hot.refresh_routes()
+        self.cache.look_again()
+
+    def local(self, topic: bytes) -> Route:
+        """Return a Route of this edge's own subscribers of a topic."""
+        if not self._has_room(self.cache.bytes):
+            self.hot.drop_oldest_local(FORGOTTEN_MAX)
+        audience = self.ephemeral.subscribers(topic.decode())
+        return Route(topic, audience.subs, owner=audience)
 
     def pick(self, group: Group, route: Route, conn: Conn | None, topic: bytes, qos: int) -> Sub | Remote | None:
         """Choose a shared group's destination for one message."""
@@ -528,17 +565,15 @@ class EdgeCore:
 
     def choose(self, group: SharedGroup, topic: bytes, refused: Sequence[Remote | int] = ()) -> Remote | int | None:
         """Return the next destination of a group that can take a message; None if there is none."""
-        choices: list[Remote | int] = group.others(refused)
         first = None if refused else group.next(topic)
-        if first is not None:
-            choices.insert(0, first)
-        for choice in choices:
-            if isinstance(choice, Remote):
-                if choice.peer is None or not choice.peer.struck:
-                    return choice
-            elif self.ephemeral.has_member(group.share):
-                return choice
-        return None
+        if first is not None and self._takes(group, first):
+            return first
+        return next((choice for choice in group.others(refused) if self._takes(group, choice)), None)
+
+    def _takes(self, group: SharedGroup, choice: Remote | int) -> bool:
+        if isinstance(choice, Remote):
+            return choice.peer is None or not choice.peer.struck
+        return self.ephemeral.has_member(group.share)
 
     def picked(self, peer: Peer, share: bytes, topic: bytes, qos: int) -> Sub | None:
         """Another edge picked us for a message of a group: choose the member."""
@@ -557,10 +592,6 @@ class EdgeCore:
             return message
         return self._member(group, self.choose(group, b"", message.tried))
 
-    def local(self, topic: bytes) -> Sequence[Sub]:
-        """Return this edge's own subscribers of a topic."""
-        return self.ephemeral.subscribers(topic.decode())
-
     # --- $SYS
 
     def deliver_sys(self, client: Client, subscription: Subscription) -> None:
@@ -574,7 +605,7 @@ class EdgeCore:
         counters["clients"] = sum(1 for client in self._clients.values() if client.phase == Phase.OPEN)
         counters["subscriptions"] = len(self.ephemeral)
         for topic, value in self.sys.update(self.now - self._started, counters, self.map.epoch):
-            route = self.local_route(topic)
+            route = self.local(topic.encode())
             if route.subs:
                 self.hot.publish(route, Inbound(topic.encode(), value))
 
@@ -585,17 +616,16 @@ class EdgeCore:
         now = now_ns / NS
         if not self._started:
             self._started = now
-        if self.stopping.step(now):
-            self._next_tick = now
         self.lease.beat(now)
         self._lease_state(now)
         self.connecting.claim_waiting(now)
+        self.subscribing.next_round()
         self.cache.flush(now)
         if self._next_tick > now + TICK_S and self._waits():
             self._next_tick = now + TICK_S
         if now < self._next_tick:
             # What changes anything before then comes through a method of ``Handler``, and each of those sets it to 0.
-            self.hot.round_end_ns = int(self.next_deadline() * NS)
+            self.hot.round_end_ns = now_ns if self.busy else int(self.next_deadline() * NS)
             return
         self.hot.round_end_ns = now_ns + 1  # timers make work: look again after the next round
         if self.ledger is not None:
@@ -619,6 +649,11 @@ class EdgeCore:
         if self.limits.sys_interval_s:
             self._next_tick = min(self._next_tick, self._next_sys)
 
+    @property
+    def busy(self) -> bool:
+        """Whether work is under way that the next round goes on with."""
+        return self.cache.busy or self.subscribing.busy
+
     def _waits(self) -> bool:
         """Whether some desk waits for an answer, or for a time of its own: then timers are looked at every TICK_S."""
         return bool(
@@ -629,7 +664,6 @@ class EdgeCore:
             or self.retained.waits
             or len(self.held)
             or self.connecting.waits
-            or self.stopping.order.begun
             or self.ledger is not None  # whose clock is set by the tick
         )
 
@@ -650,12 +684,6 @@ class EdgeCore:
             self._fenced_since = float("inf")
             self.close_clients(ReasonCode.SERVER_BUSY)  # DISCONNECT has no 0x88
 
-    def stop(self) -> None:
-        """End in order: the shell has closed the listeners, and waits until ``stopping.order`` has ended."""
-        self.stopping.begin(self.now)
-        self._next_tick = 0.0
-        self.hot.round_end_ns = 0
-
     def close_clients(self, reason_code: int) -> None:
         """Close every client: the node is fenced for too long, drained, or begins a new incarnation."""
         for client in self.clients():
@@ -667,7 +695,13 @@ class EdgeCore:
     def next_deadline(self) -> float:
         """Return when ``round_end`` wants to be called next."""
         fenced_at = self.lease.lease_until if self._had_lease else float("inf")
-        return min(self._next_tick, self.lease.next_deadline(), self.connecting.next_deadline(), fenced_at)
+        return min(
+            self._next_tick,
+            self.lease.next_deadline(),
+            self.connecting.next_deadline(),
+            self.cache.next_deadline(),
+            fenced_at,
+        )
 
     @property
     def ready(self) -> bool:

@@ -17,7 +17,7 @@ from edge.hot.state import Conn as HotConn
 from mqtt.codec import Limits, decode_packet
 from mqtt.packets import Publish
 from mqtt.properties import PropertyId, encode_properties
-from mqtt.topics import matches
+from mqtt.topic_trie import TopicTrie
 from wire.messages import RetainedMessage, Subscription
 
 if TYPE_CHECKING:
@@ -64,9 +64,13 @@ class Waiting:
         self.messages.append((since, publish))
         self.bytes += len(publish.payload) + len(publish.topic_name) + MESSAGE_OVERHEAD_BYTES
 
-    def is_wanted(self, topic: str) -> bool:
-        """Whether a filter of the topic still waits for its retained messages."""
-        return any(matches(name, topic) for hold in self.holds if not hold.late for name in hold.topic_filters)
+    def wanted_filters(self) -> TopicTrie:
+        """Return the filters that still wait for their retained messages."""
+        filters = TopicTrie()
+        for hold in self.holds:
+            for name in hold.topic_filters if not hold.late else ():
+                filters.add(name, 0, True)
+        return filters
 
 
 class HeldLive:
@@ -120,13 +124,16 @@ class HeldLive:
             publish.topic_name == topic and publish.payload == message.payload for _, publish in waiting.messages
         )
 
-    def unsubscribed(self, client: Client, name: str) -> None:
-        """A filter is gone while its retained messages were read: what was held for it goes out before UNSUBACK."""
+    def unsubscribed(self, client: Client, names: list[str]) -> None:
+        """Filters are gone while their retained messages were read: what was held for them goes out before UNSUBACK."""
         waiting = self._waiting.get(client.number)
-        if waiting is None or client.holds.pop(name, None) is None:
+        if waiting is None:
+            return
+        held = [name for name in names if client.holds.pop(name, None) is not None]
+        if not held:
             return
         for hold in waiting.holds:
-            hold.topic_filters.discard(name)
+            hold.topic_filters.difference_update(held)
         self._release(client, waiting, [])
 
     def end(self, hold: Hold) -> None:
@@ -150,10 +157,11 @@ class HeldLive:
         if client.conn.closed:
             return
         for name in changed:
-            edge.local_changed(name)
+            edge.ephemeral.released(client, name)
+        wanted = waiting.wanted_filters() if waiting.messages and waiting.holds else None
         messages, waiting.messages, waiting.bytes = waiting.messages, [], 0
         for since, publish in messages:
-            if waiting.is_wanted(publish.topic_name):
+            if wanted is not None and wanted.match(publish.topic_name):
                 waiting.add(since, publish)
             else:
                 if waiting.holds and len(waiting.passed) <= TOPICS_MAX:

@@ -37,7 +37,7 @@ class MapFollower:
         if edge.lease.active:
             self._shards_moved(cluster_map)
         if gone:
-            edge.cache.rebuild_all()
+            edge.peers_changed()
 
     def _partitions_moved(self, cluster_map: ClusterMap) -> None:
         edge = self._edge
@@ -95,7 +95,7 @@ class MapFollower:
         self._report_at = edge.now
         self.report()
         edge.registrar.placement_changed(changed, edge.now)
-        edge.cache.placement_changed(changed, edge.now)
+        edge.cache.placement_changed(changed, edge.now, jurisdiction=moved_jurisdiction)
 
     @property
     def waits(self) -> bool:

@@ -1,34 +1,57 @@
-"""The edge's route cache: one question per topic, kept until it is invalidated; local subscribers merged in.
+"""The edge's route cache: one question per topic, kept until it is invalidated.
 
-A miss is asked at the owner of the topic's shard, all misses of a round in one message per shard; the publisher waits
-parked. An invalidation drops every matching answer, voids every outstanding question that matches, and is acknowledged
-when the retained writes that used a dropped answer are finished. A new owner gets every cached topic registered, and
-its answers replace the kept ones. Rules: docs/adr/0003-cluster-map-leases-completion.md.
+A miss is asked at the owner of the topic's shard, the misses of a round in few messages; the publisher waits parked.
+An invalidation voids every answer and every outstanding question that its filters match, and is acknowledged when the
+retained writes that used a void answer are finished. Answers of a shard are void when it has a new owner, whose
+registration is complete when those writes are. Long work goes in slices, one order after the other.
+Rules: docs/adr/0003-cluster-map-leases-completion.md, docs/adr/0023-work-in-slices.md.
 """
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from itertools import islice
 
+from edge.answers import Answer, Answers
 from edge.hot.state import Route
-from mqtt.topic_index import TopicIndex
-from mqtt.topics import matches
+from edge.invalidations import Invalidations
+from edge.slices import Slices
 from wire.cluster_map import ClusterMap
-from wire.messages import Control, Destinations, Invalidate, Invalidated, Moved, Resolve, Resolved
+from wire.messages import Control, Invalidate, Invalidated, Moved, Resolve, Resolved
 
 __all__ = ["RouteCache"]
 
-TOPICS_PER_RESOLVE = 2_000
+TOPICS_PER_RESOLVE = 200  # an answer is decoded in one go
+ASKED_PER_ROUND = 400
 RETRY_S = 0.5
+TOPIC_BYTES = 700  # of a cached topic with its Routes, without its name and what it shares with others
+STEPS_MAX = 30  # of a round, see the two below
+TOPICS_PER_STEP = 5  # answers kept
+FILTERS_PER_STEP = 20  # of an invalidation
+WRITES_PER_STEP = 50  # retained writes looked at
+FORGOTTEN_MAX = 16  # oldest topics that go for one new one, until the bound in bytes is kept
+SWEEP_TOPICS = 150  # checked in one go
+SWEEP_S = 0.02  # between two of those
+WIDE_BURST, WIDE_PER_S = 100.0, 10.0  # orders with a wildcard taken; what comes faster waits, and is taken together
 
 
 class _Question:
-    __slots__ = ("kept", "retry_at", "shard", "topics", "voided")
+    __slots__ = ("number", "retry_at", "shard", "topics")
 
-    def __init__(self, shard: int, topics: list[str], kept: bool, retry_at: float) -> None:
+    def __init__(self, shard: int, topics: list[str], number: int, retry_at: float) -> None:
         self.shard = shard
-        self.topics = topics
-        self.kept = kept
-        self.voided: set[str] = set()
+        self.topics = topics  # none: a registration
+        self.number = number  # of invalidations done when it was asked first
         self.retry_at = retry_at
+
+
+class _Cached:
+    __slots__ = ("answer", "number", "shard", "shard_epoch")
+
+    def __init__(self, answer: Answer, number: int, shard: int, shard_epoch: int) -> None:
+        self.answer = answer
+        self.number = number  # of invalidations that it was checked against
+        self.shard = shard
+        self.shard_epoch = shard_epoch
 
 
 class RouteCache:
@@ -37,9 +60,13 @@ class RouteCache:
     Args:
         cluster_map: The map as of now.
         tell: Sends to a router; False when that is not possible now.
-        install: Builds and installs a Route from a topic's destinations.
+        answers: Makes one object of equal answers.
+        install: Builds and installs a Route from a topic's answer.
         drop: Makes the loop forget a topic's Route.
-        routes_max: Bound of the cache; the oldest goes silently.
+        check: Makes the loop look at a topic's Route if it is an old one.
+        changed: Makes the loop look at every Route before it uses it.
+        topics_max: Bound of the cache; the oldest goes silently.
+        has_room: Whether the bound in bytes is kept, given those of the topics.
         next_number: Numbers a question; no life of this edge gives a number twice.
     """
 
@@ -47,24 +74,44 @@ class RouteCache:
         self,
         cluster_map: Callable[[], ClusterMap],
         tell: Callable[[str, Control], bool],
-        install: Callable[[str, Destinations], Route],
+        answers: Answers,
+        install: Callable[[str, Answer], Route],
         drop: Callable[[str], None],
-        routes_max: int,
+        check: Callable[[str], object],
+        changed: Callable[[], None],
+        topics_max: int,
+        has_room: Callable[[int], bool],
         next_number: Callable[[], int],
     ) -> None:
         self._map = cluster_map
         self._tell = tell
+        self._answers = answers
         self._install = install
         self._drop = drop
-        self._max = routes_max
+        self._check = check
+        self._changed = changed
+        self._max = topics_max
+        self._has_room = has_room
         self._next_number = next_number
-        self._cached: TopicIndex[Destinations] = TopicIndex()
-        self._order: dict[str, None] = {}
+        self.bytes = 0  # of the topics, without what they share
+        self.wide_delayed = 0
+        self._cached: OrderedDict[str, _Cached] = OrderedDict()
+        self._void = Invalidations()
         self._waiting: dict[str, list[Callable[[Route], None]]] = {}  # topic -> who needs it
-        self._fresh: list[str] = []  # missed in this round
+        self._fresh: dict[str, None] = {}  # missed, and not asked yet
         self._questions: dict[int, _Question] = {}
+        self._answered: set[_Question] = set()  # whose answers are being taken
         self._retained: dict[str, int] = {}  # topic -> retained writes under way that used its answer
         self._owed: list[tuple[str, Invalidated, set[str]]] = []  # acknowledgements that wait for those
+        self._work = Slices(STEPS_MAX, in_order=True)
+        self._orders: list[tuple[str, Invalidate]] = []  # that wait for their time
+        self._wide = WIDE_BURST  # orders with a wildcard that may be taken now
+        self._wide_at = 0.0
+        self._sweep: list[str] = []  # topics not checked yet
+        self._sweep_number = 0
+        self._sweeping = False
+        self._stale = False  # Routes that nobody uses may hold subscribers that are gone
+        self._sweep_at = 0.0
 
     def __len__(self) -> int:
         return len(self._cached)
@@ -79,103 +126,176 @@ class RouteCache:
         """Whether something is asked, or could not be asked yet."""
         return bool(self._questions or self._fresh)
 
+    @property
+    def busy(self) -> bool:
+        """Whether the next round has something to do that needs no answer."""
+        return bool(len(self._work)) or len(self._fresh) > ASKED_PER_ROUND
+
+    def next_deadline(self) -> float:
+        """Return when ``flush`` has something to do that needs no answer."""
+        at = self._sweep_at if self._sweeping or self._void.waits or self._stale else float("inf")
+        return min(at, self._wide_at + 1 / WIDE_PER_S) if self._orders else at
+
     # --- misses
 
     def need(self, topic: str, then: Callable[[Route], None]) -> None:
         """Call ``then`` with the topic's Route when it is known; at once if it is cached."""
-        known = self._cached.get(topic)
-        if known is not None:
-            then(self._install(topic, known))
+        answer = self.answer(topic)
+        if answer is not None:
+            then(self._install(topic, answer))
             return
         waiting = self._waiting.get(topic)
         if waiting is not None:
             waiting.append(then)
             return
         self._waiting[topic] = [then]
-        self._fresh.append(topic)
+        self._fresh[topic] = None
+
+    def answer(self, topic: str) -> Answer | None:
+        """Return the cached answer for a topic if it still holds; else forget it."""
+        cached = self._cached.get(topic)
+        if cached is None:
+            return None
+        if cached.number != self._void.done:
+            if self._void.is_void(topic, cached.number):
+                self._forget(topic)
+                return None
+            cached.number = self._void.done
+        if not self._is_owned(cached.shard, cached.shard_epoch):
+            self._forget(topic)
+            return None
+        self._answers.look_up(cached.answer)
+        return cached.answer
+
+    def _is_owned(self, shard: int, shard_epoch: int) -> bool:
+        shards = self._map().shards
+        return shard < len(shards) and shards[shard].epoch == shard_epoch
 
     def flush(self, now: float) -> None:
-        """Ask for everything that was missed in this round."""
-        if self._fresh:
-            fresh, self._fresh = self._fresh, []
-            self._ask(fresh, kept=False, now=now)
+        """Ask for what was missed, and go on with what is under way; once a round."""
+        self._work.next_round()
+        self._take_orders(now)
+        if (self._sweeping or self._void.waits or self._stale) and now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_S
+            self._sweep_on()
+        if self._fresh and self._map().base_shards:  # without a map: asked in a later round
+            some = list(islice(self._fresh, ASKED_PER_ROUND))
+            for topic in some:
+                del self._fresh[topic]
+            self._ask(some, now)
 
-    def _ask(self, topics: list[str], *, kept: bool, now: float) -> None:
+    def _ask(self, topics: list[str], now: float) -> None:
         cluster_map = self._map()
-        if not cluster_map.base_shards:
-            self._fresh.extend(topics)  # no map yet: asked in a later round
-            return
         by_shard: dict[int, list[str]] = {}
         for topic in topics:
             by_shard.setdefault(cluster_map.shard_for_topic(topic), []).append(topic)
         for shard, some in sorted(by_shard.items()):
             for start in range(0, len(some), TOPICS_PER_RESOLVE):
-                self._send(shard, some[start : start + TOPICS_PER_RESOLVE], kept=kept, now=now)
+                self._send(shard, some[start : start + TOPICS_PER_RESOLVE], now)
 
-    def _send(self, shard: int, topics: list[str], *, kept: bool, now: float) -> None:
-        placement = self._map().shards[shard]
+    def _send(self, shard: int, topics: list[str], now: float) -> None:
         number = self._next_number()
-        question = self._questions[number] = _Question(shard, topics, kept, now + RETRY_S * 4)
-        if not self._tell(placement.owner, Resolve(number, shard, placement.epoch, topics, kept)):
+        question = _Question(shard, topics, self._void.done, now + RETRY_S * 4)
+        self._questions[number] = question
+        if not self._tell(*self._message(number, question)):
             question.retry_at = now + RETRY_S
 
-    def resolved(self, answer: Resolved, now: float) -> None:
+    def _message(self, number: int, question: _Question) -> tuple[str, Resolve]:
+        placement = self._map().shards[question.shard]
+        topics = question.topics
+        return placement.owner, Resolve(number, question.shard, placement.epoch, topics, not topics)
+
+    def resolved(self, answer: Resolved) -> None:
         """Take an owner's answers; what was invalidated meanwhile is asked again."""
         question = self._questions.get(answer.request)
-        if question is None or self._map().shards[question.shard].epoch != answer.shard_epoch:
+        if question is None or not self._is_owned(question.shard, answer.shard_epoch):
             return
         del self._questions[answer.request]
-        for topic, destinations in zip(question.topics, answer.answers, strict=True):
-            if topic in question.voided:
-                continue
-            self._keep(topic, destinations)
-        again = sorted(question.voided & self._waiting.keys())
-        if again:
-            self._ask(again, kept=False, now=now)
+        self._answered.add(question)
+        self._work.add(self._resolving(question, answer))
 
-    def _keep(self, topic: str, destinations: Destinations) -> None:
-        if self._cached.get(topic) is None and len(self._order) >= self._max:
-            self._forget(next(iter(self._order)))
-        self._cached.add(topic, destinations)
-        self._order[topic] = None
-        route = self._install(topic, destinations)
+    def _resolving(self, question: _Question, answer: Resolved) -> Iterator[int]:
+        for position, (topic, destinations) in enumerate(zip(question.topics, answer.answers, strict=True)):
+            if position % TOPICS_PER_STEP == 0 and position:
+                yield 1
+            if not self._is_owned(question.shard, answer.shard_epoch) or self._void.is_void(topic, question.number):
+                if topic in self._waiting:
+                    self._fresh[topic] = None
+                continue
+            cached = _Cached(self._answers.get(destinations), self._void.done, question.shard, answer.shard_epoch)
+            self._answers.look_up(cached.answer)
+            self._keep(topic, cached)
+        self._answered.discard(question)
+
+    def _keep(self, topic: str, cached: _Cached) -> None:
+        if topic not in self._cached:
+            self.bytes += TOPIC_BYTES + 3 * len(topic)
+            if len(self._cached) >= self._max:
+                self._forget(next(iter(self._cached)))
+        for _ in range(FORGOTTEN_MAX):
+            if self._has_room(self.bytes) or not self._cached:
+                break
+            self._forget(next(iter(self._cached)))
+        self._cached[topic] = cached
+        route = self._install(topic, cached.answer)
         for then in self._waiting.pop(topic, ()):
             then(route)
 
     def _forget(self, topic: str) -> None:
-        self._cached.remove(topic)
-        self._order.pop(topic, None)
+        if self._cached.pop(topic, None) is not None:
+            self.bytes -= TOPIC_BYTES + 3 * len(topic)
         self._drop(topic)
 
     # --- changes
 
-    def rebuild(self, topic_filter: str) -> None:
-        """Local subscribers of a filter changed: merge them anew into the routes it matches."""
-        for topic, destinations in list(self._cached.match(topic_filter)):
-            self._install(topic, destinations)
+    def invalidate(self, router: str, order: Invalidate, now: float) -> None:
+        """Void every answer that the filters match, at any epoch; dropping is always safe.
 
-    def rebuild_all(self) -> None:
-        """Peers changed: every Route names them."""
-        for topic in list(self._order):
-            destinations = self._cached.get(topic)
-            if destinations is not None:
-                self._install(topic, destinations)
+        Orders with a wildcard that come one after the other are taken together: each may void all that is cached, and
+        until it is acknowledged nobody counts on the new route.
+        """
+        if len(self._cached) and any("+" in name or "#" in name for name in order.topic_filters):
+            self._orders.append((router, order))
+            self._take_orders(now)
+        else:
+            self._work.add(self._invalidating(router, order))
 
-    def invalidate(self, router: str, order: Invalidate) -> None:
-        """Drop every answer that the filters match, at any epoch; dropping is always safe."""
-        dropped: set[str] = set()
-        for topic_filter in order.topic_filters:
-            for topic, _ in list(self._cached.match(topic_filter)):
-                dropped.add(topic)
-                self._forget(topic)
-            for question in self._questions.values():
-                question.voided.update(topic for topic in question.topics if matches(topic_filter, topic))
+    def _take_orders(self, now: float) -> None:
+        self._wide = min(WIDE_BURST, self._wide + (now - self._wide_at) * WIDE_PER_S)
+        self._wide_at = now
+        if not self._orders:
+            return
+        if self._wide < 1.0:
+            self.wide_delayed += 1
+            return
+        self._wide -= 1.0
+        orders, self._orders = self._orders, []
+        for router, order in orders:
+            self._work.add(self._invalidating(router, order))
+
+    def _invalidating(self, router: str, order: Invalidate) -> Iterator[int]:
+        void = self._void
+        void.begin()
+        for position, name in enumerate(order.topic_filters):
+            if position % FILTERS_PER_STEP == 0 and position:
+                yield 1
+            void.add(name)
+        number = void.complete()
+        if order.topic_filters:
+            self._changed()  # before it is acknowledged: no Route is used from here on without a look at the filters
+        busy = set()
+        for position, topic in enumerate(list(self._retained)):  # those of an answer that was forgotten before, too
+            if position % WRITES_PER_STEP == 0 and position:
+                yield 1
+            if order.topic_filters:
+                is_busy = void.is_matched(topic, number)
+            else:  # a registration: the new owner knows of no answer that these writes used
+                is_busy = self._map().shard_for_topic(topic) == order.shard
+            if is_busy and topic in self._retained:
+                busy.add(topic)
+        void.end()
         answer = Invalidated(order.number, order.shard, order.shard_epoch)
-        busy = {  # those of an answer that was forgotten before, too
-            topic
-            for topic in self._retained
-            if topic in dropped or any(matches(topic_filter, topic) for topic_filter in order.topic_filters)
-        }
+        busy = {topic for topic in busy if topic in self._retained}
         if busy:
             self._owed.append((router, answer, busy))
         else:
@@ -200,21 +320,43 @@ class RouteCache:
                 self._tell(router, answer)
         self._owed = owed
 
-    def placement_changed(self, shards: set[int], now: float) -> None:
-        """New owners of shards: register what is cached there, ask again what was asked there."""
-        cluster_map = self._map()
+    def placement_changed(self, shards: set[int], now: float, *, jurisdiction: bool = False) -> None:
+        """New owners of shards: what they answered is void, what was asked there is asked again.
+
+        An owner hears that nothing is cached: a topic is asked for when it is used, and registered by that.
+        """
         for number in [number for number, question in self._questions.items() if question.shard in shards]:
-            question = self._questions.pop(number)
-            topics = [topic for topic in question.topics if not question.kept]
-            if topics:
-                self._ask(topics, kept=False, now=now)
-        by_shard: dict[int, list[str]] = {shard: [] for shard in shards}
-        for topic in self._order:
-            shard = cluster_map.shard_for_topic(topic)
-            if shard in by_shard:
-                by_shard[shard].append(topic)
-        for shard, topics in sorted(by_shard.items()):
-            self._send(shard, topics, kept=True, now=now)  # one message: the registration is complete with it
+            self._fresh.update((topic, None) for topic in self._questions.pop(number).topics if topic in self._waiting)
+        if jurisdiction:
+            self._void.void_all()
+        self._changed()
+        for shard in sorted(shards):
+            self._send(shard, [], now)
+
+    def look_again(self) -> None:
+        """Subscribers or peers changed: have the sweep renew what Routes nobody uses still hold."""
+        self._stale = True
+
+    def _sweep_on(self) -> None:
+        """Check some topics that nobody may use; after the last of them the filters checked against are forgotten."""
+        if not self._sweeping:
+            if self._void.is_open:
+                return
+            self._sweeping = True
+            self._stale = False
+            self._sweep = list(self._cached)
+            self._sweep_number = self._void.sweep_begins()
+        for topic in self._sweep[-SWEEP_TOPICS:]:
+            if self.answer(topic) is not None:
+                self._check(topic)
+        del self._sweep[-SWEEP_TOPICS:]
+        if self._sweep:
+            return
+        self._sweeping = False
+        for question in (*self._questions.values(), *self._answered):
+            if question.number < self._sweep_number:
+                question.number = -1  # void whatever it is answered
+        self._void.sweep_ended()
 
     def moved(self, answer: Moved, now: float) -> None:
         """The router asked does not own the shard at that epoch: ask again soon, or when the map changes."""
@@ -227,10 +369,9 @@ class RouteCache:
         for number, question in self._questions.items():
             if question.retry_at > now:
                 continue
-            placement = self._map().shards[question.shard]
             # Under its number, so that either answer will do: a registration is complete when *an* answer was taken.
-            request = Resolve(number, question.shard, placement.epoch, question.topics, question.kept)
-            sent = bool(placement.owner) and self._tell(placement.owner, request)
+            owner, message = self._message(number, question)
+            sent = bool(owner) and self._tell(owner, message)
             question.retry_at = now + (RETRY_S * 4 if sent else RETRY_S)
 
     def waiters(self) -> int:

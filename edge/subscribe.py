@@ -4,11 +4,13 @@ SUBACK leaves when the routes stand at every edge. An ephemeral session's filter
 are committed at its partition, which adds their routes. Source: MQTT 5.0 sections 3.8 to 3.11, 4.8.2; docs/adr/0003.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from edge.client import Client
 from edge.held_live import Hold
 from edge.partition_requests import RequestsFull
+from edge.slices import Slices
 from mqtt.codec import Limits, decode_packet, encode_packet
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Suback, Subscribe, Unsuback, Unsubscribe
@@ -27,13 +29,32 @@ from wire.messages import (
 if TYPE_CHECKING:
     from edge.core import EdgeCore
 
-__all__ = ["SubscribeDesk"]
+__all__ = ["SubscribeDesk", "count_filters"]
 
 NO_SUBSCRIPTION_EXISTED = 0x11
+STEPS_MAX = 20  # of a round, for what clients ask and again for those that leave
+JUDGED_PER_STEP = 50
+CHANGED_PER_STEP = 20  # filters added or removed in one go; a broad one is told to the owner of every shard
+CHANGED_COST = 10
+FILTERS_PER_PACKET = 1_000  # more than a session may have, that are answered one by one
+
+
+class _Waiting:
+    """A SUBSCRIBE whose filters' routes do not all stand yet."""
+
+    __slots__ = ("client", "codes", "hold", "kept", "missing", "packet")
+
+    def __init__(self, client: Client, packet: Subscribe) -> None:
+        self.client = client
+        self.packet = packet
+        self.codes: list[int] = []
+        self.kept: list[tuple[Subscription, bool]] = []  # granted ones, with whether they stood before
+        self.hold: Hold | None = None
+        self.missing: set[str] = set()
 
 
 class SubscribeDesk:
-    """Handles the subscription packets of one edge."""
+    """Handles the subscription packets of one edge; those of many filters, and ended connections, in slices."""
 
     def __init__(self, edge: "EdgeCore") -> None:
         self._edge = edge
@@ -42,19 +63,49 @@ class SubscribeDesk:
             user_properties_bytes_max=edge.limits.user_property_bytes_max,
             from_client=True,
         )
-        self._waiting: list[tuple[Client, Subscribe, list[int], list[bool], Hold | None, set[str]]] = []
+        self._waiting: dict[str, list[_Waiting]] = {}  # by the filters that are missing
+        self._asked = Slices(STEPS_MAX)
+        self._leaving = Slices(STEPS_MAX)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next round has something to go on with."""
+        return bool(len(self._asked) or len(self._leaving))
+
+    def next_round(self) -> None:
+        """Go on with what is under way; once a round."""
+        self._asked.next_round()
+        self._leaving.next_round()
 
     # --- SUBSCRIBE
 
     def subscribe(self, client: Client, first_byte: int, body: bytes) -> None:
         """A SUBSCRIBE packet; the connection stays parked until SUBACK was written."""
+        if self._has_too_many(client, body, 1):
+            return
         packet = decode_packet(first_byte, body, client.version, self._limits)
         assert isinstance(packet, Subscribe)
+        self._asked.add(self._subscribing(_Waiting(client, packet)))
+
+    def _has_too_many(self, client: Client, body: bytes, option_bytes: int) -> bool:
+        """End a connection whose packet has far more filters than a session may have: they are decoded in one go."""
+        most = self._edge.limits.filters_per_session_max + FILTERS_PER_PACKET
+        if len(body) <= most * (2 + option_bytes) or count_filters(body, client.version, option_bytes, most) <= most:
+            return False
+        self._edge.count("filters_too_many")
+        self._edge.error(client.conn, ReasonCode.QUOTA_EXCEEDED)
+        return True
+
+    def _subscribing(self, item: _Waiting) -> Iterator[int]:
+        client, packet = item.client, item.packet
+        granted: list[Subscription] = []
         identifiers = packet.properties.get(PropertyId.SUBSCRIPTION_IDENTIFIER)
         identifier = int(identifiers[0]) if isinstance(identifiers, list) else 0
-        codes: list[int] = []
-        granted: list[Subscription] = []
-        for wanted in packet.subscriptions:
+        for position, wanted in enumerate(packet.subscriptions):
+            if position % JUDGED_PER_STEP == 0 and position:
+                yield JUDGED_PER_STEP // 10
+                if client.conn.closed:
+                    return
             code = self._judge(client, wanted.topic_filter, len(granted))
             if code < 0x80:
                 code = min(wanted.qos, self._edge.limits.maximum_qos)
@@ -68,16 +119,14 @@ class SubscribeDesk:
                         identifier,
                     )
                 )
-            codes.append(code)
-        if not client.session:
-            codes, granted = self._affordable(client, codes, granted)
+            item.codes.append(code)
         if not granted:
-            self._suback(client, packet, codes)
+            self._suback(client, packet, item.codes)
             self._edge.hot.resume(client.conn)
         elif client.session:
-            self._subscribe_durable(client, packet, codes, granted)
+            self._subscribe_durable(item, granted)
         else:
-            self._subscribe_ephemeral(client, packet, codes, granted)
+            yield from self._subscribe_ephemeral(item, granted)
 
     def _judge(self, client: Client, topic_filter: str, more: int) -> int:
         limits = self._edge.limits
@@ -94,27 +143,12 @@ class SubscribeDesk:
             return _refusal(client, ReasonCode.QUOTA_EXCEEDED)
         return 0
 
-    def _affordable(
-        self, client: Client, codes: list[int], granted: list[Subscription]
-    ) -> tuple[list[int], list[Subscription]]:
-        """Refuse the filters that would make matching too expensive; a durable session's partition does so itself."""
-        verdicts = self._edge.ephemeral.admits(client, [subscription.topic_filter for subscription in granted])
-        if all(verdicts):
-            return codes, granted
-        self._edge.count("refused_filter_cost", verdicts.count(False))
-        refusal = _refusal(client, ReasonCode.QUOTA_EXCEEDED)
-        results = iter(verdicts)
-        codes = [code if code >= 0x80 or next(results) else refusal for code in codes]
-        return codes, [subscription for subscription, verdict in zip(granted, verdicts, strict=True) if verdict]
-
     def _suback(self, client: Client, packet: Subscribe, codes: list[int]) -> None:
         data = encode_packet(Suback(packet.packet_identifier, codes, {}), client.version)  # [MQTT-3.9.3-1]
         self._edge.hot.write(client.conn, data, needs_lease=True)
 
-    def _subscribe_durable(
-        self, client: Client, packet: Subscribe, codes: list[int], granted: list[Subscription]
-    ) -> None:
-        edge = self._edge
+    def _subscribe_durable(self, item: _Waiting, granted: list[Subscription]) -> None:
+        edge, client, packet = self._edge, item.client, item.packet
         request = SubscribeSession(
             edge.requests.next_number(), client.partition, 0, client.session, client.owner_epoch, granted
         )
@@ -126,7 +160,8 @@ class SubscribeDesk:
                 edge.error(client.conn, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
                 return
             results = iter(answer.reason_codes)
-            self._suback(client, packet, [_refusal(client, next(results)) if code < 0x80 else code for code in codes])
+            codes = [_refusal(client, next(results)) if code < 0x80 else code for code in item.codes]
+            self._suback(client, packet, codes)
             taken, existed = [], []
             for subscription, code, before in zip(granted, answer.reason_codes, answer.existed, strict=True):
                 if code < 0x80:
@@ -139,75 +174,88 @@ class SubscribeDesk:
         try:
             edge.requests.ask(request, subscribed, edge.now)
         except RequestsFull:
-            self._suback(client, packet, [_refusal(client, ReasonCode.QUOTA_EXCEEDED)] * len(codes))
+            self._suback(client, packet, [_refusal(client, ReasonCode.QUOTA_EXCEEDED)] * len(item.codes))
             edge.hot.resume(client.conn)
 
-    def _subscribe_ephemeral(
-        self, client: Client, packet: Subscribe, codes: list[int], granted: list[Subscription]
-    ) -> None:
-        edge = self._edge
+    def _subscribe_ephemeral(self, item: _Waiting, granted: list[Subscription]) -> Iterator[int]:
+        edge, client = self._edge, item.client
         existed = [subscription.topic_filter in client.subscriptions for subscription in granted]
+        item.hold = edge.held.begin(client, granted, existed)
+        positions = [position for position, code in enumerate(item.codes) if code < 0x80]
+        for start in range(0, len(granted), CHANGED_PER_STEP):
+            if start:
+                yield CHANGED_COST
+                if client.conn.closed:  # what was added is gone with it
+                    return
+            stop = start + CHANGED_PER_STEP
+            some = list(zip(granted[start:stop], existed[start:stop], positions[start:stop], strict=True))
+            self._add(item, self._affordable(item, some))
+        item.missing = {name for name in item.missing if not edge.registrar.stands(name)}
+        for name in item.missing:
+            self._waiting.setdefault(name, []).append(item)
+        if not item.missing:
+            self._finish(item)
+
+    def _affordable(
+        self, item: _Waiting, some: list[tuple[Subscription, bool, int]]
+    ) -> list[tuple[Subscription, bool]]:
+        """Refuse the filters that would make matching too expensive; a durable session's partition does so itself."""
+        edge, client = self._edge, item.client
+        verdicts = edge.ephemeral.admits(client, [subscription.topic_filter for subscription, _, _ in some])
+        if not all(verdicts):
+            edge.count("refused_filter_cost", verdicts.count(False))
+            refused = [one for one, verdict in zip(some, verdicts, strict=True) if not verdict]
+            for _, _, position in refused:
+                item.codes[position] = _refusal(client, ReasonCode.QUOTA_EXCEEDED)
+            edge.held.unsubscribed(client, [subscription.topic_filter for subscription, _, _ in refused])
+        return [(one, before) for (one, before, _), verdict in zip(some, verdicts, strict=True) if verdict]
+
+    def _add(self, item: _Waiting, some: list[tuple[Subscription, bool]]) -> None:
+        edge, client = self._edge, item.client
+        item.kept += some
         fresh = []
-        hold = edge.held.begin(client, granted, existed)
-        for subscription, before in zip(granted, existed, strict=True):
-            client.subscriptions[subscription.topic_filter] = subscription
+        for subscription, _ in some:
+            name = subscription.topic_filter
+            before = name in client.subscriptions
+            client.subscriptions[name] = subscription
             edge.ephemeral.add(client, subscription)
-            if not before and not subscription.topic_filter.startswith("$SYS"):
-                fresh.append(subscription.topic_filter)
-        missing = set(edge.registrar.hold(fresh, edge.now))
-        names = {
-            subscription.topic_filter for subscription in granted if not subscription.topic_filter.startswith("$SYS")
-        }
-        missing |= {name for name in names if not edge.registrar.stands(name)}
-        waiting = (client, packet, codes, existed, hold, missing)
-        if missing:
-            self._waiting.append(waiting)
-        else:
-            self._finish(client, packet, codes, existed, hold)
+            if name.startswith("$SYS"):
+                continue
+            if not before:
+                fresh.append(name)
+            item.missing.add(name)
+        edge.registrar.hold(fresh, edge.now)
 
     def standing(self, names: list[str]) -> None:
         """These filters' routes stand everywhere now."""
-        waiting, self._waiting = self._waiting, []
-        for item in waiting:
-            client, packet, codes, existed, hold, missing = item
-            if client.conn.closed:
-                continue
-            missing.difference_update(names)
-            if missing:
-                self._waiting.append(item)
-            else:
-                self._finish(client, packet, codes, existed, hold)
+        for name in names:
+            for item in self._waiting.pop(name, ()):
+                item.missing.discard(name)
+                if not item.missing:
+                    self._finish(item)
 
-    def _finish(
-        self, client: Client, packet: Subscribe, codes: list[int], existed: list[bool], hold: Hold | None
-    ) -> None:
-        self._suback(client, packet, codes)
-        granted = [
-            subscription
-            for wanted, code in zip(packet.subscriptions, codes, strict=True)
-            if code < 0x80 and (subscription := client.subscriptions.get(wanted.topic_filter)) is not None
-        ]
+    def _finish(self, item: _Waiting) -> None:
+        client = item.client
+        if client.conn.closed:
+            return
+        self._suback(client, item.packet, item.codes)
+        still = [one for one in item.kept if one[0].topic_filter in client.subscriptions]
         self._edge.hot.resume(client.conn)
-        if len(granted) != len(existed):
-            if hold is not None:
-                self._edge.held.end(hold)
-        else:
-            self._edge.retained.read_for_connection(client, granted, existed, hold)
+        self._edge.retained.read_for_connection(
+            client, [subscription for subscription, _ in still], [before for _, before in still], item.hold
+        )
 
     # --- UNSUBSCRIBE
 
     def unsubscribe(self, client: Client, first_byte: int, body: bytes) -> None:
         """An UNSUBSCRIBE packet."""
         edge = self._edge
+        if self._has_too_many(client, body, 0):
+            return
         packet = decode_packet(first_byte, body, client.version, self._limits)
         assert isinstance(packet, Unsubscribe)
         if not client.session:
-            codes = []
-            for name in packet.topic_filters:
-                codes.append(0 if name in client.subscriptions else NO_SUBSCRIPTION_EXISTED)
-                self._remove(client, name)
-            self._unsuback(client, packet, codes)
-            edge.hot.resume(client.conn)
+            self._asked.add(self._unsubscribing(client, packet))
             return
         request = UnsubscribeSession(
             edge.requests.next_number(),
@@ -235,21 +283,76 @@ class SubscribeDesk:
         data = encode_packet(Unsuback(packet.packet_identifier, codes, {}), client.version)  # [MQTT-3.11.3-1]
         self._edge.hot.write(client.conn, data, needs_lease=True)
 
-    def _remove(self, client: Client, name: str) -> None:
-        if client.subscriptions.pop(name, None) is not None:
+    def _unsubscribing(self, client: Client, packet: Unsubscribe) -> Iterator[int]:
+        names = packet.topic_filters
+        codes = []
+        for start in range(0, len(names), CHANGED_PER_STEP):
+            if start:
+                yield CHANGED_COST
+                if client.conn.closed:
+                    return
+            some = names[start : start + CHANGED_PER_STEP]
+            there = set()
+            for name in some:
+                codes.append(0 if name in client.subscriptions and name not in there else NO_SUBSCRIPTION_EXISTED)
+                there.add(name)
+            self._remove(client, some)
+        self._unsuback(client, packet, codes)
+        self._edge.hot.resume(client.conn)
+
+    def _remove(self, client: Client, names: list[str]) -> None:
+        gone = [name for name in dict.fromkeys(names) if client.subscriptions.pop(name, None) is not None]
+        for name in gone:
             self._edge.ephemeral.remove(client, name)
-            self._edge.held.unsubscribed(client, name)
-            if not name.startswith("$SYS"):
-                self._edge.registrar.release([name])
+        self._edge.held.unsubscribed(client, gone)
+        self._edge.registrar.release([name for name in gone if not name.startswith("$SYS")])
 
     def ended(self, client: Client) -> None:
-        """The connection of an ephemeral session is gone, its subscriptions with it."""
+        """The connection of an ephemeral session is gone, its subscriptions with it.
+
+        Until they are, they do no harm: a closed connection is sent nothing, and is no member of a group.
+        """
         if not client.session:
-            for name in sorted(client.subscriptions):
-                self._remove(client, name)
-            self._edge.ephemeral.ended(client)
+            self._leaving.add(self._ending(client))
+
+    def _ending(self, client: Client) -> Iterator[int]:
+        names = sorted(client.subscriptions)
+        for start in range(0, len(names), CHANGED_PER_STEP):
+            if start:
+                yield CHANGED_COST
+            some = names[start : start + CHANGED_PER_STEP]
+            for name in some:
+                waiting = self._waiting.get(name)
+                if waiting is not None:
+                    self._waiting[name] = [item for item in waiting if item.client is not client]
+                    if not self._waiting[name]:
+                        del self._waiting[name]
+            self._remove(client, some)
+        self._edge.ephemeral.ended(client)
 
 
 def _refusal(client: Client, code: int) -> int:
     """Return a code as this client's SUBACK has it; 3.1.1 knows one refusal."""
     return code if code < 0x80 or client.version == 5 else 0x80
+
+
+def count_filters(body: bytes, version: int, option_bytes: int, most: int) -> int:
+    """Return how many filters a SUBSCRIBE or UNSUBSCRIBE has, counting no further than ``most`` + 1.
+
+    What is malformed is left to be found by whoever decodes it.
+    """
+    at = 2
+    if version == 5:
+        length = shift = 0
+        while at < len(body) and shift < 28:
+            length |= (body[at] & 0x7F) << shift
+            shift += 7
+            at += 1
+            if body[at - 1] < 0x80:
+                break
+        at += length
+    count = 0
+    while at + 2 <= len(body) and count <= most:
+        at += 2 + (body[at] << 8 | body[at + 1]) + option_bytes
+        count += 1
+    return count

@@ -51,7 +51,6 @@ SHELLS = {
     "wire.process",
     "wire.request",
     "wire.service",
-    "wire.signals",
     "wire.tls_stream",
 }
 SHELL_PATTERN = r"^stratamq\.|\.service$|\.cli$|\.cli\."

@@ -150,14 +150,6 @@ class RequestChange(Message):
     node: NodeName
 
 
-class Drain(Message):
-    """Node to the leader: this life of mine stops, give its roles to others. It goes on meanwhile; the map answers."""
-
-
-class Leave(Message):
-    """Node to the leader: this life of mine is over, it decides nothing any more. Its lease need not run out."""
-
-
 class Changed(Message):
     """The change is committed at this map epoch."""
 
@@ -331,7 +323,6 @@ class OpenSession(Message):
     waited_s: Seconds = 0.0  # since the edge received CONNECT
     answered_below: U64 = 0  # the edge has the answers of all its requests to this partition below this one
     withdrawn: bool = False  # the connection is gone: end it where it was opened before, do not open it now
-    may_create: bool = True  # a stored session; False: only one that exists may be resumed or replaced
 
 
 class SessionOpened(Message):
@@ -681,8 +672,6 @@ Control = (
     | MapPage
     | MapStep
     | RequestChange
-    | Drain
-    | Leave
     | Changed
     | Resolve
     | Resolved

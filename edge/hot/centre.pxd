@@ -12,6 +12,7 @@ from edge.hot.parse cimport parse
 from edge.hot.peers cimport flush_batches, flush_peer, leave_outbox, pump_outboxes, release_peer, send_frame
 from edge.hot.picks cimport unfinished_picks
 from edge.hot.pushes cimport flush_push_acks
+from edge.hot.routes cimport known_route
 from edge.hot.state cimport (
     Conn, HotState, Inbound, Message, Outbound, Outbox, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_RATE, Peer, Route
 )

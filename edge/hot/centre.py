@@ -6,6 +6,7 @@ Takes bytes and the time, gives bytes. ``edge/hot/loop.py`` puts sockets around 
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -42,7 +43,8 @@ if not cython.compiled:
     from edge.hot.peers import flush_batches, flush_peer, leave_outbox, pump_outboxes, release_peer
     from edge.hot.picks import unfinished_picks
     from edge.hot.pushes import flush_push_acks
-    from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_RATE
+    from edge.hot.routes import known_route
+    from edge.hot.state import PARK_HANDLER, PARK_RATE
 
 if TYPE_CHECKING:
     from edge.hot.handler import Handler
@@ -56,6 +58,7 @@ LINGER_NS = 2_000_000_000  # how long a closed socket waits for its client to cl
 NO_LIMIT = 1 << 40
 PACED_EVERY_NS = 10_000_000
 PACED_BURST_NS = 500_000_000  # half a second's worth is free again: not woken for every message
+CLOSINGS_MAX = 50  # ended connections that the core is told of in a round: a few milliseconds
 SUPERSEDED = 0x8E  # what nobody is told: the publisher's connection is over
 
 
@@ -153,6 +156,7 @@ class Hot(HotState):
         """Batches become frames, ``Handler.round_end`` is called; afterwards ``take_output`` of ``dirty_conns``."""
         self.now_ns = now_ns
         self.leased = now_ns < self.lease_until_ns
+        self.closings = CLOSINGS_MAX
         if self.gone:
             self.call_closed()
         if now_ns >= self.round_end_ns:
@@ -292,24 +296,6 @@ class Hot(HotState):
         conn.close_at_ns = self.now_ns + LINGER_NS if linger else 0
         mark_dirty(self, conn)
 
-    # -- the end
-
-    def stop_reading(self) -> None:
-        """Read nothing more from clients, for ever: what was read is parsed on and answered."""
-        self.reading = False
-
-    def owes(self, conn: Conn) -> bool:
-        """Whether something that was read from a client is not carried out or not answered yet."""
-        return bool(conn.gate) or conn.ready or (conn.parked & ~PARK_OUTPUT) != 0
-
-    def owes_partitions(self) -> bool:
-        """Whether messages to partitions are not acknowledged."""
-        return self.outbox_bytes > 0
-
-    def lingers(self) -> bool:
-        """Whether last bytes wait for their sockets, or closed sockets for their clients."""
-        return self.dirty_first is not None or bool(self.gone) or any(conn.fd >= 0 for conn in self.lingering)
-
     def output_bytes(self, conn: Conn) -> int:
         """Bytes not yet taken by the socket."""
         return pending_output(conn)
@@ -328,11 +314,22 @@ class Hot(HotState):
         elif len(self.routes) >= self.routes_max:
             del self.routes[next(iter(self.routes))]
             self.routes_version += 1
+        route.generation = self.generation
         self.routes[topic] = route
 
     def route(self, topic: bytes) -> Route | None:
-        """Return the cached Route."""
-        return self.routes.get(topic)
+        """Return the cached Route, right as of now."""
+        return known_route(self, topic)
+
+    def keep_route(self, route: Route) -> None:
+        """Say in ``Handler.refresh`` that a Route is right."""
+        route.generation = self.generation
+
+    def replace_route(self, route: Route) -> None:
+        """Put a Route in the place of the topic's former one, in ``Handler.refresh``."""
+        route.generation = self.generation
+        # No connection remembers the former one: the change of generation made each of them look again.
+        self.routes[route.topic] = route
 
     def drop_route(self, topic: bytes) -> None:
         """Forget a topic's Route and the local subscribers kept for forwarded messages. Unknown topics are fine."""
@@ -346,9 +343,24 @@ class Hot(HotState):
         self.local_routes.clear()
         self.routes_version += 1
 
-    def drop_local_routes(self) -> None:
-        """Forget the local subscribers kept for forwarded messages: subscriptions here changed."""
-        self.local_routes.clear()
+    def drop_oldest_local(self, count: int) -> None:
+        """Forget the local subscribers kept for the topics that were forwarded first."""
+        for topic in list(itertools.islice(self.local_routes, count)):
+            del self.local_routes[topic]
+
+    def refresh_routes(self) -> None:
+        """Have every Route looked at before it is used again: subscriptions or peers changed."""
+        self.generation += 1
+        self.routes_version += 1
+
+    def refresh_route(self, topic: bytes) -> None:
+        """Have one topic's Route looked at before it is used again."""
+        route: Route | None = self.routes.get(topic)
+        if route is not None:
+            route.generation = -1
+        route = self.local_routes.get(topic)
+        if route is not None:
+            route.generation = -1
         self.routes_version += 1
 
     def publish(
@@ -737,14 +749,18 @@ class Hot(HotState):
         release_waiters(self, conn)
         if conn.session and self.sessions.get(conn.session) is conn:
             del self.sessions[conn.session]
-        self.gone.append(conn)
+        if conn.is_link:
+            self.gone.insert(0, conn)  # not behind the clients of a switch that died
+        else:
+            self.gone.append(conn)
 
     def call_closed(self) -> None:
-        """Tell the core which connections ended, outside of any other call."""
+        """Tell the core which connections ended, outside of any other call; no more in a round than it has time for."""
         conn: Conn
-        while self.gone:
-            gone = self.gone
-            self.gone = []
+        while self.gone and self.closings > 0:
+            gone = self.gone[: self.closings]
+            self.gone = self.gone[self.closings :]
+            self.closings -= len(gone)
             for conn in gone:
                 self.conns.pop(conn.number, None)
                 peer = conn.peer

@@ -12,6 +12,7 @@ from edge.hot.state cimport Conn, Group, HotState, Inbound, Message, Outbound, P
 
 
 cdef enum:
+    PICK_BYTES = 4096
     QUOTA_EXCEEDED = 0x97
     SERVER_BUSY = 0x89
 

@@ -27,6 +27,7 @@ if not cython.compiled:
     )
     from edge.hot.picks import keep_pick
 
+    PICK_BYTES = 4096  # of a round's bound, for one choice: about as long as appending so much
     QUOTA_EXCEEDED, SERVER_BUSY = 0x97, 0x89  # what a destination with members, but without room, answers
 
 __all__: list[str] = []
@@ -131,6 +132,7 @@ def _pick(
     if was_picked(hot, group.share, packet.origin_kind, packet.origin_a, packet.origin_b):
         hot.dropped_repeated += 1
         return
+    hot.round_bytes += PICK_BYTES
     chosen = hot.handler.pick(group, route, publisher, packet.topic, packet.qos)
     if chosen is None:
         hot.dropped_no_pick += 1

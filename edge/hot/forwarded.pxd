@@ -8,6 +8,7 @@ from edge.hot.origins cimport is_repeated, was_picked
 from edge.hot.output cimport mark_dirty
 from edge.hot.peers cimport leave_outbox, note_room, publish_acks_of
 from edge.hot.pushes cimport receive_pushes
+from edge.hot.routes cimport local_route
 from edge.hot.state cimport Conn, HotState, Message, Outbox, Packet, Peer, Route, Sub
 
 
@@ -30,7 +31,6 @@ cdef object receive_publish_acks(HotState hot, Peer peer, bytes payload)
 
 # private
 cdef object _receive_hello(HotState hot, Conn conn, bytes data)
-cdef Route _local_route(HotState hot, bytes topic)
 cdef Py_ssize_t _receive_run(HotState hot, bytes payload, unsigned char* data, Py_ssize_t at, Py_ssize_t end)
 cdef Py_ssize_t _checked_packet(HotState hot, unsigned char* data, Py_ssize_t at, Py_ssize_t end, bint five)
 cdef Py_ssize_t _receive_message(

@@ -22,6 +22,7 @@ if not cython.compiled:
     from edge.hot.output import mark_dirty
     from edge.hot.peers import leave_outbox, note_room, publish_acks_of
     from edge.hot.pushes import receive_pushes
+    from edge.hot.routes import local_route
 
 __all__: list[str] = []
 
@@ -111,16 +112,6 @@ def receive_publish(hot: HotState, peer: Peer, payload: bytes) -> None:
         hot.drop_above = 2 * hot.output_high
 
 
-def _local_route(hot: HotState, topic: bytes) -> Route:
-    route: Route | None = hot.local_routes.get(topic)
-    if route is None:
-        route = Route(topic, tuple(hot.handler.local(topic)))
-        if len(hot.local_routes) >= hot.routes_max:
-            del hot.local_routes[next(iter(hot.local_routes))]
-        hot.local_routes[topic] = route
-    return route
-
-
 def _receive_run(
     hot: HotState, payload: bytes, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
@@ -141,7 +132,7 @@ def _receive_run(
         position += length
         count += 1
     hot.forwarded_in += count
-    route: Route = _local_route(hot, payload[at + 9 : start])
+    route: Route = local_route(hot, payload[at + 9 : start])
     if route.subs:
         deliver_run(hot, None, route, version, data, start, stop, packet_max, count)
     return stop
@@ -216,7 +207,7 @@ def _receive_message(
     if share:
         _receive_pick(hot, peer, packet, share, tag)
     elif not is_repeated(hot, packet.origin_kind, packet.origin_a, packet.origin_b):
-        deliver_local(hot, None, _local_route(hot, packet.topic), packet)
+        deliver_local(hot, None, local_route(hot, packet.topic), packet)
     return stop
 
 

@@ -6,7 +6,6 @@ handler may use any method of ``Hot`` (``write``, ``resume``, ``close``, ``publi
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from edge.hot.state import Conn, Group, Inbound, Message, Peer, Remote, Route, Sub
@@ -97,10 +96,17 @@ class Handler(Protocol):
         ``message`` itself: later, by ``hot.send_pick``.
         """
 
-    def local(self, topic: bytes) -> Sequence[Sub]:
-        """Return this edge's own subscribers of a topic, for messages that other edges forwarded here.
+    def refresh(self, route: Route) -> Route | None:
+        """Judge a Route of an older generation that is about to be used.
 
-        Called once per topic; the answer is kept until ``drop_route(topic)``.
+        ``hot.keep_route`` if it is right as it stands, else ``hot.replace_route``; None drops it, and the topic is
+        asked for again by ``miss``.
+        """
+
+    def local(self, topic: bytes) -> Route:
+        """Return a Route of this edge's own subscribers of a topic, for messages that other edges forwarded here.
+
+        It is kept for the topic until the generation changes, and afterwards if its subscribers are the same tuple.
         """
 
     def authorize(self, conn: Conn, topic: bytes) -> int:

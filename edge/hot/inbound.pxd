@@ -7,11 +7,13 @@ from edge.hot.excess cimport EXCEEDED, WAITS, hold_excess, judge_excess
 from edge.hot.fanout cimport fan_out
 from edge.hot.output cimport mark_dirty, pending_output
 from edge.hot.peers cimport route_is_full
+from edge.hot.routes cimport known_route
 from edge.hot.state cimport Conn, HotState, Inbound, Message, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
 
 
 cdef enum:
     ANSWERED_TWICE = 0x100
+    INBOUND_BYTES = 65536
 
 
 cdef bint has_no_room(HotState hot, Conn conn, Route route) except -1

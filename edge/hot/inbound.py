@@ -20,8 +20,10 @@ if not cython.compiled:
     from edge.hot.fanout import fan_out
     from edge.hot.output import mark_dirty, pending_output
     from edge.hot.peers import route_is_full
+    from edge.hot.routes import known_route
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA
 
+    INBOUND_BYTES = 64 * 1024  # of a round's bound, for a message that the core takes
     ANSWERED_TWICE = 0x100  # in Conn.received: PUBREC was repeated on this connection; compiled: inbound.pxd
 
 __all__: list[str] = []
@@ -59,7 +61,7 @@ def _route_of(hot: HotState, conn: Conn, topic: bytes) -> Route | None:
     route: Route | None
     if conn.last_version == hot.routes_version and conn.last_topic == topic:
         return conn.last_route
-    route = hot.routes.get(topic)
+    route = known_route(hot, topic)
     if route is None:
         if not valid_topic(topic, 0, len(topic)):
             fail(hot, conn, 0x81)
@@ -69,7 +71,7 @@ def _route_of(hot: HotState, conn: Conn, topic: bytes) -> Route | None:
         if conn.parked != 0 or conn.closed:
             mark_dirty(hot, conn)
             return None
-        route = hot.routes.get(topic)
+        route = known_route(hot, topic)
         if route is None:  # resumed without an answer: nothing may pass unrouted
             fail(hot, conn, 0x83)
             return None
@@ -324,6 +326,7 @@ def _hand_over(hot: HotState, conn: Conn, packet: Packet) -> None:
             hold_excess(conn, inbound.gated, len(packet.topic) + packet.plain_bytes + packet.payload_bytes)
         enter_gate(conn, inbound.gated)
     conn.parked |= PARK_HANDLER
+    hot.round_bytes += INBOUND_BYTES
     hot.handler.inbound(conn, inbound)
     mark_dirty(hot, conn)
 

@@ -8,6 +8,11 @@ from edge.hot.output cimport mark_dirty, output_of, pending_output
 from edge.hot.state cimport Conn, HotState, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_RATE, Route
 
 
+cdef enum:
+    CORE_BYTES = 262144
+    PICK_COPIES = 200
+
+
 cdef Py_ssize_t parse(HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
 cdef bint may_read(HotState hot, Conn conn) except -1
 

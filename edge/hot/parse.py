@@ -21,6 +21,9 @@ if not cython.compiled:
     from edge.hot.output import mark_dirty, output_of, pending_output
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_RATE
 
+    CORE_BYTES = 256 * 1024  # of a round's bound, for a packet that the core takes: about as long as appending so much
+    PICK_COPIES = 200  # as many copies of a message take as long as choosing a shared group's member
+
 __all__: list[str] = []
 
 
@@ -101,6 +104,9 @@ def parse(
             ):
                 run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
                 count = 0
+                if hot.round_bytes > hot.round_bytes_max:
+                    _cut(hot, conn)
+                    break
                 if conn.parked != 0:
                     break
                 if topic_bytes == 0:  # an alias, or an error
@@ -141,7 +147,7 @@ def parse(
                 run_route = route
                 packet_max = 0
                 count = 0
-                run_bytes_max = hot.round_bytes_max // (len(route.subs) + 1)
+                run_bytes_max = hot.round_bytes_max // (len(route.subs) + PICK_COPIES * len(route.groups) + 1)
             count += 1
             if stop - at > packet_max:
                 packet_max = stop - at
@@ -272,6 +278,7 @@ def _other(
             return _ping(hot, conn, first, stop - body)
     hot.packets_in += 1
     conn.parked |= PARK_HANDLER
+    hot.round_bytes += CORE_BYTES
     hot.handler.packet(conn, first, data[body:stop])
     mark_dirty(hot, conn)
     return True

@@ -125,6 +125,8 @@ cdef class Route:
     cdef readonly int reason_code
     cdef bint remote
     cdef readonly bint empty
+    cdef readonly object owner
+    cdef long long generation
     cdef list targets
     cdef long long targets_version
     cdef bytes recorded
@@ -240,7 +242,6 @@ cdef class HotState:
     cdef public long long ledger_offset_ns
     cdef long long lease_until_ns
     cdef bint leased
-    cdef readonly bint reading
     cdef Pool pool
     cdef Packet packet
     cdef Packet second
@@ -253,6 +254,7 @@ cdef class HotState:
     cdef Conn dirty_last
     cdef list ready
     cdef list gone
+    cdef int closings
     cdef list high
     cdef list lingering
     cdef dict sessions
@@ -261,6 +263,7 @@ cdef class HotState:
     cdef dict routes
     cdef dict local_routes
     cdef long long routes_version
+    cdef readonly long long generation
     cdef int routes_max
     # peers
     cdef unsigned long long tags

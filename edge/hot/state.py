@@ -20,7 +20,20 @@ from wire.origin_window import OriginWindow
 if TYPE_CHECKING:
     from edge.hot.options import ConnOptions, HotLimits, StreamFilter
 
-__all__ = ["CLIENT", "LINK", "LISTENER", "Conn", "Group", "Inbound", "Message", "Peer", "Remote", "Route", "Sub"]
+__all__ = [
+    "CLIENT",
+    "LINK",
+    "LISTENER",
+    "Conn",
+    "Group",
+    "Inbound",
+    "Message",
+    "Peer",
+    "Remote",
+    "Route",
+    "Sub",
+    "encoding_of",
+]
 
 CLIENT, LINK, LISTENER = 0, 1, 2  # Conn.kind
 
@@ -158,14 +171,16 @@ class Group:
         self.share = b""  # b"share name/topic filter"
 
 
-def _encoding(sub: Sub) -> tuple[bool, bytes]:
+def encoding_of(sub: Sub) -> tuple[bool, bytes]:
+    """Return what copies for a subscriber have in common with those for others: they share one conversion."""
     return sub.conn.version == 5, sub.identifiers
 
 
 class Route:
-    """Where messages of one topic go. Immutable; when subscriptions change the core drops it and installs another.
+    """Where messages of one topic go. Immutable; the core replaces it when subscriptions or peers changed.
 
-    A topic that may not be published to at all has a Route with a ``reason_code``.
+    A topic that may not be published to at all has a Route with a ``reason_code``. A Route of an older generation than
+    the loop's is shown to ``Handler.refresh`` before it is used again.
     """
 
     def __init__(
@@ -176,26 +191,30 @@ class Route:
         partitions: tuple[int, ...] = (),
         groups: tuple[Group, ...] = (),
         reason_code: int = 0,
+        owner: object = None,
     ) -> None:
         """Make a route.
 
         Args:
             topic: The topic name, valid UTF-8.
-            subs: Local ephemeral subscribers, one per connection.
+            subs: Local ephemeral subscribers, one per connection; neighbours share an ``encoding_of``, so that a run is
+                converted once per class. Routes with equal subscribers share one tuple.
             edges: Other edges with ephemeral subscribers; never this one.
             partitions: Partitions with durable subscribers; their primaries are looked up when a message is sent.
             groups: Shared groups, one pick each per message.
             reason_code: 0x80 or more refuses messages: QoS 0 dropped, v5 acknowledged with it, v3 acknowledged.
+            owner: The core's record of ``subs``, which lives as long as a Route uses them.
         """
         self.topic = topic
-        # Neighbours share an encoding, so that a run is converted once per class.
-        self.subs = tuple(sorted(subs, key=_encoding)) if len({_encoding(sub) for sub in subs}) > 1 else subs
+        self.subs = subs
         self.edges = edges
         self.partitions = partitions
         self.groups = groups
         self.reason_code = reason_code
         self.remote = bool(edges or partitions or groups)
         self.empty = not (subs or edges or partitions or groups)
+        self.owner = owner
+        self.generation = 0  # HotState.generation when it was known to be right
         self.targets: list[tuple[Peer, tuple[int, ...]]] = []  # partitions by primary
         self.targets_version = -1  # HotState.primaries_version of targets
         self.recorded = b""  # what rows of the ledger say of it, once one does
@@ -383,7 +402,6 @@ class HotState:
         self.ledger_offset_ns = 0  # UTC minus the loop's clock
         self.lease_until_ns = 0
         self.leased = False
-        self.reading = True  # from clients; false once this edge stops
         self.pool = Pool()
         self.packet = Packet()
         self.second = Packet()  # for a message that is sent again while another one is at hand
@@ -395,13 +413,15 @@ class HotState:
         self.dirty_last: Conn | None = None
         self.ready: list[Conn] = []
         self.gone: list[Conn] = []
+        self.closings = 0  # of them, how many more the core is told of in this round
         self.high: list[Conn] = []
         self.lingering: list[Conn] = []
         self.sessions: dict[int, Conn] = {}
         self.direct = False  # sockets: a long run may be sent from the receive buffer
         self.routes: dict[bytes, Route] = {}
         self.local_routes: dict[bytes, Route] = {}
-        self.routes_version = 0
+        self.routes_version = 0  # connections look their Route up again
+        self.generation = 0  # of what Routes are made from: older ones are refreshed when they are next used
         self.routes_max = limits.routes_max
         self.tags = first_number(incarnation)
         self.named = 0  # the message at hand goes by this tag as its origin, 0: by its own

@@ -121,10 +121,10 @@ class Edge:
     def round(self, seconds: float = 0.0) -> None:
         """Let time pass and answer what is asked until nothing more is."""
         self.now += seconds
-        for _ in range(20):
+        for _ in range(1_000):
             self.core.hot.begin_round(self.ns)
             self.core.hot.end_round(self.ns)
-            if not self.answer():
+            if not (self.answer() or self.core.busy or self.core.hot.wants_round()):
                 return
 
     @property
@@ -239,7 +239,7 @@ class Session:
         self.edge.core.hot.begin_round(self.edge.ns)
         self.edge.core.hot.feed(self.client.conn, data)
         self.edge.core.hot.end_round(self.edge.ns)
-        if self.edge.answer():
+        if self.edge.answer() or self.edge.core.busy:
             self.edge.round()
 
     def connect(

@@ -57,7 +57,7 @@ class HotSession:
         handler.frame = _nothing  # type: ignore[assignment, method-assign]
 
         def picked(_peer: Any, share: bytes, topic: bytes, _qos: int) -> Any:
-            return next(iter(handler.local(topic)), None) if len(share) % 2 else None
+            return next(iter(handler.local(topic).subs), None) if len(share) % 2 else None
 
         handler.picked = picked  # type: ignore[assignment, method-assign]
         self._elsewhere = self._broker.hot.add_peer(9, "edge", 1)  # takes nothing: its link is not up

@@ -89,6 +89,10 @@ def _former_owner_goes_on(original: Any, router: RouterCore, node: str, peer: An
     original(router, node, peer, message)
 
 
+def _former_answers_count(original: Any, cache: RouteCache, shard: int, shard_epoch: int) -> bool:
+    return bool(original(cache, shard, shard_epoch)) or shard < len(cache._map().shards)
+
+
 def _a_minute(original: Any, holder: LeaseHolder, now: float, message: Any) -> bool:
     taken = bool(original(holder, now, message))
     if isinstance(message, HeartbeatReply) and message.lease_s:
@@ -179,7 +183,7 @@ RULES: tuple[SeededBug, ...] = (
         RouteShard,
         "__init__",
         _no_registrations,
-        schedules.test_a3_new_owner_told_of_a_filter_whose_invalidation_was_lost,
+        schedules.test_a3_new_owner_told_of_a_filter_while_a_retained_publish_is_on_its_way,
     ),
     _rule(
         "A4: a filter that was asked for counts as standing",
@@ -209,6 +213,7 @@ RULES: tuple[SeededBug, ...] = (
         "_shard_message",
         _former_owner_goes_on,
         schedules.test_a6_a_sender_that_has_not_heard_of_the_new_owner,
+        _wrapped(RouteCache, "_is_owned", _former_answers_count),
     ),
     _rule(
         "A7: a void answer is kept",

@@ -4,7 +4,10 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
+from edge.answers import Answer, Answers
+from edge.audience import Account
 from edge.route_cache import RouteCache
+from edge.shared_groups import SharedGroups
 from router.leases import LeaseTable
 from router.route_shard import RouteShard
 from wire.cluster_map import ClusterMap, NodeEntry, NodeState, ShardEntry
@@ -12,7 +15,6 @@ from wire.lease_holder import LeaseHolder
 from wire.messages import (
     AddRoutes,
     Control,
-    Destinations,
     Heartbeat,
     HeartbeatReply,
     Invalidate,
@@ -36,18 +38,31 @@ class _Barrier:
     def __init__(self) -> None:
         self.shard = RouteShard(0, 1, [], [], 100)
         self.sent: list[Control] = []
-        self.routes: list[Destinations] = []
+        self.routes: list[Answer] = []
         cluster_map = ClusterMap(cluster="test", shards=[ShardEntry(1, "r1")], base_shards=1)
 
         def tell(_: str, message: Control) -> bool:
             self.sent.append(message)
             return True
 
-        def install(_: str, destinations: Destinations) -> Any:
-            self.routes.append(destinations)
-            return destinations
+        def install(_: str, answer: Answer) -> Any:
+            self.routes.append(answer)
+            return answer
 
-        self.cache = RouteCache(lambda: cluster_map, tell, cast(Any, install), lambda _: None, 100, count(1).__next__)
+        account = Account()
+        answers = Answers("e1", lambda _: None, SharedGroups("e1", False, lambda _: None), account)
+        self.cache = RouteCache(
+            lambda: cluster_map,
+            tell,
+            answers,
+            cast(Any, install),
+            lambda _: None,
+            lambda _: None,
+            lambda: None,
+            100,
+            lambda _: True,
+            count(1).__next__,
+        )
 
     def ask(self) -> Resolve:
         """Let the edge need the topic; return what it asks."""
@@ -72,18 +87,18 @@ class _Barrier:
 def cached_answer_goes_before_suback() -> None:
     """The edge caches "nobody"; SUBACK may leave only when that answer is gone, and the next question finds it."""
     barrier = _Barrier()
-    barrier.cache.resolved(barrier.answer(barrier.ask()), 1.0)
+    barrier.cache.resolved(barrier.answer(barrier.ask()))
     assert len(barrier.cache) == 1
     (order,) = barrier.subscribe()
     assert isinstance(order, Invalidate), "the subscriber was answered before the cached answer was gone"
-    barrier.cache.invalidate("r1", order)
-    assert len(barrier.cache) == 0
+    barrier.cache.invalidate("r1", order, 1.0)
+    assert barrier.cache.answer(TOPIC) is None
     told = barrier.sent.pop()
     assert isinstance(told, Invalidated)
     barrier.shard.invalidated("e1", told)
     assert [type(message) for _, message in barrier.shard.take_sends()] == [RoutesAdded]
-    barrier.cache.resolved(barrier.answer(barrier.ask()), 2.0)
-    assert barrier.routes[-1].partitions == [7]
+    barrier.cache.resolved(barrier.answer(barrier.ask()))
+    assert barrier.routes[-1].partitions == (7,)
 
 
 def answer_overtaken_by_its_invalidation_is_void() -> None:
@@ -92,19 +107,19 @@ def answer_overtaken_by_its_invalidation_is_void() -> None:
     answer = barrier.answer(barrier.ask())
     (order,) = barrier.subscribe()
     assert isinstance(order, Invalidate)
-    barrier.cache.invalidate("r1", order)
-    barrier.cache.resolved(answer, 1.0)
-    assert len(barrier.cache) == 0
+    barrier.cache.invalidate("r1", order, 1.0)
+    barrier.cache.resolved(answer)
+    assert barrier.cache.answer(TOPIC) is None
 
 
 def invalidation_waits_for_retained_write() -> None:
     """A retained write left with the old answer: the subscriber may read the register only behind it."""
     barrier = _Barrier()
-    barrier.cache.resolved(barrier.answer(barrier.ask()), 1.0)
+    barrier.cache.resolved(barrier.answer(barrier.ask()))
     barrier.cache.retained_started(TOPIC)
     (order,) = barrier.subscribe()
     assert isinstance(order, Invalidate)
-    barrier.cache.invalidate("r1", order)
+    barrier.cache.invalidate("r1", order, 1.0)
     assert not barrier.sent
     barrier.cache.retained_finished(TOPIC)
     assert isinstance(barrier.sent.pop(), Invalidated)

@@ -187,16 +187,16 @@ def _fastest_settles(_: Any, leases: LeaseTable, cluster_map: Any) -> int:
     return max([0, *leases._acknowledged.values()]) or int(cluster_map.epoch)
 
 
-def _answer_survives(_: Any, cache: RouteCache, router: str, order: Any) -> None:
+def _answer_survives(_: Any, cache: RouteCache, router: str, order: Any, _now: float) -> None:
     from wire.messages import Invalidated
 
     cache._tell(router, Invalidated(order.number, order.shard, order.shard_epoch))
 
 
-def _void_answers_are_kept(original: Any, cache: RouteCache, answer: Any, now: float) -> None:
+def _void_answers_are_kept(original: Any, cache: RouteCache, answer: Any) -> None:
     for question in cache._questions.values():
-        question.voided.clear()
-    original(cache, answer, now)
+        question.number = cache._void.done
+    original(cache, answer)
 
 
 def _of_three(test: Callable[[Cluster], None]) -> Callable[[], None]:

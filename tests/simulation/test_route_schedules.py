@@ -57,8 +57,9 @@ def test_a2_a_partition_whose_primary_died_before_it_reported() -> None:
 
 def test_a3_new_owner_told_of_a_filter_whose_invalidation_was_lost() -> None:
     scene = Scene(routers=3, edges=2)
+    routers = ("r1", "r2", "r3")
     follows = scene.cluster.edge("e1").core.lease._following
-    owner, heir = (name for name in ("r1", "r2", "r3") if name != follows)
+    owner, heir = (name for name in routers if name != follows)
     topic = scene.topic_of(owner)
     publisher = scene.client("publisher", "e1")
     scene.publish(publisher, topic, "before")  # e1 caches the topic
@@ -67,13 +68,14 @@ def test_a3_new_owner_told_of_a_filter_whose_invalidation_was_lost() -> None:
     subscriber.subscribe(topic, 1)
     scene.run(0.2)
     assert not subscriber.subscribed
-    scene.network.jam(heir, "e1")  # and so does what the new owner answers to e1
+    for router in (heir, follows):  # and so do the map, which voids what the former owner answered, and new answers
+        scene.network.jam(router, "e1")
     scene.decide(PlaceShards({scene.map.shard_for_topic(topic): heir}))
     scene.run(0.3)
     publisher.publish(topic, "meanwhile", 1)
     scene.run(0.2)
-    scene.network.release(owner, "e1")
-    scene.network.release(heir, "e1")
+    for router in routers:
+        scene.network.release(router, "e1")
     scene.until(lambda: topic in subscriber.subscribed, 20.0)
     scene.publish(publisher, topic, "after")
     scene.until(lambda: "after" in subscriber.received)
@@ -371,6 +373,28 @@ def test_a10_a_retained_publish_on_its_way_to_the_register() -> None:
     scene.run(0.05)
     subscriber.subscribe("t/x", 1)
     scene.run(0.3)
+    scene.network.release("e1", "s1")
+    scene.until(lambda: subscriber.subscribed and not publisher.publishing)
+    scene.run(1.0)
+    assert "new" in subscriber.received, "neither live nor retained"
+
+
+def test_a3_new_owner_told_of_a_filter_while_a_retained_publish_is_on_its_way() -> None:
+    scene = Scene(routers=3, edges=2)
+    follows = scene.cluster.edge("e2").core.lease._following
+    owner, heir = (name for name in ("r1", "r2", "r3") if name != follows)
+    topic = scene.topic_of(owner)
+    publisher = scene.client("publisher", "e1")
+    scene.publish(publisher, topic, "old", retain=True)
+    subscriber = scene.client("subscriber", "e2", EPHEMERAL)
+    scene.network.jam("e1", "s1")
+    publisher.publish(topic, "new", 1, retain=True)
+    scene.run(0.05)
+    scene.decide(PlaceShards({scene.map.shard_for_topic(topic): heir}))
+    scene.run(0.1)
+    subscriber.subscribe(topic, 1)
+    scene.run(0.3)
+    assert not subscriber.subscribed
     scene.network.release("e1", "s1")
     scene.until(lambda: subscriber.subscribed and not publisher.publishing)
     scene.run(1.0)

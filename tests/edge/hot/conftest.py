@@ -26,7 +26,7 @@ NAMES: tuple[str, ...] = (
     "pushes",
     "fanout",
 )
-NAMES += ("forwarded", "inbound", "parse", "centre", "handler", "pacing", "descriptors", "sockets", "loop")
+NAMES += ("routes", "forwarded", "inbound", "parse", "centre", "handler", "pacing", "descriptors", "sockets", "loop")
 _LOADED: dict[str, SimpleNamespace] = {}
 
 

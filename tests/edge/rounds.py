@@ -1,0 +1,84 @@
+"""An edge whose rounds are timed: processor time of this thread, so that a busy machine says the same."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from edge.settings import EdgeLimits
+from mqtt.codec import encode_packet
+from mqtt.packets import Publish, Subscribe, SubscriptionRequest, Unsubscribe
+from tests.edge.edge_harness import Edge, Session
+from wire.messages import Control, Destinations, Resolved, RoutesAdded
+
+__all__ = ["TimedEdge", "subscribe"]
+
+
+class TimedEdge(Edge):
+    """Rounds of its loop without sockets; what other nodes answer is not counted."""
+
+    def __init__(self, limits: EdgeLimits | None = None, **hot_limits: Any) -> None:
+        self.rounds_s: list[float] = []
+        super().__init__(limits, **hot_limits)
+
+    def step(self, *work: Callable[[], object]) -> None:
+        """Make one round; ``work`` is what comes in."""
+        self.now += 0.001
+        hot = self.core.hot
+        began = time.thread_time()
+        hot.begin_round(self.ns)
+        for each in work:
+            each()
+        hot.end_round(self.ns)
+        self.rounds_s.append(time.thread_time() - began)
+
+    def settle(self, rounds_max: int = 20_000) -> int:
+        """Make rounds until nothing is under way; return how many it took."""
+        for count in range(rounds_max):
+            answers = [item for item in self.core.told if type(item[1]) not in self.held]
+            self.core.told = [item for item in self.core.told if type(item[1]) in self.held]
+            replies = [reply for _, message in answers if (reply := self._reply(message)) is not None]
+            self.step(*(self._taker(reply) for reply in replies))
+            if not (replies or self.core.busy or self.core.hot.wants_round() or self.core.told):
+                return count
+        raise AssertionError(f"still at work after {rounds_max} rounds")
+
+    def settle_alone(self) -> None:
+        """Make rounds until this edge has nothing left to do; nobody answers."""
+        for _ in range(20_000):
+            self.step()
+            if not (self.core.busy or self.core.hot.wants_round()):
+                return
+        raise AssertionError("still at work")
+
+    def _taker(self, reply: Control) -> Callable[[], None]:
+        router = isinstance(reply, Resolved | RoutesAdded)
+        return lambda: (self.router if router else self.storage)(reply)
+
+    def feed(self, session: Session, packet: Publish | Subscribe | Unsubscribe) -> Callable[[], None]:
+        """Return what hands a packet in."""
+        data = encode_packet(packet, session.version)
+        return lambda: self.core.hot.feed(session.client.conn, data)
+
+    def cache(self, topics: Iterable[str], destinations: Destinations | None = None) -> None:
+        """Fill the route cache."""
+        names = list(topics)
+        if destinations is not None:
+            self.routes.update(dict.fromkeys(names, destinations))
+        self.need(names)
+        self.settle()
+
+    def need(self, topics: Iterable[str], then: Callable[[object], None] = lambda _: None) -> None:
+        """Let publishers miss topics."""
+        for topic in topics:
+            self.core.cache.need(topic, then)
+        self.core.hot.round_end_ns = 0  # as each call of the loop does
+
+    def worst_ms(self) -> float:
+        """Return the longest round since the last call."""
+        rounds, self.rounds_s = self.rounds_s, []
+        return max(rounds, default=0.0) * 1000
+
+
+def subscribe(filters: list[str], identifier: int = 1) -> Subscribe:
+    """Return one SUBSCRIBE of QoS 0."""
+    return Subscribe(identifier, [SubscriptionRequest(name, 0) for name in filters], {})
