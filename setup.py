@@ -1,23 +1,64 @@
-"""Build the compiled modules named in conf/compiled.py (everything else is in pyproject.toml)."""
+"""Build the compiled modules named in conf/compiled.py, and lay out the wheel (the rest is in pyproject.toml).
+
+The wheel has one name, ``stratamq``: the other rooms lie in ``stratamq/_rooms``, which ``stratamq/__init__.py`` puts
+first on the path. In the sources, and where modules are compiled in place, rooms are top-level folders.
+"""
 
 import os
 import runpy
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 
+ROOMS = ("edge", "router", "storage", "membership", "jobs", "wire", "mqtt", "conf")
+INSIDE = "stratamq._rooms"
 MODULES = runpy.run_path(str(Path(__file__).parent / "conf" / "compiled.py"))["COMPILED_MODULES"]
 
 # C below a library that offers no other place for it; needed in a pure build too.
 C_MODULES = [Extension("storage._lsm_vfs", ["storage/_lsm_vfs.c"], extra_compile_args=["-O2", "-g1"])]
 
+
+class BuildExtensions(build_ext):
+    """Compiles modules under the names of the sources, and puts them where the wheel has them."""
+
+    in_sources = False
+
+    def run(self) -> None:
+        """Compile all; setuptools itself forgets meanwhile that it compiles in place, and copies afterwards."""
+        self.in_sources = bool(self.inplace)
+        super().run()
+
+    def get_ext_fullpath(self, ext_name: str) -> str:
+        """Return where a module goes: below the sources when compiling in place, else below the wheel's one name."""
+        path: str = super().get_ext_fullpath(ext_name)
+        if self.inplace or self.in_sources:
+            return path
+        return str(Path(self.build_lib, *INSIDE.split("."), Path(path).relative_to(self.build_lib)))
+
+
+def packages() -> dict[str, str]:
+    """Return each package of the wheel with its folder in the sources."""
+    own = find_packages(include=["stratamq", "stratamq.*"], exclude=[f"{INSIDE}*"])
+    rooms = find_packages(include=[*ROOMS, *(f"{room}.*" for room in ROOMS)])
+    return {name: name.replace(".", "/") for name in own} | {
+        f"{INSIDE}.{name}": name.replace(".", "/") for name in rooms
+    }
+
+
 if os.environ.get("STRATAMQ_PURE") == "1" or not MODULES:
-    setup(ext_modules=C_MODULES)
+    extensions = C_MODULES
 else:
     from Cython.Build import cythonize
 
-    extensions = [
-        Extension(name, [name.replace(".", "/") + ".py"], extra_compile_args=["-O3", "-g1"]) for name in MODULES
-    ]
+    hot = [Extension(name, [name.replace(".", "/") + ".py"], extra_compile_args=["-O3", "-g1"]) for name in MODULES]
     directives = {"language_level": "3", "boundscheck": False, "wraparound": False, "binding": False}
-    setup(ext_modules=[*C_MODULES, *cythonize(extensions, compiler_directives=directives, quiet=True)])
+    extensions = [*C_MODULES, *cythonize(hot, compiler_directives=directives, quiet=True)]
+
+setup(
+    ext_modules=extensions,
+    packages=[*packages()],
+    package_dir=packages(),
+    exclude_package_data={"": ["*.c"]},
+    cmdclass={"build_ext": BuildExtensions},
+)

@@ -64,5 +64,11 @@ def prune(context: typer.Context) -> None:
     _run("jobs.prune", context, spark=False)
 
 
+@app.command(context_settings=_AS_GIVEN, add_help_option=False)
+def bundle(context: typer.Context) -> None:
+    """Write the archive for spark-submit --py-files: FILE.zip."""
+    _run("jobs.bundle", context, spark=False)
+
+
 if __name__ == "__main__":
     app()

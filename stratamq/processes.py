@@ -19,6 +19,7 @@ from typing import Any
 import trio
 
 from conf.errors import ExitCode, UserError
+from stratamq import installed
 from stratamq.local_plan import NodePlan
 from wire.process import EXIT_DAMAGED, EXIT_PUT_ASIDE, EXIT_RESTART
 
@@ -248,7 +249,7 @@ class Nodes:
 
 def _command(settings: tuple[str, ...], plan: NodePlan) -> list[str]:
     flags = [word for setting in settings for word in ("--set", setting)]
-    return [sys.executable, "-m", "stratamq", plan.tier, "--config", str(plan.config), *flags]
+    return [sys.executable, "-P", "-m", "stratamq", plan.tier, "--config", str(plan.config), *flags]
 
 
 def _how_it_ended(code: int) -> str:
@@ -262,7 +263,12 @@ def _how_it_ended(code: int) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a child: ours, with this code first on the path wherever we were started."""
+    """Return the environment of a child: ours, with this code first on the path wherever we were started.
+
+    What is installed is found anyhow, unless the path of our own environment stands before it.
+    """
     root = str(Path(__file__).parent.parent)
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    if installed() and len(paths) == 1:
+        return dict(os.environ)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
