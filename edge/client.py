@@ -35,6 +35,7 @@ class Client:
     __slots__ = (
         "address",
         "authentication",
+        "bridge",
         "clean",
         "client_id",
         "conn",
@@ -79,6 +80,7 @@ class Client:
         self.identity = ""  # whom the certificate or the exchange proved, else the user name given; "" for anonymous
         self.client_id = ""
         self.version = 4
+        self.bridge = False  # another broker: each of its subscriptions has No Local and Retain As Published
         self.partition = -1
         self.owner_epoch = 0
         self.session = 0  # 0: ephemeral

@@ -86,6 +86,7 @@ class ConnectDesk:
             return
         client.connect = packet
         client.version = packet.protocol_version
+        client.bridge = packet.bridge
         client.client_id = packet.client_id
         if client.first_bytes is not None:
             client.address = client.first_bytes.source

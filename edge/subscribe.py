@@ -113,8 +113,9 @@ class SubscribeDesk:
                     Subscription(
                         wanted.topic_filter,
                         code,
-                        wanted.no_local,
-                        wanted.retain_as_published,
+                        # Not of a shared group, whose member has none [MQTT-3.8.3-4].
+                        wanted.no_local or (client.bridge and not wanted.topic_filter.startswith("$share/")),
+                        wanted.retain_as_published or client.bridge,
                         wanted.retain_handling,
                         identifier,
                     )

@@ -19,6 +19,7 @@ _NAMES = {b"MQTT": (4, 5), b"MQIsdp": (3,)}
 # behind an empty block of properties.
 _PLAIN = {b"\0\4MQTT" + bytes((version, flags)): offset for version, offset in ((4, 10), (5, 11)) for flags in (0, 2)}
 
+_BRIDGE = 0x80  # of the version: how bridges of Mosquitto and others introduce themselves, in no specification
 _RESERVED = 0x01
 _CLEAN_START = 0x02
 _WILL = 0x04
@@ -58,19 +59,23 @@ def _plain(first_byte: int, data: bytes) -> Connect | None:
 
 def _any(first_byte: int, data: bytes, limits: Limits) -> Connect:
     version, offset = _protocol(data)
+    bridge = bool(version & _BRIDGE)
+    version &= ~_BRIDGE
     if offset >= len(data):
         raise MalformedPacket("CONNECT ends before its flags")
     flags = data[offset]
     _check_flags(first_byte, flags, version)
     keep_alive_s, offset = read_u16(data, offset + 1)
     try:
-        return _body(data, offset, version, flags, keep_alive_s, limits)
+        connect = _body(data, offset, version, flags, keep_alive_s, limits)
     except _Unanswered:
         raise
     except RemoteProtocolError as error:
         if version == 5:
             error.connect_version = 5
         raise
+    connect.bridge = bridge
+    return connect
 
 
 class _Unanswered(MalformedPacket):
@@ -78,6 +83,7 @@ class _Unanswered(MalformedPacket):
 
 
 def _protocol(data: bytes) -> tuple[int, int]:
+    """Return the version, a bridge's with its bit, and where it ends."""
     name, offset = read_binary(data, 0)
     if offset >= len(data):
         raise MalformedPacket("CONNECT ends before its protocol version")
@@ -85,11 +91,10 @@ def _protocol(data: bytes) -> tuple[int, int]:
     versions = _NAMES.get(name)
     if versions is None:  # [MQTT-3.1.2-1]: not MQTT at all, so no CONNACK either
         raise RemoteProtocolError("unknown protocol name [MQTT-3.1.2-1]", ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
-    if version in versions:
+    if version in versions or (version & _BRIDGE and version ^ _BRIDGE in versions and version ^ _BRIDGE < 5):
         return version, offset + 1
     error = RemoteProtocolError(f"protocol version {version} [MQTT-3.1.2-2]", ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
     # v3 [MQTT-3.1.2-2]: a level that 3.1.1 clients use is refused in their words, any other in those of MQTT 5.
-    # The top bit is how Mosquitto's bridges introduce themselves; they come back without it when told so.
     error.connect_version = 4 if version & 0x7F in (3, 4) else 5
     raise error
 

@@ -70,6 +70,8 @@ def _connect(packet: Connect, _version: int) -> bytes:
     version = packet.protocol_version
     if version not in (3, 4, 5):
         raise LocalProtocolError(f"protocol version {version!r}")
+    if packet.bridge and version == 5:
+        raise LocalProtocolError("a bridge of MQTT 5 says No Local itself")
     if version != 5 and packet.password is not None and packet.username is None:
         raise LocalProtocolError("password without a user name, v3 [MQTT-3.1.2-22]")
     flags = packet.clean_start << 1 | (packet.username is not None) << 7 | (packet.password is not None) << 6
@@ -80,7 +82,7 @@ def _connect(packet: Connect, _version: int) -> bytes:
         raise LocalProtocolError(f"keep alive of {packet.keep_alive_s} s")
     parts = [
         b"\0\6MQIsdp" if version == 3 else b"\0\4MQTT",
-        bytes((version, flags)),
+        bytes((version | packet.bridge << 7, flags)),
         packet.keep_alive_s.to_bytes(2, "big"),
     ]
     if version == 5:

@@ -46,7 +46,10 @@ class Will:
 
 @dataclass(slots=True)
 class Connect:
-    """Client asks for a connection (section 3.1). ``protocol_version`` is 3 (MQTT 3.1), 4 (3.1.1) or 5."""
+    """Client asks for a connection (section 3.1). ``protocol_version`` is 3 (MQTT 3.1), 4 (3.1.1) or 5.
+
+    ``bridge``: another broker, which sets the top bit of the version 3 or 4 and expects no message of its own back.
+    """
 
     packet_type: ClassVar[int] = PacketType.CONNECT
     client_id: str = ""
@@ -57,6 +60,7 @@ class Connect:
     username: str | None = None
     password: bytes | None = None
     properties: Properties = field(default_factory=dict)
+    bridge: bool = False
 
 
 @dataclass(slots=True)

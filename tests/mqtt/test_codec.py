@@ -175,7 +175,7 @@ def test_version_follows_connect() -> None:
         ("100c00044d5154540402000000 01", None),  # 3.1.1 has no code for a malformed packet
         ("100c00044d515454030200000000", 4),  # 3.1.1 clients understand "unacceptable protocol version"
         ("100c00044d515454060200000000", 5),
-        ("100c00044d515454840200000000", 4),  # a bridge of Mosquitto: it tries again without the top bit
+        ("100c00044d515454850200000000", 5),  # the bit of a bridge, which one of MQTT 5 does not set
         ("100f00044d515454058200000000000002 c3", None),  # credentials: nothing is said
     ],
 )

@@ -39,3 +39,20 @@ def test_bad_characters_go_the_long_way(client_id: bytes) -> None:
     assert _plain(0x10, body) is None
     with pytest.raises(RemoteProtocolError):
         decode_packet(0x10, body, 5)
+
+
+@pytest.mark.parametrize(("version", "name"), [(3, b"\0\6MQIsdp"), (4, b"\0\4MQTT")])
+def test_bit_of_a_bridge(version: int, name: bytes) -> None:
+    """Levels 0x83 and 0x84; written as they are read."""
+    packet = Connect("bridge", False, 60, version, bridge=True)
+    data = encode_packet(packet, version)
+    assert data[2:].startswith(name + bytes((0x80 | version,)))
+    assert decode_packet(0x10, data[2:], version) == packet
+
+
+@pytest.mark.parametrize(
+    "body", [b"\0\4MQTT\x85\2\0\x3c\0\0\1c", b"\0\4MQTT\x83\2\0\x3c\0\1c", b"\0\6MQIsdp\x84\2\0\x3c\0\1c"]
+)
+def test_bit_of_a_bridge_where_it_means_nothing(body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_packet(0x10, body, 5)
