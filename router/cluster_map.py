@@ -8,6 +8,7 @@ per-subscription data never comes here. Rules: docs/adr/0003-cluster-map-leases-
 
 import logging
 from collections import Counter
+from functools import partial
 
 import msgspec
 
@@ -26,11 +27,12 @@ from router.commands import (
     SetAdminState,
     SetRebalance,
     StartRebalance,
+    StopNodes,
     decode_command,
     encode_command,
 )
 from router.orders import OrderMemory, OrderOutcome
-from router.placement_changes import still_in_sync
+from router.placement_changes import relieved, still_in_sync
 from router.rebalance import NEXT_STATES, UNFINISHED, RebalanceJob
 from router.ring import RingNode, propose_owners, propose_replicas
 from wire.cluster_map import ClusterMap, Delegation, MapDelta, NodeEntry, NodeState, PartitionEntry, ShardEntry
@@ -53,6 +55,7 @@ __all__ = [
     "SetAdminState",
     "SetRebalance",
     "StartRebalance",
+    "StopNodes",
     "decode_command",
     "encode_command",
 ]
@@ -228,6 +231,8 @@ class _Step:
             return self.register(command)
         if isinstance(command, DeclareDead):
             return self.declare_dead(command)
+        if isinstance(command, StopNodes):
+            return self.stop_nodes(command)
         if isinstance(command, PlacePartitions):
             return self.place_partitions(command)
         if isinstance(command, AcceptLoss):
@@ -259,14 +264,24 @@ class _Step:
         entry = self._node(name)
         return entry is not None and entry.alive
 
+    def _stays(self, name: str) -> bool:
+        entry = self._node(name)
+        return entry is not None and entry.alive and not entry.stops
+
     def _ring_nodes(self, tier: str) -> list[RingNode]:
         names = sorted({*self.before.nodes, *self.nodes})
         entries = [entry for name in names if (entry := self._node(name)) is not None]
         return [
             RingNode(entry.node, entry.weight, entry.zone)
             for entry in entries
-            if entry.tier == tier and entry.alive and not entry.admin_state
+            if entry.tier == tier and entry.alive and not entry.admin_state and not self._gives_up(entry)
         ]
+
+    def _gives_up(self, entry: NodeEntry) -> bool:
+        """Whether a node stops and has given away what it owned; one that found nobody keeps it until its end."""
+        if not entry.stops or entry.tier != TIER_ROUTER or entry.node in self.nodes:
+            return entry.stops
+        return all(shard.owner != entry.node for shard in self.before.shards)
 
     # --- nodes
 
@@ -300,6 +315,22 @@ class _Step:
         if entry.tier == TIER_STORAGE:
             self._storage_left(entry.node)
         elif entry.tier == TIER_ROUTER:
+            self._routers_changed("")
+        return ""
+
+    def stop_nodes(self, command: StopNodes) -> str:
+        for name, incarnation in sorted(command.lives.items()):
+            entry = self.before.nodes.get(name)
+            if entry is not None and entry.incarnation == incarnation and entry.alive and not entry.stops:
+                self.nodes[name] = msgspec.structs.replace(entry, state=NodeState.DRAINING)
+        tiers = {entry.tier for entry in self.nodes.values()}
+        if TIER_STORAGE in tiers:
+            minimum = self.before.min_in_sync
+            for number, placement in enumerate(self.before.partitions):
+                after = relieved(placement, self.nodes.__contains__, self._stays, self._heir, minimum)
+                if after is not None:
+                    self.partitions[number] = after
+        if TIER_ROUTER in tiers:
             self._routers_changed("")
         return ""
 
@@ -337,10 +368,14 @@ class _Step:
                 self._set(number, placement.primary, placement.in_sync, _without(placement.joining, node))
 
     def _returned(self, number: int, placement: PartitionEntry, node: str, *, whole: bool) -> None:
-        others = tuple(name for name in placement.in_sync if name != node and self._alive(name))
+        others = tuple(name for name in placement.in_sync if name != node and self._may_lead(name, placement))
         primary = placement.primary if placement.primary in others else self._heir(others) if others else ""
+        former = self.before.nodes.get(node)
         if not others and whole:
             self._set(number, node, placement.in_sync, placement.joining)
+        elif whole and placement.primary == node and former is not None and former.stops:
+            # It stopped in order and nobody took over: all stopped together, and each begins where it was.
+            self._set(number, node, self._still_in_sync(placement.in_sync), placement.joining)
         elif whole and (primary == placement.primary or len(others) < self.before.min_in_sync):
             # It has all it acknowledged, and so all that is committed.
             in_sync, joining = self._still_in_sync(placement.in_sync), placement.joining
@@ -359,15 +394,21 @@ class _Step:
             if node not in placement.in_sync and node not in placement.joining:
                 continue
             joining = _without(placement.joining, node)
-            heirs = tuple(name for name in placement.in_sync if name != node and self._alive(name))
+            heirs = tuple(name for name in placement.in_sync if name != node and self._may_lead(name, placement))
             # The dead stays in the in-sync set until a live in-sync replica is primary, and enough of them live.
-            in_sync = self._still_in_sync(placement.in_sync) if heirs else placement.in_sync
+            in_sync = placement.in_sync
+            if any(map(self._stays, heirs)):
+                in_sync = still_in_sync(in_sync, partial(self._may_lead, placement=placement), self.before.min_in_sync)
             if placement.primary == node:
                 self._set(number, self._heir(heirs) if heirs else "", in_sync, joining)
             elif node in placement.in_sync and placement.primary:
                 self._set(number, placement.primary, in_sync, joining)
             elif joining != placement.joining:
                 self._set(number, placement.primary, placement.in_sync, joining)
+
+    def _may_lead(self, name: str, placement: PartitionEntry) -> bool:
+        """Whether a node may be the primary from now on: of those that stop only the one that is."""
+        return self._stays(name) or (name == placement.primary and self._alive(name))
 
     def _still_in_sync(self, in_sync: tuple[str, ...]) -> tuple[str, ...]:
         return still_in_sync(in_sync, self._alive, self.before.min_in_sync)
@@ -440,9 +481,14 @@ class _Step:
         if not live:
             return
         proposal = propose_owners(live, self.before.base_shards)
+        giving_up = {name for name in self.nodes if self.nodes[name].stops}
         for number, shard in enumerate(self.before.shards):
             pinned = next((rule.pin for rule in self.before.delegations if rule.shard == number), "")
-            owner = pinned if pinned and self._alive(pinned) else proposal[number % len(proposal)]
+            owner = (
+                pinned
+                if pinned and self._alive(pinned) and pinned not in giving_up
+                else proposal[number % len(proposal)]
+            )
             if number < len(proposal) and not pinned:
                 owner = proposal[number]
             if shard.owner != owner or shard.owner == restarted:
@@ -455,6 +501,8 @@ class _Step:
             entry = self.before.nodes.get(owner)
             if entry is None or not entry.alive or entry.tier != TIER_ROUTER:
                 return f"{owner} is not a live router"
+            if entry.stops:
+                return f"{owner} stops"
             at = self.before.shards[number].epoch
             if command.epochs.get(number, at) != at:
                 return f"shard {number} is at epoch {at}, not {command.epochs[number]}"

@@ -24,6 +24,7 @@ __all__ = [
     "SetAdminState",
     "SetRebalance",
     "StartRebalance",
+    "StopNodes",
     "decode_command",
     "encode_command",
     "is_readable",
@@ -58,6 +59,12 @@ class DeclareDead(_Command):
 
     node: str
     incarnation: int
+
+
+class StopNodes(_Command):
+    """These incarnations stop, all at the same time: what they own goes to nodes that stay, as far as there are any."""
+
+    lives: dict[str, int]  # node -> incarnation; one that is over is left out
 
 
 class PlacePartitions(_Command):
@@ -134,6 +141,7 @@ Command = (
     Bootstrap
     | RegisterNode
     | DeclareDead
+    | StopNodes
     | PlacePartitions
     | AcceptLoss
     | PlaceShards

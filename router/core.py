@@ -19,6 +19,7 @@ from router.cluster_map import (
     PlacePartitions,
     PlaceShards,
     RegisterNode,
+    StopNodes,
     decode_command,
     encode_command,
 )
@@ -29,6 +30,7 @@ from router.placement_changes import placement_change
 from router.reachability import Reachability
 from router.rebalance_run import RebalanceRunner
 from router.route_shard import RouteShard
+from router.stop_requests import StopRequests
 from wire.cluster_map import MapDelta, NodeEntry, NodeState, PartitionEntry
 from wire.decoding import Unreadable
 from wire.frames import FRAME_BYTES_MAX, FrameKind
@@ -41,11 +43,13 @@ from wire.messages import (
     AdminReply,
     Changed,
     Control,
+    Drain,
     FollowMap,
     Heartbeat,
     HeartbeatReply,
     Invalidated,
     KickSession,
+    Leave,
     MapStep,
     Moved,
     Refused,
@@ -62,6 +66,7 @@ from wire.messages import (
     encode_control,
 )
 from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.orderly_stop import OrderlyStop
 from wire.ranges import MAP_PAGE_BYTES
 
 __all__ = [
@@ -83,6 +88,8 @@ __all__ = [
 DEFAULT = OperatorSettings()  # one default per setting, and its description: conf/router_settings.py
 logger = logging.getLogger(__name__)
 
+STOP_S = 2.0  # from the order to stop to the end, when others do not take over
+TRANSFER_AGAIN_S = 0.5  # with another router: the one asked before is behind, or not reached
 LOOK_S = 0.25  # between two looks at what was waited for too long
 TOO_LARGE = 1  # exit code of a question whose answer fits no frame
 CHANGES_MAX = 1_024  # placements of one command: it fits a log entry, whatever their names
@@ -164,6 +171,8 @@ class Ready:
     questions: list[tuple[str, Admin]] = field(default_factory=list)  # (who asked, what): the shell answers
     condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # broke the protocol, and how: end their links
     ended: bool = False  # this router's incarnation is dead in the map: start anew
+    transfer: str = ""  # this router stops: give the leadership to that one
+    stopped: bool = False  # the orderly stop is over: end the process
 
 
 @dataclass(slots=True)
@@ -212,6 +221,10 @@ class RouterCore:
         self._resized: set[int] = set()  # shards that were touched since the last look
         self._next_look = float("-inf")
         self.reach = Reachability(entry.node)
+        self.stop = OrderlyStop(self.holder, STOP_S, idle=lambda: not (self.leads or self.shards))
+        self._stops = StopRequests()
+        self._transfers = 0
+        self._next_transfer = float("-inf")
         self.rebalancer = RebalanceRunner(self.machine, self.leases, self.propose)
 
     # --- the one entry
@@ -252,16 +265,32 @@ class RouterCore:
         self._touched.clear()
         while self._own:
             self._control(self.node, None, self._own.pop(0))
-        ready = Ready(self._proposals, self._rounds, self._sends, questions=self.questions, ended=self.holder.ended)
+        ready = Ready(self._proposals, self._rounds, self._sends, questions=self.questions)
         self._proposals, self._rounds, self._sends, self.questions = [], [], [], []
         ready.condemned.extend(self._condemned.items())
         self._condemned.clear()
-        ready.next_deadline = self.holder.next_deadline()
+        ready.next_deadline = min(self.holder.next_deadline(), self.stop.next_deadline())
+        ready.ended = self.holder.ended and not self.stop.begun
+        ready.stopped = self.stop.ended
         if self.leads:
-            ready.next_deadline = min(ready.next_deadline, self.leases.next_deadline())
+            ready.transfer = self._successor()
+            deadline = min(self.leases.next_deadline(), self._stops.next_deadline())
+            ready.next_deadline = min(ready.next_deadline, deadline)
             if self._waits():
                 ready.next_deadline = min(ready.next_deadline, self._next_look)
         return ready
+
+    def _successor(self) -> str:
+        """Return who should lead in this router's place, once it is relieved of its shards; each in turn, or "".
+
+        Not sooner: a new leader has yet to hear what each node has acknowledged.
+        """
+        if not self.stop.settled or self._now < self._next_transfer:
+            return ""
+        self._next_transfer = self._now + TRANSFER_AGAIN_S
+        staying = [entry.node for entry in self.machine.map.live(TIER_ROUTER) if not entry.stops]
+        self._transfers += 1
+        return staying[self._transfers % len(staying)] if staying else ""
 
     def _waits(self) -> bool:
         """Whether a look must not wait for the next heartbeat: somebody has not answered, or may fall silent."""
@@ -275,6 +304,7 @@ class RouterCore:
         )
 
     def _time(self, now: float) -> None:
+        self.stop.step(now)
         self.holder.beat(now)
         while self._own:
             self._control(self.node, None, self._own.pop(0))
@@ -287,6 +317,9 @@ class RouterCore:
         self.rebalancer.tick(now)
         for node, incarnation in self.leases.expired(now, self.machine.map):
             self.propose(DeclareDead(node, incarnation))
+        stopping = self._stops.take(now)
+        if stopping:
+            self.propose(StopNodes(stopping))
         self._admit_waiting()
         context = self.leases.next_round()
         if context is not None:
@@ -432,6 +465,7 @@ class RouterCore:
             self.holder.router_down(self.node)
             self._registrations.clear()
             self._changes, self._askers = {}, []
+            self._stops.clear()
 
     def _applied(self, data: bytes) -> None:
         try:
@@ -555,6 +589,8 @@ class RouterCore:
             self._invalidated(peer, message)
         elif isinstance(message, RequestChange):
             self._request_change(node, message)
+        elif isinstance(message, Drain | Leave):
+            self._stop(node, peer, message)
         elif isinstance(message, Relay):
             self._relay(peer, message)
         elif isinstance(message, Admin):
@@ -710,6 +746,19 @@ class RouterCore:
         elif message.partition not in self._changes:
             self._changes[message.partition] = entry
             self._askers.append((node, message))
+
+    def _stop(self, node: str, peer: PeerKey | None, message: Drain | Leave) -> None:
+        """A life stops, or is over: that of the link, and no other."""
+        if not self.leads:
+            self._refuse(node, 0, "not_leader", "this router does not lead")
+            return
+        incarnation = peer.incarnation if peer is not None else self.holder.entry.incarnation
+        if not self.machine.map.is_alive(node, incarnation):
+            self.count("stops_of_others")
+        elif isinstance(message, Drain):
+            self._stops.ask(self._now, node, incarnation)
+        elif self.leases.leaves((node, incarnation)):
+            self.propose(DeclareDead(node, incarnation))
 
     def _propose_changes(self) -> None:
         """Propose what was asked for in this round as one step: a death concerns every partition that had a copy there.

@@ -93,6 +93,13 @@ class LeaseTable:
         """True while some lease is left to run out, or a death is proposed: one node at a time."""
         return bool(self._stopped or self._dying)
 
+    def leaves(self, life: Life) -> bool:
+        """A life says that it is over; the caller proposes its death. False if that was proposed already."""
+        if life in self._dying:
+            return False
+        self._dying.add(life)
+        return True
+
     def silent_s(self, now: float, life: Life) -> float:
         """Return for how long this leader has had no heartbeat of a life."""
         return now - self._beat_at.get(life, now)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from wire.cluster_map import ClusterMap, PartitionEntry
 from wire.messages import RequestChange
 
-__all__ = ["placement_change", "still_in_sync"]
+__all__ = ["placement_change", "relieved", "still_in_sync"]
 
 
 def still_in_sync(in_sync: tuple[str, ...], is_alive: Callable[[str], bool], minimum: int) -> tuple[str, ...]:
@@ -20,6 +20,42 @@ def still_in_sync(in_sync: tuple[str, ...], is_alive: Callable[[str], bool], min
     """
     live = tuple(name for name in in_sync if is_alive(name))
     return live if len(live) >= minimum else in_sync
+
+
+def relieved(
+    current: PartitionEntry,
+    stops: Callable[[str], bool],
+    stays: Callable[[str], bool],
+    heir: Callable[[tuple[str, ...]], str],
+    minimum: int,
+) -> PartitionEntry | None:
+    """Return the placement without the nodes that stop, None where it stays as it is.
+
+    Nobody takes over from them but a replica in sync that goes on itself: without one all stays with them to the end,
+    and a cluster that is stopped as a whole finds each primary in its place when it starts again. They stop counting
+    for acknowledgements at once, so that their end changes nothing more, unless fewer than the minimum would be left.
+
+    Args:
+        current: The placement now.
+        stops: Whether a node is among those that stop now.
+        stays: Whether a node lives and does not stop.
+        heir: Chooses who takes over.
+        minimum: Replicas that acknowledge at least.
+    """
+    if not current.primary or not any(map(stops, (*current.in_sync, *current.joining))):
+        return None
+    left = tuple(name for name in current.in_sync if stays(name))
+    primary = current.primary
+    if stops(primary):
+        if not left:
+            return None
+        primary = heir(left)
+    elif not stays(primary):
+        return None  # it asked sooner, and found nobody
+    in_sync = left if len(left) >= minimum else current.in_sync
+    return PartitionEntry(
+        current.epoch + 1, primary, in_sync, tuple(name for name in current.joining if not stops(name))
+    )
 
 
 def placement_change(cluster_map: ClusterMap, asker: str, request: RequestChange) -> tuple[PartitionEntry | None, str]:
@@ -51,6 +87,8 @@ def placement_change(cluster_map: ClusterMap, asker: str, request: RequestChange
         entry = cluster_map.nodes.get(node)
         if entry is None or not entry.alive or entry.tier != "storage":
             return None, f"{node} is not a live storage node"
+        if entry.stops:
+            return None, f"{node} stops"
         if node in current.in_sync or node in current.joining:
             return None, f"{node} holds partition {request.partition} already"
         return PartitionEntry(epoch, current.primary, current.in_sync, (*current.joining, node)), ""
@@ -61,7 +99,7 @@ def placement_change(cluster_map: ClusterMap, asker: str, request: RequestChange
         in_sync = still_in_sync((*current.in_sync, node), cluster_map.lives, cluster_map.min_in_sync)
         return PartitionEntry(epoch, current.primary, in_sync, joining), ""
     if request.verb == "relinquish":
-        if node not in current.in_sync or not cluster_map.lives(node):
-            return None, f"{node} is not in sync with partition {request.partition}"
+        if node not in current.in_sync or not cluster_map.stays(node):
+            return None, f"{node} is not in sync with partition {request.partition}, or stops"
         return PartitionEntry(epoch, node, current.in_sync, current.joining), ""
     return None, f"unknown change {request.verb!r}"

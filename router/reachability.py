@@ -65,7 +65,8 @@ class Reachability:
         if not gone:
             return {}
         owned = [number for number, shard in enumerate(cluster_map.shards) if shard.owner in gone]
-        left = [RingNode(entry.node, entry.weight, entry.zone) for entry in routers if entry.node not in gone]
+        staying = [entry for entry in routers if entry.node not in gone and not entry.stops]
+        left = [RingNode(entry.node, entry.weight, entry.zone) for entry in staying]
         if not owned or not left:
             return {}
         proposal = propose_owners(left, cluster_map.base_shards)

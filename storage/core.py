@@ -61,6 +61,7 @@ from wire.messages import (
     encode_control,
 )
 from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.orderly_stop import OrderlyStop
 from wire.replication import decode_replica_message, encode_replica_message
 from wire.unreached import Unreached
 
@@ -72,6 +73,7 @@ REPORTED_PER_ROUND = 5_000  # filters: more would keep the loop, and a report of
 REPORT_ROUTES_MAX = 10_000  # in one message; a longer one of a single partition comes in pieces anyway
 REPORT_ROOM_BYTES = 16 * 1024 * 1024  # of a link, below which its owner's reports wait: acknowledgements go first
 COUNTED_PER_LOOK = 50_000  # sessions
+STOP_S = 3.5  # from the order to stop to the end, when others do not take over
 LOOK_S = 0.5  # between two looks at who is not reached, and at what partitions hold
 
 
@@ -107,6 +109,7 @@ class Ready:
     next_deadline: float = float("inf")
     condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # broke the protocol, and how: end their links
     ended: bool = False  # this incarnation is dead in the map: start anew
+    stopped: bool = False  # the orderly stop is over: end the process
 
 
 class StorageCore:
@@ -129,6 +132,7 @@ class StorageCore:
         self.lease = LeaseHolder(
             entry, self._to_router, self._map_moved, whole=whole, ended_incarnation=ended_incarnation
         )
+        self.stop = OrderlyStop(self.lease, STOP_S)
         self._store = store
         self._now = now
         self._overlay: Overlay = {}
@@ -254,14 +258,20 @@ class StorageCore:
             self.lease.sizes = self.placements.sizes()
             if not self._fenced:
                 self.placements.discard(now)
+        self.stop.step(now)
         self.lease.beat(now)
         if calm and self._rests(now):
-            return Ready(next_deadline=self._deadline(now), ended=self.lease.ended)
+            return Ready(next_deadline=self._deadline(now), ended=self._over, stopped=self.stop.ended)
         self._advance()
         self._go_on_scanning()
         if self._reports:
             self._send_reports()
         return self._ready(now)
+
+    @property
+    def _over(self) -> bool:
+        """Whether the map ended this life, and not at its own word."""
+        return self.lease.ended and not self.stop.begun
 
     def _rests(self, now: float) -> bool:
         """Whether a round without events has nothing to do either."""
@@ -332,7 +342,7 @@ class StorageCore:
             self._report(began, set(range(len(self.map.shards))))
 
     def _ready(self, now: float) -> Ready:
-        ready = Ready(ended=self.lease.ended, condemned=list(self._condemned.items()))
+        ready = Ready(ended=self._over, stopped=self.stop.ended, condemned=list(self._condemned.items()))
         self._condemned.clear()
         fenced = not self.lease.has_lease(now)
         touched = sorted(self._active)
@@ -371,7 +381,7 @@ class StorageCore:
         if len(self._scans) and not self._fenced:
             return now
         timers = max(min(self._timer_deadline, reports), self._next_sweep)
-        return min(self.lease.next_deadline(), self.placements.deadline(now), timers)
+        return min(self.lease.next_deadline(), self.stop.next_deadline(), self.placements.deadline(now), timers)
 
     def _note_timers(self, now: float, touched: list[int]) -> None:
         """Keep when the next timer of any partition is due: of all after a sweep, else of those that were touched."""
@@ -400,6 +410,8 @@ class StorageCore:
         if fenced:
             return
         self._sends.extend(self.placements.stream(now, None if self._sweeps else touched))
+        if self.stop.begun:  # whose copies others look after from now on, and which backup stops too is theirs to see
+            return
         for request in self.placements.wanted(now):
             if self.lease.leader:
                 self._to_router(self.lease.leader, request)

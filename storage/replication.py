@@ -439,7 +439,7 @@ class Replication:
         """Give the primacy to a replica that may reach a node that this one does not."""
         others = [entry.node for entry in cluster_map.live(TIER_STORAGE) if entry.node not in self._placement.in_sync]
         unreached = [name for name in others if linked_for.get(name, -1.0) < 0]
-        heirs = [name for name in self._placement.in_sync if name != self._node and cluster_map.lives(name)]
+        heirs = [name for name in self._placement.in_sync if name != self._node and cluster_map.stays(name)]
         return ("relinquish", heirs[0]) if unreached and heirs else None
 
     def _promote(self) -> tuple[str, str] | None:
@@ -455,7 +455,7 @@ class Replication:
         if living >= cluster_map.replicas:
             self._short_since = float("inf")
             return None
-        live = [entry for entry in cluster_map.live(TIER_STORAGE) if not entry.admin_state]
+        live = [entry for entry in cluster_map.live(TIER_STORAGE) if not entry.admin_state and not entry.stops]
         if living >= min(cluster_map.replicas, max(len(live), 1)):
             self._short_since = float("inf")
             return None

@@ -86,6 +86,11 @@ class NodeEntry(msgspec.Struct, frozen=True):
         """True while this incarnation may act."""
         return self.state in _ALIVE
 
+    @property
+    def stops(self) -> bool:
+        """True once this incarnation asked to be relieved of its roles: it acts until it leaves, with no new ones."""
+        return self.state == NodeState.DRAINING
+
 
 class PartitionEntry(msgspec.Struct, frozen=True, array_like=True):
     """Placement of one storage partition."""
@@ -176,6 +181,11 @@ class ClusterMap(msgspec.Struct, tag=True):
         """True if some incarnation of this node may act."""
         entry = self.nodes.get(node)
         return entry is not None and entry.alive
+
+    def stays(self, node: str) -> bool:
+        """True if a node may act and does not stop: only such a one takes over what another node gives up."""
+        entry = self.nodes.get(node)
+        return entry is not None and entry.alive and not entry.stops
 
     def live_in_sync(self, placement: PartitionEntry) -> list[str]:
         """Return the replicas in sync that live: where too few do, the dead are listed too."""

@@ -12,9 +12,11 @@ from wire.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
 from wire.map_pages import MapReader
 from wire.messages import (
     Control,
+    Drain,
     FollowMap,
     Heartbeat,
     HeartbeatReply,
+    Leave,
     MapPage,
     MapStep,
     Refused,
@@ -85,6 +87,8 @@ class LeaseHolder:
         self._last_grant = float("-inf")
         self._behind_since = float("inf")
         self._turn = 0
+        self._stop: Drain | Leave | None = None  # what the leader is told until the map shows it
+        self._next_stop = float("inf")
 
     # --- links
 
@@ -130,7 +134,31 @@ class LeaseHolder:
     def next_deadline(self) -> float:
         """Return when ``beat`` wants to be called next."""
         following = min(self._next_try, self._page_by)
-        return min(self._next_beat, following) if self._registered else following
+        return min(self._next_beat, self._next_stop, following) if self._registered else following
+
+    # --- the end
+
+    def drain(self, now: float) -> None:
+        """This life is about to stop: ask the leader to give its roles to others, until the map says that it does."""
+        self._stop, self._next_stop = Drain(), now
+
+    def leave(self, now: float) -> None:
+        """This life decides nothing from here on: give the lease back, so that nobody waits for its end."""
+        self.lease_until = float("-inf")
+        self._stop, self._next_stop = Leave(), now
+
+    @property
+    def drains(self) -> bool:
+        """Whether the map says that this life stops."""
+        mine = self.map.nodes.get(self.entry.node)
+        return self.active and mine is not None and mine.stops
+
+    def _say_stop(self, now: float) -> None:
+        if self._stop is None or (isinstance(self._stop, Drain) and self.drains):
+            self._next_stop = float("inf")
+        else:
+            self._next_stop = now + RETRY_S
+            self._send(self._router(), self._stop)
 
     # --- time
 
@@ -139,6 +167,7 @@ class LeaseHolder:
         if self.ended or not self._routers:
             self._next_beat = self._next_try = now + RETRY_S
             self._page_by = float("inf")
+            self._next_stop = max(self._next_stop, self._next_try)
             return
         if now >= self._page_by:
             self._follow_again(now)
@@ -153,6 +182,8 @@ class LeaseHolder:
                     self._page_by = now + PAGE_WAIT_S
                 else:
                     self._following = ""
+        if self._registered and now >= self._next_stop:
+            self._say_stop(now)
         if self._registered and now >= self._next_beat:
             self._heartbeat(now)
         if self._registered and (self._following or not self._follows):
@@ -202,6 +233,7 @@ class LeaseHolder:
             if message.leader_hint:
                 self.leader = message.leader_hint
             self._next_try = min(self._next_try, now + RETRY_S / 5)
+            self._next_stop = min(self._next_stop, now + RETRY_S / 5) if self._stop is not None else self._next_stop
         elif isinstance(message, MapPage):
             self._page(now, message)
         elif isinstance(message, MapStep):
@@ -259,7 +291,7 @@ class LeaseHolder:
         self.leader = reply.leader
         self.settled_epoch = max(self.settled_epoch, reply.settled_epoch)
         self._compare(now, reply)
-        if reply.lease_s > 0:
+        if reply.lease_s > 0 and not isinstance(self._stop, Leave):
             self._last_grant = now
             self.lease_until = max(self.lease_until, reply.sent_at + reply.lease_s)
 

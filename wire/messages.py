@@ -150,6 +150,14 @@ class RequestChange(Message):
     node: NodeName
 
 
+class Drain(Message):
+    """Node to the leader: this life of mine stops, give its roles to others. It goes on meanwhile; the map answers."""
+
+
+class Leave(Message):
+    """Node to the leader: this life of mine is over, it decides nothing any more. Its lease need not run out."""
+
+
 class Changed(Message):
     """The change is committed at this map epoch."""
 
@@ -672,6 +680,8 @@ Control = (
     | MapPage
     | MapStep
     | RequestChange
+    | Drain
+    | Leave
     | Changed
     | Resolve
     | Resolved

@@ -18,6 +18,7 @@ from router.cluster_map import (
     SetAdminState,
     SetRebalance,
     StartRebalance,
+    StopNodes,
 )
 from router.rebalance import Move, Plan
 from wire.cluster_map import NodeEntry, PartitionEntry
@@ -91,6 +92,7 @@ def commands() -> Any:
             Bootstrap, name("c"), number(8), number(4), number(1, 2), number(1), st.sampled_from([2.0, -1.0, 1e300])
         ),
         st.builds(DeclareDead, ANY, number(1, 2, 3)),
+        st.builds(StopNodes, st.dictionaries(ANY, number(1, 2, 3), max_size=4)),
         st.builds(
             PlacePartitions,
             st.dictionaries(PARTITIONS, st.builds(PartitionEntry, EPOCHS, name(*STORAGES), COPIES, COPIES), max_size=3),

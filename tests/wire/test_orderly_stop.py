@@ -1,0 +1,123 @@
+"""How one life ends in order: what it says to the leader, what it waits for, and for how long."""
+
+import pytest
+
+from tests.wire.test_lease_holder import Node
+from wire.cluster_map import ClusterMap, NodeEntry, NodeState
+from wire.lease_holder import LeaseHolder
+from wire.map_pages import map_pages
+from wire.messages import Drain, HeartbeatReply, Leave, Refused, Registered
+from wire.orderly_stop import LAST_S, LEAVE_S, OrderlyStop, Phase
+
+
+class Life(Node):
+    """An active life with a lease, its orderly stop, and another node of its tier."""
+
+    def __init__(self, *, idle: bool = True, hands_over: bool = True, other: str = NodeState.ACTIVE) -> None:
+        super().__init__()
+        self.idle = idle
+        self.other = other
+        holder: LeaseHolder = self.holder
+        self.stop = OrderlyStop(holder, 5.0, idle=lambda: self.idle, hands_over=hands_over)
+        holder.router_up("r1", 0.0)
+        holder.beat(0.0)
+        holder.handle(0.0, Registered(1, 2, 4))
+        self.shows(NodeState.ACTIVE, 4)
+        holder.handle(0.0, HeartbeatReply(2, 0.0, 60.0, 4, "r1"))
+
+    def shows(self, state: str, epoch: int, settled: int = 0) -> None:
+        """Let the map show this life in a state."""
+        nodes = {"e1": self.entry(2, state), "e2": NodeEntry("e2", "edge", 1, "host:2", state=self.other)}
+        for page in map_pages(ClusterMap("c", epoch, nodes)):
+            self.holder.handle(1.0, page)
+        if settled:
+            self.holder.handle(1.0, HeartbeatReply(2, 0.0, 60.0, settled, "r1"))
+
+    def look(self, now: float) -> list[type]:
+        """One round; return what was said about the end."""
+        self.sent.clear()
+        self.stop.step(now)
+        self.holder.beat(now)
+        return [type(message) for _, message in self.sent if isinstance(message, Drain | Leave)]
+
+
+def test_drain_settle_leave_end() -> None:
+    """It serves until everybody has acknowledged the step, and decides nothing once it has left."""
+    life = Life()
+    life.stop.begin(1.0)
+    assert life.look(1.0) == [Drain]
+    assert life.look(1.1) == []
+    assert life.look(1.3) == [Drain]  # no answer: again
+    assert life.holder.has_lease(1.3) and not life.stop.relieved
+    life.shows(NodeState.DRAINING, 5)
+    assert life.look(1.4) == [] and life.stop.relieved
+    assert life.look(1.5) == [] and life.holder.has_lease(1.5)
+    life.shows(NodeState.DRAINING, 6, settled=5)
+    life.idle = False
+    assert life.look(1.6) == []
+    life.idle = True
+    assert life.look(1.7) == [Leave]
+    assert life.stop.phase == Phase.LEAVING and not life.holder.has_lease(1.7)
+    life.holder.handle(1.8, HeartbeatReply(2, 1.6, 60.0, 6, "r1"))
+    assert not life.holder.has_lease(1.8), "a late grant gives nothing back"
+    life.shows(NodeState.DEAD, 7)
+    life.look(1.9)
+    assert life.stop.ended
+
+
+def test_an_edge_only_leaves() -> None:
+    """It has no role that another one would take over."""
+    life = Life(hands_over=False, idle=False)
+    life.stop.begin(1.0)
+    assert life.look(1.0) == []
+    life.idle = True
+    assert life.look(1.1) == [Leave]
+
+
+def test_where_nobody_stays_nothing_is_said_and_it_ends() -> None:
+    """The others stop too: the map keeps every role in its place for the next start."""
+    life = Life(other=NodeState.DRAINING)
+    life.stop.begin(1.0)
+    life.look(1.0)
+    life.shows(NodeState.DRAINING, 5)
+    assert life.look(1.1) == []
+    assert not life.stop.ended and life.holder.has_lease(1.1)
+    assert life.look(1.1 + LAST_S) == []
+    assert life.stop.ended
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_nothing_waits_longer_than_its_bound(answered: bool) -> None:
+    """Routers without a majority, or that do not commit our death."""
+    life = Life()
+    life.stop.begin(1.0)
+    life.look(1.0)
+    if answered:
+        life.shows(NodeState.DRAINING, 5, settled=5)
+        assert life.look(1.1) == [Leave]
+        life.look(1.1 + LEAVE_S)
+    else:
+        life.look(5.9)
+        assert not life.stop.ended
+        life.look(6.0)
+    assert life.stop.ended
+
+
+def test_a_life_that_never_registered_ends_at_once() -> None:
+    life = Life()
+    life.shows(NodeState.DEAD, 5)
+    life.stop.begin(1.0)
+    life.look(1.0)
+    assert life.stop.ended
+
+
+def test_the_leader_is_found_by_the_refusal_of_another_router() -> None:
+    """Drain goes to whoever leads now."""
+    life = Life()
+    life.holder.router_up("r2", 1.0)
+    life.stop.begin(1.0)
+    life.look(1.0)
+    assert life.sent[-1][0] == "r1"
+    life.holder.handle(1.01, Refused(0, "not_leader", "", "r2"))
+    assert life.look(1.07) == [Drain]
+    assert next(router for router, message in life.sent if isinstance(message, Drain)) == "r2"
