@@ -177,6 +177,11 @@ class ConnectDesk:
         """Whether a client that said DISCONNECT has not been let go."""
         return bool(self._leaving)
 
+    @property
+    def reports(self) -> int:
+        """Ends of connections that wait to be reported."""
+        return len(self._unreported)
+
     def claim_waiting(self, now: float) -> None:
         """Claim what waits, for the lease or for company: in a storm claims that go together cost a fraction."""
         claims = bool(self._waiting) and now >= self.claim_at and self._edge.has_lease()

@@ -30,6 +30,7 @@ from edge.retained_reads import RetainedReads
 from edge.route_cache import RouteCache
 from edge.settings import EdgeLimits
 from edge.shared_groups import HERE, SharedGroup, SharedGroups
+from edge.stopping import Stopping
 from edge.subscribe import SubscribeDesk
 from edge.sys_topics import SysTopics
 from mqtt.codec import encode_packet
@@ -134,6 +135,7 @@ class EdgeCore:
         self.handing_on = HandOnDesk(self)
         self.held = HeldLive(self)
         self.retained = RetainedReads(self)
+        self.stopping = Stopping(self)
         self._orders: dict[type, Callable[[str, Any], None]] = {  # of partitions; anything else answers a request
             KickSession: self._kick,
             PollClaims: self._claims,
@@ -616,6 +618,8 @@ class EdgeCore:
         now = now_ns / NS
         if not self._started:
             self._started = now
+        if self.stopping.step(now):
+            self._next_tick = now
         self.lease.beat(now)
         self._lease_state(now)
         self.connecting.claim_waiting(now)
@@ -664,6 +668,7 @@ class EdgeCore:
             or self.retained.waits
             or len(self.held)
             or self.connecting.waits
+            or self.stopping.order.begun
             or self.ledger is not None  # whose clock is set by the tick
         )
 
@@ -683,6 +688,12 @@ class EdgeCore:
         if now - self._fenced_since > self.limits.fence_close_s:
             self._fenced_since = float("inf")
             self.close_clients(ReasonCode.SERVER_BUSY)  # DISCONNECT has no 0x88
+
+    def stop(self) -> None:
+        """End in order: the shell has closed the listeners, and waits until ``stopping.order`` has ended."""
+        self.stopping.begin(self.now)
+        self._next_tick = 0.0
+        self.hot.round_end_ns = 0
 
     def close_clients(self, reason_code: int) -> None:
         """Close every client: the node is fenced for too long, drained, or begins a new incarnation."""

@@ -103,6 +103,8 @@ class EdgeService:
             gossip = NodeGossip(self._process, self._config.membership)
             trio_fd = trio_epoll_fd()
             loop = Loop(self.core.hot, trio_fd)
+            self._process.lease = self.core.lease
+            self._process.links = lambda: [key.node for key in self.core.peers.connected()]
             self._register_metrics(loop)
 
             def relinked() -> None:
@@ -115,12 +117,17 @@ class EdgeService:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(host, loop, trio_fd)
                     nursery.start_soon(gossip.run, bound)
+                    nursery.start_soon(self._stop_when_told)
                     await self._beat(nursery, loop, {"link": bound, **clients})
                     nursery.cancel_scope.cancel()
             finally:
                 loop.close()
                 if self.core.ledger is not None:
                     self.core.ledger.close()
+
+    async def _stop_when_told(self) -> None:
+        await self._process.stopping.wait()
+        self._relinked.set()
 
     def _open_ledger(self, folder: Path) -> None:
         node, now_ns = self._config.node.id, time.time_ns()
@@ -146,12 +153,21 @@ class EdgeService:
             self._dial(nursery)
             with trio.move_on_after(BEAT_S - boot_time() % BEAT_S if said_ready else STARTING_S):
                 await self._relinked.wait()
-            if self.core.lease.ended:
+            if self._process.stopping.is_set() and not self.core.stopping.order.begun:
+                for listening in self._listening:
+                    loop.forget_listener(listening.socket)
+                    listening.socket.close()
+                self.core.stop()
+                loop.kick()
+            if self.core.stopping.order.ended:
+                logger.info("stopped in order")
+                return
+            if self.core.lease.ended and not self.core.stopping.order.begun:
                 logger.warning("the map ended this incarnation; starting anew")
                 self._process.restart = True
                 self.core.close_clients(0x8B)
                 return
-            if not said_ready and self.core.ready:
+            if not said_ready and self.core.ready and not self._process.stopping.is_set():
                 said_ready = True
                 for listening in self._listening:
                     listening.open()

@@ -126,7 +126,10 @@ class RouterService:
             self._desk = MembershipDesk(self._config.node.id, self._raft, self._gossip)
             self._bound = bound
             self._register_metrics()
+            self._process.lease = self.core.holder
+            self._process.links = lambda: sorted(self._connected)
             await nursery.start(self._raft.run)
+            nursery.start_soon(self._stop_when_told)
             nursery.start_soon(self._gossip.run, bound)
             await self._loop()
             nursery.cancel_scope.cancel()
@@ -226,14 +229,31 @@ class RouterService:
             self._carry_out(ready)
             self._say_what_is_missing()
             self._repair_group()
+            if ready.stopped:
+                await self._hub.drain()
+                return
             if ready.ended:
                 logger.warning("the map ended this incarnation; starting anew")
                 self._process.restart = True
                 return
 
+    async def _stop_when_told(self) -> None:
+        await self._process.stopping.wait()
+        self.core.stop.begin(boot_time())
+        self._wake.set()
+
+    async def _transfer(self, successor: str) -> None:
+        try:
+            await self._raft.transfer_leadership(successor)
+            logger.info("raft: the leadership goes to %s", successor)
+        except Unavailable as error:
+            logger.info("raft: the leadership does not go to %s: %s", successor, error)
+
     def _carry_out(self, ready: Ready) -> None:
         self._deadline = ready.next_deadline
         self._follow_map()  # first: what is sent belongs to the lives that the map names now
+        if ready.transfer:
+            self._nursery.start_soon(self._transfer, ready.transfer)
         for proposal in ready.proposals:
             self._nursery.start_soon(self._propose, proposal)
         for peer, question in ready.questions:
@@ -278,6 +298,8 @@ class RouterService:
                     self._config.node.id,
                 )
         now = trio.current_time()
+        if self.core.stop.begun:
+            return  # its successor looks after the group
         if self._repairing or now < self._next_repair or not self._raft.is_leader:
             return
         self._next_repair = now + REPAIR_EVERY_S

@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 TICK_MAX_S = 0.25  # the loop turns at least this often while partitions load or the disk is full
 IDLE_TICK_MAX_S = 1.0  # otherwise: the core names every deadline, and a wake-up with cold caches costs as much as work
 PROGRESS_S = 1.0  # between two lines about copies that are made anew
+LAST_SYNC_S = 1.0  # at an orderly end; what was acknowledged is on disk before that
 ROOM_LOOK_S = 0.1  # between two looks at the free space of the disk
 EVENTS_PER_ROUND_MAX = 2_000  # frames handled before the next commit is handed out
 # What the thread that syncs may wait for the interpreter, before a sync and after it, while the loop computes; the
@@ -102,6 +103,7 @@ class StorageService:
         self._followed = -1  # epoch of the map that they are from
         self._told_at = -1  # epoch of the map when copies were last looked at
         self._said_ready = False
+        self._submitted = 0
         self._gaps, self._waiting = MapGaps(), WaitingLog(logger)
         self._look_at = 0.0
         self._longest_s = 0.0  # of one round of the loop
@@ -196,6 +198,9 @@ class StorageService:
                     ledger=self._partition_ledger,
                     room=self._room,
                 )
+                self._process.lease = self.core.lease
+                self._process.links = lambda: [peer.node for peer in self._hub.connected()]
+                nursery.start_soon(self._stop_when_told)
                 self._desk = ExportDesk(
                     self.core, self._store, nursery.start_soon, self._export_dir(), AsideStores(self._path)
                 )
@@ -272,10 +277,26 @@ class StorageService:
             self._carry_out(ready)
             self._longest_s = max(self._longest_s, boot_time() - began)
             deadline = ready.next_deadline
+            if ready.stopped:
+                await self._end_in_order()
+                return
             if ready.ended:
                 logger.warning("the map ended this incarnation; starting anew")
                 self._process.restart = True
                 return
+
+    async def _stop_when_told(self) -> None:
+        await self._process.stopping.wait()
+        self.core.stop.begin(boot_time())
+        self._wake.set()
+
+    async def _end_in_order(self) -> None:
+        """Nothing is decided any more: what was handed out reaches the disk, and the links."""
+        kept = len(self.core.partitions)
+        logger.info("stopped in order; %s", f"{kept} partitions wait for this node" if kept else "nothing waits for it")
+        with trio.move_on_after(LAST_SYNC_S):
+            await self._committer.wait_durable(self._submitted)
+        await self._hub.drain()
 
     def _look_for_room(self) -> None:
         """Refuse messages before they are ordered: what was ordered must be written, whatever the floor."""
@@ -296,8 +317,8 @@ class StorageService:
     def _carry_out(self, ready: Ready) -> None:
         self._ledger.flush(_wall_ms())  # no operation is committed before its records can be found
         if ready.commit:
-            number = self._committer.submit(ready.writes)
-            assert number == ready.commit  # one submission per Ready with writes
+            self._submitted = self._committer.submit(ready.writes)
+            assert self._submitted == ready.commit  # one submission per Ready with writes
         self._follow_map()  # first: what is sent belongs to the lives that the map names now
         for peer, why in ready.condemned:
             self._hub.condemn(peer, why)

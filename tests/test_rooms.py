@@ -51,6 +51,7 @@ SHELLS = {
     "wire.process",
     "wire.request",
     "wire.service",
+    "wire.signals",
     "wire.tls_stream",
 }
 SHELL_PATTERN = r"^stratamq\.|\.service$|\.cli$|\.cli\."

@@ -1,15 +1,15 @@
 """What the process of any tier does around its core: data folder, identity, certificates, clock, signals, metrics page.
 
-A service is a trio function that runs inside ``run_process``; the first SIGTERM or SIGINT cancels it, and the process
-ends with what was acknowledged on disk anyway.
+A service is a trio function that runs inside ``run_process``. SIGTERM sets ``NodeProcess.stopping``, and the service
+ends in order by itself; where it does not in time, or on SIGINT, it is cancelled, and the process ends with what was
+acknowledged on disk anyway.
 """
 
 import gc
 import logging
-import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from conf.metrics import Metrics, bind_metrics, serve_metrics
 from conf.settings import NodeConfig
 from wire.cluster_map import NodeEntry
 from wire.hello import NodeIdentity
+from wire.lease_holder import LeaseHolder
+from wire.signals import obey_signals
 from wire.tls import CertificateFiles, LinkContexts, link_contexts
 
 __all__ = [
@@ -76,6 +78,10 @@ class NodeProcess:
     ready: Callable[[dict[str, object]], None]
     restart: bool = False  # the map ended this incarnation
     put_aside: bool = False  # its damaged store: the next life begins without it
+    stopping: trio.Event = field(default_factory=trio.Event)  # SIGTERM came: end in order
+    signals: dict[str, int] = field(default_factory=dict)  # that came, by name
+    lease: LeaseHolder | None = None  # of the service, once it has one: this and the next for the log of the state
+    links: Callable[[], list[str]] = list  # nodes to which a link stands
 
     @property
     def identity(self) -> NodeIdentity:
@@ -95,6 +101,16 @@ class NodeProcess:
             node.zone,
             node.weight,
         )
+
+    def describe(self) -> list[str]:
+        """Say how this node stands with the routers, and whom it is linked to."""
+        lease, lines = self.lease, []
+        if lease is not None:
+            left_s = max(0.0, lease.lease_until - boot_time())
+            lines.append(f"lease {left_s:.2f} s, leader {lease.leader or 'unknown'}")
+            lines.append(f"map epoch {lease.map.epoch}, settled {lease.settled_epoch}, {len(lease.map.nodes)} nodes")
+        links = self.links()
+        return [*lines, f"{len(links)} links: {', '.join(links)}"]
 
     @property
     def link_address(self) -> str:
@@ -152,14 +168,14 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
         if listener is not None:
             nursery.start_soon(serve_metrics, process.metrics, listener)
         collect_rarely()
-        nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
+        metrics = process.metrics
+        metrics.counter(
+            "signals_total",
+            "Signals that came, by name.",
+            lambda: {(name,): float(count) for name, count in process.signals.items()},
+            ("signal",),
+        )
+        metrics.check("going_on", lambda: not process.stopping.is_set())
+        await nursery.start(obey_signals, process, nursery.cancel_scope.cancel)
         await service(process)
         nursery.cancel_scope.cancel()
-
-
-async def _stop_on_signal(scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            logger.info("stopping on %s", signal.Signals(number).name)
-            scope.cancel()
-            return

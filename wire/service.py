@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 BACKOFF_MIN_S = 0.05  # first wait after a failed dial
 BACKOFF_MAX_S = 1.0  # a peer that comes back is found within about this
 STRANGERS_MAX = 256  # connections between accept and an accepted HELLO; more are closed at once and try again
+DRAIN_S = 0.5  # at this node's end, for what was queued
+DRAIN_LOOK_S = 0.01
 CONNECTION_FAILURES = (
     OSError,
     trio.BrokenResourceError,
@@ -195,6 +197,13 @@ class LinkHub:
     def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> None:
         """Queue what a round of the owner sends, as (node, kind, payload); it leaves at once, in one write per link."""
         self._table.send_all(frames)
+
+    async def drain(self) -> None:
+        """Wait, a moment at most, until sockets have taken everything that was queued: this node ends."""
+        with trio.move_on_after(DRAIN_S):
+            while any(link.has_frames for peer in self.connected() if (link := self.link(peer.node)) is not None):
+                await trio.sleep(DRAIN_LOOK_S)
+            await trio.sleep(DRAIN_LOOK_S)  # what a task wrote last
 
     def link(self, node: str) -> LinkCore | None:
         """Return a peer's link, for its counters, ``room`` and ``peer_taken``."""

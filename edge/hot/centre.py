@@ -44,7 +44,7 @@ if not cython.compiled:
     from edge.hot.picks import unfinished_picks
     from edge.hot.pushes import flush_push_acks
     from edge.hot.routes import known_route
-    from edge.hot.state import PARK_HANDLER, PARK_RATE
+    from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_RATE
 
 if TYPE_CHECKING:
     from edge.hot.handler import Handler
@@ -295,6 +295,24 @@ class Hot(HotState):
             append_bytes(output_of(self, conn), last)
         conn.close_at_ns = self.now_ns + LINGER_NS if linger else 0
         mark_dirty(self, conn)
+
+    # -- the end
+
+    def stop_reading(self) -> None:
+        """Read nothing more from clients, for ever: what was read is parsed on and answered."""
+        self.reading = False
+
+    def owes(self, conn: Conn) -> bool:
+        """Whether something that was read from a client is not carried out or not answered yet."""
+        return bool(conn.gate) or conn.ready or (conn.parked & ~PARK_OUTPUT) != 0
+
+    def owes_partitions(self) -> bool:
+        """Whether messages to partitions are not acknowledged."""
+        return self.outbox_bytes > 0
+
+    def lingers(self) -> bool:
+        """Whether last bytes wait for their sockets, or closed sockets for their clients."""
+        return self.dirty_first is not None or bool(self.gone) or any(conn.fd >= 0 for conn in self.lingering)
 
     def output_bytes(self, conn: Conn) -> int:
         """Bytes not yet taken by the socket."""

@@ -20,6 +20,7 @@ from edge.hot.state import Conn
 
 if not cython.compiled:
     from edge.hot.descriptors import boot_ns, bytes_waiting
+    from edge.hot.output import mark_dirty
     from edge.hot.pacing import after_round, gap_ns
     from edge.hot.parse import may_read, parse
     from edge.hot.sockets import (
@@ -285,8 +286,12 @@ class Loop(Sockets):
         count: cython.Py_ssize_t
         if conn.closed or conn.parked != 0 or conn.ready or conn.fd < 0:
             return
-        if not conn.is_link and not may_read(hot, conn):
-            return
+        if not conn.is_link:
+            if not hot.reading:
+                mark_dirty(hot, conn)  # the flush asks epoll for no more of it
+                return
+            if not may_read(hot, conn):
+                return
         if conn.tls is not None:
             self.read_tls(conn)
             return

@@ -188,7 +188,7 @@ class Sockets:
     def set_interest(self, conn: Conn, blocked: cython.bint) -> None:
         """Read unless parked; be told when a full socket has room."""
         wanted: cython.uint = 0
-        if conn.parked == 0:
+        if conn.parked == 0 and (self.hot.reading or conn.is_link):
             wanted = EPOLLIN
         if blocked:
             wanted |= EPOLLOUT
@@ -215,6 +215,16 @@ class Sockets:
         listener.setblocking(False)
         self.listeners[listener.fileno()] = (listener, owner)
         self.epoll.register(listener.fileno(), EPOLLIN)
+
+    def forget_listener(self, listener: socket.socket) -> None:
+        """Accept no more on a listening socket; its owner closes it."""
+        fd = listener.fileno()
+        if self.listeners.pop(fd, None) is None:
+            return
+        if fd in self.paused:
+            self.paused.remove(fd)
+        else:
+            self.epoll.unregister(fd)
 
     def register(self, conn: Conn) -> None:
         """A connection that the core attached: into the epoll set, and its TLS begins."""

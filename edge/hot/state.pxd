@@ -242,6 +242,7 @@ cdef class HotState:
     cdef public long long ledger_offset_ns
     cdef long long lease_until_ns
     cdef bint leased
+    cdef readonly bint reading
     cdef Pool pool
     cdef Packet packet
     cdef Packet second

@@ -402,6 +402,7 @@ class HotState:
         self.ledger_offset_ns = 0  # UTC minus the loop's clock
         self.lease_until_ns = 0
         self.leased = False
+        self.reading = True  # from clients; false once this edge stops
         self.pool = Pool()
         self.packet = Packet()
         self.second = Packet()  # for a message that is sent again while another one is at hand

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-STOP_S_MAX = 10  # a clean stop takes less
+STOP_S_MAX = 11  # an orderly stop takes less
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="TOML file; see conf/ for the defaults.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="room.key=value, over file and environment.")]
@@ -59,6 +59,9 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
     from conf.logs import configure_logs
     from stratamq.rooms import load_config, service_main
     from stratamq.start_checks import check_authorities, check_files, check_plaintext
+    from wire.signals import survive_signals
+
+    survive_signals()
 
     if lifeline_fd >= 0:
         _follow_lifeline(lifeline_fd)

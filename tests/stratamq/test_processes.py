@@ -13,7 +13,7 @@ import trio
 
 from conf.errors import UserError
 from stratamq.local_plan import NodePlan
-from stratamq.processes import Nodes
+from stratamq.processes import STOP_TIMEOUTS_S, Nodes
 
 # A node that says it is ready and waits; "fail" and "stubborn" are what their names say.
 NODE = """
@@ -118,7 +118,7 @@ async def test_a_node_that_crashes_at_start_shows_its_last_words(tmp_path: Path)
 
 async def test_a_node_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopping is bounded."""
-    monkeypatch.setattr("stratamq.processes.STOP_TIMEOUT_S", 0.2)
+    monkeypatch.setitem(STOP_TIMEOUTS_S, "edge", 0.2)
     cluster = Cluster(tmp_path, "stubborn")
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster.nodes.run)
