@@ -36,6 +36,7 @@ def main() -> int:
         action=argparse.BooleanOptionalAction,
         help="full disks, flipped bits and clocks that drift; without a word every other seed has them",
     )
+    parser.add_argument("--stops", action="store_true", help="also SIGTERM for nodes and whole tiers")
     parser.add_argument("--only-faults", default=None, help="replay: positions of the drawn faults to keep, 0,3,7")
     arguments = parser.parse_args()
     if arguments.seed is not None and "--seeds" not in sys.argv:
@@ -51,6 +52,7 @@ def main() -> int:
             seconds=arguments.seconds,
             log=arguments.log is not None,
             hardware=_hardware(arguments.hardware, seed),
+            stops=arguments.stops,
         )
         if arguments.only_faults is not None:
             options = _only(seed, options, arguments.only_faults)
@@ -115,6 +117,7 @@ def _report(result: Result, options: Options, *, shrink: bool) -> None:
         print(f"    {position:3d}: {faults[position]}")
     replay = f"--seed {result.seed} --mode {options.mode} --seconds {options.seconds}"
     replay += " --hardware" if options.hardware else " --no-hardware"
+    replay += " --stops" if options.stops else ""
     if shrink:
         replay += f" --only-faults {','.join(map(str, kept)) or ','}"
     print(f"  replay: python -m tests.simulation {replay} --log sim.log --history sim.jsonl", flush=True)

@@ -81,6 +81,7 @@ class Cluster:
         self.nodes: dict[str, NodeProcess] = {}
         self.clients: dict[str, SimClient] = {}
         self.down: set[str] = set()  # nodes that nobody starts again by itself
+        self.stopping: set[str] = set()  # of them those that were told to stop, and may not have ended yet
         self.faults_over = False
         self._incarnations = 0
         self._last: dict[str, int] = {}
@@ -124,6 +125,7 @@ class Cluster:
             self.nodes[name] = EdgeProcess(self.world, name, seeds, knobs.edge, hot, offset())
         for name, node in self.nodes.items():
             node.ended = lambda name=name: self._ended(name)  # type: ignore[method-assign,misc]
+            node.stopped = lambda name=name: self.kill(name)  # type: ignore[method-assign,misc]
             if isinstance(node, StorageProcess):
                 node.failed = node.ended  # type: ignore[method-assign]
                 node.holds_last_copy = lambda name=name: self._holds_last_copy(name)  # type: ignore[method-assign,misc]
@@ -170,7 +172,21 @@ class Cluster:
     def kill(self, name: str, *, power: bool = False) -> None:
         """Kill -9, or power loss; nobody starts it again by itself."""
         self.down.add(name)
+        self.stopping.discard(name)
         self.nodes[name].kill(power=power)
+
+    def stop(self, name: str) -> None:
+        """SIGTERM: the node ends in order, as long as that takes; nobody starts it again by itself."""
+        if self.nodes[name].up:
+            self.down.add(name)
+            self.stopping.add(name)
+            self.nodes[name].stop()
+
+    def start_anew(self, name: str) -> None:
+        """Start a node, after the second SIGTERM where it was told to stop and has not ended."""
+        if name in self.stopping and self.nodes[name].up:
+            self.kill(name)
+        self.start(name)
 
     def _ended(self, name: str) -> None:
         """The map ended an incarnation, or its disk failed: the process starts anew."""

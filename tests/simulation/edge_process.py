@@ -87,6 +87,14 @@ class EdgeProcess(Process):
         if self.up:
             self.end(power=power)
 
+    def stop(self) -> None:
+        """SIGTERM."""
+        self.core.stop()
+        self.poke()
+
+    def stopped(self) -> None:
+        """The orderly stop is over: the process ends."""
+
     def ended(self) -> None:
         """The map ended this incarnation: the cluster starts another one."""
 
@@ -94,7 +102,7 @@ class EdgeProcess(Process):
 
     def listens(self, port: int) -> bool:
         """Clients are let in once the edge can serve them."""
-        return self.up and (port == LINKS or self._ready)
+        return self.up and (port == LINKS or (self._ready and not self.core.stopping.order.begun))
 
     def accepted(self, end: Endpoint, port: int) -> None:
         """A link or a client came in."""
@@ -189,7 +197,11 @@ class EdgeProcess(Process):
             self._swept = now
             hot.sweep(now_ns)
             self._flush()
-        if self.core.lease.ended:
+        if self.core.stopping.order.ended:
+            self.world.scheduler.note(f"{self.node} has stopped")
+            self.stopped()
+            return
+        if self.core.lease.ended and not self.core.stopping.order.begun:
             self.world.scheduler.note(f"{self.node} is ended by the map")
             self.core.close_clients(0x8B)
             hot.end_round(now_ns)
@@ -212,7 +224,7 @@ class EdgeProcess(Process):
             return
         if conn.closed:
             end.inbox.clear()
-        elif end.inbox and not conn.parked:
+        elif end.inbox and not conn.parked and (hot.reading or conn.kind == LINK):
             hot.feed(conn, end.read())
             if end.eof or end.inbox:
                 self.poke()
@@ -230,5 +242,5 @@ class EdgeProcess(Process):
             if conn.closed:
                 socket.end.close()
                 self._sockets.pop(conn.number, None)
-            elif not conn.parked and (socket.end.inbox or socket.end.eof):
+            elif not conn.parked and (hot.reading or conn.kind == LINK) and (socket.end.inbox or socket.end.eof):
                 self.poke()

@@ -11,7 +11,7 @@ from stratamq.history.operations import Kind
 from tests.simulation.cluster import Cluster
 from tests.simulation.storage_process import StorageProcess
 
-__all__ = ["KINDS", "Fault", "draw_faults", "draw_hardware_faults", "inflict"]
+__all__ = ["KINDS", "Fault", "draw_faults", "draw_hardware_faults", "draw_stops", "inflict"]
 
 KINDS = (
     "kill",
@@ -103,6 +103,19 @@ def draw_hardware_faults(rng: random.Random, cluster: Cluster, seconds: float) -
     return faults
 
 
+def draw_stops(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fault]:
+    """Draw SIGTERM for nodes and for whole tiers, apart from the other faults so that those of a seed stay what they
+    are. A node is started again after a while; one that has not ended by then is killed first.
+    """
+    names = list(cluster.nodes)
+    faults = []
+    for _ in range(rng.randrange(2, 7)):
+        at, lasts = rng.uniform(0.0, seconds), rng.choice((0.05, 1.0, 4.0, 8.0))
+        target = rng.choice(("r", "s", "s", "e")) if rng.random() < 0.3 else rng.choice(names)
+        faults.append(Fault(at, at + lasts * rng.uniform(0.5, 1.0), "stop", target))
+    return faults
+
+
 def inflict(cluster: Cluster, faults: list[Fault], start: float) -> None:
     """Put a list of faults on the clock."""
     for fault in faults:
@@ -118,7 +131,7 @@ def heal(cluster: Cluster) -> None:
         if isinstance(node, StorageProcess):
             node.slow_s = 0.0
             node.disk.full = False
-        cluster.start(name)
+        cluster.start_anew(name)
     cluster.network.heal()
 
 
@@ -126,12 +139,16 @@ def _begin(cluster: Cluster, fault: Fault) -> None:
     if cluster.faults_over:
         return
     cluster.scheduler.note(f"fault: {fault}")
-    lethal = fault.kind in ("kill", "power", "replace", "tier_down", "sync_error", "flip_bits")
+    lethal = fault.kind in ("kill", "stop", "power", "replace", "tier_down", "sync_error", "flip_bits")
     cluster.mark(Kind.KILL if lethal else Kind.FAULT, fault.target, fault.kind)
     kind, target, other = fault.kind, fault.target, fault.other
     network = cluster.network
     if kind in ("kill", "power", "replace"):
         cluster.kill(target, power=kind == "power")
+    elif kind == "stop":
+        for name in cluster.nodes:
+            if name.startswith(target):
+                cluster.stop(name)
     elif kind == "tier_down":
         for name in cluster.nodes:
             if name.startswith(target):
@@ -175,10 +192,10 @@ def _finish(cluster: Cluster, fault: Fault) -> None:
     network = cluster.network
     if kind in ("kill", "power", "replace", "flip_bits"):
         cluster.start(target, proof=kind != "replace")
-    elif kind == "tier_down":
+    elif kind in ("tier_down", "stop"):
         for name in cluster.nodes:
             if name.startswith(target):
-                cluster.start(name)
+                cluster.start_anew(name)
     elif kind == "pause":
         cluster.nodes[target].resume()
     elif kind in ("cut", "client_cut"):
@@ -202,5 +219,7 @@ def _finish(cluster: Cluster, fault: Fault) -> None:
     elif kind == "full_disk":
         cluster.storage(target).disk.full = False
     cluster.mark(
-        Kind.RESTART if kind in ("kill", "power", "replace", "tier_down", "flip_bits") else Kind.HEAL, target, kind
+        Kind.RESTART if kind in ("kill", "stop", "power", "replace", "tier_down", "flip_bits") else Kind.HEAL,
+        target,
+        kind,
     )

@@ -31,6 +31,7 @@ from router.raft.events import (
     Role,
     Snapshot,
     SnapshotTaken,
+    TransferLeadership,
 )
 from router.raft.events import Ready as RaftReady
 from router.raft.events import Tick as RaftTick
@@ -155,6 +156,10 @@ class RouterProcess(LinkProcess):
         ready = self.core.handle(self.clock(), events or [Tick()])
         self._carry_out(ready)
         self.flush_links()
+        if ready.stopped:
+            self.world.scheduler.note(f"{self.node} has stopped")
+            self.stopped()
+            return
         if ready.ended:
             self.world.scheduler.note(f"{self.node} is ended by the map")
             self.ended()
@@ -163,11 +168,21 @@ class RouterProcess(LinkProcess):
             self.poke()
         self.wake_by(min(ready.next_deadline, self._raft_deadline))
 
+    def stop(self) -> None:
+        """SIGTERM."""
+        self.core.stop.begin(self.clock())
+        self.poke()
+
+    def stopped(self) -> None:
+        """The orderly stop is over: the process ends."""
+
     def ended(self) -> None:
         """The map ended this incarnation: the cluster starts another one."""
 
     def _carry_out(self, ready: Ready) -> None:
         self._follow_map()
+        if ready.transfer:
+            self._raft(TransferLeadership(ready.transfer))
         for proposal in ready.proposals:
             term = self.raft.term
             answer = self._raft(ProposeBatch((encode_command(proposal.command),)))

@@ -16,7 +16,7 @@ from stratamq.history.operations import Kind
 from tests.chaos.chaos_result import within_lease
 from tests.simulation.cluster import Cluster, Knobs
 from tests.simulation.edge_process import EdgeProcess
-from tests.simulation.faults import Fault, draw_faults, draw_hardware_faults, heal, inflict
+from tests.simulation.faults import Fault, draw_faults, draw_hardware_faults, draw_stops, heal, inflict
 from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
@@ -39,6 +39,7 @@ class Options:
     works: tuple[str, ...] | None = None
     routers: int = 0  # 0: drawn
     hardware: bool = False  # also full disks, flipped bits and clocks that drift
+    stops: bool = False  # also SIGTERM for nodes and tiers
     log: bool = False
     real_time_max_s: float = 60.0
 
@@ -166,6 +167,8 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
             node.drift(1.0 + hardware.uniform(-drift, drift))
         if options.faults is None:
             result.faults += draw_hardware_faults(hardware, cluster, options.seconds - 1.0)
+    if options.stops and options.faults is None:
+        result.faults += draw_stops(cluster.rng("stops"), cluster, options.seconds - 1.0)
     inflict(cluster, result.faults, cluster.scheduler.now)
     cluster.run(options.seconds)
     permanent = _calm(cluster, options.mode, rng)

@@ -147,6 +147,10 @@ class StorageProcess(LinkProcess):
         self.disk.admitted = self.disk.admitted or self.core.lease.active
         self._carry_out(ready)
         self.flush_links()
+        if ready.stopped:
+            self.world.scheduler.note(f"{self.node} has stopped")
+            self.stopped()
+            return
         if ready.ended:
             self.world.scheduler.note(f"{self.node} is ended by the map")
             self.ended()
@@ -156,6 +160,14 @@ class StorageProcess(LinkProcess):
         if self._events:
             self.poke()
         self.wake_by(ready.next_deadline)
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self.core.stop.begin(self.clock())
+        self.poke()
+
+    def stopped(self) -> None:
+        """The orderly stop is over: the process ends."""
 
     def ended(self) -> None:
         """The map ended this incarnation: the cluster starts another one."""

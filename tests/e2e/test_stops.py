@@ -1,0 +1,200 @@
+"""SIGTERM, SIGHUP and SIGUSR1 on real processes: clients are told, primaries and leadership are handed over.
+
+The cluster restarts what ended, so each test finds it whole again.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from bench.failover import Load, by_role, until_whole
+from conf.errors import UserError
+from stratamq.cli.operator import ask
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+
+SHAPE = ("--routers", "3", "--storages", "3", "--edges", "2")
+SETTINGS = ("--set", "router.partitions=32", "--set", "router.replicas=3", "--set", "router.min_in_sync=2")
+LEASE_S = 2.0
+STOP_S = 10.0  # of a node
+WHOLE_STOP_S = 15.0
+SETTLED_S = 60.0
+MESSAGES = 300
+V5 = MQTTProtocolVersion.MQTTv5
+WINDOW = 8
+COPIES = 3
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with local_cluster(*SHAPE, *SETTINGS) as running:
+        yield running
+
+
+def until(condition: Callable[[], object], what: str, within_s: float = SETTLED_S) -> None:
+    """Wait for a condition.
+
+    Raises:
+        AssertionError: It does not hold in time.
+    """
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, f"not {what} after {within_s} s"
+        time.sleep(0.02)
+
+
+def term(cluster: LocalCluster, node: str) -> float:
+    """SIGTERM a node; return how long its process lived on."""
+    pid, began = cluster.pid(node), time.monotonic()
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: cluster.state["nodes"].get(node, {}).get("pid", 0) != pid, f"{node} ended", STOP_S)
+    return time.monotonic() - began
+
+
+def log(cluster: LocalCluster, node: str) -> str:
+    return (cluster.data / "logs" / f"{node}.log").read_text()
+
+
+def status(cluster: LocalCluster) -> dict[str, object]:
+    try:
+        answer: dict[str, object] = ask("cluster status", {}, "", cluster.data).result
+    except UserError:
+        return {}
+    return answer
+
+
+class Paho:
+    """A client of the real library that reconnects by itself."""
+
+    def __init__(
+        self, cluster: LocalCluster, name: str, version: MQTTProtocolVersion, edge: int, filters: str = ""
+    ) -> None:
+        self.reasons: list[str] = []
+        self.received: list[str] = []
+        self.connects = self.sent = self.acknowledged = 0
+        self.name = name
+        self._filters = filters
+        self.client = Client(CallbackAPIVersion.VERSION2, name, protocol=version)
+        if version != V5:
+            self.client = Client(CallbackAPIVersion.VERSION2, name, clean_session=False, protocol=version)
+        self.client.on_connect = self._connected
+        self.client.on_disconnect = self._disconnected
+        self.client.on_message = lambda _client, _data, message: self.received.append(message.payload.decode())
+        self.client.on_publish = self._acknowledged
+        self.client.max_inflight_messages_set(10)
+        self.client.reconnect_delay_set(1, 1)
+        options: dict[str, object] = {}
+        if version == V5:
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            properties.SessionExpiryInterval = 600
+            options = {"clean_start": False, "properties": properties}
+        self.client.connect("127.0.0.1", cluster.port(edge, "plain"), **options)  # type: ignore[arg-type]
+        self.client.loop_start()
+        until(lambda: self.connects, f"{name} connected")
+
+    def _connected(self, client: Client, *_: object) -> None:
+        if self._filters:
+            client.subscribe(self._filters, 1)
+        self.connects += 1
+
+    def _disconnected(self, _client: Client, _data: object, _flags: object, reason: object, _more: object) -> None:
+        self.reasons.append(str(reason))
+
+    def _acknowledged(self, *_: object) -> None:
+        self.acknowledged += 1
+
+    def publish(self, count: int) -> bool:
+        """Keep a window of messages of QoS 1 open, up to so many in all; True when all are acknowledged."""
+        while self.sent < min(count, self.acknowledged + WINDOW):
+            self.client.publish(f"stops/{self.name}", f"{self.name}-{self.sent}", 1)
+            self.sent += 1
+        return self.acknowledged == count
+
+    def stop(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+def test_a_hangup_and_a_look_at_the_state_end_no_node(cluster: LocalCluster) -> None:
+    """Both are the end of a process that does not hear them."""
+    nodes = ("edge-0", "storage-0", "router-0")
+    pids = {node: cluster.pid(node) for node in nodes}
+    for pid in pids.values():
+        os.kill(pid, signal.SIGHUP)
+        os.kill(pid, signal.SIGUSR1)
+    for node in nodes:
+        until(lambda node=node: "state: signals_total" in log(cluster, node), f"{node} wrote its state")  # type: ignore[misc]
+        assert "SIGHUP is ignored" in log(cluster, node)
+        assert f"state: node {node}" in log(cluster, node)
+        assert "leader router-" in log(cluster, node) and "links: " in log(cluster, node)
+        assert 'stratamq_signals_total{signal="SIGHUP"} 1.0' in cluster.metrics(node)
+    assert {node: cluster.pid(node) for node in nodes} == pids
+
+
+def test_clients_of_an_edge_are_told_and_lose_nothing(cluster: LocalCluster) -> None:
+    """MQTT 5 reads 0x8B, 3.1.1 the close; each message is acknowledged, now or when it is sent again, and arrives."""
+    reader = Paho(cluster, "reader", V5, 1, "stops/#")
+    writers = [Paho(cluster, "five", V5, 0), Paho(cluster, "four", MQTTProtocolVersion.MQTTv311, 0)]
+
+    def go_on(count: int) -> bool:
+        return all([writer.publish(count) for writer in writers])  # noqa: C419  each of them goes on
+
+    until(lambda: not go_on(MESSAGES) and min(writer.sent for writer in writers) > WINDOW, "under way")
+    assert term(cluster, "edge-0") < STOP_S
+    until(lambda: go_on(MESSAGES), "acknowledged")
+    wanted = {f"{name}-{number}" for name in ("five", "four") for number in range(MESSAGES)}
+    until(lambda: wanted <= set(reader.received), "all received")
+    assert writers[0].reasons and writers[0].reasons[0] == "Server shutting down"
+    assert writers[1].reasons and writers[1].connects >= 2
+    for client in (reader, *writers):
+        client.stop()
+    assert "stopped in order" in log(cluster, "edge-0")
+
+
+def test_a_storage_node_is_replaced_before_it_ends(cluster: LocalCluster) -> None:
+    """No client waits for a lease, and nothing is lost, repeated or reordered."""
+    load = Load(cluster.port(1, "plain"), 24)
+    placements, _ = until_whole(cluster, load, COPIES)
+    load.run(1.0)
+    load.gaps()
+    os.kill(cluster.pid("storage-1"), signal.SIGTERM)
+    load.run(4.0)
+    gaps = dict(by_role(placements, load.gaps(), "storage-1"))
+    print("longest time between two PUBACKs:", {role: round(max(times), 3) for role, times in gaps.items() if times})
+    assert gaps["primary"], "no client on a partition of this node"
+    assert max(gaps["primary"]) < LEASE_S, "it was not handed over: that takes a lease, and more"
+    assert "stopped in order; nothing waits for it" in log(cluster, "storage-1")
+    until_whole(cluster, load, COPIES)
+    load.run(30.0, sending=False)
+    assert not [fault for client in load.clients for fault in client.faults]
+    assert all(client.done for client in load.clients)
+
+
+def test_the_leader_of_the_routers_hands_over(cluster: LocalCluster) -> None:
+    """Another one leads when it ends; SUBSCRIBE and PUBLISH go on."""
+    until(lambda: status(cluster).get("leader"), "led")
+    leader = str(status(cluster)["leader"])
+    assert term(cluster, leader) < STOP_S
+    assert "the leadership goes to" in log(cluster, leader)
+    assert "took too long" not in log(cluster, leader)
+    client = Paho(cluster, "after", V5, 1, "stops/#")
+    until(lambda: client.publish(1) and client.received, "served")
+    client.stop()
+    until(lambda: status(cluster).get("leader") not in ("", None, leader), "led by another one")
+
+
+def test_all_of_them_at_once(cluster: LocalCluster) -> None:
+    """Tier by tier, within the bound, nobody killed, nothing handed to a node that stops. The last test: all end."""
+    began = time.monotonic()
+    assert cluster.stop() == 0
+    assert time.monotonic() - began < WHOLE_STOP_S
+    said = cluster.log.read_text()
+    assert said.rstrip().endswith("stopped") and "killed" not in said
+    for number in range(COPIES):
+        assert log(cluster, f"storage-{number}").count("no other storage stays: nothing is handed over") == 1
