@@ -197,6 +197,15 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
     connections_max: int = Field(
         default=100_000, ge=1, le=10_000_000, description="clients of this edge; more get 0x89"
     )
+    session_rate: float = Field(
+        default=20.0,
+        ge=0,
+        le=1_000_000,
+        description="new stored sessions per second of one address (IPv6: /64), 0: no limit; more get 0x97",
+    )
+    session_burst: int = Field(
+        default=1000, ge=1, le=10_000_000, description="new stored sessions of one address before its rate holds"
+    )
     connect_rate_max: float = Field(
         default=0.0,
         ge=0,

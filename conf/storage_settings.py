@@ -45,7 +45,10 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
         default=1024, ge=1, le=65535, description="QoS 2 messages of one publisher between PUBREC and PUBREL"
     )
 
-    # --- subscriptions
+    # --- sessions and subscriptions
+    sessions_max: int = Field(
+        default=50_000, ge=1, le=10_000_000, description="stored sessions per partition; CONNECTs for more get 0x97"
+    )
     filters_per_session_max: int = Field(
         default=1000,
         ge=1,

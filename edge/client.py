@@ -54,6 +54,7 @@ class Client:
         "phase",
         "policy",
         "session",
+        "session_token",
         "stream_filter",
         "subscriptions",
         "version",
@@ -86,6 +87,7 @@ class Client:
         self.session = 0  # 0: ephemeral
         self.expiry_s = 0
         self.clean = False  # DISCONNECT 0x00 was read
+        self.session_token: str | None = None  # the address that paid for a session which its claim may make
         self.opening: OpenSession | None = None  # not answered yet
         self.has_will = False
         self.leaves_at = (

@@ -15,6 +15,7 @@ from edge.client import Client, Phase
 from edge.hot.options import SessionOptions
 from edge.partition_requests import RequestsFull
 from edge.publishing import is_reserved
+from edge.session_rate import SessionRate, metered_address
 from mqtt.codec import Limits, decode_packet, encode_packet
 from mqtt.decode_connect import decode_connect
 from mqtt.errors import RemoteProtocolError
@@ -67,6 +68,7 @@ class ConnectDesk:
         self._leaving: deque[Client] = deque()  # their DISCONNECT 0x00 is reported, and not accepted yet
         # (version, Session Present) -> a CONNACK that says nothing of the client's own
         self._plain_connacks: dict[tuple[int, bool], bytes] = {}
+        self._session_rate = SessionRate(edge.limits.session_rate, edge.limits.session_burst)
         self._tokens = max(1.0, edge.limits.connect_rate_max)  # CONNECTs that may still be taken
         self._filled_at = 0.0
 
@@ -234,12 +236,31 @@ class ConnectDesk:
             packet.protocol_version,
             receive_maximum,
             now - client.opened_at,
+            may_create=self._may_create(client, now),
         )
         client.opening = request
         try:
             edge.requests.ask(request, partial(self._opened, client), now)
         except RequestsFull:
+            self._settle_token(client, made=False)
             self.refuse(client, ReasonCode.SERVER_BUSY)
+
+    def _may_create(self, client: Client, now: float) -> bool:
+        """Take a token of the client's address where its CONNECT may make a stored session."""
+        if not client.expiry_s or not self._session_rate.enabled:
+            return True
+        address = metered_address(client)
+        if address is None:
+            return True
+        if self._session_rate.take(address, now):
+            client.session_token = address
+            return True
+        return False
+
+    def _settle_token(self, client: Client, *, made: bool) -> None:
+        address, client.session_token = client.session_token, None
+        if address is not None and not made:
+            self._session_rate.give_back(address, self._edge.now)
 
     def _expiry(self, packet: Connect) -> int:
         """Return the session expiry that this connection gets, in seconds; 0 is ephemeral."""
@@ -252,6 +273,8 @@ class ConnectDesk:
     def _opened(self, client: Client, answer: Control) -> None:
         edge = self._edge
         client.opening = None
+        made = isinstance(answer, SessionOpened) and not (answer.reason_code or answer.session_present)
+        self._settle_token(client, made=made)
         if not isinstance(answer, SessionOpened):
             self.refuse(client, ReasonCode.SERVER_UNAVAILABLE)
             return

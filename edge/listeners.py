@@ -21,7 +21,7 @@ class Listener:
 
     def __init__(self, settings: ListenerSettings) -> None:
         self.settings = settings
-        self.policy = ListenerPolicy(settings.name, settings.allow_anonymous, settings.protocol)
+        self.policy = ListenerPolicy(settings.name, settings.allow_anonymous, settings.protocol, _unmetered(settings))
         self.context: ssl.SSLContext | None = None
         if settings.tls:
             assert settings.certificate is not None and settings.key is not None
@@ -75,3 +75,9 @@ def address_of(bound: socket.socket) -> str:
     """Return "host:port"."""
     host_name, port = bound.getsockname()[:2]
     return f"{host_name}:{port}"
+
+
+def _unmetered(settings: ListenerSettings) -> tuple[str, ...]:
+    """Return the networks of the listener's own proxies: behind one of their addresses are many clients."""
+    trusted: tuple[str, ...] = getattr(settings, "proxy_trusted", ListenerPolicy().unmetered)
+    return trusted

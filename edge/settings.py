@@ -16,6 +16,7 @@ class ListenerPolicy:
     name: str = "default"
     allow_anonymous: bool = False
     protocol: str = "mqtt"  # "ws" for WebSocket; what a client meets is the same
+    unmetered: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # networks whose clients no rate per address holds for
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class EdgeLimits:
     claim_gap_s: float = 0.0  # between claims of client identifiers; one that comes alone does not wait
     connections_max: int = DEFAULT.connections_max
     routes_bytes_max: int = DEFAULT.routes_bytes_max
+    session_rate: float = DEFAULT.session_rate
+    session_burst: int = DEFAULT.session_burst
     connect_rate_max: float = DEFAULT.connect_rate_max
     unauthenticated_bytes_max: int = DEFAULT.unauthenticated_bytes_max
     sys_interval_s: int = DEFAULT.sys_interval_s

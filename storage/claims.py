@@ -38,6 +38,7 @@ NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 REPEAT_S = 1.0  # unanswered kicks and wills are repeated this often
 SERVER_BUSY = 0x89
 SESSION_TAKEN_OVER = 0x8E
+QUOTA_EXCEEDED = 0x97
 
 
 class Holder:
@@ -188,12 +189,31 @@ class ClaimTable:
 
     def _refuse(self, opening: Opening, reason_code: int = SERVER_BUSY) -> None:
         partition = self._partition
-        partition.count("opens_refused" if reason_code == SERVER_BUSY else "opens_over")
+        if reason_code != QUOTA_EXCEEDED:  # counted by its reason
+            partition.count("opens_refused" if reason_code == SERVER_BUSY else "opens_over")
         partition.tell(
             opening.edge, SessionOpened(opening.request.request, partition.number, partition.epoch, reason_code)
         )
 
+    def _refusal(self, request: OpenSession) -> str:
+        """Return why a CONNECT may not make a stored session, "" if it may or makes none."""
+        partition = self._partition
+        if not request.expiry_s or request.client_id in partition.by_client:
+            return ""
+        if not request.may_create:
+            return "refused_session_rate"
+        return "refused_sessions_max" if len(partition.sessions) >= partition.settings.sessions_max else ""
+
+    def _is_refused(self, opening: Opening) -> bool:
+        refusal = self._refusal(opening.request)
+        if refusal:
+            self._partition.count(refusal)
+            self._refuse(opening, QUOTA_EXCEEDED)
+        return bool(refusal)
+
     def _start(self, opening: Opening) -> None:
+        if self._is_refused(opening):  # before the older connection is asked to end
+            return
         client_id = opening.request.client_id
         holder = self._holders.get(client_id)
         if holder is None or not self._is_alive(holder.edge, holder.incarnation):
@@ -256,6 +276,8 @@ class ClaimTable:
 
     def _finish(self, opening: Opening, *, clean: bool) -> None:
         """Raise owner_epoch, decide the old will, resume or replace the session, answer: one operation."""
+        if self._is_refused(opening):
+            return
         partition = self._partition
         request = opening.request
         client_id = request.client_id

@@ -18,6 +18,7 @@ class PartitionSettings:
     queue_full: str = DEFAULT.queue_full  # or "refuse": 0x97 and nothing is kept
     outbound_window_max: int = DEFAULT.outbound_window_max  # min(client's Receive Maximum, this)
     inbound_unreleased_max: int = DEFAULT.inbound_unreleased_max  # QoS 2 counters above the lowest unreleased one
+    sessions_max: int = DEFAULT.sessions_max  # stored ones; CONNECTs for more get 0x97
     filters_per_session_max: int = DEFAULT.filters_per_session_max  # subscriptions; more are refused (0x97)
     retained_messages_max: int = DEFAULT.retained_messages_max  # registers per partition
     retained_bytes_max: int = DEFAULT.retained_bytes_max  # of payloads, per partition

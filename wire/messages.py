@@ -331,6 +331,7 @@ class OpenSession(Message):
     waited_s: Seconds = 0.0  # since the edge received CONNECT
     answered_below: U64 = 0  # the edge has the answers of all its requests to this partition below this one
     withdrawn: bool = False  # the connection is gone: end it where it was opened before, do not open it now
+    may_create: bool = True  # a stored session; False: only one that exists may be resumed or replaced
 
 
 class SessionOpened(Message):

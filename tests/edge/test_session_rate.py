@@ -1,0 +1,116 @@
+"""New stored sessions by rate per address: bursts, refunds, exempt networks, and the bound of the table."""
+
+import socket
+from typing import Any
+
+import pytest
+
+from edge.session_rate import ADDRESSES_MAX, SessionRate, metered_address
+from edge.settings import EdgeLimits
+from mqtt.properties import PropertyId
+from tests.edge.edge_harness import Edge
+from wire.messages import OpenSession, SessionOpened
+
+
+def test_a_burst_and_then_a_rate() -> None:
+    """Tokens come back with time, up to the burst; one address knows nothing of another."""
+    rate = SessionRate(2.0, 3)
+    assert [rate.take("a", 0.0) for _ in range(4)] == [True, True, True, False]
+    assert rate.take("b", 0.0)
+    assert [rate.take("a", 0.5) for _ in range(2)] == [True, False]
+    assert [rate.take("a", 100.0) for _ in range(4)] == [True, True, True, False]
+    rate.give_back("a", 100.0)
+    assert [rate.take("a", 100.0) for _ in range(2)] == [True, False]
+    rate.give_back("unknown", 100.0)
+    assert len(rate) == 2
+
+
+def test_the_table_is_bounded() -> None:
+    """The address that was seen longest ago goes."""
+    rate = SessionRate(1.0, 1)
+    for number in range(ADDRESSES_MAX + 10):
+        assert rate.take(str(number), 0.0)
+    assert len(rate) == ADDRESSES_MAX
+    assert not rate.take(str(ADDRESSES_MAX), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("address", "metered"),
+    [
+        ("203.0.113.7", "203.0.113.7"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+        ("::ffff:203.0.113.7", "203.0.113.7"),
+        ("::ffff:127.0.0.1", None),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("127.8.9.1", None),
+        ("::1", None),
+        ("", ""),
+    ],
+)
+def test_which_bucket_an_address_uses(address: str, metered: str | None) -> None:
+    """IPv6 by /64; a mapped address is what it maps; loopback is exempt unless the listener says otherwise."""
+    client = Edge().accept().client
+    client.address = (address, 1)
+    assert metered_address(client) == metered
+
+
+def test_the_address_of_the_socket() -> None:
+    """Without a PROXY header it is the peer's."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+        client: Any = type("Client", (), {})()
+        client.address = None
+        client.conn = type("Conn", (), {"fd": accepted.fileno()})()
+        client.policy = type("Policy", (), {"unmetered": ()})()
+        assert metered_address(client) == "127.0.0.1"
+        assert accepted.fileno() >= 0
+        client.conn.fd = -1
+        assert metered_address(client) == ""
+
+
+def stored(edge: Edge, name: str, version: int = 5, address: str = "203.0.113.7") -> int:
+    """Connect with a stored session and return the CONNACK's code; say to the partition what it may do."""
+    session = edge.accept()
+    session.client.address = (address, 1)
+    properties: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 60} if version == 5 else {}
+    session.connect(name, version, properties, clean_start=False)
+    (connack,) = session.read()
+    return int(connack.reason_code)
+
+
+def may_create(edge: Edge) -> list[bool]:
+    return [message.may_create for message in edge.seen if isinstance(message, OpenSession)]
+
+
+def test_the_partition_is_told_who_may_make_a_session() -> None:
+    """A resumed session costs nothing; ephemeral ones are not asked for; other addresses are not concerned."""
+    edge = Edge(EdgeLimits(sys_interval_s=0, session_rate=1.0, session_burst=2))
+    for _ in range(3):
+        stored(edge, "a")
+    stored(edge, "b")
+    stored(edge, "c")
+    edge.client("ephemeral")
+    stored(edge, "d", address="203.0.113.8")
+    stored(edge, "e", address="127.0.0.1")
+    assert may_create(edge) == [True] * 4 + [False, True, True, True]
+    edge.round(1.0)
+    stored(edge, "f")
+    stored(edge, "g")
+    assert may_create(edge)[-2:] == [True, False]
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, 0x97), (4, 3)])
+def test_a_refusal_is_told_and_costs_no_token(version: int, code: int) -> None:
+    """0x97 in CONNACK, 3 in 3.1.1."""
+    edge = Edge(EdgeLimits(sys_interval_s=0, session_rate=0.001, session_burst=1))
+    edge.held = {OpenSession}
+    for _ in range(3):
+        session = edge.accept()
+        session.client.address = ("203.0.113.7", 1)
+        properties: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 60} if version == 5 else {}
+        session.connect("a", version, properties, clean_start=False)
+        (request,) = edge.take(OpenSession)
+        assert request.may_create
+        edge.storage(SessionOpened(request.request, request.partition, 1, 0x97))
+        (connack,) = session.read()
+        assert connack.reason_code == code

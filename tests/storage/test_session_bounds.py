@@ -1,0 +1,53 @@
+"""How many stored sessions a partition makes: up to its bound, and none for an address whose tokens are used up."""
+
+from tests.storage.storage_cluster import Cluster, Edge, with_settings
+from wire.frames import FrameKind
+from wire.messages import CloseSession, OpenSession, SessionOpened, encode_control
+
+
+def connect(edge: Edge, client_id: str, **changes: object) -> SessionOpened:
+    """Open a connection and return the answer."""
+    asked = {"clean_start": False, "expiry_s": 100, "may_create": True} | changes
+    request = OpenSession(next(edge.requests), 0, edge.epoch(0), client_id, next(edge.cluster.numbers), **asked)  # type: ignore[arg-type]
+    edge.cluster.send(
+        edge.key, edge.cluster.machine.map.partitions[0].primary, FrameKind.CONTROL, encode_control(request)
+    )
+    edge.cluster.settle()
+    (answer,) = [one for one in edge.answers(SessionOpened) if one.request == request.request]
+    assert isinstance(answer, SessionOpened)
+    return answer
+
+
+def test_stored_sessions_are_bounded_per_partition() -> None:
+    """0x97 for one more; those that exist are resumed and replaced, ephemeral ones are taken, and an end makes room."""
+    cluster = Cluster(partitions=1, settings=with_settings(sessions_max=2))
+    edge = cluster.edges["e1"]
+    alice = connect(edge, "alice")
+    assert [alice.reason_code, connect(edge, "bob").reason_code] == [0, 0]
+    assert connect(edge, "carol").reason_code == 0x97
+    cluster.crash_all()
+    assert connect(edge, "carol").reason_code == 0x97
+    assert connect(edge, "carol", expiry_s=0).reason_code == 0
+    assert connect(edge, "alice").session_present
+    replaced = connect(edge, "alice", clean_start=True)
+    assert (replaced.reason_code, replaced.session_present) == (0, False)
+    edge.ask(CloseSession(next(edge.requests), 0, edge.epoch(0), "alice", replaced.owner_epoch, True, 0))
+    cluster.settle()
+    assert connect(edge, "dave").reason_code == 0
+    assert cluster.nodes["s1"].core.event_counts()["refused_sessions_max"] >= 1
+
+
+def test_an_address_without_tokens_may_resume() -> None:
+    """``may_create`` refuses nothing but a new stored session, and the older connection of that client goes on."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    connect(edge, "alice")
+    assert connect(edge, "alice", may_create=False).session_present
+    assert connect(edge, "alice", may_create=False, clean_start=True).reason_code == 0
+    assert connect(edge, "ephemeral", may_create=False, expiry_s=0).reason_code == 0
+    kicked = len(edge.kicked)
+    assert connect(edge, "ephemeral", may_create=False).reason_code == 0x97
+    assert connect(edge, "new", may_create=False).reason_code == 0x97
+    assert len(edge.kicked) == kicked
+    assert cluster.nodes["s1"].core.event_counts()["refused_session_rate"] == 2
+    assert sum(cluster.nodes["s1"].core.session_counts().values()) == 1
