@@ -249,7 +249,7 @@ class ConnectDesk:
         """Take a token of the client's address where its CONNECT may make a stored session."""
         if not client.expiry_s or not self._session_rate.enabled:
             return True
-        address = metered_address(client)
+        address = metered_address(client, self._edge.peer_of)
         if address is None:
             return True
         if self._session_rate.take(address, now):

@@ -91,6 +91,7 @@ class EdgeCore:
         ended_incarnation: int = 0,
         certify: Callable[[Conn], tuple[str, str, str] | None] = lambda _: None,
         identify: Callable[[Conn], str] = lambda _: "",
+        peer_of: Callable[[int], str] = lambda _: "",
         methods: Sequence[Method] = (),
         new_client_id: Callable[[], str] | None = None,
     ) -> None:
@@ -131,6 +132,7 @@ class EdgeCore:
         self.connecting = ConnectDesk(self, new_client_id)
         self.authentication = AuthenticationDesk(self, methods)
         self.identify = identify
+        self.peer_of = peer_of  # a socket's peer address
         self.publishing = PublishDesk(self)
         self.handing_on = HandOnDesk(self)
         self.held = HeldLive(self)

@@ -4,6 +4,7 @@ A client that comes sooner is refused by the system and may try another edge; in
 it would wait. What an operator can mend is said in one line. ``edge/hot/sockets.py`` accepts.
 """
 
+import os
 import socket
 import ssl
 
@@ -13,7 +14,7 @@ from edge.listener_filters import front_door, listener_filter
 from edge.settings import ListenerPolicy
 from wire.tls import client_listener_context
 
-__all__ = ["Listener", "address_of", "bind_socket", "start_listening"]
+__all__ = ["Listener", "address_of", "bind_socket", "peer_of", "start_listening"]
 
 
 class Listener:
@@ -81,3 +82,13 @@ def _unmetered(settings: ListenerSettings) -> tuple[str, ...]:
     """Return the networks of the listener's own proxies: behind one of their addresses are many clients."""
     trusted: tuple[str, ...] = getattr(settings, "proxy_trusted", ListenerPolicy().unmetered)
     return trusted
+
+
+def peer_of(fd: int) -> str:
+    """Return the address at the other end of a socket; "" for one that is gone."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as peer:
+            name = peer.getpeername()
+    except OSError:
+        return ""
+    return str(name[0]) if isinstance(name, tuple) else ""

@@ -25,7 +25,7 @@ from edge.hot.loop import Loop
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, LINK, Conn
 from edge.ledger import EdgeLedger
-from edge.listeners import Listener, address_of, bind_socket, start_listening
+from edge.listeners import Listener, address_of, bind_socket, peer_of, start_listening
 from edge.proxied_socket import ProxiedSocket
 from edge.scram import Scram, load_users
 from edge.settings import EdgeLimits
@@ -95,6 +95,7 @@ class EdgeService:
                 ended_incarnation=self._process.folder.ended_incarnation,
                 certify=self._certify,
                 identify=identify,
+                peer_of=peer_of,
                 methods=_methods(settings),
             )
             self.core.accept = self._accept

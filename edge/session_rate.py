@@ -5,9 +5,8 @@ whether a CONNECT makes one or resumes it, so a CONNECT takes a token first and 
 the bucket empty it may still resume. IPv6 counts by /64, since that is what one customer gets.
 """
 
-import os
-import socket
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
@@ -62,9 +61,14 @@ class SessionRate:
             self._buckets.popitem(last=False)
 
 
-def metered_address(client: Client) -> str | None:
-    """Return the address whose bucket a client uses; None for one in the listener's trusted networks."""
-    text = client.address[0] if client.address is not None else _peer_of(client.conn.fd)
+def metered_address(client: Client, peer_of: Callable[[int], str]) -> str | None:
+    """Return the address whose bucket a client uses; None for one in the listener's trusted networks.
+
+    Args:
+        client: Its PROXY header goes before the socket's peer.
+        peer_of: Returns the peer's address of a socket, "" if it has none.
+    """
+    text = client.address[0] if client.address is not None else peer_of(client.conn.fd)
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:
@@ -78,17 +82,6 @@ def metered_address(client: Client) -> str | None:
 
 def _counted(address: IPv4Address | IPv6Address) -> str:
     return str(address) if isinstance(address, IPv4Address) else str(IPv6Network((address, 64), strict=False))
-
-
-def _peer_of(fd: int) -> str:
-    if fd < 0:
-        return ""
-    try:
-        with socket.socket(fileno=os.dup(fd)) as peer:
-            name = peer.getpeername()
-    except OSError:  # it is gone already
-        return ""
-    return str(name[0]) if isinstance(name, tuple) else ""
 
 
 @lru_cache(maxsize=64)

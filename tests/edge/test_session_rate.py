@@ -1,10 +1,10 @@
 """New stored sessions by rate per address: bursts, refunds, exempt networks, and the bound of the table."""
 
 import socket
-from typing import Any
 
 import pytest
 
+from edge.listeners import peer_of
 from edge.session_rate import ADDRESSES_MAX, SessionRate, metered_address
 from edge.settings import EdgeLimits
 from mqtt.properties import PropertyId
@@ -51,21 +51,16 @@ def test_which_bucket_an_address_uses(address: str, metered: str | None) -> None
     """IPv6 by /64; a mapped address is what it maps; loopback is exempt unless the listener says otherwise."""
     client = Edge().accept().client
     client.address = (address, 1)
-    assert metered_address(client) == metered
+    assert metered_address(client, lambda _: "") == metered
 
 
 def test_the_address_of_the_socket() -> None:
     """Without a PROXY header it is the peer's."""
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
-        client: Any = type("Client", (), {})()
-        client.address = None
-        client.conn = type("Conn", (), {"fd": accepted.fileno()})()
-        client.policy = type("Policy", (), {"unmetered": ()})()
-        assert metered_address(client) == "127.0.0.1"
-        assert accepted.fileno() >= 0
-        client.conn.fd = -1
-        assert metered_address(client) == ""
+        assert peer_of(accepted.fileno()) == "127.0.0.1"
+        assert accepted.getpeername()  # it was not closed by that
+        assert peer_of(-1) == ""
 
 
 def stored(edge: Edge, name: str, version: int = 5, address: str = "203.0.113.7") -> int:
