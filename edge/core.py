@@ -38,7 +38,7 @@ from mqtt.errors import MqttError
 from mqtt.packets import Disconnect
 from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode
 from wire.cluster_map import ClusterMap, NodeEntry
-from wire.frames import FrameKind
+from wire.frames import FRAME_BYTES_MAX, FrameKind
 from wire.hello import TIER_ROUTER, TIER_STORAGE, NodeIdentity, PeerKey
 from wire.lease_holder import LeaseHolder
 from wire.link import LinkFull
@@ -213,8 +213,12 @@ class EdgeCore:
         peer = self.peers.get(node)
         if peer is None:
             return False
+        payload = encode_control(message)
+        if len(payload) > FRAME_BYTES_MAX:
+            self.count("control_too_long")
+            return False
         try:
-            self.hot.control(peer, FrameKind.CONTROL, encode_control(message))
+            self.hot.control(peer, FrameKind.CONTROL, payload)
         except LinkFull:
             self.count("control_no_room")
             return False

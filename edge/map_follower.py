@@ -110,7 +110,10 @@ class MapFollower:
         reports = edge.registrar.reports()
         for number in sorted(self._unreported):
             shard = self._shards[number]
-            if shard.owner and edge.tell(shard.owner, ReportRoutes(number, shard.epoch, reports[number])):
+            pieces = (
+                reports[number] if shard.owner else []
+            )  # each in a message of its own: together they may fit no frame
+            if pieces and all(edge.tell(shard.owner, ReportRoutes(number, shard.epoch, [piece])) for piece in pieces):
                 self._unreported.discard(number)
         self._report_at = edge.now + REPORT_AGAIN_S if self._unreported else float("inf")
 

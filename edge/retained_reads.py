@@ -216,7 +216,7 @@ class RetainedReads:
             return
         if messages and not read.whole.client.conn.closed and self._is_wanted(read):
             self._deliver(read, messages)
-        if answer.more and read.left > 0:
+        if answer.more and answer.messages and read.left > 0:  # without one there is nowhere to go on
             self._ask(read, partition, answer.messages[-1].topic)
         else:
             self._done(read, partition)

@@ -16,6 +16,7 @@ from edge.hot.state import Route
 from edge.invalidations import Invalidations
 from edge.slices import Slices
 from wire.cluster_map import ClusterMap
+from wire.decoding import Unreadable
 from wire.messages import Control, Invalidate, Invalidated, Moved, Resolve, Resolved
 
 __all__ = ["RouteCache"]
@@ -206,10 +207,16 @@ class RouteCache:
         return placement.owner, Resolve(number, question.shard, placement.epoch, topics, not topics)
 
     def resolved(self, answer: Resolved) -> None:
-        """Take an owner's answers; what was invalidated meanwhile is asked again."""
+        """Take an owner's answers; what was invalidated meanwhile is asked again.
+
+        Raises:
+            Unreadable: They are answers to something else.
+        """
         question = self._questions.get(answer.request)
         if question is None or not self._is_owned(question.shard, answer.shard_epoch):
             return
+        if len(answer.answers) != len(question.topics):
+            raise Unreadable(f"{len(answer.answers)} answers for {len(question.topics)} topics")
         del self._questions[answer.request]
         self._answered.add(question)
         self._work.add(self._resolving(question, answer))

@@ -270,6 +270,9 @@ class SubscribeDesk:
         def unsubscribed(answer: Control) -> None:
             if client.conn.closed or not isinstance(answer, SessionUnsubscribed):
                 return
+            if len(answer.reason_codes) != len(packet.topic_filters):
+                edge.error(client.conn, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+                return
             for name in packet.topic_filters:
                 client.subscriptions.pop(name, None)
             self._unsuback(client, packet, answer.reason_codes)

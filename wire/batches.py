@@ -250,9 +250,14 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
     payload_end = property_end + payload_bytes
     if payload_end > len(data):
         raise ValueError("message ends outside its frame")
+    topic = data[offset:topic_end]
+    if not topic or b"\0" in topic or flags & 0x03 == 0x03:
+        raise ValueError("a message without a topic, or of no QoS")
+    if not (topic.isascii() and share.isascii()):  # whoever takes it makes text of both
+        topic.decode(), share.decode()
     message = PublishMessage(
         tag,
-        data[offset:topic_end],
+        topic,
         data[property_end:payload_end],
         flags & 0x03,
         bool(flags & FLAG_RETAIN),

@@ -23,6 +23,7 @@ from wire.messages import (
     Register,
     Registered,
 )
+from wire.ranges import NODES_MAX
 
 __all__ = ["LeaseHolder"]
 
@@ -190,7 +191,7 @@ class LeaseHolder:
             self._next_try = now + 10 * RETRY_S
 
     def _heartbeat(self, now: float) -> None:
-        beat = Heartbeat(self.entry.node, self.entry.incarnation, now, self.map.epoch, self.unreachable)
+        beat = Heartbeat(self.entry.node, self.entry.incarnation, now, self.map.epoch, self.unreachable[:NODES_MAX])
         beat.stores_aside = self.stores_aside
         if now - self._last_grant > self.map.lease_s / 2:
             # The leader is silent, or not known yet. A new one counts our lease from its election only, and the link to

@@ -45,6 +45,7 @@ from wire.ranges import (
     ShareBytes,
     ShareText,
     SomeNode,
+    TopicName,
     TopicText,
     Verb,
     Word,
@@ -198,7 +199,7 @@ class Resolve(Message):
     request: U64
     shard: ShardNumber
     shard_epoch: Epoch
-    topics: Annotated[list[TopicText], Meta(max_length=ROUTES_MAX)]
+    topics: Annotated[list[TopicName], Meta(max_length=ROUTES_MAX)]
     kept: bool = False
 
 
@@ -295,7 +296,7 @@ class Moved(Message):
 class Will(msgspec.Struct, array_like=True):
     """A will message as the client gave it; properties without length, Will Delay Interval taken out."""
 
-    topic: TopicText
+    topic: TopicName
     payload: bytes
     qos: Qos = 0
     retain: bool = False
@@ -499,7 +500,7 @@ class InboundReleased(Message):
 class RetainedMessage(msgspec.Struct, array_like=True):
     """One register as read: committed state with its origin."""
 
-    topic: TopicText
+    topic: TopicName
     payload: bytes
     qos: Qos
     properties: bytes = b""

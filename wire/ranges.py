@@ -41,6 +41,7 @@ __all__ = [
     "ShareText",
     "SomeNode",
     "TierName",
+    "TopicName",
     "TopicText",
     "Verb",
     "Weight",
@@ -87,7 +88,8 @@ Zone: TypeAlias = Annotated[str, Meta(max_length=64)]
 Address: TypeAlias = Annotated[str, Meta(max_length=255)]  # host:port; "": listens nowhere
 ListenerName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=32)]
 ClientId: TypeAlias = Annotated[str, Meta(max_length=65_535)]
-TopicText: TypeAlias = Annotated[str, Meta(max_length=65_535)]  # a topic name or filter
+TopicName: TypeAlias = Annotated[str, Meta(max_length=65_535, pattern=r"^[^\x00#+]+\Z")]
+TopicText: TypeAlias = Annotated[str, Meta(max_length=65_535)]  # a filter, or a place among topics
 ShareText: TypeAlias = Annotated[str, Meta(max_length=2 * 65_535 + 1)]  # "share name/topic filter"
 ShareBytes: TypeAlias = Annotated[bytes, Meta(max_length=65_535)]  # its length stands in 16 bits of a record
 Word: TypeAlias = Annotated[str, Meta(max_length=32)]  # of a fixed few: a state, a code, what moved

@@ -111,7 +111,7 @@ def _replacement(value: Any, rng: random.Random) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        return rng.choice((*INTEGERS, value + 1, value - 1, rng.randrange(8), rng.randrange(8)))
+        return rng.choice((*INTEGERS, *(value + 1, value - 1, rng.randrange(8), (1 << 20) + rng.randrange(64)) * 4))
     if isinstance(value, float):
         return rng.choice((0.0, -1.0, 1e9, 1e300, float("nan"), float("inf"), value + 1))
     if isinstance(value, str):

@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.edge.hot.conftest import NAMES
 from tests.edge.hot.conftest import load as load_hot
-from tests.fuzz.targets import TARGETS, Target, mutate
+from tests.fuzz.targets import TARGETS, Target
 
 INPUT_BYTES_MAX = 4096
 BOX = struct.Struct("=QI")  # executions, length of the last input; the input follows
@@ -68,7 +68,7 @@ def run_target(
     cases = 0
     while time.monotonic() < end:
         for _ in range(ROUND):
-            data = mutate(corpus, rng)
+            data = target.mutator(corpus, rng)
             cases += 1
             if box is not None:
                 box.note(data)

@@ -9,8 +9,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
 from membership.envelope import DROP_REASONS
 from membership.metadata import NodeMetadata
 from membership.packets import (
@@ -25,16 +23,23 @@ from membership.packets import (
     encode_message,
     join_messages,
 )
+from router.raft import messages as raft
+from tests.fuzz import core_targets as cores
 from tests.fuzz import file_targets as files
 from tests.fuzz.filter_target import FILTERS, filters
 from tests.fuzz.fuzz_decoder import CORPUS as PACKETS
 from tests.fuzz.fuzz_decoder import check as check_decoder
+from tests.fuzz.good_messages import CONTROLS
 from tests.fuzz.hot_session import CLIENT_CORPUS, LINK_CORPUS, check_both, check_client, check_link
+from tests.fuzz.nested import mutate_tree
 from tests.fuzz.proxy_target import PROXY_HEADERS, proxy_headers
 from tests.membership.test_envelope import node as gossip_node
 from wire import batches, messages
-from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
+from wire.decoding import Unreadable
+from wire.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
+from wire.hello import NodeIdentity, check_hello, decode_hello, encode_hello
 from wire.link import LinkCore, LinkError
+from wire.replication import decode_replica_message, encode_replica_message
 
 __all__ = ["TARGETS", "Target", "mutate"]
 
@@ -50,6 +55,7 @@ class Target:
         guides: Packages whose lines guide atheris; of ``edge.hot`` the uncompiled form. None: only mutated.
         compiled: Runs in the tree with bounds checks and address sanitizer.
         corpus_of: Another target whose found inputs this one begins with.
+        mutator: Makes an input of good ones.
     """
 
     name: str
@@ -59,6 +65,12 @@ class Target:
     guides: tuple[str, ...] = ()
     compiled: bool = False
     corpus_of: str = ""
+    mutator: Callable[[tuple[bytes, ...], random.Random], bytes] = lambda corpus, rng: mutate(corpus, rng)
+
+
+def mutate_either(corpus: tuple[bytes, ...], rng: random.Random) -> bytes:
+    """Return damage without structure, or with it."""
+    return mutate_tree(corpus, rng) if rng.randrange(2) else mutate(corpus, rng)
 
 
 def mutate(corpus: tuple[bytes, ...], rng: random.Random) -> bytes:
@@ -104,8 +116,8 @@ def _frames(data: bytes) -> None:
 
 def _publishes(data: bytes) -> None:
     try:
-        read = list(batches.decode_publish(data))
-    except ValueError:
+        read = batches.decode_publish(data)
+    except Unreadable:
         return
     written = b"".join(
         batches.encode_run(record) if isinstance(record, batches.PublishRun) else batches.encode_message(record)
@@ -115,11 +127,11 @@ def _publishes(data: bytes) -> None:
 
 
 def _small_batches(data: bytes) -> None:
-    with contextlib.suppress(ValueError):
-        list(batches.decode_publish_acks(data))
-    with contextlib.suppress(ValueError):
-        list(batches.decode_push_acks(data))
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(Unreadable):
+        batches.decode_publish_acks(data)
+    with contextlib.suppress(Unreadable):
+        batches.decode_push_acks(data)
+    with contextlib.suppress(Unreadable):
         read = list(batches.decode_pushes(data))
         assert list(batches.decode_pushes(b"".join(map(batches.encode_push, read)))) == read
 
@@ -127,9 +139,59 @@ def _small_batches(data: bytes) -> None:
 def _control(data: bytes) -> None:
     try:
         read = messages.decode_control(data)
-    except (msgspec.ValidationError, msgspec.DecodeError):
+    except Unreadable:
         return
     assert messages.decode_control(messages.encode_control(read)) is not None
+
+
+_ME = NodeIdentity("c", "router-0", "router", 5)
+_HELLOS = tuple(
+    encode_hello(NodeIdentity("c", node, tier, 5, "127.0.0.1:1"))[HEADER_BYTES:]
+    for node, tier in (("edge-0", "edge"), ("cli-1", "operator"), ("storage-0", "storage"))
+)
+
+
+def _hello(data: bytes) -> None:
+    with contextlib.suppress(LinkError):
+        hello = decode_hello(data)
+        key = check_hello(_ME, hello, ("c", "edge", "edge-0") if len(data) % 2 else None)
+        assert 0 < len(key.node) <= 160
+
+
+def _raft(data: bytes) -> None:
+    with contextlib.suppress(Unreadable):
+        read = raft.decode_message(data)
+        assert raft.decode_message(raft.encode_message(read)) == read
+
+
+def _replica(data: bytes) -> None:
+    with contextlib.suppress(Unreadable):
+        read = decode_replica_message(data)
+        assert decode_replica_message(encode_replica_message(read)) == read
+
+
+_RAFT = tuple(
+    raft.encode_message(message)
+    for message in (
+        raft.AppendEntries("a", "b", 1, 2, 3, 4, 0, 0, 0, 1, (raft.Entry(1, 1, "normal", b"x"),)),
+        raft.AppendEntries(
+            "a",
+            "b",
+            1,
+            2,
+            3,
+            4,
+            1,
+            1,
+            0,
+            1,
+            (raft.Entry(2, 1, "config", raft.encode_configuration(raft.Configuration({"a": 1}))),),
+        ),
+        raft.RequestVote("a", "b", 1, 2, 3, 4, 5, 1),
+        raft.ReadIndexReply("a", "b", 1, 2, 3, 4, 7, 5, 2),
+        raft.InstallSnapshot("a", "b", 1, 2, 3, 4, 5, 1, raft.Configuration({"a": 1}), 0, b"x", True, 1),
+    )
+)
 
 
 def _frame(kind: int, payload: bytes, number: int) -> bytes:
@@ -204,8 +266,14 @@ TARGETS = (
     Target("acks", (batches.encode_push(_PUSH), batches.encode_publish_ack(1, 2, 0)), _small_batches, 1.0, ("wire",)),
     Target("filters", FILTERS, filters, 0.5),
     Target("proxy", PROXY_HEADERS, proxy_headers, 1.0, ("edge.proxy_protocol",)),
-    Target("control", _CONTROLS, _control, 1.0, ("wire",)),
-    Target("gossip", _GOSSIP, _gossip_body, 1.0, ("membership",)),
+    Target("control", (*_CONTROLS, *CONTROLS), _control, 1.0, ("wire",), mutator=mutate_either),
+    Target("hello", _HELLOS, _hello, 0.5, ("wire",), mutator=mutate_either),
+    Target("raft", _RAFT, _raft, 0.5, ("wire",), mutator=mutate_either),
+    Target("replica", cores.REPLICA, _replica, 0.5, ("wire",), mutator=mutate_either),
+    Target("router-core", cores.ROUTER_CORE, cores.check_router, 2.0, mutator=cores.mutate_message),
+    Target("storage-core", cores.STORAGE_CORE, cores.check_storage, 2.0, mutator=cores.mutate_message),
+    Target("edge-core", cores.EDGE_CORE, cores.check_edge, 2.0, mutator=cores.mutate_message),
+    Target("gossip", _GOSSIP, _gossip_body, 1.0, ("membership",), mutator=mutate_either),
     Target("sealed", tuple(_SENDER.seal_datagram(2, body) for body in _GOSSIP), _gossip_packet, 1.0, ("membership",)),
     Target("manifest", files.MANIFESTS, files.manifest, 1.0, ("wire",)),
     Target("sstable", (bytes(3), b"\x01\x00\x10", b"\x00\x05\xff"), files.sstable, 0.5, ("wire",)),

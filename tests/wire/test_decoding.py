@@ -15,6 +15,7 @@ from wire.decoding import Unreadable, plain_text
 from wire.frames import HEADER_BYTES
 from wire.hello import NodeIdentity, encode_hello
 from wire.manifest import Manifest, ManifestDamaged, decode_manifest, encode_manifest
+from wire.ranges import PARTITIONS_MAX
 
 HELLO = encode_hello(NodeIdentity("c", "edge-0", "edge", 5, "127.0.0.1:1"))[HEADER_BYTES:]
 CONTROL = messages.encode_control(messages.Register(1, NodeEntry("edge-0", "edge", 5, "127.0.0.1:1", zone="z")))
@@ -84,12 +85,14 @@ def test_what_the_settings_allow_can_be_said() -> None:
     """The largest that real nodes send of what has a bound in its type."""
     names = [f"{number:064d}" for number in range(4096)]
     for message in (
-        messages.Heartbeat("n" * 64, (1 << 44) - 1, 1e9, 5, names, dict.fromkeys(range(65535), (1 << 40, 1 << 50))),
+        messages.Heartbeat("n" * 64, (1 << 44) - 1, 1e9, 5, names, dict.fromkeys(range(PARTITIONS_MAX), (1 << 40, 1))),
         messages.Register(1, NodeEntry("n" * 64, "storage", 1, "h" * 255, {"l" * 32: "h" * 255}, "z" * 64, 100)),
-        messages.OpenSession((1 << 64) - 1, 65_534, 1, "c" * 65_535, (1 << 64) - 1, False, 0xFFFFFFFF),
-        messages.Claims(1, 65_534, 1, [messages.Claim("c", 1, 1, (1 << 64) - 1, [(65_535, 1, 2)] * 65_535)]),
-        messages.RetainedNone(1, list(range(65_535))),
-        messages.Resolved(1, 1, 1, [messages.Destinations(names, list(range(65_535)), [])]),
+        messages.OpenSession((1 << 64) - 1, PARTITIONS_MAX - 1, 1, "c" * 65_535, (1 << 64) - 1, False, 0xFFFFFFFF),
+        messages.Claims(
+            1, PARTITIONS_MAX - 1, 1, [messages.Claim("c", 1, 1, (1 << 64) - 1, [(65_535, 1, 2)] * 65_535)]
+        ),
+        messages.RetainedNone(1, list(range(PARTITIONS_MAX))),
+        messages.Resolved(1, 1, 1, [messages.Destinations(names, list(range(PARTITIONS_MAX)), [])]),
         messages.AddRoutes(1, 65_535, 1, -1, (1 << 44) - 1, 9, [messages.RouteEntry("f" * 65_535, "s", 10_000_000)]),
     ):
         assert messages.decode_control(messages.encode_control(message)) == message

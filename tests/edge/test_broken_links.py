@@ -1,0 +1,59 @@
+"""Frames of another node that cannot be read: its link ends, that life does not come back, the edge goes on."""
+
+from edge.hot.options import ConnOptions
+from edge.hot.state import LINK, Conn
+from tests.edge.edge_harness import Edge
+from tests.fuzz.nested import nested
+from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
+from wire.hello import NodeIdentity, encode_hello
+
+
+def link(edge: Edge, incarnation: int, behind: bytes = b"") -> Conn:
+    """Connect as storage node s1, with bytes right behind the HELLO."""
+    conn = edge.core.hot.attach(-1, LINK, ConnOptions(), edge.ns)
+    feed(edge, conn, encode_hello(NodeIdentity("c", "s1", "storage", incarnation, "s1:1")) + behind)
+    return conn
+
+
+def feed(edge: Edge, conn: Conn, data: bytes) -> None:
+    edge.core.hot.begin_round(edge.ns)
+    edge.core.hot.feed(conn, data)
+    edge.core.hot.end_round(edge.ns)
+    edge.round()
+
+
+def frame(payload: bytes, number: int = 1) -> bytes:
+    return HEADER.pack(len(payload), FrameKind.CONTROL, 0, PROTOCOL_VERSION, number) + payload
+
+
+def test_an_unreadable_frame_condemns_the_life() -> None:
+    """Not the node: its next life is welcome."""
+    edge = Edge()
+    conn = link(edge, 5)
+    assert not conn.closed
+    feed(edge, conn, frame(nested(10_000)))
+    assert conn.closed
+    assert edge.core.counts["frames_unreadable"] == 1
+    assert link(edge, 5).closed
+    assert not link(edge, 6).closed
+
+
+def test_a_broken_frame_right_behind_the_hello() -> None:
+    """It waits for the HELLO to be accepted, and is read at the beginning of a round."""
+    for behind in (frame(nested(10_000)), frame(b"x", 7), b"\xff" * 16):
+        edge = Edge()
+        assert link(edge, 5, behind).closed
+
+
+def test_a_stranger_that_drips_is_not_waited_for() -> None:
+    """The time for a HELLO runs from accept, whatever trickles in."""
+    edge = Edge()
+    options = ConnOptions(connect_timeout_ns=4_000_000_000)
+    conn = edge.core.hot.attach(-1, LINK, options, edge.ns)
+    for byte in encode_hello(NodeIdentity("c", "s1", "storage", 5))[:6]:
+        edge.now += 1
+        feed(edge, conn, bytes((byte,)))
+        edge.core.hot.sweep(edge.ns)
+        if conn.closed:
+            return
+    raise AssertionError("still waited for")

@@ -1,0 +1,45 @@
+"""What the core targets found: readable messages that ended a node, each on the core that it ended."""
+
+import pytest
+
+from tests.fuzz.core_targets import check_edge, check_router, check_storage
+from wire.batches import PublishMessage, decode_publish, encode_message
+from wire.decoding import Unreadable
+from wire.messages import FireWill, PollClaims, Resolve, RetainedPage, Will, decode_control, encode_control
+
+EDGE, ROUTER, STORAGE = b"\0", b"\0", b"\1"  # who says it, to each of the cores
+STORAGE_TO_EDGE = b"\1"
+
+
+@pytest.mark.parametrize("topic", ["", "\0", "a\0b", "#"])
+def test_topics_that_no_client_can_name(topic: str) -> None:
+    """An edge's Resolve ended the router, a storage node's FireWill the edge."""
+    check_router(EDGE + encode_control(Resolve(1, 0, 1, [topic])))
+    check_edge(STORAGE_TO_EDGE + encode_control(FireWill(1, 0, 1, 1, Will(topic, b""))))
+    with pytest.raises(Unreadable):
+        decode_control(encode_control(Resolve(1, 0, 1, [topic])))
+
+
+@pytest.mark.parametrize("topic", [b"", b"\0", b"\xff\xfe"])
+def test_a_message_under_no_topic(topic: bytes) -> None:
+    """Any edge could end a storage node with it."""
+    message = encode_message(PublishMessage(7, topic, b"m", 1, partitions=(0,)))
+    check_storage(b"\4" + message)
+    with pytest.raises(Unreadable):
+        decode_publish(message)
+
+
+def test_a_page_that_goes_on_without_a_message() -> None:
+    """There was no last topic to ask on from."""
+    for number in range(0xE0, 0x100):
+        check_edge(bytes((number,)) + encode_control(RetainedPage(1, [], True, 0)))
+
+
+@pytest.mark.parametrize("partition", [-(10**9), -1, 4, 300, 65_534, 65_535, 1 << 48])
+def test_partitions_that_are_none(partition: int) -> None:
+    """A negative number was an index from the end, or none at all."""
+    for who in range(4):
+        payload = bytes((who,)) + encode_control(PollClaims(1, partition, 1))
+        check_router(payload)
+        check_storage(payload)
+        check_edge(payload)
