@@ -1,17 +1,19 @@
-"""How long partitions are silent when a storage process is killed, on real processes, and whether anything is lost.
+"""How long partitions are silent when a storage process is killed or stopped, and whether anything is lost.
 
 Clients with durable sessions send themselves numbered QoS 1 messages, one at a time; each depends on its own partition
-only. Storage processes are killed with -9 in turn, each when every partition is whole again; `stratamq up` starts them
-again. Printed per kill: the longest and the median gap between two acknowledgements, of the clients whose partition had
-the dead node as its primary, as a backup, or had no copy there. A lost, repeated or reordered message fails the run.
+only. Storage processes are killed with -9 in turn (``--term``: told to stop in order), each when every partition is
+whole again; `stratamq up` starts them again. Printed per kill: the longest and the median gap between two
+acknowledgements, of the clients whose partition had the dead node as its primary, as a backup, or had no copy there.
+A lost, repeated or reordered message fails the run.
 
-    python -m bench.failover [--kills 10] [--clients 60] [--storages 4] [--replicas 3]
+    python -m bench.failover [--kills 10] [--clients 60] [--storages 4] [--replicas 3] [--term]
 """
 
 import argparse
 import json
 import os
 import selectors
+import signal
 import socket
 import statistics
 import struct
@@ -163,7 +165,9 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=60)
     parser.add_argument("--storages", type=int, default=4)
     parser.add_argument("--replicas", type=int, default=3)
+    parser.add_argument("--term", action="store_true")
     options = parser.parse_args()
+    number = signal.SIGTERM if options.term else signal.SIGKILL
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {options.storages} storage nodes")
     every: dict[str, list[float]] = {role: [] for role in ROLES}
     flags = ["--edges", "1", "--storages", str(options.storages), "--set", f"router.replicas={options.replicas}"]
@@ -177,7 +181,7 @@ def main() -> int:
         print(f"undisturbed: longest gap {max(load.gaps().values()) * 1e3:.0f} ms")
         for kill in range(options.kills):
             node = f"storage-{kill % options.storages}"
-            cluster.kill(node)
+            os.kill(cluster.pid(node), number)
             load.run(AFTER_S)
             after, whole_s = until_whole(cluster, load, options.replicas)
             said = []
@@ -185,7 +189,10 @@ def main() -> int:
                 if gaps:
                     every[role] += gaps
                     said.append(f"{role} {max(gaps):.2f} ({statistics.median(gaps):.2f}, {len(gaps)})")
-            print(f"kill {kill + 1}, {node}: {'; '.join(said)}; whole after {AFTER_S + whole_s:.1f} s", flush=True)
+            print(
+                f"{number.name} {kill + 1}, {node}: {'; '.join(said)}; whole after {AFTER_S + whole_s:.1f} s",
+                flush=True,
+            )
             found = after
         load.run(20, sending=False)
     sent = sum(client.sent for client in load.clients)
@@ -197,7 +204,7 @@ def main() -> int:
     ]
     for role, gaps in every.items():
         if gaps:
-            print(f"dead node was {role}: worst gap {max(gaps):.2f} s, median {statistics.median(gaps):.2f} s")
+            print(f"node was {role}: worst gap {max(gaps):.2f} s, median {statistics.median(gaps):.2f} s")
     print(f"{sent} messages; {len(faults)} faults {faults[:10]}")
     return int(bool(faults))
 

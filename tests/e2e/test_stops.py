@@ -6,6 +6,8 @@ The cluster restarts what ended, so each test finds it whole again.
 import os
 import signal
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,10 +16,12 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from bench.failover import Load, by_role, until_whole
+from bench.failover import Load, by_role
 from conf.errors import UserError
+from mqtt.packets import Disconnect
 from stratamq.cli.operator import ask
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.test_endings import Raw
 
 SHAPE = ("--routers", "3", "--storages", "3", "--edges", "2")
 SETTINGS = ("--set", "router.partitions=32", "--set", "router.replicas=3", "--set", "router.min_in_sync=2")
@@ -67,6 +71,24 @@ def status(cluster: LocalCluster) -> dict[str, object]:
     except UserError:
         return {}
     return answer
+
+
+def settle(cluster: LocalCluster, load: Load) -> None:
+    """Let clients go on until every partition has all its copies and every storage node runs."""
+    end = time.monotonic() + SETTLED_S
+    while (found := status(cluster)) == {} or found["partitions_under_replicated"]:
+        assert time.monotonic() < end, f"not whole after {SETTLED_S} s: {found}"
+        load.run(0.1)
+
+
+def readiness(cluster: LocalCluster, node: str) -> int:
+    """Return what /readyz answers."""
+    address = cluster.state["nodes"][node]["addresses"]["metrics"]
+    try:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=5) as page:
+            return int(page.status)
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 class Paho:
@@ -157,20 +179,36 @@ def test_clients_of_an_edge_are_told_and_lose_nothing(cluster: LocalCluster) -> 
     assert "stopped in order" in log(cluster, "edge-0")
 
 
+def test_a_node_that_stops_is_not_ready_and_takes_nobody(cluster: LocalCluster) -> None:
+    """A client that reads 0x8B and does not close keeps its edge a moment longer: enough to look at it."""
+    client = Raw(cluster, 0)
+    client.open("slow")
+    assert readiness(cluster, "edge-0") == 200
+    os.kill(cluster.pid("edge-0"), signal.SIGTERM)
+    packet = client.read()
+    assert isinstance(packet, Disconnect) and packet.reason_code == 0x8B
+    assert client.read() is None
+    assert readiness(cluster, "edge-0") == 503
+    with pytest.raises(ConnectionRefusedError):
+        Raw(cluster, 0)
+    client.close()
+
+
 def test_a_storage_node_is_replaced_before_it_ends(cluster: LocalCluster) -> None:
     """No client waits for a lease, and nothing is lost, repeated or reordered."""
     load = Load(cluster.port(1, "plain"), 24)
-    placements, _ = until_whole(cluster, load, COPIES)
-    load.run(1.0)
+    settle(cluster, load)
+    placements = ask("ring show", {}, "", cluster.data).result["partitions"]
+    load.run(0.5)
     load.gaps()
     os.kill(cluster.pid("storage-1"), signal.SIGTERM)
-    load.run(4.0)
+    load.run(2.5)
     gaps = dict(by_role(placements, load.gaps(), "storage-1"))
     print("longest time between two PUBACKs:", {role: round(max(times), 3) for role, times in gaps.items() if times})
     assert gaps["primary"], "no client on a partition of this node"
     assert max(gaps["primary"]) < LEASE_S, "it was not handed over: that takes a lease, and more"
     assert "stopped in order; nothing waits for it" in log(cluster, "storage-1")
-    until_whole(cluster, load, COPIES)
+    settle(cluster, load)
     load.run(30.0, sending=False)
     assert not [fault for client in load.clients for fault in client.faults]
     assert all(client.done for client in load.clients)
