@@ -191,6 +191,7 @@ class AdminDesk:
                 len(cluster_map.live_in_sync(placement)) < cluster_map.replicas for placement in placed
             ),
             "partitions_unplaced": len(cluster_map.partitions) - len(placed),
+            "rebalance_due": self._ring.due(),
             "waits_for": missing_from_map(cluster_map) or None,
             "shards_collecting": sum(1 for shard in router.shards.values() if shard.collecting),
             "shards_wait_for": sorted({name for shard in router.shards.values() for name in shard.missing()})[:20],

@@ -202,7 +202,7 @@ class MapMachine:
         if refusal:
             return _Judged(Outcome(refusal=refusal))
         number = self.job.number + 1 if self.job is not None else 1
-        return _Judged(job=RebalanceJob(number, command.plan, command.throttle_bytes_s))
+        return _Judged(job=RebalanceJob(number, command.plan, command.throttle_bytes_s, automatic=command.automatic))
 
     def _set_rebalance(self, command: SetRebalance) -> _Judged:
         job = self.job

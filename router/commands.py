@@ -117,6 +117,7 @@ class StartRebalance(_Command):
 
     plan: Plan
     throttle_bytes_s: int = 0  # 0: as fast as it goes
+    automatic: bool = False  # the leader's own, for a storage node that came late
 
 
 class SetRebalance(_Command):

@@ -25,6 +25,7 @@ from router.cluster_map import (
 )
 from router.command_bounds import COMMAND_BYTES_MAX, out_of_range
 from router.commands import is_readable
+from router.late_storage import LateStorage
 from router.leases import LeaseTable, lives
 from router.placement_changes import placement_change
 from router.reachability import Reachability
@@ -226,6 +227,7 @@ class RouterCore:
         self._transfers = 0
         self._next_transfer = float("-inf")
         self.rebalancer = RebalanceRunner(self.machine, self.leases, self.propose)
+        self._late_storage = LateStorage(self.machine, self.leases, self.propose)
 
     # --- the one entry
 
@@ -348,6 +350,7 @@ class RouterCore:
         self._resized.clear()
         if not self.leads:
             return
+        self._late_storage.look(now)
         owners = self.reach.rescue(now, cluster_map, self.leases.silent_s)
         if owners:
             self.count("shards_rescued", len(owners))

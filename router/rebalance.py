@@ -70,6 +70,7 @@ class RebalanceJob(msgspec.Struct, frozen=True):
     throttle_bytes_s: int = 0
     state: str = "running"
     detail: str = ""
+    automatic: bool = False  # nobody asked for it: see router/late_storage.py
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ __all__ = ["RebalanceRunner", "reached"]
 STEP_S = 0.05  # between two looks
 REPEAT_S = 1.0  # a step that did not become part of the map is proposed again
 PARTITIONS_AT_A_TIME = 4  # more copies at once finish no sooner: the source's disk and link are shared
+EMPTY_AT_A_TIME = 32  # of an automatic job: there was nothing to copy when it began
 SHARDS_AT_A_TIME = 8  # a shard that changes its owner answers nothing until it has collected its reports
 
 
@@ -71,11 +72,12 @@ class RebalanceRunner:
 
     def _partitions(self, now: float, job: RebalanceJob) -> int:
         busy = 0
+        at_a_time = EMPTY_AT_A_TIME if job.automatic else PARTITIONS_AT_A_TIME
         for move, step in self._steps(job):
             if step.verb in ("done", "failed"):
                 continue
             busy += 1
-            if busy > PARTITIONS_AT_A_TIME:
+            if busy > at_a_time:
                 break
             if step.placement is None or not self._may_begin(now, job, move, step):
                 continue
@@ -127,6 +129,7 @@ class RebalanceRunner:
         return {
             "id": job.number,
             "phase": job.state,
+            "automatic": job.automatic,
             "done": done,
             "total": total,
             "rate": round(rate, 2) if unfinished else None,

@@ -29,6 +29,7 @@ class RingDesk:
 
     def __init__(self, router: "RouterCore") -> None:
         self._router = router
+        self._due = (-1, 0)  # map epoch, partitions that a rebalance would move
 
     def plan(self, arguments: Answer) -> Answer:
         """Return what a rebalance would do now, or would do if nodes were added or drained."""
@@ -109,11 +110,22 @@ class RingDesk:
         wanted = arguments["map_epoch"]
         if wanted is not None and wanted != cluster_map.epoch:
             raise ValueError(f"the plan is of map epoch {wanted}, the map is at {cluster_map.epoch}: plan again")
+        job = self._router.machine.job
+        if job is not None and job.automatic and job.state == "running":  # it does what is asked for
+            return {"map_epoch": cluster_map.epoch, "rebalance": job.number}
         plan = self._plan(cluster_map)
         if not plan.moves:
             return {"id": None, "phase": "nothing to move", "moves": 0, "map_epoch": cluster_map.epoch}
         plan = msgspec.structs.replace(plan, moves=plan.moves[:MOVES_MAX])
         return StartRebalance(plan, arguments["throttle_bytes_s"])
+
+    def due(self) -> int:
+        """Return how many partitions the ring wants elsewhere than they are."""
+        cluster_map = self._router.machine.map
+        if self._due[0] != cluster_map.epoch:
+            moves = make_plan(cluster_map).moves
+            self._due = cluster_map.epoch, sum(move.kind == "partition" for move in moves)
+        return self._due[1]
 
     def sizes(self) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
         """Return (keys, bytes) of partitions and of route shards, as their owners told the leader last."""

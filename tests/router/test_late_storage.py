@@ -1,0 +1,118 @@
+"""A storage node that came a moment after the first placement, with and without sessions."""
+
+import pytest
+
+from router.cluster_map import (
+    Bootstrap,
+    Command,
+    MapMachine,
+    PlacePartitions,
+    RegisterNode,
+    SetAdminState,
+    SetRebalance,
+    StartRebalance,
+)
+from router.late_storage import LateStorage
+from router.leases import LeaseTable, lives
+from router.placement_changes import placement_change
+from router.rebalance import make_plan
+from router.rebalance_run import RebalanceRunner
+from wire.cluster_map import ClusterMap, NodeEntry
+from wire.messages import Heartbeat, RequestChange
+
+
+class Cluster:
+    """A leader's map, leases and hands; storage nodes that say what they hold, and promote what joins."""
+
+    def __init__(self, *names: str, replicas: int = 1, partitions: int = 64) -> None:
+        self.machine = MapMachine()
+        self.machine.apply(Bootstrap("c", partitions, 4, replicas, 1, 2.0))
+        self.leases = LeaseTable(2.0, 0.1)
+        self.queue: list[Command] = []
+        self.late = LateStorage(self.machine, self.leases, self.queue.append)
+        self.runner = RebalanceRunner(self.machine, self.leases, self.queue.append)
+        self.now = 0.0
+        self.keys: dict[int, int] = {}  # partition -> keys in it
+        self.silent: set[str] = set()  # have not said how much they hold
+        self.add(*names)
+
+    @property
+    def map(self) -> ClusterMap:
+        return self.machine.map
+
+    def add(self, *names: str) -> None:
+        for name in names:
+            assert not self.machine.apply(RegisterNode(NodeEntry(name, "storage", 1, "h:1"))).refusal
+
+    def copies(self) -> dict[str, int]:
+        return {name: sum(name in entry.in_sync for entry in self.map.partitions) for name in sorted(self.map.nodes)}
+
+    def turns(self, count: int) -> None:
+        """Rounds of a quarter of a second."""
+        for _ in range(count):
+            self.now += 0.25
+            for node, incarnation in lives(self.map):
+                primaries = [at for at, entry in enumerate(self.map.partitions) if entry.primary == node]
+                sizes = {at: (self.keys.get(at, 0), 0) for at in primaries if node not in self.silent}
+                beat = Heartbeat(node, incarnation, self.now, self.map.epoch, sizes=sizes)
+                self.leases.arrived(node, beat, self.now)
+            self.late.look(self.now)
+            self.runner.tick(self.now)
+            commands, self.queue[:] = list(self.queue), []
+            for command in commands:
+                assert not self.machine.apply(command).refusal
+            for number, placement in enumerate(self.map.partitions):
+                assert placement.primary in placement.in_sync
+                for node in placement.joining:
+                    request = RequestChange(1, number, placement.epoch, "promote_joining", node)
+                    entry, _ = placement_change(self.map, placement.primary, request)
+                    assert entry is not None
+                    self.machine.apply(PlacePartitions({number: entry}))
+
+
+def test_it_gets_its_share_while_nothing_is_stored() -> None:
+    """As if it had been there from the beginning; the next late one too, and then there is peace."""
+    cluster = Cluster("s1")
+    cluster.add("s2")
+    assert cluster.copies() == {"s1": 64, "s2": 0}
+    cluster.turns(60)
+    assert min(cluster.copies().values()) > 20
+    assert cluster.machine.job is not None and cluster.machine.job.automatic and cluster.machine.job.state == "done"
+    cluster.add("s3")
+    cluster.turns(60)
+    assert min(cluster.copies().values()) > 12 and not make_plan(cluster.map).moves
+    epoch = cluster.map.epoch
+    cluster.turns(20)
+    assert cluster.map.epoch == epoch
+
+
+def test_sessions_that_are_opened_meanwhile_stop_nothing_and_lose_nothing() -> None:
+    """Every move is an ordinary one: at each moment the primary is in sync, and nothing is dropped before a copy is."""
+    cluster = Cluster("s1", "s2", replicas=2)
+    cluster.add("s3")
+    cluster.turns(2)
+    cluster.keys = dict.fromkeys(range(64), 5)
+    cluster.turns(80)
+    assert min(cluster.copies().values()) > 30 and not make_plan(cluster.map).moves
+
+
+@pytest.mark.parametrize("why", ["a session", "a silent primary", "an operator's job", "an aborted one", "draining"])
+def test_it_stays_empty_otherwise(why: str) -> None:
+    """Nobody but an operator moves what may be in use, or what an operator has decided."""
+    cluster = Cluster("s1")
+    if why == "a session":
+        cluster.keys[63] = 1
+    elif why == "a silent primary":
+        cluster.silent.add("s1")
+    elif why == "an operator's job":
+        cluster.machine.apply(StartRebalance(make_plan(cluster.map)))
+        cluster.turns(1)
+    elif why == "an aborted one":
+        cluster.machine.apply(StartRebalance(make_plan(cluster.map), automatic=True))
+        cluster.machine.apply(SetRebalance(1, "aborting"))
+        cluster.turns(1)
+    cluster.add("s2")
+    if why == "draining":
+        cluster.machine.apply(SetAdminState("s2", "draining"))
+    cluster.turns(20)
+    assert cluster.copies()["s2"] == 0
