@@ -110,6 +110,7 @@ class RouterSettings:
     lease_s: float = DEFAULT.lease_s
     lease_margin_s: float = DEFAULT.lease_margin_s
     cached_topics_max: int = DEFAULT.cached_topics_max
+    map_page_bytes: int = MAP_PAGE_BYTES  # lower only where tests want many pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ class RouterCore:
         self._admin = AdminDesk(self)
         self._now = 0.0
         self._followers: dict[str, int] = {}  # node -> incarnation that follows our map
-        self._shelf = MapShelf()
+        self._shelf = MapShelf(settings.map_page_bytes)
         self._registrations: dict[str, _Registration] = {}
         self._condemned: dict[PeerKey, str] = {}  # in this round
         self._own: list[Control] = []  # messages of this node to itself
@@ -531,7 +532,7 @@ class RouterCore:
     def _tell_step(self, delta: MapDelta) -> None:
         """Send a step to the nodes that follow; one that is too long is a whole map, whose pages they ask for."""
         data = encode_control(MapStep(delta)) if self._followers else b""
-        if len(data) > MAP_PAGE_BYTES:
+        if len(data) > self.settings.map_page_bytes:
             data = encode_control(self._shelf.first(self.machine.map))
         self._sends += [(node, FrameKind.CONTROL, data) for node in sorted(self._followers)]
 

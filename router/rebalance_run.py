@@ -31,7 +31,7 @@ class RebalanceRunner:
         self._proposed: dict[tuple[str, int], tuple[int, float]] = {}  # kind, number -> epoch, when
         self._free_at = float("-inf")  # throttle: when the bytes begun so far have had their time
         self._paid: set[tuple[int, int]] = set()  # job, partition: begun under this leader
-        self._ending = 0  # number of the job whose end was proposed
+        self._ending: tuple[int, float] = (0, 0.0)  # job whose end was proposed, when
         self._watched: tuple[int, float, int] = (0, 0.0, 0)  # job, since when, moves done then
 
     def tick(self, now: float) -> None:
@@ -44,8 +44,8 @@ class RebalanceRunner:
             self._watched = (job.number, now, self.done(job))
             self._proposed.clear()
         busy = self._shards(now, job) + self._partitions(now, job)
-        if not busy and self._ending != job.number:
-            self._ending = job.number
+        if not busy and (self._ending[0] != job.number or now - self._ending[1] > REPEAT_S):
+            self._ending = (job.number, now)
             failed = [move for move, step in self._steps(job) if step.verb == "failed"]
             state = "aborted" if job.state == "aborting" else "failed" if failed else "done"
             detail = f"{len(failed)} moves failed: their nodes are gone; plan again" if failed else ""

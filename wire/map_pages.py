@@ -25,8 +25,8 @@ _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decode = strictly(msgspec.msgpack.Decoder(ClusterMap).decode, "map")
 
 
-def _page(epoch: int, data: bytes, crc: int, offset: int) -> MapPage:
-    return MapPage(epoch, offset, len(data), crc, data[offset : offset + MAP_PAGE_BYTES])
+def _page(epoch: int, data: bytes, crc: int, offset: int, page_bytes: int = MAP_PAGE_BYTES) -> MapPage:
+    return MapPage(epoch, offset, len(data), crc, data[offset : offset + page_bytes])
 
 
 def map_pages(cluster_map: ClusterMap) -> list[MapPage]:
@@ -39,7 +39,8 @@ def map_pages(cluster_map: ClusterMap) -> list[MapPage]:
 class MapShelf:
     """A router's side: the encodings from which pages are cut."""
 
-    def __init__(self) -> None:
+    def __init__(self, page_bytes: int = MAP_PAGE_BYTES) -> None:
+        self._page_bytes = page_bytes
         self._encoded: dict[int, tuple[bytes, int]] = {}  # epoch -> bytes, checksum; the least recently used first
 
     def clear(self) -> None:
@@ -64,7 +65,7 @@ class MapShelf:
 
     def _cut(self, epoch: int, offset: int) -> MapPage:
         data, crc = self._encoded[epoch] = self._encoded.pop(epoch)
-        return _page(epoch, data, crc, offset)
+        return _page(epoch, data, crc, offset, self._page_bytes)
 
 
 class MapReader:

@@ -18,7 +18,7 @@ from router.cluster_map import (
 )
 from router.leases import LeaseTable, lives
 from router.placement_changes import placement_change
-from router.rebalance import make_plan
+from router.rebalance import Plan, make_plan
 from router.rebalance_run import RebalanceRunner, reached
 from wire.cluster_map import NodeEntry
 from wire.messages import Heartbeat, RequestChange
@@ -242,3 +242,12 @@ def test_the_job_is_part_of_the_snapshot() -> None:
     other = MapMachine()
     other.restore(group.machine.snapshot())
     assert other.job == group.machine.job
+
+
+def test_an_end_that_was_not_committed_is_proposed_again() -> None:
+    """Its leader lost the lead before a majority had it, and leads again: the job would run for ever."""
+    group = Group("s1", "s2").balance()
+    group.do(StartRebalance(Plan(group.map.epoch)))
+    for second in range(4):
+        group.runner.tick(group.now + second)
+    assert [command.state for command in group.queue if isinstance(command, SetRebalance)] == ["done", "done"]

@@ -24,6 +24,7 @@ from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.sim_client import ClientOptions, SimClient
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
+from wire.ranges import MAP_PAGE_BYTES
 
 __all__ = ["Cluster", "Knobs", "NodeProcess"]
 
@@ -50,6 +51,7 @@ class Knobs:
     split_chance: float = 0.0
     turn_s: float = 0.0001
     cached_topics_max: int = 1_000_000
+    map_page_bytes: int = MAP_PAGE_BYTES
     clock_offsets: bool = True
     raft: RaftKnobs = field(default_factory=RaftKnobs)
     disk: DiskKnobs = field(default_factory=DiskKnobs)
@@ -102,7 +104,7 @@ class Cluster:
         knobs, offsets = self.knobs, self.rng("clocks")
         settings = RouterSettings(
             CLUSTER, knobs.partitions, knobs.shards, knobs.replicas, knobs.min_in_sync, knobs.lease_s,
-            knobs.lease_margin_s, knobs.cached_topics_max,
+            knobs.lease_margin_s, knobs.cached_topics_max, knobs.map_page_bytes,
         )  # fmt: skip
         members = {f"r{number}": f"r{number}:1" for number in range(1, knobs.routers + 1)}
 

@@ -21,6 +21,7 @@ from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
 from tests.simulation.workload import WORKS, Workload
+from wire.ranges import MAP_PAGE_BYTES
 
 __all__ = ["Mode", "Options", "Result", "draw_knobs", "run_seed"]
 
@@ -112,6 +113,7 @@ def draw_knobs(seed: int) -> Knobs:
             pending_messages_max=1_000_000,
             pending_bytes_max=1 << 30,
         ),
+        map_page_bytes=rng.choice((150, 600, MAP_PAGE_BYTES)),
     )
 
 
