@@ -70,7 +70,7 @@ def mutate_tree(corpus: tuple[bytes, ...], rng: random.Random) -> bytes:
         tree = _changed(tree, rng, 0)
     try:
         encoded = msgspec.msgpack.encode(tree)
-    except (OverflowError, TypeError, ValueError):
+    except (OverflowError, RecursionError, TypeError, ValueError):  # no such payload can be written
         return data
     marked = msgspec.msgpack.encode(MARK)
     encoded = encoded.replace(marked, NO_TEXT)
