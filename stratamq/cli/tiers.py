@@ -70,10 +70,10 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
     check_plaintext(settings)
     if lifeline_fd < 0:  # `up` has one closed folder for all that its nodes keep
         check_files(tier, settings)
-    _prepare_data_dir(settings.node.data_dir)
-    _check_compiled(tier)
     _check_certificate(tier, settings)
     check_authorities(tier, settings)
+    _prepare_data_dir(settings.node.data_dir)
+    _check_compiled(tier)
     return service_main(tier)(settings, lambda addresses: _tell_ready(ready_fd, addresses))
 
 

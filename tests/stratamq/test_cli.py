@@ -281,6 +281,8 @@ def test_a_start_that_others_could_abuse_is_refused(tmp_path: Path) -> None:
 
     assert "client_ca" in (shared := refused()) and "clients need an authority of their own" in shared
     assert "whoever reaches that address is a node" in refused(node__plaintext_links=True, node__link_bind="0.0.0.0")
+    assert not (tmp_path / "edge-0").exists()
+    (tmp_path / "edge-0").mkdir(mode=0o700)
     (tmp_path / "edge-0" / "lock").touch()
     (tmp_path / "edge-0" / "lock").chmod(0o640)
     assert "lock is open to group or others (mode 0640): chmod 600" in refused()
