@@ -148,7 +148,7 @@ def test_all_routers_at_once_end_and_come_back() -> None:
     scene.judge()
 
 
-@pytest.mark.parametrize(("seed", "mode"), [(200_000, "safety"), (200_001, "liveness"), (200_002, "safety")])
+@pytest.mark.parametrize(("seed", "mode"), [(200_000, "safety"), (200_001, "liveness")])
 def test_random_seed_with_stops(seed: int, mode: Mode) -> None:
     result = run_seed(seed, Options(mode=mode, seconds=3.0, stops=True))
     assert not result.failures, result.failures
