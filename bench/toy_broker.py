@@ -50,6 +50,7 @@ class ToyHandler:
         self.subscriptions: dict[Any, dict[bytes, tuple[int, int, int]]] = {}
         self.peer: Any = None
         self.errors: list[tuple[Any, int]] = []
+        self.violations: list[tuple[str, str]] = []
         self.ended: list[tuple[Any, int]] = []
         self.inbounds: list[Any] = []
         self.misses: list[bytes] = []
@@ -214,6 +215,10 @@ class ToyHandler:
 
     def broke(self, peer: Any, why: str) -> None:
         """The connection ends, that is all."""
+
+    def violated(self, peer: Any, what: str, reason: str) -> None:
+        del peer
+        self.violations.append((what, reason))
 
     def link_lost(self, peer: Any) -> None:
         del peer

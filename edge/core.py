@@ -37,9 +37,10 @@ from mqtt.codec import encode_packet
 from mqtt.errors import MqttError
 from mqtt.packets import Disconnect
 from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode
+from wire.allowed import CELLS, IDENTITY, TIER, Rule, Standing, fault_of, may_send, standing
 from wire.cluster_map import ClusterMap, NodeEntry
 from wire.frames import FRAME_BYTES_MAX, FrameKind
-from wire.hello import TIER_ROUTER, TIER_STORAGE, NodeIdentity, PeerKey
+from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, NodeIdentity, PeerKey
 from wire.lease_holder import LeaseHolder
 from wire.link import LinkFull
 from wire.messages import (
@@ -64,6 +65,7 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
+from wire.refusals import Refusals
 from wire.route_registrar import RouteRegistrar
 from wire.unreached import Unreached
 
@@ -99,6 +101,7 @@ class EdgeCore:
         self.node = identity.node
         self.incarnation = identity.incarnation
         self.counts: dict[str, int] = {}
+        self._refusals = Refusals(self.count)
         self.hot = Hot(self, identity.incarnation, hot_limits)
         self.peers = PeerTable(self.hot, identity, certify, self._peer_over, self.count)
         self.unreached = Unreached(identity.node)
@@ -415,14 +418,26 @@ class EdgeCore:
         """
         key = peer.owner
         assert isinstance(key, PeerKey)
-        if kind != FrameKind.CONTROL:
-            self.count("frames_unknown")
+        if kind != FrameKind.CONTROL or not may_send(key.tier, TIER_EDGE, kind):
+            self.violated(peer, f"frame kind {kind}", TIER)
             return
         message = decode_control(payload)
-        if key.tier == TIER_ROUTER:
+        fault = fault_of(key, TIER_EDGE, message)
+        if fault:
+            self.violated(peer, type(message).__name__, fault)
+        elif key.tier == TIER_ROUTER:
             self._router_message(key.node, message)
         elif key.tier == TIER_STORAGE:
             self._storage_message(key.node, message)
+
+    def violated(self, peer: Peer, what: str, reason: str) -> None:
+        """A node said what it may not say; one that no honest node says closes its link until it starts again."""
+        key = self.peers.key(peer)
+        self._refusals.refuse(self.now, key, what, reason)
+        if reason in (TIER, IDENTITY):
+            self.peers.condemn(peer)
+            if peer.conn is not None:
+                self.hot.close(peer.conn, linger=False)
 
     def _router_message(self, node: str, message: Control) -> None:
         self.hot.round_end_ns = 0
@@ -444,41 +459,60 @@ class EdgeCore:
 
     def _storage_message(self, node: str, message: Control) -> None:
         self.hot.round_end_ns = 0
+        if CELLS[type(message)].rule is Rule.PRIMARY and not self._is_primary(node, message):
+            self._misplaced(node, message)  # a primary repeats what this edge's map is too old for
+            return
         take = self._orders.get(type(message))
         if take is None:
-            self._answer(message)
+            self._answer(node, message)
         else:
             take(node, message)
 
-    def _answer(self, message: Control) -> None:
-        if not self.requests.answered(getattr(message, "request", 0), message):
+    def _is_primary(self, node: str, message: Control) -> bool:
+        """Whether this edge's map names the node as the primary for which it speaks."""
+        placements = self.map.partitions
+        if isinstance(message, KickSession):
+            number, epoch = (self.map.partition_for(message.client_id), 0) if placements else (0, 0)
+        else:
+            assert isinstance(message, PollClaims | FireWill | HandOn)
+            number, epoch = message.partition, message.partition_epoch
+        return standing(self.map, node, number, epoch, 0) is Standing.PRIMARY
+
+    def _misplaced(self, node: str, message: Control) -> None:
+        peer = self.peers.get(node)
+        if peer is not None:
+            self.violated(peer, type(message).__name__, "placement")
+
+    def _answer(self, node: str, message: Control) -> None:
+        if not self.requests.answered(getattr(message, "request", 0), message, node):
             self.count("answers_unknown")
 
     def _kick(self, node: str, order: KickSession) -> None:
         self.tell(node, self.connecting.kick(order))
 
-    def _moved(self, _node: str, moved: Moved) -> None:
-        self.requests.moved(moved.request, self.now)
+    def _moved(self, node: str, moved: Moved) -> None:
+        self.requests.moved(moved.request, self.now, node)
 
-    def _retained_none(self, _node: str, answer: RetainedNone) -> None:
-        self.retained.none(answer)
+    def _retained_none(self, node: str, answer: RetainedNone) -> None:
+        self.retained.none(answer, node)
 
-    def _retained_page(self, _node: str, page: RetainedPage) -> None:
-        if not self.retained.page(page):
-            self._answer(page)
+    def _retained_page(self, node: str, page: RetainedPage) -> None:
+        if not self.retained.page(page, node):
+            self._answer(node, page)
 
-    def _session_opened(self, _node: str, opened: SessionOpened) -> None:
+    def _session_opened(self, node: str, opened: SessionOpened) -> None:
         if opened.partition_epoch < self._polled.get(opened.partition, 0):
-            self.requests.moved(opened.request, self.now)  # of a primary that another one has followed
+            self.requests.moved(opened.request, self.now, node)  # of a primary that another one has followed
         else:
-            self._answer(opened)
+            self._answer(node, opened)
 
     def _relayed(self, router: str, relayed: Relayed) -> None:
         """A partition's primary cannot reach this edge, or hears no answer: the answer goes back the same way."""
         entry = self.map.nodes.get(relayed.node)
         message = decode_control(relayed.message)
         storage = entry is not None and entry.tier == TIER_STORAGE
-        if storage and self.map.is_alive(relayed.node, relayed.incarnation) and isinstance(message, KickSession):
+        alive = storage and self.map.is_alive(relayed.node, relayed.incarnation)
+        if alive and isinstance(message, KickSession) and self._is_primary(relayed.node, message):
             answer = encode_control(self.connecting.kick(message))
             self.tell(router, Relay(relayed.node, relayed.incarnation, answer))
         else:

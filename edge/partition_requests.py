@@ -7,6 +7,7 @@ link exists; before that it waits here, bounded. Rules: docs/adr/0003-cluster-ma
 from collections.abc import Callable
 from typing import Protocol
 
+from wire.allowed import ANSWERS
 from wire.cluster_map import ClusterMap
 from wire.hello import first_number
 from wire.messages import Control, OpenSession
@@ -27,13 +28,14 @@ class _Request(Protocol):
 
 
 class _Pending:
-    __slots__ = ("message", "on_answer", "retry_at", "sent_epoch")
+    __slots__ = ("asked", "message", "on_answer", "retry_at", "sent_epoch")
 
     def __init__(self, message: Control, on_answer: Callable[[Control], None]) -> None:
         self.message = message
         self.on_answer = on_answer
         self.sent_epoch = -1  # partition_epoch under which it left; -1: not yet
         self.retry_at = float("inf")
+        self.asked: tuple[str, ...] = ()  # nodes that may answer it
 
 
 class PartitionRequests:
@@ -94,23 +96,28 @@ class PartitionRequests:
         pending.message.partition_epoch = placement.epoch  # type: ignore[union-attr]
         if isinstance(pending.message, OpenSession):
             pending.message.answered_below = next(iter(self._pending[partition]))
+        if placement.primary not in pending.asked:
+            pending.asked = (*pending.asked, placement.primary)
         if self._tell(placement.primary, pending.message):
             pending.sent_epoch = placement.epoch
             pending.retry_at = float("inf")
 
-    def answered(self, number: int, answer: Control) -> bool:
-        """Take an answer; False if nobody waits for it."""
-        partition = self._where.pop(number, None)
+    def answered(self, number: int, answer: Control, node: str) -> bool:
+        """Take an answer of a node; False if nobody waits for it, or not for this one from there."""
+        partition = self._where.get(number)
         if partition is None:
             return False
-        pending = self._pending[partition].pop(number)
+        pending = self._pending[partition][number]
+        if node not in pending.asked or not isinstance(answer, ANSWERS[type(pending.message)]):
+            return False
+        del self._where[number], self._pending[partition][number]
         pending.on_answer(answer)
         return True
 
-    def moved(self, number: int, now: float) -> None:
+    def moved(self, number: int, now: float, node: str) -> None:
         """The node asked is not the primary at that epoch: ask again when the map here changes, or soon."""
         partition = self._where.get(number)
-        if partition is not None:
+        if partition is not None and node in self._pending[partition][number].asked:
             pending = self._pending[partition][number]
             pending.sent_epoch = -1
             pending.retry_at = now + RETRY_S / 10

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from edge.hot.centre import Hot
 from edge.hot.state import Conn, Peer
 from edge.strangers import Strangers
+from wire.allowed import link_tiers
 from wire.cluster_map import ClusterMap
 from wire.hello import (
-    TIER_EDGE,
-    TIER_ROUTER,
-    TIER_STORAGE,
     LinkError,
     NodeIdentity,
     PeerKey,
@@ -29,7 +27,6 @@ __all__ = ["Dialled", "PeerTable"]
 
 logger = logging.getLogger(__name__)
 
-LINKED_TIERS = frozenset({TIER_EDGE, TIER_ROUTER, TIER_STORAGE})  # operators have no business at an edge
 PEERS_MAX = 1024  # lives of nodes that came by themselves; those that the map names are always taken
 
 
@@ -112,7 +109,7 @@ class PeerTable:
         try:
             certified = self._certify(conn)
             if certified is not None:
-                check_certificate(self.identity, certified, LINKED_TIERS)
+                check_certificate(self.identity, certified, link_tiers(self.identity.tier))
         except LinkError as error:
             self._refuse(conn, "certificate", error)
 
@@ -150,7 +147,7 @@ class PeerTable:
 
     def _admit(self, key: PeerKey) -> None:
         known = self._peers.get(key.node)
-        if key.tier not in LINKED_TIERS:
+        if key.tier not in link_tiers(self.identity.tier):
             raise LinkError(f"an edge takes no link from {key.tier} {key.node}")
         if self._condemned.get(key.node, -1) >= key.incarnation:
             raise LinkError(f"{key.node} broke the protocol and is refused until it starts again")

@@ -39,7 +39,7 @@ READS_MAX = 16  # filters of one SUBSCRIBE read at a time: a thousand of one cli
 class _Read:
     """One subscription's read."""
 
-    __slots__ = ("deadline", "left", "partitions", "request", "subscription", "whole")
+    __slots__ = ("deadline", "left", "nodes", "partitions", "request", "subscription", "whole")
 
     def __init__(self, subscription: Subscription, whole: "_Subscribe", left: int, deadline: float) -> None:
         self.subscription = subscription
@@ -48,6 +48,7 @@ class _Read:
         self.deadline = deadline
         self.request = 0  # of its ReadRetainedAll
         self.partitions: set[int] = set()  # not yet read to the end
+        self.nodes: set[str] = set()  # that were asked for all their partitions
 
 
 class _Subscribe:
@@ -154,15 +155,14 @@ class RetainedReads:
     def _read_all(self, subscription: Subscription, whole: _Subscribe) -> None:
         edge = self._edge
         read = self._new_read(subscription, whole)
-        nodes = set()
         for number, placement in enumerate(edge.map.partitions):
             if placement.primary:
                 read.partitions.add(number)
-                nodes.add(placement.primary)
+                read.nodes.add(placement.primary)
         request = edge.requests.next_number()
         self._reads[request] = read
         read.request = request
-        for node in sorted(nodes):
+        for node in sorted(read.nodes):
             edge.tell(node, ReadRetainedAll(request, subscription.topic_filter, PAGE, edge.limits.retained_hold_s))
         if not read.partitions:
             self._end(read)
@@ -189,18 +189,18 @@ class RetainedReads:
             edge.count("retained_reads_dropped")
             self._done(read, partition)
 
-    def page(self, answer: RetainedPage) -> bool:
-        """A page that answers ReadRetainedAll; False if it does not."""
+    def page(self, answer: RetainedPage, node: str) -> bool:
+        """A node's page that answers ReadRetainedAll; False if it does not."""
         read = self._reads.get(answer.request)
-        if read is None:
+        if read is None or node not in read.nodes:
             return False
         self._page(read, answer.partition, answer)
         return True
 
-    def none(self, answer: RetainedNone) -> None:
+    def none(self, answer: RetainedNone, node: str) -> None:
         """Partitions without a match."""
         read = self._reads.get(answer.request)
-        if read is not None:
+        if read is not None and node in read.nodes:
             read.partitions.difference_update(answer.partitions)
             if not read.partitions:
                 self._end(read)

@@ -30,12 +30,14 @@ from router.leases import LeaseTable, lives
 from router.placement_changes import placement_change
 from router.reachability import Reachability
 from router.rebalance_run import RebalanceRunner
+from router.route_senders import Routes, RouteSenders
 from router.route_shard import RouteShard
 from router.stop_requests import StopRequests
+from wire.allowed import RELAYED, TIER, fault_of
 from wire.cluster_map import MapDelta, NodeEntry, NodeState, PartitionEntry
 from wire.decoding import Unreadable
 from wire.frames import FRAME_BYTES_MAX, FrameKind
-from wire.hello import TIER_EDGE, TIER_OPERATOR, TIER_ROUTER, PeerKey
+from wire.hello import TIER_EDGE, TIER_ROUTER, PeerKey
 from wire.lease_holder import LeaseHolder
 from wire.map_pages import MapShelf
 from wire.messages import (
@@ -49,7 +51,6 @@ from wire.messages import (
     Heartbeat,
     HeartbeatReply,
     Invalidated,
-    KickSession,
     Leave,
     MapStep,
     Moved,
@@ -62,13 +63,13 @@ from wire.messages import (
     ReportRoutes,
     RequestChange,
     Resolve,
-    SessionKicked,
     decode_control,
     encode_control,
 )
 from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
 from wire.orderly_stop import OrderlyStop
 from wire.ranges import MAP_PAGE_BYTES
+from wire.refusals import Refusals
 
 __all__ = [
     "Applied",
@@ -198,6 +199,8 @@ class RouterCore:
             entry, self._to_router, lambda _: None, follows=False, ended_incarnation=ended_incarnation
         )
         self.counts: dict[str, int] = {}
+        self._refusals = Refusals(self.count)
+        self._senders = RouteSenders()
         self.questions: list[tuple[str, Admin]] = []
         self.believes: Callable[[], dict[str, str]] = dict  # node -> its state as gossip sees it
         self._admin = AdminDesk(self)
@@ -513,6 +516,7 @@ class RouterCore:
 
     def _stepped(self, delta: MapDelta, before: dict[str, int]) -> None:
         cluster_map = self.machine.map
+        self._senders.stepped(delta)
         if self.leads:
             for entry in delta.nodes:
                 if entry.alive and before.get(entry.node) != entry.incarnation:
@@ -538,6 +542,7 @@ class RouterCore:
 
     def _map_replaced(self) -> None:
         self._shelf.clear()
+        self._senders.replaced(self.machine.map)
         for node in sorted(self._followers):
             self.tell(node, self._shelf.first(self.machine.map))
         if self.leads:
@@ -572,15 +577,27 @@ class RouterCore:
         if event.peer in self._condemned:
             return  # what it sent behind that is void
         try:
-            self._control(event.peer.node, event.peer, decode_control(event.payload))
+            if event.kind != FrameKind.CONTROL:
+                self._condemn(event.peer, f"frame kind {event.kind}", TIER)
+            else:
+                self._judged(event.peer, decode_control(event.payload))
         except Unreadable as error:  # the frame, or the message that it wants handed on
             self.count("frames_unreadable")
             self._condemned[event.peer] = str(error)
 
+    def _judged(self, peer: PeerKey, message: Control) -> None:
+        fault = fault_of(peer, TIER_ROUTER, message)
+        if fault:
+            self._condemn(peer, type(message).__name__, fault)
+        else:
+            self._control(peer.node, peer, message)
+
+    def _condemn(self, peer: PeerKey, what: str, fault: str) -> None:
+        """Refuse a message that no honest node sends, and close its link."""
+        self._refusals.refuse(self._now, peer, what, fault)
+        self._condemned[peer] = f"a {peer.tier} may not send this {what} ({fault})"
+
     def _control(self, node: str, peer: PeerKey | None, message: Control) -> None:
-        if (peer is not None and peer.tier == TIER_OPERATOR) != isinstance(message, Admin):
-            self.count("messages_refused")  # a node gives no orders, an operator is no node
-            return
         if isinstance(message, Heartbeat):
             self._heartbeat(node, message)
         elif isinstance(message, Register):
@@ -638,9 +655,6 @@ class RouterCore:
         if not self.leads:
             self._refuse(node, message.request, "not_leader", "this router does not lead")
             return
-        if message.entry.node != node:
-            self._refuse(node, message.request, "invalid", f"{node} cannot register {message.entry.node}")
-            return
         if len(self._registrations) < REGISTRATIONS_MAX:
             self._registrations[node] = _Registration(node, message)
         self._admit_waiting()
@@ -695,6 +709,16 @@ class RouterCore:
             self.tell(node, Moved(request, "shard", message.shard, epoch, self.machine.map.epoch))
             return
         shard.now = self._now
+        if peer is not None and isinstance(message, Routes):
+            judged = self._senders.judge(self.machine.map, peer, message)
+            if judged.repeat:
+                request = message.request if isinstance(message, AddRoutes) else 0
+                self.tell(node, Moved(request, "shard", message.shard, shard.epoch, self.machine.map.epoch))
+            if judged.refused:
+                self._refusals.refuse(self._now, peer, type(message).__name__, "placement")
+            if judged.message is None:
+                return
+            message = judged.message
         self._touched.add(message.shard)
         if isinstance(message, Resolve):
             shard.resolve(node, message)
@@ -722,12 +746,14 @@ class RouterCore:
 
         It is read here: the one who wrote it is to blame for it, not the router that the other side hears it from.
         """
-        if not isinstance(decode_control(message.message), KickSession | SessionKicked):
-            self.count("relays_refused")
-            return
+        inner = decode_control(message.message)
         alive = self.machine.map.is_alive
         if peer is None or not alive(peer.node, peer.incarnation) or not alive(message.node, message.incarnation):
             self.count("relays_of_dead")
+            return
+        receiver = self.machine.map.nodes[message.node].tier
+        if not isinstance(inner, RELAYED) or fault_of(peer, receiver, inner):
+            self._condemn(peer, type(message).__name__, TIER)
             return
         self.tell(message.node, Relayed(peer.node, peer.incarnation, message.message))
         self.count("relayed")

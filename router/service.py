@@ -32,7 +32,7 @@ from router.core import (
 from router.membership_desk import MembershipDesk
 from router.raft.events import ChangeMembership, RaftConfig, Role
 from router.raft.log import RaftLog, create_log
-from router.raft.messages import Entry, Message, decode_message, encode_message
+from router.raft.messages import Entry, Message, check_sender, decode_message, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from router.raft.storage import LogDamaged
 from wire.decoding import Unreadable
@@ -185,7 +185,9 @@ class RouterService:
 
     def _on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         if kind == FrameKind.RAFT:
-            self._raft.receive(decode_message(payload))
+            message = decode_message(payload)
+            check_sender(peer, message)
+            self._raft.receive(message)
         else:
             self._push(FrameArrived(peer, kind, payload))
 
@@ -375,6 +377,12 @@ class RouterService:
             "Connections to the port of links that were not taken, and lives that broke the protocol, by reason.",
             self._hub.refused_by_reason,
             ("reason",),
+        )
+        metrics.counter(
+            "router_events_total",
+            "Events of this router by name; what begins with refused_ is a message that its sender may not send.",
+            lambda: {(name,): float(count) for name, count in core.counts.items()},
+            ("event",),
         )
         metrics.check("lease", lambda: core.holder.has_lease(boot_time()))
         metrics.check("routes", lambda: not any(shard.collecting for shard in core.shards.values()))

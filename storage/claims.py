@@ -373,6 +373,11 @@ class ClaimTable:
             self._end(request.client_id, holder, clean=request.clean)
         self._partition.tell(edge, SessionClosed(request.request, accepted))
 
+    def is_held_by(self, client_id: str, edge: str, incarnation: int) -> bool:
+        """Whether the connection that owns a client ID is at this life of an edge."""
+        holder = self._holders.get(client_id)
+        return holder is not None and (holder.edge, holder.incarnation) == (edge, incarnation)
+
     def edge_dead(self, edge: str, incarnation: int) -> None:
         """The map declares an edge's incarnation dead: its connections ended without DISCONNECT."""
         for client_id in sorted(self._holders):
@@ -516,8 +521,9 @@ class ClaimTable:
         if op_index in self._firing:
             self._hand_over(op_index)
 
-    def will_fired(self, answer: WillFired) -> None:
-        """The fan-out of a will is complete."""
-        firing = self._firing.pop(answer.op_index, None)
-        if firing is not None:
+    def will_fired(self, answer: WillFired, edge: str) -> None:
+        """The fan-out of a will is complete, says the edge that it was handed to last."""
+        firing = self._firing.get(answer.op_index)
+        if firing is not None and firing[2] == edge:
+            del self._firing[answer.op_index]
             self._partition.delete(firing[0])

@@ -22,6 +22,7 @@ from storage.partition import Output, Overlay, Reads
 from storage.placements import Placements
 from storage.retained_scans import RetainedScan, RetainedScans
 from storage.settings import PartitionSettings
+from wire.allowed import RELAYED, TIER, fault_of, may_send
 from wire.batches import (
     PublishMessage,
     PublishRun,
@@ -62,7 +63,8 @@ from wire.messages import (
 )
 from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
 from wire.orderly_stop import OrderlyStop
-from wire.replication import decode_replica_message, encode_replica_message
+from wire.refusals import Refusals
+from wire.replication import AppendAck, decode_replica_message, encode_replica_message
 from wire.unreached import Unreached
 
 __all__ = ["FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Synced", "Tick"]
@@ -74,6 +76,7 @@ REPORT_ROUTES_MAX = 10_000  # in one message; a longer one of a single partition
 REPORT_ROOM_BYTES = 16 * 1024 * 1024  # of a link, below which its owner's reports wait: acknowledgements go first
 COUNTED_PER_LOOK = 50_000  # sessions
 STOP_S = 3.5  # from the order to stop to the end, when others do not take over
+NOBODY = -1  # an owner_epoch that no connection has
 LOOK_S = 0.5  # between two looks at who is not reached, and at what partitions hold
 
 
@@ -165,6 +168,7 @@ class StorageCore:
         self._room = room  # bytes that the link to a node takes now
         self._edges: dict[str, int] = {}
         self.counts: dict[str, int] = {}
+        self._refusals = Refusals(self._count)
         self.full = False  # said by the shell: the disk is below its floor, new messages are refused
 
     @property
@@ -458,24 +462,41 @@ class StorageCore:
         return True
 
     def _decoded(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        if kind == FrameKind.CONTROL:
+        if not may_send(peer.tier, TIER_STORAGE, kind):
+            self._condemn(peer, f"frame kind {kind}", TIER)
+        elif kind == FrameKind.CONTROL:
             self._control(peer, decode_control(payload))
         elif kind == FrameKind.PUBLISH:
             self._publish(peer, decode_publish(payload))
         elif kind == FrameKind.PUSH_ACK:
-            self._push_acks(decode_push_acks(payload))
-        elif kind in (FrameKind.REPLICATE, FrameKind.REPLICATE_ACK):
-            hosted = self.placements.take(peer.node, decode_replica_message(payload), self._now)
-            if hosted is not None:
-                self._touch(hosted.core.number, hosted)
+            self._push_acks(peer, decode_push_acks(payload))
         else:
-            self._count("frames_unknown")
+            self._replica_message(peer, kind, payload)
+
+    def _replica_message(self, peer: PeerKey, kind: int, payload: bytes) -> None:
+        message = decode_replica_message(payload)
+        if isinstance(message, AppendAck) != (kind == FrameKind.REPLICATE_ACK):
+            self._condemn(peer, f"{type(message).__name__} in frame kind {kind}", TIER)
+            return
+        hosted, refused = self.placements.take(peer.node, message, self._now)
+        if refused:
+            self._refusals.refuse(self._now, peer, type(message).__name__, "placement")
+        if hosted is not None:
+            self._touch(hosted.core.number, hosted)
+
+    def _condemn(self, peer: PeerKey, what: str, fault: str) -> None:
+        """Refuse a message that no honest node sends, and close its link."""
+        self._refusals.refuse(self._now, peer, what, fault)
+        self._condemned[peer] = f"a {peer.tier} may not send this {what} ({fault})"
 
     def _publish(self, peer: PeerKey, records: list[PublishRun | PublishMessage]) -> None:
         for record in records:
             if isinstance(record, PublishRun):
                 self._count("runs_refused")  # runs are for edges
                 continue
+            if peer.tier == TIER_STORAGE and (record.tag or record.qos):
+                self._condemn(peer, "message above QoS 0", TIER)  # a former primary passes on QoS 0 only
+                return
             for number in record.partitions:
                 hosted = self.partitions.get(number)
                 if hosted is None:
@@ -552,7 +573,7 @@ class StorageCore:
             refusal = encode_publish_ack(record.tag, number, ReasonCode.SERVER_BUSY)
             self._sends.append((peer.node, FrameKind.PUBLISH_ACK, refusal))
 
-    def _push_acks(self, acks: list[PushAck]) -> None:
+    def _push_acks(self, peer: PeerKey, acks: list[PushAck]) -> None:
         for ack in acks:
             number = ack.session >> 48
             hosted = self.partitions.get(number)
@@ -560,9 +581,19 @@ class StorageCore:
                 self._count("not_primary")
                 continue
             self._touch(number, hosted)
-            hosted.when_serving(partial(hosted.delivery.outbound.acknowledged, ack))
+            hosted.when_serving(partial(self._push_acked, hosted, peer, ack))
+
+    def _push_acked(self, hosted: HostedPartition, peer: PeerKey, ack: PushAck) -> None:
+        if hosted.owns_session(ack.session, peer):
+            hosted.delivery.outbound.acknowledged(ack)
+        else:
+            self._count("acks_of_others")
 
     def _control(self, peer: PeerKey, message: Control) -> None:
+        fault = fault_of(peer, TIER_STORAGE, message)
+        if fault:
+            self._condemn(peer, type(message).__name__, fault)
+            return
         if peer.tier == TIER_ROUTER and self.lease.handle(self._now, message):
             self._early.forget_before(self.lease.newest_at)
             return
@@ -573,7 +604,7 @@ class StorageCore:
         elif isinstance(message, SessionKicked):
             self._kicked(message, peer.node, peer.incarnation)
         elif isinstance(message, Relayed):
-            self._relayed(message)
+            self._relayed(peer, message)
         elif isinstance(message, Claims):
             hosted = self._hosted(message.partition)
             if hosted is not None and hosted.core.epoch == message.partition_epoch:
@@ -581,7 +612,7 @@ class StorageCore:
         elif isinstance(message, WillFired):
             hosted = self._hosted(message.partition)
             if hosted is not None:
-                hosted.claims.will_fired(message)
+                hosted.claims.will_fired(message, peer.node)
         elif isinstance(message, HandedOn):
             hosted = self._hosted(message.partition)
             if hosted is not None and hosted.serving:
@@ -592,7 +623,9 @@ class StorageCore:
                 hosted.subscriptions.routes_added(message)
         elif isinstance(message, Moved):
             self._count("moved")  # asked again when the map or the timer says so
-            if message.what == "shard" and not message.request and message.number < len(self.map.shards):
+            if message.request:
+                self._routes_moved(message.request)
+            elif 0 <= message.number < len(self.map.shards):
                 self._reports_due[message.number] = self._now + REPORT_AGAIN_S
         else:
             self._count("messages_unknown")
@@ -602,13 +635,24 @@ class StorageCore:
         if hosted is not None:
             hosted.claims.kicked(answer, edge, incarnation)
 
-    def _relayed(self, relayed: Relayed) -> None:
+    def _routes_moved(self, request: int) -> None:
+        """A shard's owner has another map than this node: ask it again soon."""
+        hosted = self._hosted(request >> 32)
+        if hosted is not None and hosted.serving:
+            hosted.subscriptions.ask_soon(request)
+
+    def _relayed(self, router: PeerKey, relayed: Relayed) -> None:
         """An edge's answer came by a router: its direct link to this node is down."""
         message = decode_control(relayed.message)
-        if self.map.is_alive(relayed.node, relayed.incarnation) and isinstance(message, SessionKicked):
-            self._kicked(message, relayed.node, relayed.incarnation)
-        else:
+        entry = self.map.nodes.get(relayed.node)
+        if entry is None or not self.map.is_alive(relayed.node, relayed.incarnation):
             self._count("relays_refused")
+            return
+        sender = PeerKey(relayed.node, entry.tier, relayed.incarnation)
+        if not isinstance(message, RELAYED) or fault_of(sender, TIER_STORAGE, message):
+            self._refusals.refuse(self._now, router, "Relayed", TIER)
+        elif isinstance(message, SessionKicked):
+            self._kicked(message, relayed.node, relayed.incarnation)
 
     def _read_all(self, peer: PeerKey, request: ReadRetainedAll) -> None:
         """Look into every partition here; into one that does not serve yet when it does."""
@@ -661,6 +705,9 @@ class StorageCore:
 
     def _carry_out(self, hosted: HostedPartition, request: PartitionRequest, peer: PeerKey) -> None:
         edge = peer.node
+        if not hosted.may_ask(request, peer):
+            self._count("requests_of_others")
+            request = replace(request, owner_epoch=NOBODY)  # answered as one of a connection that is over
         if isinstance(request, OpenSession):
             hosted.claims.open(request, edge, peer.incarnation)
         elif isinstance(request, CloseSession):

@@ -16,7 +16,7 @@ EARLY_MAX = 10_000  # of all partitions together
 EARLY_BYTES_MAX = 64 * 1024 * 1024  # likewise
 EARLY_S = 8.0  # four leases: longer than any node's map lags behind while it has a lease
 
-Early = tuple[float, int, Callable[[], None]]  # since when it waits, bytes, what to do
+Early = tuple[float, int, Callable[[], object]]  # since when it waits, bytes, what to do
 
 
 class EarlyRequests:
@@ -29,6 +29,10 @@ class EarlyRequests:
 
     def __len__(self) -> int:
         return self._count
+
+    def partitions(self) -> list[int]:
+        """Return the partitions for which something waits."""
+        return sorted(self._waiting)
 
     def keep(self, partition: int, request: Early) -> bool:
         """Keep a request; False if there is no room: refuse it, and everything of its partition that comes later."""
@@ -50,7 +54,7 @@ class EarlyRequests:
         self._count += len(requests)
         self._bytes += sum(size for _, size, _ in requests)
 
-    def take(self, partition: int) -> list[Callable[[], None]]:
+    def take(self, partition: int) -> list[Callable[[], object]]:
         """Return, in order, what waited for a partition that this node serves now."""
         taken = []
         for _, size, ask in self._waiting.pop(partition, ()):

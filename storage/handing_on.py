@@ -137,7 +137,7 @@ class HandingOn:
         if number in self._out and not self._hand(number):
             self.hand_over()
 
-    def _tell(self, number: int, node: str = "") -> bool:
+    def _tell(self, number: int) -> bool:
         partition = self._partition
         value = partition.get(keys.handed_key(partition.number, number))
         row = unpack(HandedRow, value) if value is not None else None
@@ -151,7 +151,7 @@ class HandingOn:
         pick = self._picks.get(number)
         self._edge = self._edge or self._live("edge", partition.number)
         order = HandOn(0, partition.number, partition.epoch, number, row.share, message, pick)
-        partition.tell(node or self._edge, order)
+        partition.tell(self._edge, order)
         return True
 
     def edge_dead(self, edge: str) -> None:
@@ -166,7 +166,7 @@ class HandingOn:
     def answered(self, answer: HandedOn, node: str) -> None:
         """Record where a message goes, or forget it: a member has it."""
         number, pick = answer.number, answer.pick
-        if number not in self._out:
+        if number not in self._out or node != self._edge:
             return
         if pick is None:
             self._partition.count("shares_settled")
@@ -177,7 +177,7 @@ class HandingOn:
         if known is None or pick.attempt > known.attempt:
             self._picks[number] = pick
             self._partition.put(keys.handed_pick_key(self._partition.number, number), pack(pick))
-        if not self._tell(number, node):
+        if not self._tell(number):
             self.hand_over()
 
     def _finish(self, number: int) -> None:

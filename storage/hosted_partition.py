@@ -23,7 +23,7 @@ from storage.subscriptions import Subscriptions
 from wire.batches import PublishMessage
 from wire.cluster_map import ClusterMap
 from wire.hello import PeerKey
-from wire.messages import Claims, PollClaims
+from wire.messages import Claims, CloseSession, PollClaims
 
 __all__ = ["HostedPartition", "Tally"]
 
@@ -163,6 +163,18 @@ class HostedPartition:
             self._poll_at = now + POLL_AGAIN_S
             for edge in self._polled:
                 self.core.tell(edge, PollClaims(self.core.number, self.core.number, self.core.epoch))
+
+    def owns_session(self, number: int, peer: PeerKey) -> bool:
+        """Whether a session's connection is at this edge."""
+        session = self.core.sessions.get(number)
+        return session is not None and (session.edge, session.incarnation) == (peer.node, peer.incarnation)
+
+    def may_ask(self, request: object, peer: PeerKey) -> bool:
+        """Whether an edge may ask this: what belongs to a connection is asked by the edge that holds it."""
+        if isinstance(request, CloseSession):
+            return self.claims.is_held_by(request.client_id, peer.node, peer.incarnation)
+        session = getattr(request, "session", 0)
+        return not session or self.owns_session(session, peer)
 
     def claims_answered(self, answer: Claims, edge: str, incarnation: int) -> None:
         """One edge's answer to the claims poll."""

@@ -7,18 +7,21 @@ primary meanwhile. Rules: docs/adr/0007.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
+from storage.early_requests import EarlyRequests
 from storage.hosted_partition import HostedPartition
 from storage.ledger import PartitionLedger
 from storage.partition import Overlay, Reads
 from storage.replica import Replica, Writes
 from storage.replication import CATCH_UP_ROWS, CatchUp, Replication
 from storage.settings import PartitionSettings
+from wire.allowed import Standing, standing
 from wire.cluster_map import ClusterMap, PartitionEntry
 from wire.frames import FrameKind
 from wire.hello import TIER_STORAGE
 from wire.messages import RequestChange
-from wire.replication import STALE, Append, AppendAck, ReplicaMessage, encode_replica_message
+from wire.replication import STALE, Append, AppendAck, ReplicaMessage, TransferSlice, encode_replica_message
 
 __all__ = ["Placements"]
 
@@ -54,7 +57,7 @@ class Placements:
         self._overlay = overlay
         self._map = cluster_map
         self._promoting: dict[int, int] = {}  # partition -> commit that must be synced before its rows are read
-        self._early: dict[int, tuple[str, ReplicaMessage]] = {}  # of a primary that this node's map does not name yet
+        self._early = EarlyRequests()  # messages of primaries that this node's map does not name yet
         self._touched: set[int] = set()  # replicas that may have writes
         self._linked: set[str] = set()
         self._linked_for: dict[str, float] = {}  # since when a link stands; negative: since when it is down
@@ -118,6 +121,9 @@ class Placements:
                 self.replicas[number].seen_epoch(placement.epoch)
         self._known = list(cluster_map.partitions)
         self._content = False
+        for number in self._early.partitions():
+            for take in self._early.take(number):
+                take()  # or keep it again
         return moved
 
     def _replica(self, number: int) -> Replica:
@@ -157,9 +163,6 @@ class Placements:
             return  # its replica stands, with everything applied
         replica = self.replicas[number] = Replica(number, self._store, self._overlay)
         replica.take_over(hosted.core.meta, hosted.core.local)
-        peer, message = self._early.pop(number, ("", None))
-        if isinstance(message, Append):
-            self.take(peer, message, 0.0)
 
     def read_promoted(self, synced: int, now: float) -> list[HostedPartition]:
         """Read some rows of promoted partitions whose log is in the store; return those that were read to the end."""
@@ -199,27 +202,36 @@ class Placements:
 
     # --- frames
 
-    def take(self, peer: str, message: ReplicaMessage, now: float) -> HostedPartition | None:
-        """Take a message of another replica; return the partition whose commit index may have moved."""
+    def take(self, peer: str, message: ReplicaMessage, now: float) -> tuple[HostedPartition | None, bool]:
+        """Take a message of another replica.
+
+        Returns:
+            The partition whose commit index may have moved; whether the message was refused, as of a node that is not
+            the primary.
+        """
         number = message.partition
         if isinstance(message, AppendAck):
             replication = self.replication.get(number)
             if replication is None or number in self._promoting:
-                return None
+                return None, False
             replication.acked(peer, message, now)
-            return self.hosted[number]
-        if number in self.hosted:
-            epoch = self.hosted[number].core.epoch
-            if message.partition_epoch < epoch:
+            return self.hosted[number], False
+        cluster_map = self._map()
+        epoch = cluster_map.partitions[number].epoch if 0 <= number < len(cluster_map.partitions) else 0
+        found = standing(cluster_map, peer, number, message.partition_epoch, epoch)
+        if found is Standing.LATER:  # the map that says so is on its way
+            return None, not self._early.keep(number, (now, _bytes_of(message), partial(self.take, peer, message, now)))
+        if found is Standing.OTHER:
+            if 0 < message.partition_epoch < epoch:  # a former primary is told of its end
                 self.answers.append((peer, AppendAck(number, epoch, False, STALE)))
-            elif message.partition_epoch > epoch:
-                self._early[number] = (peer, message)  # the map that says so is on its way
-            return None
+            return None, True
+        if number in self.hosted:
+            return None, True  # this very node says that it is the primary, by the same map
         replica = self._replica(number)
         answer = replica.append(message) if isinstance(message, Append) else replica.take_slice(message)
         self._touched.add(number)
         self.answers.append((peer, answer))
-        return None
+        return None, False
 
     def take_writes(self) -> Writes:
         """Return what the replicas of this node write in this round."""
@@ -338,3 +350,9 @@ class Placements:
         if self._more_to_read:
             return now
         return now + TEND_S if self.replicated else float("inf")
+
+
+def _bytes_of(message: Append | TransferSlice) -> int:
+    if isinstance(message, Append):
+        return sum(map(len, message.rows))
+    return sum(len(key) + len(value) for key, value in message.rows)

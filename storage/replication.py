@@ -275,6 +275,9 @@ class Replication:
         if backup is None or ack.partition_epoch != core.epoch or ack.index == STALE:
             core.count("replica_answers_of_other_epochs")
             return
+        if ack.index > core.meta.op_index:
+            core.count("replica_answers_ahead")  # nobody has more than this primary gave
+            return
         backup.answered_at = backup.owed_from = now
         if ack.transfer_needed:
             self._transfer_answered(backup, ack)

@@ -31,7 +31,7 @@ from storage.store_errors import (
 )
 from storage.store_settings import GroupCommitSettings, StoreSettings
 from wire.frames import FrameKind
-from wire.hello import DIAL_RANK, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
+from wire.hello import TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
 from wire.ledger import FileLedger, LedgerSink
 from wire.messages import Admin, decode_control, encode_control
 from wire.process import NodeProcess, boot_time, run_process
@@ -97,7 +97,6 @@ class StorageService:
             on_down=lambda peer: self._push(LinkDown(peer)),
             on_reset=lambda peer: self._push(LinkDown(peer)),
             rng=random.Random(process.folder.incarnation),
-            accept_tiers=frozenset(DIAL_RANK),  # operators too: exports are asked for here
         )
         self._peers: dict[str, tuple[str, str, int]] = {}
         self._followed = -1  # epoch of the map that they are from

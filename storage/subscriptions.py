@@ -35,6 +35,7 @@ __all__ = ["Subscriptions"]
 
 NO_SUBSCRIPTION_EXISTED = 0x11
 STALE_SESSION = 0x80
+MOVED_AGAIN_S = 0.05  # after an owner's "moved", though the owner is the same: its map is another one for a moment
 
 
 class Waiter:
@@ -64,6 +65,7 @@ class Subscriptions:
         self._standing: set[str] = set()
         self._pending: dict[str, set[int]] = {}  # route -> shards that have not answered
         self._asked: dict[int, tuple[int, list[str]]] = {}  # request -> shard, routes
+        self._ask_at: dict[int, int] = {}  # request -> when to ask again: of several timers the last one counts
         self._waiters: list[Waiter] = []
         self._version = 0
         self._recounted: set[str] = set()  # shared groups whose members here are more or fewer than their shard knows
@@ -254,7 +256,7 @@ class Subscriptions:
         shard, names = self._asked[request]
         placement = self._map().shards[shard]
         self._version += 1
-        partition.set_timer(partition.deadline_in(REPEAT_S), "routes", str(request))
+        self._ask_in(request, REPEAT_S)
         partition.tell(
             placement.owner,
             AddRoutes(
@@ -277,17 +279,27 @@ class Subscriptions:
 
     def ask_again(self, request: int) -> None:
         """An AddRoutes was not answered: send it again, under its number, so that either answer will do."""
-        if request not in self._asked:
+        if request not in self._asked or self._ask_at[request] > self._partition.served_ms:
             return
         shard, names = self._asked[request]
         waits = any(shard in self._pending.get(name, ()) for name in names)
         if waits and shard < len(self._map().shards):
             self._send(request)
         else:
-            del self._asked[request]
+            del self._asked[request], self._ask_at[request]
+
+    def ask_soon(self, request: int) -> None:
+        """An AddRoutes was not taken, because two maps differ: send it again when they may not any more."""
+        if request in self._asked and self._ask_at[request] > self._partition.deadline_in(MOVED_AGAIN_S):
+            self._ask_in(request, MOVED_AGAIN_S)
+
+    def _ask_in(self, request: int, seconds: float) -> None:
+        self._ask_at[request] = self._partition.deadline_in(seconds)
+        self._partition.set_timer(self._ask_at[request], "routes", str(request))
 
     def _ask_new_owner(self, request: int) -> None:
         shard, names = self._asked.pop(request)
+        del self._ask_at[request]
         left = [name for name in names if shard in self._pending.get(name, ())]
         if left and shard < len(self._map().shards):
             self._ask(shard, left)
@@ -311,7 +323,7 @@ class Subscriptions:
         current = answer.sender_epoch == partition.epoch
         if asked is None or not current or self._map().shards[answer.shard].epoch != answer.shard_epoch:
             return
-        del self._asked[answer.request]
+        del self._asked[answer.request], self._ask_at[answer.request]
         shard, names = asked
         standing = set()
         for name in names:

@@ -1,4 +1,4 @@
-"""Who is at the other end of a link: identities, the HELLO frame, and which tier may send what.
+"""Who is at the other end of a link: identities and the HELLO frame. Who may say what is in ``wire/allowed.py``.
 
 The dialling side writes its HELLO at once; the accepting side reads it, then answers with its own, so that each can
 say how many frames of the other's incarnation it has taken (what that is for: ``wire/link.py``). Pure logic; sockets
@@ -32,7 +32,6 @@ __all__ = [
     "dials",
     "encode_hello",
     "first_number",
-    "may_send",
 ]
 
 TIER_EDGE = "edge"
@@ -44,17 +43,6 @@ TIER_OPERATOR = "operator"  # the command line; dials routers, sends CONTROL and
 DIAL_RANK = {TIER_OPERATOR: -1, TIER_EDGE: 0, TIER_STORAGE: 1, TIER_ROUTER: 2}
 NUMBERS_BITS = 20  # of what a life numbers in a millisecond, in which an incarnation grows by one at least
 HELLO_BYTES_MAX = 4096  # names and an address; anything longer is not one of us
-
-# An edge's certificate cannot speak Raft or replication (design, section 9): sender tiers, receiver tiers.
-FRAME_TIERS: dict[int, tuple[frozenset[str], frozenset[str]]] = {
-    FrameKind.RAFT: (frozenset({TIER_ROUTER}), frozenset({TIER_ROUTER})),
-    FrameKind.PUBLISH: (frozenset({TIER_EDGE, TIER_STORAGE}), frozenset({TIER_EDGE, TIER_STORAGE})),
-    FrameKind.PUBLISH_ACK: (frozenset({TIER_EDGE, TIER_STORAGE}), frozenset({TIER_EDGE, TIER_STORAGE})),
-    FrameKind.PUSH: (frozenset({TIER_STORAGE}), frozenset({TIER_EDGE})),
-    FrameKind.PUSH_ACK: (frozenset({TIER_EDGE}), frozenset({TIER_STORAGE})),
-    FrameKind.REPLICATE: (frozenset({TIER_STORAGE}), frozenset({TIER_STORAGE})),
-    FrameKind.REPLICATE_ACK: (frozenset({TIER_STORAGE}), frozenset({TIER_STORAGE})),
-}
 
 
 class PeerKey(NamedTuple):
@@ -229,11 +217,3 @@ def dials(tier: str, node: str, peer_tier: str, peer_node: str) -> bool:
     if rank != peer_rank:
         return rank < peer_rank
     return node < peer_node
-
-
-def may_send(sender_tier: str, receiver_tier: str, kind: int) -> bool:
-    """Whether a tier may send a kind of frame to another; unknown kinds are left to the receiver's dispatch."""
-    if TIER_OPERATOR in (sender_tier, receiver_tier):
-        return kind == FrameKind.CONTROL
-    tiers = FRAME_TIERS.get(kind)
-    return tiers is None or (sender_tier in tiers[0] and receiver_tier in tiers[1])

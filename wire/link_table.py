@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
+from wire.allowed import may_send
 from wire.frames import FRAME_BYTES_MAX
 from wire.hello import (
     TIER_OPERATOR,
@@ -20,7 +21,6 @@ from wire.hello import (
     check_hello,
     dials,
     encode_hello,
-    may_send,
 )
 from wire.link import RESEND_BYTES_MAX, LinkCore, LinkFull
 

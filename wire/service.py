@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import trio
 
 from conf.errors import UserError
+from wire.allowed import link_tiers
 from wire.connection import (
     HELLO_TIMEOUT_S,
     Connection,
@@ -25,8 +26,6 @@ from wire.connection import (
     wrap_tls,
 )
 from wire.hello import (
-    DIAL_RANK,
-    TIER_OPERATOR,
     TIER_ROUTER,
     Hello,
     LinkError,
@@ -95,16 +94,14 @@ class LinkHub:
         on_reset: Callable[[PeerKey], None],
         rng: random.Random,
         resend_bytes_max: int = RESEND_BYTES_MAX,
-        accept_tiers: frozenset[str] | None = None,  # None: every tier; operators only at routers
     ) -> None:
         self._contexts = contexts
         self._rng = rng
-        every_tier = frozenset(DIAL_RANK) if identity.tier == TIER_ROUTER else frozenset(DIAL_RANK) - {TIER_OPERATOR}
         self._on_up, self._on_down = on_up, on_down
         self._down: dict[str, trio.Event] = {}  # by node; set when its present connection ended
         self._table = LinkTable(
             identity,
-            every_tier if accept_tiers is None else accept_tiers,
+            link_tiers(identity.tier),
             on_frame=on_frame,
             on_up=self._stands,
             on_down=self._ended,

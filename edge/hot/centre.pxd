@@ -9,7 +9,7 @@ from edge.hot.forwarded cimport receive_link
 from edge.hot.origins cimport was_picked
 from edge.hot.output cimport drained, end_lag, mark_dirty, note_high, pending_output, output_of, release_waiters, take_dirty, unlink_dirty, unpark, write_short
 from edge.hot.parse cimport parse
-from edge.hot.peers cimport flush_batches, flush_peer, leave_outbox, pump_outboxes, release_peer, send_frame
+from edge.hot.peers cimport flush_batches, flush_peer, leave_outbox, note_former, pump_outboxes, release_peer, send_frame
 from edge.hot.picks cimport unfinished_picks
 from edge.hot.pushes cimport flush_push_acks
 from edge.hot.routes cimport known_route

@@ -40,7 +40,7 @@ if not cython.compiled:
         write_short,
     )
     from edge.hot.parse import parse
-    from edge.hot.peers import flush_batches, flush_peer, leave_outbox, pump_outboxes, release_peer
+    from edge.hot.peers import flush_batches, flush_peer, leave_outbox, note_former, pump_outboxes, release_peer
     from edge.hot.picks import unfinished_picks
     from edge.hot.pushes import flush_push_acks
     from edge.hot.routes import known_route
@@ -595,13 +595,16 @@ class Hot(HotState):
     def set_primary(self, partition: int, peer: Peer | None) -> None:
         """The map names another primary, or none. The outbox is held until ``replay_partition``."""
         outbox: Outbox | None = self.outboxes[partition]
-        if self.primaries[partition] is peer:
+        former: Peer | None = self.primaries[partition]
+        if former is peer:
             return
         self.primaries[partition] = peer
         self.primaries_version += 1
         if outbox is None:
             outbox = Outbox()
             self.outboxes[partition] = outbox
+        if former is not None:
+            note_former(self, outbox, former)
         # Nothing may overtake what the former primary did not acknowledge; nothing to replay: nothing to hold.
         if not outbox.messages and peer is not None:
             outbox.held = False

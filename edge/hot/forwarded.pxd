@@ -37,5 +37,6 @@ cdef Py_ssize_t _receive_message(
     HotState hot, Peer peer, bytes payload, unsigned char* data, Py_ssize_t at, Py_ssize_t end
 )
 cdef object _receive_pick(HotState hot, Peer peer, Packet packet, bytes share, unsigned long long tag)
+cdef Outbox _asked_before(HotState hot, Peer peer, Outbox outbox, unsigned long long tag, int code)
 cdef object _no_room(HotState hot, Message message)
 cdef object _superseded(HotState hot, Message message)

@@ -51,13 +51,13 @@ def receive_link(hot: HotState, conn: Conn, data: bytes) -> None:
         return
     for frame in peer.link.receive(data):
         kind = frame.kind
-        if peer.struck:
+        if peer.struck or conn.closed:
             return
-        if kind == PUBLISH and peer.is_edge:
+        if kind == PUBLISH and peer.may_publish:
             receive_publish(hot, peer, frame.payload)
-        elif kind == PUBLISH_ACK:
+        elif kind == PUBLISH_ACK and peer.may_acknowledge:
             receive_publish_acks(hot, peer, frame.payload)
-        elif kind == PUSH:
+        elif kind == PUSH and peer.may_push:
             receive_pushes(hot, peer, frame.payload)
         else:
             hot.handler.frame(peer, kind, frame.payload)
@@ -240,7 +240,8 @@ def _receive_pick(hot: HotState, peer: Peer, packet: Packet, share: bytes, tag: 
 def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
     """Count the destinations that finished our messages.
 
-    What a former primary took, its successor has as well; what it refused is the successor's to answer.
+    What a former primary took, its successor has as well; what it refused is the successor's to answer. A node that was
+    not sent a message as its primary says nothing about it; an edge finishes picks of its own and no partition.
 
     Raises:
         ValueError: The payload is not a whole number of records.
@@ -257,12 +258,15 @@ def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
     while at < end:
         partition = get16(data, at + 8)
         code = data[at + 10]
+        if peer.is_edge != (partition == AT_AN_EDGE):
+            hot.handler.violated(peer, "PUBLISH_ACK", "tier")
+            return
         if partition == AT_AN_EDGE:
             message = peer.picks.pop(get64(data, at), None)
         else:
             outbox = hot.outboxes[partition] if partition < len(hot.outboxes) else None
-            if code >= 0x80 and code != SUPERSEDED and outbox is not None and hot.primaries[partition] is not peer:
-                outbox = None  # a former primary's refusal: the message goes to the next one, which may take it
+            if outbox is not None and hot.primaries[partition] is not peer:
+                outbox = _asked_before(hot, peer, outbox, get64(data, at), code)
             message = outbox.messages.pop(get64(data, at), None) if outbox is not None else None
             if message is not None:
                 leave_outbox(hot, message)
@@ -281,6 +285,17 @@ def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
                     message.reason_code = 0  # refused by others before
             destination_done(hot, message, code)
         at += 11
+
+
+def _asked_before(hot: HotState, peer: Peer, outbox: Outbox, tag: cython.ulonglong, code: cython.int) -> Outbox | None:
+    """Return the outbox if its present primary is another one, but this peer was sent the message when it was that."""
+    if outbox.former is None or tag > outbox.former.get(peer, 0):
+        if tag in outbox.messages:
+            hot.handler.violated(peer, "PUBLISH_ACK", "placement")
+        return None
+    if code >= 0x80 and code != SUPERSEDED:
+        return None  # a former primary's refusal: the message goes to the next one, which may take it
+    return outbox
 
 
 def _no_room(hot: HotState, message: Message) -> None:

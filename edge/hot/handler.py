@@ -81,6 +81,9 @@ class Handler(Protocol):
         Frames that came with it count as taken and do not come again: the core takes no other connection of that life.
         """
 
+    def violated(self, peer: Peer, what: str, reason: str) -> None:
+        """The loop refused what a peer may not say (reason: ``wire/allowed.py``); ``tier`` closes its link."""
+
     def link_lost(self, peer: Peer) -> None:
         """The peer's connection ended; frames not taken are kept for the next one until ``strike_peer``."""
 

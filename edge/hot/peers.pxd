@@ -39,6 +39,7 @@ cdef Buffer publish_acks_of(HotState hot, Peer peer)
 cdef Buffer push_acks_of(HotState hot, Peer peer)
 cdef object list_peer(HotState hot, Peer peer)
 cdef object leave_outbox(HotState hot, Message message)
+cdef object note_former(HotState hot, Outbox outbox, Peer former)
 
 
 # private

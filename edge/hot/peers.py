@@ -358,6 +358,15 @@ def leave_outbox(hot: HotState, message: Message) -> None:
             unpark(hot, conn, PARK_PEER)
 
 
+def note_former(hot: HotState, outbox: Outbox, former: Peer) -> None:
+    """A primary is replaced: what it was sent it may still acknowledge, for its successor has that as well."""
+    lowest: cython.ulonglong = next(iter(outbox.messages), hot.tags + 1)
+    sent: cython.ulonglong = outbox.unsent[0].tag - 1 if outbox.unsent else hot.tags
+    known: dict[Peer, int] = outbox.former if outbox.former is not None else {}
+    outbox.former = {peer: tag for peer, tag in known.items() if tag >= lowest and not peer.struck}
+    outbox.former[former] = max(sent, known.get(former, 0))
+
+
 def pump_outboxes(hot: HotState) -> None:
     """Go on with replays as far as the new primaries' links have room; once per round while there are any."""
     still: list[int] = []

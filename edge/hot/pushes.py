@@ -32,7 +32,7 @@ if not cython.compiled:  # compiled, these are C constants: pushes.pxd
 
 
 def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
-    """Write the records of a PUSH frame to the connections that they are for.
+    """Write the records of a PUSH frame to the connections that they are for; a session's only from its primary.
 
     Raises:
         ValueError: The payload ends inside a record.
@@ -43,6 +43,8 @@ def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
     packet: Packet = hot.packet
     conn: Conn | None
     topic_bytes: cython.Py_ssize_t
+    partition: cython.Py_ssize_t
+    misplaced: cython.bint = False
     packet.keep = payload
     packet.data = data
     packet.alias_at = -1
@@ -62,8 +64,13 @@ def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
         packet.topic = payload[at + PUSH_HEAD : at + PUSH_HEAD + topic_bytes]
         packet.expiry_s = get32(data, at + 31)
         packet.qos = data[at + 30] & 3
-        hot.pushes_in += 1
         conn = hot.sessions.get(get64(data, at))
+        partition = get64(data, at) >> 48
+        if partition >= len(hot.primaries) or hot.primaries[partition] is not peer:
+            misplaced = True
+            at = packet.payload_at + packet.payload_bytes
+            continue
+        hot.pushes_in += 1
         if (
             conn is None
             or conn.closed
@@ -81,7 +88,8 @@ def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
         else:
             _push(hot, conn, packet, data[at + 30], get32(data, at + 16), get64(data, at + 20), get16(data, at + 28))
         at = packet.payload_at + packet.payload_bytes
-    _ = peer
+    if misplaced:  # a primary serves, and pushes, when every live edge has the map that names it
+        hot.handler.violated(peer, "PUSH", "placement")
 
 
 def _push_qos0(hot: HotState, conn: Conn, packet: Packet, flags: cython.int) -> None:

@@ -177,6 +177,7 @@ cdef class Outbox:
     cdef object unsent
     cdef bint held
     cdef Peer target
+    cdef dict former
 
 
 cdef class Peer:
@@ -188,6 +189,9 @@ cdef class Peer:
     cdef readonly bint struck
     cdef public object owner
     cdef bint is_edge
+    cdef bint may_publish
+    cdef bint may_acknowledge
+    cdef bint may_push
     cdef Buffer batch
     cdef list batch_messages
     cdef object inflight

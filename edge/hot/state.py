@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import cython
 
 from edge.hot.buffers import Buffer, Pool
+from wire.allowed import may_send
 from wire.batches import NO_EXPIRY
-from wire.hello import first_number
+from wire.frames import FrameKind
+from wire.hello import TIER_EDGE, first_number
 from wire.link import LinkCore
 from wire.origin_window import OriginWindow
 
@@ -324,6 +326,7 @@ class Outbox:
         self.unsent: deque[Message] = deque()
         self.held = False  # new messages queue in unsent: no primary, or a replay is under way
         self.target: Peer | None = None
+        self.former: dict[Peer, int] | None = None  # primaries before the present one: highest tag that they were sent
 
 
 class Peer:
@@ -338,7 +341,10 @@ class Peer:
         self.conn: Conn | None = None
         self.struck = False
         self.owner: object = None
-        self.is_edge = tier == "edge"
+        self.is_edge = tier == TIER_EDGE
+        self.may_publish = may_send(tier, TIER_EDGE, FrameKind.PUBLISH)
+        self.may_acknowledge = may_send(tier, TIER_EDGE, FrameKind.PUBLISH_ACK)
+        self.may_push = may_send(tier, TIER_EDGE, FrameKind.PUSH)
         self.batch: Buffer | None = None
         self.batch_messages: list[Message] = []
         self.inflight: deque[tuple[int, list[Message]]] = deque()

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from wire.decoding import Payload, Unreadable, strictly
+from wire.hello import LinkError, PeerKey
 from wire.ranges import U64, Counted, NodeName, OpIndex
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "RequestVote",
     "RequestVoteReply",
     "TimeoutNow",
+    "check_sender",
     "decode_configuration",
     "decode_message",
     "encode_configuration",
@@ -237,6 +239,16 @@ def decode_message(payload: Payload) -> AnyMessage:
         Unreadable: The payload is no Raft message, or a value is out of its range.
     """
     return _read_message(payload)
+
+
+def check_sender(peer: PeerKey, message: Message) -> None:
+    """Take a message only in the name of the router, and of its life, that the link belongs to.
+
+    Raises:
+        LinkError: It names another one.
+    """
+    if (message.sender, message.incarnation) != (peer.node, peer.incarnation):
+        raise LinkError(f"a Raft message in the name of {message.sender!a} came from {peer.node!a}")
 
 
 def encode_configuration(configuration: Configuration) -> bytes:

@@ -188,7 +188,8 @@ class Edge:
         present = message.client_id in self.sessions and not message.clean_start
         session = 0
         if message.expiry_s or present:
-            session = self.sessions.setdefault(message.client_id, len(self.sessions) + 1)
+            number = message.partition << 48 | len(self.sessions) + 1
+            session = self.sessions.setdefault(message.client_id, number)
         return SessionOpened(
             message.request, message.partition, message.partition_epoch, 0, self.epochs, session, present
         )

@@ -326,6 +326,7 @@ def test_claims_name_open_connections_of_the_partition() -> None:
     edge = Edge()
     session = edge.client()
     edge.held = {Claims, OpenSession}
+    edge.router(*map_pages(cluster_map(2, partition_epoch=3)))
     edge.storage(PollClaims(1, session.client.partition, 3))
     (answer,) = edge.take(Claims)
     assert [(claim.client_id, claim.connection, claim.owner_epoch) for claim in answer.claims] == [

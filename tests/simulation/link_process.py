@@ -8,8 +8,9 @@ import random
 
 from tests.simulation.network import Endpoint
 from tests.simulation.process import Process, World
+from wire.allowed import link_tiers
 from wire.connection import HELLO_TIMEOUT_S, IDLE_TICKS_MAX, WATCH_S
-from wire.hello import DIAL_RANK, TIER_OPERATOR, TIER_ROUTER, Hello, HelloReader, LinkError, NodeIdentity, PeerKey
+from wire.hello import TIER_ROUTER, Hello, HelloReader, LinkError, NodeIdentity, PeerKey
 from wire.link_table import LinkPeer, LinkTable, Told
 from wire.service import BACKOFF_MAX_S, BACKOFF_MIN_S
 
@@ -75,10 +76,9 @@ class LinkProcess(Process):
         """Empty tables of a new life; dialling begins."""
         self.rng = rng
         self.incarnation = incarnation
-        tiers = frozenset(DIAL_RANK) if self.tier == TIER_ROUTER else frozenset(DIAL_RANK) - {TIER_OPERATOR}
         self.table = LinkTable(
             NodeIdentity(CLUSTER, self.node, self.tier, incarnation, self.address),
-            tiers,
+            link_tiers(self.tier),
             on_frame=self.on_frame,
             on_up=self.on_up,
             on_down=self.on_down,

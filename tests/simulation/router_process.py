@@ -35,7 +35,7 @@ from router.raft.events import (
 )
 from router.raft.events import Ready as RaftReady
 from router.raft.events import Tick as RaftTick
-from router.raft.messages import NORMAL, Message, decode_message, encode_message
+from router.raft.messages import NORMAL, Message, check_sender, decode_message, encode_message
 from tests.router.raft.model_disk import ModelDisk
 from tests.simulation.link_process import LinkProcess
 from tests.simulation.process import World
@@ -130,7 +130,9 @@ class RouterProcess(LinkProcess):
 
     def on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         if kind == FrameKind.RAFT:
-            self._inbox.append(decode_message(payload))
+            message = decode_message(payload)
+            check_sender(peer, message)
+            self._inbox.append(message)
         else:
             self._events.append(FrameArrived(peer, kind, payload))
 

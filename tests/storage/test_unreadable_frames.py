@@ -23,5 +23,6 @@ def test_damaged_frames_are_counted(kind: int, payload: bytes) -> None:
     cluster = Cluster(nodes=1, partitions=1)
     core = next(iter(cluster.nodes.values())).core
     assert core is not None
-    core.handle(1.0, [FrameArrived(PeerKey("edge-9", "edge", 1), kind, payload)])
+    tier = "storage" if kind == FrameKind.REPLICATE else "edge"
+    core.handle(1.0, [FrameArrived(PeerKey("node-9", tier, 1), kind, payload)])
     assert core.counts["frames_unreadable"] == 1

@@ -14,7 +14,6 @@ from wire.hello import (
     check_hello,
     dials,
     encode_hello,
-    may_send,
 )
 
 MINE = NodeIdentity("c", "router-0", "router", 7, "h:1")
@@ -93,23 +92,3 @@ def test_exactly_one_of_each_pair_dials() -> None:
             if one != other:
                 assert dials(*one, *other) != dials(*other, *one)
     assert dials("edge", "z", "storage", "a") and dials("storage", "z", "router", "a")
-
-
-@pytest.mark.parametrize(
-    ("sender", "receiver", "kind", "allowed"),
-    [
-        ("router", "router", FrameKind.RAFT, True),
-        ("edge", "router", FrameKind.RAFT, False),
-        ("storage", "storage", FrameKind.REPLICATE, True),
-        ("edge", "storage", FrameKind.REPLICATE, False),
-        ("edge", "storage", FrameKind.PUBLISH, True),
-        ("edge", "edge", FrameKind.PUBLISH, True),
-        ("router", "edge", FrameKind.PUSH, False),
-        ("operator", "router", FrameKind.CONTROL, True),
-        ("operator", "router", FrameKind.RAFT, False),
-        ("edge", "router", FrameKind.CONTROL, True),
-    ],
-)
-def test_an_edge_cannot_speak_raft_or_replication(sender: str, receiver: str, kind: int, allowed: bool) -> None:
-    """Which tier may send which kind of frame to which (design, section 9)."""
-    assert may_send(sender, receiver, kind) is allowed

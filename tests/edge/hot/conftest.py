@@ -30,7 +30,7 @@ NAMES += ("routes", "forwarded", "inbound", "parse", "centre", "handler", "pacin
 _LOADED: dict[str, SimpleNamespace] = {}
 
 
-class _SourceOnly:
+class SourceOnly:
     """Finds edge.hot modules as .py files although an extension module lies beside them."""
 
     def find_spec(
@@ -47,7 +47,7 @@ def load(form: str) -> Any:
     """Return the modules of one form, as attributes by their short names."""
     if form not in _LOADED:
         before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith("edge.hot.")}
-        finder = _SourceOnly()
+        finder = SourceOnly()
         if form == "pure":
             sys.meta_path.insert(0, finder)
         try:

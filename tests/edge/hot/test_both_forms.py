@@ -55,7 +55,8 @@ def play(modules: Any, seed: int) -> list[Any]:
     """Everything that comes out of one random session."""
     rng = random.Random(seed)
     broker = Broker(modules, output_high_bytes=50_000, output_low_bytes=10_000, pending_messages_max=20)
-    edge = Node(broker, 2, "edge")
+    edge, store = Node(broker, 2, "edge"), Node(broker, 3, "storage")
+    broker.hot.set_primary(0, store.peer)
     if rng.random() < 0.5:
         broker.route_to(edges=(edge.peer,))
     version = rng.choice([4, 5])
@@ -73,9 +74,10 @@ def play(modules: Any, seed: int) -> list[Any]:
                 broker.send(pub, piece)
         kind, payload = link_payload(rng)
         payload = damaged(rng, payload)
-        if not edge.conn.closed:
-            edge.send(kind, payload)
-            said += edge.take()
+        node = store if kind == 6 else edge
+        if not node.conn.closed:
+            node.send(kind, payload)
+            said += node.take()
         for conn in (*subs, durable, pub):
             said.append(broker.raw(conn))
         answers = damaged(rng, b"".join(ack(rng.choice([0x40, 0x50, 0x70]), i) for i in range(1, 5)))
@@ -84,6 +86,7 @@ def play(modules: Any, seed: int) -> list[Any]:
             broker.send(target, answers)
         broker.round()
     said.append([code for _, code in broker.handler.errors])
+    said.append(broker.handler.violations)
     counters = broker.hot.counters()
     said.append(counters)
     return said

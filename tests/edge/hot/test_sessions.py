@@ -188,6 +188,7 @@ def test_delivery_equals_a_slow_model(
 def durable(hot: Any) -> tuple[Broker, Node, Any]:
     broker = Broker(hot)
     store = Node(broker, 3, "storage")
+    broker.hot.set_primary(0, store.peer)
     broker.handler.session_options = {"session": 50, "owner_epoch": 6}
     conn = broker.client(5)
     broker.handler.session_options = {}
@@ -251,6 +252,7 @@ def test_repeated_pushes_after_a_failover_are_answered_not_written(hot: Any) -> 
     acks(store)
     other = Node(broker, 4, "storage")
     broker.hot.set_home(conn, None)
+    broker.hot.set_primary(0, other.peer)
     broker.send(conn, ack(0x40, 12))
     assert acks(store) == []
     broker.hot.set_home(conn, other.peer)
@@ -268,6 +270,7 @@ def test_repeated_pushes_after_a_failover_are_answered_not_written(hot: Any) -> 
 def test_push_that_is_too_large_counts_as_sent(hot: Any) -> None:
     broker = Broker(hot)
     store = Node(broker, 3, "storage")
+    broker.hot.set_primary(0, store.peer)
     broker.handler.session_options = {"session": 50, "owner_epoch": 6}
     conn = broker.client(5, b"\x27\x00\x00\x00\x08")
     broker.hot.set_home(conn, store.peer)

@@ -1,0 +1,126 @@
+"""A stolen node's certificate: what it says in the name of others changes nothing, and ends its link."""
+
+import os
+import signal
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.test_hostile_links import CLUSTER, authority, connect, frame, is_closed
+from wire.batches import encode_publish_ack
+from wire.cluster_map import NodeEntry
+from wire.frames import FrameKind
+from wire.hello import NodeIdentity, encode_hello
+from wire.messages import Control, Heartbeat, Register, ReportRoutes, SenderReport, encode_control
+
+FORGED_S = 1.0  # how long a forged acknowledgement may take; it came after 4 ms
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with local_cluster("--edges", "1", "--storages", "1", "--routers", "1") as running:
+        yield running
+
+
+def link(cluster: LocalCluster, node: str, tier: str, name: str) -> ssl.SSLSocket:
+    """Open a link with a certificate that the cluster's own authority made."""
+    files = authority(cluster).operator(name) if tier == "operator" else authority(cluster).node(tier, name)
+    connection = connect(cluster, node, files)
+    connection.sendall(encode_hello(NodeIdentity(CLUSTER, name, tier, time.time_ns() // 1000, "127.0.0.1:1")))
+    return connection
+
+
+def control(message: Control, number: int = 1) -> bytes:
+    return frame(FrameKind.CONTROL, encode_control(message), number)
+
+
+def incarnation(cluster: LocalCluster, node: str) -> int:
+    nodes = cluster.admin("node", "list")["nodes"]
+    entry = nodes[node] if isinstance(nodes, dict) else next(one for one in nodes if one["node"] == node)
+    return int(entry["incarnation"])
+
+
+def test_an_edge_registers_as_nothing_else(cluster: LocalCluster) -> None:
+    """A "router" that was an edge got half of the shards, and half of all SUBSCRIBEs hung."""
+    with link(cluster, "router-0", "edge", "edge-9") as stolen:
+        entry = NodeEntry("edge-9", "router", time.time_ns() // 1000, "127.0.0.1:1")
+        stolen.sendall(control(Register(1, entry)))
+        assert is_closed(stolen)
+    assert "edge-9" not in str(cluster.admin("node", "list"))
+
+
+def test_an_edge_reports_no_partition(cluster: LocalCluster) -> None:
+    """An empty report erased every stored subscriber of a partition."""
+    with link(cluster, "router-0", "edge", "edge-10") as stolen:
+        reports = [SenderReport(partition, 1, 10**9, []) for partition in range(256)]
+        stolen.sendall(control(ReportRoutes(0, 1, reports)))
+        assert is_closed(stolen)
+
+
+def test_nobody_beats_for_another_node(cluster: LocalCluster) -> None:
+    """A hung storage node's lease was kept for 12 s."""
+    life = incarnation(cluster, "storage-0")
+    with link(cluster, "router-0", "storage", "storage-9") as stolen:
+        stolen.sendall(control(Heartbeat("storage-0", life, time.monotonic(), 10**6)))
+        assert is_closed(stolen)
+
+
+def test_an_operator_has_no_business_at_an_edge(cluster: LocalCluster) -> None:
+    """It was made a peer, for ever, and could acknowledge and push."""
+    with link(cluster, "edge-0", "operator", "operator") as stolen:
+        assert is_closed(stolen)
+
+
+@pytest.mark.parametrize("tier", ["edge", "storage"])
+def test_a_forged_acknowledgement_is_none(cluster: LocalCluster, tier: str) -> None:
+    """PUBACK came after 4 ms while storage stood still, and the message was lost with it."""
+    life = incarnation(cluster, "edge-0")
+    client = mqtt_client(cluster, f"forged-{tier}")
+    with client, link(cluster, "edge-0", tier, f"{tier}-11") as stolen:
+        subscribe(client, f"forged/{tier}")
+        os.kill(cluster.pid("storage-0"), signal.SIGSTOP)
+        try:
+            publish(client, f"forged/{tier}")
+            records = b"".join(
+                encode_publish_ack((life << 20) + tag, partition, 0) for tag in range(1, 60) for partition in range(256)
+            )
+            stolen.sendall(frame(FrameKind.PUBLISH_ACK, records, 1))
+            client.settimeout(FORGED_S)
+            with pytest.raises(TimeoutError):
+                client.recv(1)
+            assert tier == "storage" or is_closed(stolen)
+        finally:
+            os.kill(cluster.pid("storage-0"), signal.SIGCONT)
+        client.settimeout(20)
+        received = b""
+        while b"\x40\x02\x00\x09" not in received:
+            received += client.recv(4096)
+
+
+# --- a client that stores its session, in as few bytes as possible
+
+
+def mqtt_client(cluster: LocalCluster, client_id: str) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", cluster.port(0, "plain")), 10)
+    name = client_id.encode()
+    body = b"\x00\x04MQTT\x04\x00\x00\x3c" + struct.pack(">H", len(name)) + name
+    client.sendall(bytes([0x10, len(body)]) + body)
+    assert client.recv(4) == b"\x20\x02\x00\x00"
+    return client
+
+
+def subscribe(client: socket.socket, topic_filter: str) -> None:
+    name = topic_filter.encode()
+    client.sendall(bytes([0x82, 5 + len(name)]) + b"\x00\x01" + struct.pack(">H", len(name)) + name + b"\x01")
+    client.settimeout(10)
+    assert client.recv(5) == b"\x90\x03\x00\x01\x01"
+
+
+def publish(client: socket.socket, topic: str) -> None:
+    name = topic.encode()
+    client.sendall(bytes([0x32, 5 + len(name)]) + struct.pack(">H", len(name)) + name + b"\x00\x09m")

@@ -1,0 +1,121 @@
+"""Who may say what: the table is whole, and what stands outside it changes nothing at any tier."""
+
+import subprocess
+import sys
+import typing
+
+import pytest
+
+from wire.allowed import ANSWERS, CELLS, FRAMES, IDENTITY, TIER, Standing, fault_of, link_tiers, may_send, standing
+from wire.cluster_map import ClusterMap, NodeEntry, PartitionEntry
+from wire.frames import FrameKind
+from wire.hello import PeerKey
+from wire.messages import (
+    AddRoutes,
+    Admin,
+    Control,
+    Heartbeat,
+    Moved,
+    Register,
+    RemoveRoutes,
+    ReportRoutes,
+    SenderReport,
+)
+
+EDGE, STORAGE, ROUTER = PeerKey("e1", "edge", 5), PeerKey("s1", "storage", 6), PeerKey("r1", "router", 7)
+
+
+def test_every_message_and_frame_stands_in_the_table() -> None:
+    """A new one without a row could be said by nobody."""
+    assert set(CELLS) == set(typing.get_args(Control))
+    assert set(FRAMES) == {int(kind) for kind in FrameKind} - {FrameKind.HELLO, FrameKind.TAKEN}
+    assert all(kind in CELLS for answers in ANSWERS.values() for kind in answers)
+
+
+@pytest.mark.parametrize(
+    ("sender", "receiver", "kind", "allowed"),
+    [
+        ("router", "router", FrameKind.RAFT, True),
+        ("edge", "router", FrameKind.RAFT, False),
+        ("storage", "storage", FrameKind.REPLICATE, True),
+        ("edge", "storage", FrameKind.REPLICATE, False),
+        ("edge", "storage", FrameKind.PUBLISH, True),
+        ("edge", "edge", FrameKind.PUBLISH, True),
+        ("storage", "edge", FrameKind.PUBLISH, False),
+        ("router", "edge", FrameKind.PUSH, False),
+        ("router", "edge", FrameKind.PUBLISH_ACK, False),
+        ("operator", "router", FrameKind.CONTROL, True),
+        ("operator", "edge", FrameKind.CONTROL, False),
+        ("operator", "router", FrameKind.RAFT, False),
+        ("edge", "router", FrameKind.CONTROL, True),
+        ("edge", "router", 77, False),
+    ],
+)
+def test_frames_by_tier(sender: str, receiver: str, kind: int, allowed: bool) -> None:
+    """An edge speaks neither Raft nor replication, and pushes nothing (design, section 9)."""
+    assert may_send(sender, receiver, kind) is allowed
+
+
+def test_an_edge_takes_no_link_of_an_operator() -> None:
+    assert link_tiers("edge") == {"edge", "storage", "router"}
+    assert link_tiers("router") == link_tiers("storage") == {"edge", "storage", "router", "operator"}
+
+
+@pytest.mark.parametrize(
+    ("peer", "message", "fault"),
+    [
+        (EDGE, Register(1, NodeEntry("e1", "edge", 5, "h:1")), ""),
+        (EDGE, Register(1, NodeEntry("e1", "router", 5, "h:1")), IDENTITY),
+        (EDGE, Register(1, NodeEntry("e2", "edge", 5, "h:1")), IDENTITY),
+        (EDGE, Register(1, NodeEntry("e1", "edge", 6, "h:1")), IDENTITY),
+        (EDGE, Heartbeat("e1", 5, 1.0, 1), ""),
+        (EDGE, Heartbeat("s1", 6, 1.0, 1), IDENTITY),
+        (EDGE, AddRoutes(1, 0, 1, -1, 5, 1, []), ""),
+        (EDGE, AddRoutes(1, 0, 1, -1, 9, 1, []), IDENTITY),
+        (EDGE, AddRoutes(1, 0, 1, 3, 5, 1, []), IDENTITY),
+        (STORAGE, RemoveRoutes(0, 1, 3, 1, 1, []), ""),
+        (STORAGE, RemoveRoutes(0, 1, -1, 1, 1, []), IDENTITY),
+        (EDGE, ReportRoutes(0, 1, [SenderReport(-1, 5, 1, []), SenderReport(3, 5, 1, [])]), IDENTITY),
+        (ROUTER, AddRoutes(1, 0, 1, -1, 5, 1, []), TIER),
+        (EDGE, Admin(1, "ring show"), TIER),
+        (PeerKey("op/1", "operator", 1), Admin(1, "ring show"), ""),
+        (PeerKey("op/1", "operator", 1), Heartbeat("op/1", 1, 1.0, 1), TIER),
+        (PeerKey("c", "client", 1), Heartbeat("c", 1, 1.0, 1), TIER),
+    ],
+)
+def test_what_a_router_is_told(peer: PeerKey, message: Control, fault: str) -> None:
+    """A node registers, beats and routes for itself."""
+    assert fault_of(peer, "router", message) == fault
+
+
+def test_moved_speaks_of_shards_at_routers_and_of_partitions_at_storage() -> None:
+    assert fault_of(ROUTER, "edge", Moved(1, "shard", 0, 1, 1)) == ""
+    assert fault_of(STORAGE, "edge", Moved(1, "partition", 0, 1, 1)) == ""
+    assert fault_of(STORAGE, "edge", Moved(1, "shard", 0, 1, 1)) == IDENTITY
+    assert fault_of(EDGE, "storage", Moved(1, "partition", 0, 1, 1)) == TIER
+
+
+@pytest.mark.parametrize(
+    ("node", "partition", "partition_epoch", "expected"),
+    [
+        ("s1", 0, 7, Standing.PRIMARY),
+        ("s1", 0, 5, Standing.PRIMARY),  # its backups changed meanwhile
+        ("s1", 0, 4, Standing.OTHER),  # another one was the primary in between
+        ("s1", 0, 8, Standing.LATER),
+        ("s2", 0, 7, Standing.OTHER),
+        ("s2", 0, 8, Standing.LATER),
+        ("s1", 1, 1, Standing.OTHER),
+        ("s1", -1, 1, Standing.OTHER),
+    ],
+)
+def test_who_speaks_as_primary(node: str, partition: int, partition_epoch: int, expected: Standing) -> None:
+    cluster_map = ClusterMap("c", 9, partitions=[PartitionEntry(7, "s1", ("s1", "s2"))])
+    assert standing(cluster_map, node, partition, partition_epoch, since=5) is expected
+
+
+def test_nothing_outside_the_table_changes_anything() -> None:
+    """Every message type with every kind of certificate to the core of each tier, the whole state compared."""
+    command = [sys.executable, "-m", "tests.wire.allowed_matrix"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
+    assert int(run.stdout.split()[0]) > 700
