@@ -45,6 +45,15 @@ class ListenerSettings(BaseModel, frozen=True, extra="forbid"):
         default="none",
         description="PROXY header expected before TLS and MQTT; with it every connection must send one",
     )
+    path: str = Field(
+        default="/mqtt",
+        pattern=r"^(/[^?#]*)?$",
+        description="of a WebSocket; another one gets 404; empty: any path",
+    )
+    origins: tuple[str, ...] = Field(
+        default=(),
+        description='pages that may open a WebSocket ("https://app.example"); none: those of the host that Host names',
+    )
     proxy_trusted: tuple[str, ...] = Field(
         default=("127.0.0.0/8", "::1/128"),
         description="networks whose PROXY headers are believed; others cannot connect where proxy_protocol is on",

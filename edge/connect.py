@@ -154,7 +154,11 @@ class ConnectDesk:
 
     def _identify(self, client: Client, packet: Connect) -> int:
         """Say who the client is: its verified certificate, else its exchange decides, else the listener's policy."""
-        client.identity = self._edge.identify(client.conn)
+        identity = self._edge.identify(client.conn)
+        if identity is None:
+            self._edge.count("certificates_of_nodes_refused")
+            return ReasonCode.NOT_AUTHORIZED
+        client.identity = identity
         if client.identity or PropertyId.AUTHENTICATION_METHOD in packet.properties:
             return 0
         if not client.policy.allow_anonymous:  # nothing here knows passwords: that takes a method

@@ -92,7 +92,7 @@ class EdgeCore:
         version: str = "",
         ended_incarnation: int = 0,
         certify: Callable[[Conn], tuple[str, str, str] | None] = lambda _: None,
-        identify: Callable[[Conn], str] = lambda _: "",
+        identify: Callable[[Conn], str | None] = lambda _: "",
         peer_of: Callable[[int], str] = lambda _: "",
         methods: Sequence[Method] = (),
         new_client_id: Callable[[], str] | None = None,
@@ -353,6 +353,9 @@ class EdgeCore:
             for share, publish in self.hot.take_picks(conn):
                 self.publishing.redispatch(share, publish)
         conn.owner = None  # or the two keep each other until the collector looks at every connection
+        refusal = getattr(client.stream_filter, "refusal", "")
+        if refusal:
+            self.count(refusal)
         if client.first_bytes is not None and client.first_bytes.outcome:
             self.count(client.first_bytes.outcome)  # there was no client
             return

@@ -31,13 +31,13 @@ def front_door(versions: str, networks: tuple[str, ...]) -> FrontDoor | None:
     return FrontDoor(TrustedProxies(networks), lambda: ProxiedSocket(versions))
 
 
-def listener_filter(protocol: str) -> Callable[[], StreamFilter | None]:
+def listener_filter(protocol: str, path: str = "", origins: tuple[str, ...] = ()) -> Callable[[], StreamFilter | None]:
     """Return what makes a fresh filter for each connection, or None where MQTT comes as it is."""
     if protocol != "ws":
         return _none
     from edge.websocket import WebSocketServer
 
-    return WebSocketServer
+    return lambda: WebSocketServer(path, origins)
 
 
 def _none() -> None:

@@ -30,7 +30,7 @@ class Listener:
                 settings.certificate, settings.key, settings.client_ca, settings.require_client_certificate
             )
             self.context.num_tickets = settings.tls_session_tickets
-        self.filter = listener_filter(settings.protocol)
+        self.filter = listener_filter(settings.protocol, settings.path, settings.origins)
         self.front_door = front_door(settings.proxy_protocol, settings.proxy_trusted)
         self.socket = bind_socket(settings.bind, settings.port, f"listener {settings.name}")
 

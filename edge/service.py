@@ -35,10 +35,10 @@ from wire.connection import HELLO_TIMEOUT_S, split_address
 from wire.hello import TIER_EDGE
 from wire.ledger import FileLedger
 from wire.process import NodeProcess, boot_time, own_version, run_process
-from wire.tls import peer_identity
+from wire.tls import URI_SCHEME, peer_identity
 from wire.waiting import WaitingLog
 
-__all__ = ["EdgeService", "certificate_name", "edge_limits", "hot_limits", "identify", "main"]
+__all__ = ["EdgeService", "certificate_name", "edge_limits", "hot_limits", "identify", "main", "names_node"]
 
 logger = logging.getLogger(__name__)
 
@@ -340,9 +340,16 @@ def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def identify(conn: Conn) -> str:
-    """Return whom the client's verified certificate names, "" without one."""
-    return "" if conn.tls is None else certificate_name(conn.tls.getpeercert())
+def identify(conn: Conn) -> str | None:
+    """Return whom the client's verified certificate names, "" without one; None: a node or an operator, no client."""
+    certificate = None if conn.tls is None else conn.tls.getpeercert()
+    return None if names_node(certificate) else certificate_name(certificate)
+
+
+def names_node(certificate: Mapping[str, object] | None) -> bool:
+    """Whether a certificate is one of those that links and the command line are opened with, of whichever cluster."""
+    names: Any = certificate.get("subjectAltName", ()) if certificate else ()
+    return any(kind == "URI" and value.lower().startswith(f"{URI_SCHEME}:") for kind, value in names)
 
 
 def certificate_name(certificate: Mapping[str, object] | None) -> str:

@@ -4,6 +4,9 @@ MQTT packets need not align with frames [MQTT-6.0.0-2]; text frames are refused 
 "mqtt" [MQTT-6.0.0-3]. Bounded: frames are passed on as they come, handshakes and control frames are limited.
 """
 
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import (
     AcceptConnection,
@@ -26,9 +29,17 @@ SUBPROTOCOLS = ("mqtt", "mqttv3.1")
 
 
 class WebSocketServer:
-    """One connection's WebSocket layer; a ``StreamFilter``."""
+    """One connection's WebSocket layer; a ``StreamFilter``.
 
-    def __init__(self) -> None:
+    Attributes:
+        refusal: Name of the counter when the handshake was refused, "" while it was not.
+    """
+
+    def __init__(self, path: str = "", origins: Sequence[str] = ()) -> None:
+        """path: the only one that is served, "" for any; origins: whose pages may connect, see ``_may_connect``."""
+        self.refusal = ""
+        self._path = path
+        self._origins = origins
         self._connection = WSConnection(ConnectionType.SERVER)
         self._output = bytearray()
         self._open = False
@@ -68,6 +79,10 @@ class WebSocketServer:
                     self._output += self._connection.send(CloseConnection(CloseReason.POLICY_VIOLATION))
                     return False
         elif isinstance(event, Request):
+            status = self._judge(event)
+            if status:
+                self._output += self._connection.send(RejectConnection(status_code=status))
+                return False
             chosen = next((name for name in SUBPROTOCOLS if name in event.subprotocols), None)
             if chosen is None:
                 self._output += self._connection.send(RejectConnection(status_code=400))
@@ -88,6 +103,17 @@ class WebSocketServer:
             return False
         return True
 
+    def _judge(self, request: Request) -> int:
+        """Return 0, or the status that refuses the handshake."""
+        if self._path and request.target.partition("?")[0] != self._path:
+            self.refusal = "websocket_paths_refused"
+            return 404
+        told = [value.decode("latin-1") for name, value in request.extra_headers if name.lower() == b"origin"]
+        if told and not (len(told) == 1 and _may_connect(told[0], request.host, self._origins)):
+            self.refusal = "websocket_origins_refused"
+            return 403
+        return 0
+
     def wrap(self, data: bytes) -> bytes:
         """Return a binary frame that carries MQTT bytes; nothing before the handshake or after the close."""
         if not self._open or self._ended or not data:
@@ -99,3 +125,17 @@ class WebSocketServer:
         output = bytes(self._output)
         self._output.clear()
         return output
+
+
+def _may_connect(origin: str, host: str, origins: Sequence[str]) -> bool:
+    """Whether a page of this origin may connect: a listed one, without a list one of the host that Host names.
+
+    Only browsers send Origin, and they let any page open a WebSocket to any host, with the client's certificate.
+    """
+    if origins:
+        return origin.lower() in (listed.lower() for listed in origins)
+    try:
+        own, other = urlsplit(f"//{host}").hostname, urlsplit(origin).hostname
+    except ValueError:
+        return False
+    return own is not None and own == other

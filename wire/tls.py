@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cryptography import x509
 
 __all__ = [
+    "URI_SCHEME",
     "CertificateFiles",
     "LinkContexts",
     "certified_uris",

@@ -3,6 +3,7 @@
 import os
 import queue
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,3 +204,23 @@ def test_mqtt_js(cluster: LocalCluster, listener: str, version: str) -> None:
     environment = os.environ | {"NODE_PATH": str(NODE_MODULES.resolve())}
     got = subprocess.run(command, timeout=2 * TIMEOUT_S, capture_output=True, text=True, env=environment, check=False)
     assert (got.returncode, got.stdout) == (0, "q0 q1 q2\n"), got.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "origin", "status"),
+    [("/mqtt", "http://localhost:3000", 101), ("/mqtt", "https://evil.example", 403), ("/admin", "", 404)],
+)
+def test_a_websocket_is_opened_by_our_pages_only(cluster: LocalCluster, target: str, origin: str, status: int) -> None:
+    """The refusal reaches the browser, and is counted."""
+    port = cluster.port(0, "ws")
+    request = f"GET {target} HTTP/1.1\r\nHost: localhost:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    request += (
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n"
+    )
+    request += f"Origin: {origin}\r\n\r\n" if origin else "\r\n"
+    with socket.create_connection(("localhost", port), TIMEOUT_S) as browser:
+        browser.sendall(request.encode())
+        assert browser.recv(1000).split(b" ")[1] == str(status).encode()
+    if status != 101:
+        name = {403: "websocket_origins_refused", 404: "websocket_paths_refused"}[status]
+        assert f'event="{name}"' in cluster.metrics("edge-0")

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from mqtt.codec import encode_packet
+from mqtt.packets import Connect
+from tests.e2e.extra_edge import extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from wire.authority import DevelopmentAuthority
 from wire.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
@@ -137,3 +140,24 @@ def refused(cluster: LocalCluster, node: str) -> float:
     """Return how many strangers a node refused for want of a place."""
     lines = [line for line in cluster.metrics(node).splitlines() if "strangers" in line and line[0] != "#"]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+def test_what_opens_links_is_no_mqtt_client(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Certificates of nodes and operators, even of the clients' own authority, get 0x87; a client's is taken."""
+    devices = DevelopmentAuthority(tmp_path / "devices", "devices", datetime.datetime.now(datetime.UTC))
+    mutual = {"tls": True, "client_ca": str(devices.certificate), "require_client_certificate": True}
+    with extra_edge(cluster, {"mutual": mutual}) as edge:
+        answers = {}
+        for name, files in (
+            ("client", devices.client("device")),
+            ("edge", devices.node("edge", "edge-1")),
+            ("operator", devices.operator()),
+        ):
+            context = ssl.create_default_context(cafile=cluster.authority)
+            context.load_cert_chain(files.certificate, files.key)
+            plain = socket.create_connection(("127.0.0.1", edge.port("mutual")), 10)
+            with context.wrap_socket(plain, server_hostname="localhost") as caller:
+                caller.sendall(encode_packet(Connect(name), 5))
+                answers[name] = caller.recv(100)[3]
+        assert answers == {"client": 0, "edge": 0x87, "operator": 0x87}
+        assert edge.events(cluster)["certificates_of_nodes_refused"] == 2

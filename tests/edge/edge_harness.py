@@ -82,7 +82,7 @@ class Edge:
         self,
         limits: EdgeLimits | None = None,
         methods: Sequence[Method] = (),
-        identify: Callable[[Conn], str] = lambda _: "",
+        identify: Callable[[Conn], str | None] = lambda _: "",
         **hot_limits: Any,
     ) -> None:
         self.now = START

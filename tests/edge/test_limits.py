@@ -133,11 +133,19 @@ def test_name_in_a_certificate(certificate: dict[str, Any] | None, name: str) ->
     assert certificate_name(certificate) == name
 
 
-@pytest.mark.parametrize("shown", [True, False])
-def test_only_a_verified_certificate_identifies(tmp_path: Path, shown: bool) -> None:
-    """TLS alone proves nobody."""
+@pytest.mark.parametrize(
+    ("shown", "identity"),
+    [("", ""), ("client", "device-7"), ("edge", None), ("router", None), ("storage", None), ("operator", None)],
+)
+def test_only_a_verified_certificate_identifies(tmp_path: Path, shown: str, identity: str | None) -> None:
+    """TLS alone proves nobody, and what opens links is no client."""
     authority = DevelopmentAuthority(tmp_path / "tls", "c", datetime.datetime.now(datetime.UTC))
-    server, client = authority.server(), authority.client("device-7")
+    server = authority.server()
+    client = authority.client("device-7")
+    if shown == "operator":
+        client = authority.operator()
+    elif shown != "client":
+        client = authority.node(shown or "edge", "x-0")
     accepting = client_listener_context(server.certificate, server.key, server.authority)
     calling = ssl.create_default_context(cafile=str(server.authority))
     if shown:
@@ -152,8 +160,18 @@ def test_only_a_verified_certificate_identifies(tmp_path: Path, shown: bool) -> 
             with contextlib.suppress(ssl.SSLWantReadError):
                 end.do_handshake()
     conn: Any = SimpleNamespace(tls=ends[1])
-    assert bool(identify_client(conn)) is shown
+    assert identify_client(conn) == identity
     assert identify_client(SimpleNamespace(tls=None)) == ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, 0x87), (4, 5)])
+def test_a_node_is_no_client(version: int, code: int) -> None:
+    """Its certificate is refused whatever the listener allows, and counted."""
+    edge = Edge(identify=lambda _: None)
+    session = edge.accept()
+    session.connect("c", version)
+    assert [packet.reason_code for packet in session.read()] == [code] and session.closed
+    assert edge.core.counts["certificates_of_nodes_refused"] == 1
 
 
 def test_settings_reach_the_core_and_the_loop() -> None:

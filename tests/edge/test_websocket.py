@@ -138,3 +138,55 @@ def test_a_plain_listener_imports_no_websocket() -> None:
         "assert 'wsproto' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def asked(
+    target: str, host: str, *origins: bytes, path: str = "/mqtt", listed: tuple[str, ...] = ()
+) -> tuple[int, str]:
+    """Return the status of an answer, 101 for yes, and what is counted."""
+    server, connection = WebSocketServer(path, listed), WSConnection(ConnectionType.CLIENT)
+    headers = [(b"Origin", origin) for origin in origins]
+    request = Request(host=host, target=target, subprotocols=["mqtt"], extra_headers=headers)
+    server.receive(connection.send(request))
+    return int(server.take_output().split(b" ")[1]), server.refusal
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "status"),
+    [
+        ("/mqtt", "/mqtt", 101),
+        ("/mqtt?token=1", "/mqtt", 101),
+        ("/", "/mqtt", 404),
+        ("/mqtt/", "/mqtt", 404),
+        ("/MQTT", "/mqtt", 404),
+        ("/anything", "", 101),
+    ],
+)
+def test_only_one_path_is_served(target: str, path: str, status: int) -> None:
+    assert asked(target, "h", path=path) == (status, "websocket_paths_refused" if status == 404 else "")
+
+
+@pytest.mark.parametrize(
+    ("host", "origins", "listed", "status"),
+    [
+        ("broker.example:8083", (), (), 101),  # no browser
+        ("broker.example:8083", (b"https://broker.example",), (), 101),
+        ("broker.example", (b"http://BROKER.example:3000",), (), 101),
+        ("[::1]:8083", (b"http://[::1]:3000",), (), 101),
+        ("broker.example", (b"https://evil.example",), (), 403),
+        ("broker.example", (b"https://broker.example.evil.example",), (), 403),
+        ("broker.example", (b"null",), (), 403),
+        ("broker.example", (b"",), (), 403),
+        ("broker.example", (b"https://broker.example", b"https://evil.example"), (), 403),
+        ("broker.example", (b"http://[",), (), 403),
+        ("broker.example", (b"https://App.example",), ("https://app.example",), 101),
+        ("broker.example", (b"https://app.example:444",), ("https://app.example",), 403),
+        ("broker.example", (b"https://broker.example",), ("https://app.example",), 403),
+    ],
+)
+def test_pages_of_others_cannot_connect(
+    host: str, origins: tuple[bytes, ...], listed: tuple[str, ...], status: int
+) -> None:
+    """RFC 6455, section 10.2: what a browser says of the page."""
+    expected = (status, "websocket_origins_refused" if status == 403 else "")
+    assert asked("/mqtt", host, *origins, listed=listed) == expected
