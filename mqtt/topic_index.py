@@ -86,6 +86,20 @@ class TopicIndex(Generic[Value]):
             if after is None:
                 return
 
+    def topics(self, after: str | None, count: int) -> tuple[list[str], str | None]:
+        """Return up to ``count`` topics behind one, in order, and where to go on; None at the end."""
+        seek = "" if after is None else after.replace("/", "\0") + "\0"
+        found: list[str] = []
+        position = bisect_right(self._lows, seek) - 1
+        at = bisect_left(self._chunks[position], seek)
+        while position < len(self._chunks):
+            found += self._chunks[position][at : at + count - len(found)]
+            if len(found) == count:
+                break
+            position, at = position + 1, 0
+        names = [key.replace("\0", "/") for key in found]
+        return names, names[-1] if len(names) == count else None
+
     def page(
         self, topic_filter: str, *, after: str | None = None, visits_max: int = PAGE_VISITS
     ) -> tuple[list[tuple[str, Value]], str | None]:

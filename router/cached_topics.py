@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 class Invalidation(Generic[Waiter]):
     """One order to drop answers, until every edge has acknowledged it."""
 
-    __slots__ = ("edges", "registers", "sent", "since", "topic_filters", "topics", "waiters")
+    __slots__ = ("edges", "over", "registers", "sent", "since", "topic_filters", "topics", "waiters")
 
     def __init__(self, edges: set[str], topic_filters: list[str], topics: list[str], now: float) -> None:
         self.edges = edges
@@ -31,6 +31,7 @@ class Invalidation(Generic[Waiter]):
         self.since = now
         self.sent = now
         self.waiters: list[Waiter] = []
+        self.over = False  # dropped everywhere, or nowhere held: nobody waits for it
         self.registers = ""  # the edge whose registration is complete with this acknowledgement
 
 
@@ -83,6 +84,34 @@ class CachedTopics:
         holders &= self._live
         return sorted(edge for edge, bit in self._bits.items() if bit & holders), topics
 
+    def take_one(self, topic: str) -> int:
+        """Remove one topic; return the bits of its holders, for ``edges_of``."""
+        holders = self._holders.get(topic) or 0
+        self._holders.remove(topic)
+        del self._order[topic]
+        return holders & self._live
+
+    def edges_of(self, holders: int) -> set[str]:
+        """Return the live edges of some bits, which are good for this round only."""
+        return {edge for edge, bit in self._bits.items() if bit & holders}
+
+    def live_edges(self) -> set[str]:
+        """Return the edges that were answered in this life of theirs."""
+        return set(self._bits)
+
+    def is_large(self, visits: int) -> bool:
+        """Whether a look at all topics costs more than so many visits."""
+        return len(self._holders) + len(self._leaving) > visits
+
+    def leave_one(self, item: "Invalidation[Waiter]", topic: str) -> None:
+        """One more topic of an order is being dropped."""
+        item.topics.append(topic)
+        known = self._leaving.get(topic)
+        if known is None:
+            self._leaving.add(topic, [item])
+        else:
+            known.append(item)
+
     def leave(self, item: "Invalidation[Waiter]") -> None:
         """These topics are being dropped."""
         for topic in item.topics:
@@ -92,26 +121,40 @@ class CachedTopics:
             else:
                 known.append(item)
 
-    def left(self, item: "Invalidation[Waiter]") -> None:
-        """They are dropped everywhere."""
-        for topic in item.topics:
+    def left(self, item: "Invalidation[Waiter]", count: int) -> int:
+        """Forget up to ``count`` topics of an order that is over; return how many."""
+        start = max(0, len(item.topics) - count)
+        topics = item.topics[start:]
+        del item.topics[start:]
+        for topic in topics:
             known = self._leaving.get(topic)
             if known is not None:
                 known.remove(item)
                 if not known:
                     self._leaving.remove(topic)
+        return len(topics)
 
     def leaving(self, topic_filters: Sequence[str]) -> list["Invalidation[Waiter]"]:
         """Return the orders under way that drop a topic which one of the filters matches."""
         found: dict[int, Invalidation[Waiter]] = {}
         for topic_filter in topic_filters if len(self._leaving) else ():
             for _, items in _matching(self._leaving, topic_filter):
-                found.update((id(item), item) for item in items)
+                found.update((id(item), item) for item in items if not item.over)
         return list(found.values())
 
     def forget_edge(self, edge: str) -> None:
         """A life of an edge ended: what it held is nobody's concern."""
         self._live &= ~self._bits.pop(edge, 0)
+
+    @property
+    def held_topics(self) -> TopicIndex[int]:
+        """The topics that some edge caches."""
+        return self._holders
+
+    @property
+    def leaving_topics(self) -> TopicIndex[list["Invalidation"]]:  # type: ignore[type-arg]
+        """The topics that are being dropped, with the orders that say so."""
+        return self._leaving
 
     def _new_bit(self, edge: str) -> int:
         if self._next_bit == BITS_MAX:

@@ -6,10 +6,12 @@ a report of every live edge and every partition, and every live edge's cached to
 ("a registration is a resolution"). Sans-IO. Rules: docs/adr/0003-cluster-map-leases-completion.md.
 """
 
+from collections import deque
 from collections.abc import Iterable
 
 from router.cached_topics import CachedTopics, Invalidation
 from router.route_trie import RouteTrie, Sender
+from router.sweep import Sweep
 from wire.messages import (
     AddRoutes,
     Control,
@@ -30,6 +32,7 @@ __all__ = ["RouteShard"]
 
 INVALIDATE_FILTERS_MAX = 1_000  # in one message
 HELD_MAX = 10_000  # messages that wait for the reports; the oldest is dropped, its sender repeats it
+VISITS_AT_ONCE = 300  # cached topics looked at when a message comes; what is left goes on in later rounds
 REPEAT_S = 1.0  # an invalidation that was not acknowledged is sent again: a full link may have refused it
 
 
@@ -85,6 +88,8 @@ class RouteShard:
         self._held_adds: list[tuple[str, AddRoutes]] = []
         self._invalidations: dict[int, Invalidation[_Waiter]] = {}
         self._next_invalidation = 0
+        self._sweeps: deque[Sweep[_Waiter]] = deque()
+        self._over: deque[Invalidation[_Waiter]] = deque()  # orders whose topics are still to be forgotten
         self._sends: list[tuple[str, Control]] = []
 
     # --- what the owner asks
@@ -190,10 +195,14 @@ class RouteShard:
         if not self._accept(sender, request.sender_epoch):
             return
         fresh = [route.topic_filter for route in request.routes if self._put(sender, route, request.route_version)]
-        # An answer without one of these routes may still be on its way out, whoever asked for that.
-        waits: list[Invalidation[_Waiter]] = self._cached.leaving([route.topic_filter for route in request.routes])
-        waits += [item for item in self._invalidate(fresh) if item not in waits]
         reply = RoutesAdded(request.request, self.number, self.epoch, request.sender_epoch)
+        asked = [route.topic_filter for route in request.routes]
+        if self._takes_long(asked):
+            self._sweep(fresh, asked, _Waiter(peer, reply, 0), request.request)
+            return
+        # An answer without one of these routes may still be on its way out, whoever asked for that.
+        waits: list[Invalidation[_Waiter]] = self._cached.leaving(asked)
+        waits += [item for item in self._invalidate(fresh) if item not in waits]
         if not waits:
             self._sends.append((peer, reply))
             return
@@ -281,13 +290,89 @@ class RouteShard:
 
     def _invalidate(self, topic_filters: list[str]) -> list[Invalidation[_Waiter]]:
         """Ask every edge that caches a matching topic to drop it; return what must be acknowledged."""
-        orders = []
+        orders: list[Invalidation[_Waiter]] = []
+        if self._takes_long(topic_filters):
+            self._sweep(topic_filters, [], None)
+            return orders
         for start in range(0, len(topic_filters), INVALIDATE_FILTERS_MAX):
             piece = topic_filters[start : start + INVALIDATE_FILTERS_MAX]
             holders, topics = self._cached.take(piece)
             if holders:
                 orders.append(self._order(holders, piece, topics))
         return orders
+
+    def _takes_long(self, topic_filters: list[str]) -> bool:
+        """Whether cached topics are looked for in slices; behind others that are, all are, to keep their sequence."""
+        wild = any("+" in topic_filter or "#" in topic_filter for topic_filter in topic_filters)
+        return bool(self._sweeps) or (wild and self._cached.is_large(VISITS_AT_ONCE))
+
+    def _sweep(self, fresh: list[str], asked: list[str], waiter: _Waiter | None, request: int = 0) -> None:
+        """Look for cached topics in slices, one at once: the order leaves when all of them are found."""
+        whose = None if waiter is None else (waiter.peer, request)
+        if whose is not None and not fresh and any(sweep.request == whose for sweep in self._sweeps):
+            return  # a repeat: either answer will do
+        first = not self._sweeps
+        for start in range(0, len(fresh) or 1, INVALIDATE_FILTERS_MAX):
+            piece = fresh[start : start + INVALIDATE_FILTERS_MAX]
+            item: Invalidation[_Waiter] = Invalidation(set(), piece, [], self.now)
+            if waiter is not None:
+                waiter.left += 1
+            self._sweeps.append(Sweep(self._cached, item, asked, waiter, whose))
+        if first:
+            self.go_on(VISITS_AT_ONCE)
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether ``go_on`` has something to do."""
+        return bool(self._sweeps or self._over)
+
+    def go_on(self, visits: int) -> int:
+        """Do the work of one slice; return how many topics were looked at."""
+        done = 0
+        while self._sweeps and done < visits:
+            sweep = self._sweeps[0]
+            done += sweep.step(visits - done)
+            if sweep.ended:
+                self._sweeps.popleft()
+                self._swept(sweep)
+        while self._over and done < visits:
+            left = self._cached.left(self._over[0], visits - done)
+            done += max(1, left)
+            if not self._over[0].topics:
+                self._over.popleft()
+        return done
+
+    def _swept(self, sweep: "Sweep[_Waiter]") -> None:
+        item, waiter = sweep.item, sweep.waiter
+        item.edges = sweep.holders & self._cached.live_edges()
+        item.since = item.sent = self.now
+        if item.edges:
+            self._next_invalidation += 1
+            self._invalidations[self._next_invalidation] = item
+            for edge in sorted(item.edges):
+                order = Invalidate(self._next_invalidation, self.number, self.epoch, item.topic_filters)
+                self._sends.append((edge, order))
+        else:
+            self._release(item)
+        if waiter is not None:
+            waits = [other for other in (item, *sweep.meets.values()) if other.edges]
+            for other in waits:
+                other.waiters.append(waiter)
+            waiter.left += len(waits)
+            self._waited(waiter)
+
+    def _release(self, item: Invalidation[_Waiter]) -> None:
+        """Nothing of an order is held anywhere any more."""
+        item.over = True
+        for waiter in item.waiters:
+            self._waited(waiter)
+        if self._cached.left(item, VISITS_AT_ONCE) == VISITS_AT_ONCE:
+            self._over.append(item)
+
+    def _waited(self, waiter: _Waiter) -> None:
+        waiter.left -= 1
+        if not waiter.left:
+            self._sends.append((waiter.peer, waiter.reply))
 
     def _order(self, edges: list[str], topic_filters: list[str], topics: list[str]) -> Invalidation[_Waiter]:
         self._next_invalidation += 1
@@ -309,11 +394,7 @@ class RouteShard:
 
     def _settle(self, number: int) -> None:
         item = self._invalidations.pop(number)
-        self._cached.left(item)
-        for waiter in item.waiters:
-            waiter.left -= 1
-            if not waiter.left:
-                self._sends.append((waiter.peer, waiter.reply))
+        self._release(item)
         if item.registers:
             self._unregistered.discard(item.registers)
             self._retry_adds()
