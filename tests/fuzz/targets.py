@@ -26,6 +26,7 @@ from membership.packets import (
 from router.raft import messages as raft
 from tests.fuzz import core_targets as cores
 from tests.fuzz import file_targets as files
+from tests.fuzz.command_target import COMMANDS, committed
 from tests.fuzz.filter_target import FILTERS, filters
 from tests.fuzz.fuzz_decoder import CORPUS as PACKETS
 from tests.fuzz.fuzz_decoder import check as check_decoder
@@ -269,6 +270,7 @@ TARGETS = (
     Target("control", (*_CONTROLS, *CONTROLS), _control, 1.0, ("wire",), mutator=mutate_either),
     Target("hello", _HELLOS, _hello, 0.5, ("wire",), mutator=mutate_either),
     Target("raft", _RAFT, _raft, 0.5, ("wire",), mutator=mutate_either),
+    Target("commands", COMMANDS, committed, 1.0, mutator=mutate_either),
     Target("replica", cores.REPLICA, _replica, 0.5, ("wire",), mutator=mutate_either),
     Target("router-core", cores.ROUTER_CORE, cores.check_router, 2.0, mutator=cores.mutate_message),
     Target("storage-core", cores.STORAGE_CORE, cores.check_storage, 2.0, mutator=cores.mutate_message),

@@ -1,10 +1,14 @@
 """Any committed command is carried out or refused, alike on all routers, and its map can be sent."""
 
 import math
+import random
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +26,10 @@ from router.cluster_map import (
 )
 from router.commands import is_readable
 from router.core import Applied, RouterCore, RouterSettings
+from router.raft.events import RaftConfig
+from router.raft.log import RaftLog, create_log
+from router.raft.messages import Entry
+from router.raft.node import RaftNode
 from router.rebalance import MOVES_MAX, Move, Plan, make_plan
 from tests.router.random_commands import commands
 from wire.cluster_map import ClusterMap, NodeEntry, PartitionEntry
@@ -181,3 +189,38 @@ def test_the_largest_map_works(partitions: int) -> None:
     cut = msgspec.structs.replace(plan, moves=plan.moves[:MOVES_MAX])
     assert len(plan.moves) > MOVES_MAX
     assert not machine.apply(decode_command(encode_command(StartRebalance(cut)))).refusal
+
+
+async def test_a_raft_log_that_holds_poison_is_passed_by_at_every_start(tmp_path: Path) -> None:
+    """On a real disk: a router that committed it under an older version goes on behind it."""
+    create_log(tmp_path / "raft", 7)
+    poison = encode_command(RegisterNode(entry("r9", "router", weight=-3)))
+    for life in (1, 2):
+        core = RouterCore(entry("r1", "router", incarnation=life), RouterSettings())
+        apply = partial(_applied, core)
+        node = RaftNode(
+            RaftConfig(id="r1", voters=("r1",)),
+            RaftLog(tmp_path / "raft"),
+            send=lambda *_: None,
+            apply=apply,
+            take_snapshot=core.machine.snapshot,
+            restore=core.restore,
+            rng=random.Random(life),
+            incarnation=life,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(node.run)
+            with trio.fail_after(20):
+                if life == 1:
+                    while not node.is_leader:
+                        await trio.sleep(0.005)
+                    for data in (encode_command(BEGIN), poison, b"\xc1"):
+                        await node.propose(data)
+                await node.propose(encode_command(RegisterNode(entry("s1", "storage", incarnation=life))))
+            assert core.counts["commands_unreadable"] == 2
+            assert list(core.machine.map.nodes) == ["s1"] and core.machine.map.lives("s1")
+            nursery.cancel_scope.cancel()
+
+
+def _applied(core: RouterCore, item: Entry) -> None:
+    core.handle(0.0, [Applied(item.data)])
