@@ -25,7 +25,7 @@ class RouterSettings(BaseModel, frozen=True, extra="forbid"):
         default=256,
         ge=1,
         le=32_768,
-        description="storage partitions, fixed at bootstrap; more spreads finer and costs memory",
+        description="storage partitions, fixed at bootstrap; more spreads finer; thousands want a longer lease_s",
     )
     shards: int = Field(default=64, ge=1, le=4096, description="route shards, fixed at bootstrap")
     replicas: int = Field(
