@@ -49,6 +49,7 @@ class ClientOptions:
         silence_s: Close when nothing was heard for so long, though PINGREQs were sent three times as often.
         resend: Keep open publishes for the next connection; without it they become unknown at once.
         window: QoS 1 and 2 publishes in flight; the broker's Receive Maximum may lower it.
+        heedless: Fill the window whatever Receive Maximum the broker told, as paho does after a reconnect.
         receive_maximum: Said in CONNECT (MQTT 5) unless it is 0.
     """
 
@@ -59,6 +60,7 @@ class ClientOptions:
     silence_s: float = 3.0
     resend: bool = True
     window: int = 16
+    heedless: bool = False
     receive_maximum: int = 0
     will_topic: str = ""
     will_payload: str = ""
@@ -244,7 +246,7 @@ class ClientRecord:
             self._forget()
         maximum = packet.properties.get(PropertyId.RECEIVE_MAXIMUM, 0xFFFF)
         assert isinstance(maximum, int)
-        self._send_quota = min(self.options.window, maximum)
+        self._send_quota = self.options.window if self.options.heedless else min(self.options.window, maximum)
         for operation, again in self.session.resumed():
             if operation:
                 self._event(Kind.RESEND, operation=operation)

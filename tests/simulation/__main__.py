@@ -37,6 +37,7 @@ def main() -> int:
         help="full disks, flipped bits and clocks that drift; without a word every other seed has them",
     )
     parser.add_argument("--stops", action="store_true", help="also SIGTERM for nodes and whole tiers")
+    parser.add_argument("--heedless", action="store_true", help="also clients that send above Receive Maximum")
     parser.add_argument("--only-faults", default=None, help="replay: positions of the drawn faults to keep, 0,3,7")
     arguments = parser.parse_args()
     if arguments.seed is not None and "--seeds" not in sys.argv:
@@ -52,6 +53,7 @@ def main() -> int:
             seconds=arguments.seconds,
             log=arguments.log is not None,
             hardware=_hardware(arguments.hardware, seed),
+            heedless=arguments.heedless,
             stops=arguments.stops,
         )
         if arguments.only_faults is not None:
@@ -118,6 +120,7 @@ def _report(result: Result, options: Options, *, shrink: bool) -> None:
     replay = f"--seed {result.seed} --mode {options.mode} --seconds {options.seconds}"
     replay += " --hardware" if options.hardware else " --no-hardware"
     replay += " --stops" if options.stops else ""
+    replay += " --heedless" if options.heedless else ""
     if shrink:
         replay += f" --only-faults {','.join(map(str, kept)) or ','}"
     print(f"  replay: python -m tests.simulation {replay} --log sim.log --history sim.jsonl", flush=True)

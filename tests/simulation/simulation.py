@@ -39,6 +39,7 @@ class Options:
     faults: tuple[Fault, ...] | None = None  # None: drawn
     works: tuple[str, ...] | None = None
     routers: int = 0  # 0: drawn
+    heedless: bool = False  # also clients that send above Receive Maximum
     hardware: bool = False  # also full disks, flipped bits and clocks that drift
     stops: bool = False  # also SIGTERM for nodes and tiers
     log: bool = False
@@ -157,6 +158,8 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
     works = options.works or tuple(work for work in WORKS if rng.random() < 0.5)
     if not options.works and not {"queue", "routes"} & set(works):
         works = ("queue", *works)  # a seed without accepted messages to deliver checks little
+    if options.heedless:
+        works = (*works, "backlog")
     result.works = works
     workload = Workload(cluster, works, clients=rng.choice((4, 8, 12)), pace_s=rng.choice((0.02, 0.1, 0.3)))
     cluster.run(1.0)

@@ -31,6 +31,14 @@ def test_random_seed(seed: int) -> None:
     assert not result.failures, result.failures
 
 
+@pytest.mark.parametrize("seed", [21, 23, 25])
+def test_clients_above_receive_maximum(seed: int) -> None:
+    """They send again all that they have at once, as paho does, and are neither cut off nor given anything twice."""
+    mode: Mode = "liveness" if seed % 3 == 0 else "safety"
+    result = run_seed(seed, Options(mode=mode, seconds=4.0, works=("queue",), heedless=True))
+    assert not result.failures, result.failures
+
+
 @pytest.mark.parametrize("seed", [1, 20])
 def test_flipped_bits_of_one_node_lose_nothing(seed: int) -> None:
     """R3: a damaged disk is noticed when it is read, put aside, and rebuilt from another copy; clocks drift."""

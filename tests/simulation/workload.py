@@ -22,6 +22,8 @@ ANSWER_S = 3.0
 WILL_DELAY_S = 2
 WITH_WILL = 0x04
 EPHEMERAL = ClientOptions(clean_start=True, session_expiry_interval_s=0)
+BACKLOG_WINDOW = 40  # above any Receive Maximum of a seed, below its bounds of unreleased identifiers
+BURST = 60
 WORKS = ("queue", "routes", "takeover", "wills", "retained", "shared", "qos0")
 
 
@@ -147,6 +149,26 @@ class Workload:
                 publisher, f"queue/{target}/{number}", f"{publisher.process}-{serial}", rng.choice((1, 2))
             )
             await self._pace(rng)
+
+    # -- backlog: publishers above Receive Maximum, that send all they have again at once; only where it is asked for
+
+    def _backlog(self) -> None:
+        self._member(self._client("bs", ClientOptions()), {"backlog/#": 2})
+        for number in range(2):
+            options = ClientOptions(protocol_version=5 - number % 2, window=BACKLOG_WINDOW, heedless=True)
+            publisher = self._member(self._client(f"bp{number}", options), {})
+            self._run(self._burst(publisher))
+            self._run(self._drop_sometimes(publisher))
+
+    async def _burst(self, publisher: WorkingClient) -> None:
+        rng = self.cluster.rng(publisher.process)
+        serial = 0
+        while True:
+            for _ in range(rng.randint(1, BURST)):
+                serial += 1
+                payload = f"{publisher.process}-{serial}"
+                await self._publish(publisher, f"backlog/{publisher.process}", payload, rng.choice((1, 2)))
+            await self._pace(rng, 10.0)
 
     # -- qos0: live traffic between ephemeral sessions
 
