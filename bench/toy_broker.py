@@ -171,6 +171,9 @@ class ToyHandler:
         self.hot.publish(self.hot.route(publish.topic), publish)
         self.hot.resume(conn)
 
+    def memory_exceeded(self) -> None:
+        pass
+
     def pubrel(self, conn: Any, packet_identifier: int, reason_code: int) -> None:
         del reason_code
         self.hot.released(conn, packet_identifier, 0)

@@ -16,6 +16,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "edge.hot.state",
     "edge.hot.output",
     "edge.hot.routes",
+    "edge.hot.memory",
     "edge.hot.encode",
     "edge.hot.deliver",
     "edge.hot.peers",

@@ -233,6 +233,13 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
     routes_max: int = Field(
         default=65_536, ge=16, le=10_000_000, description="topics in the route cache; more is memory"
     )
+    memory_max: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 50,
+        description="bytes held for all clients: half packets, unsent output, waiting messages; above 70 % new "
+        "ones get 0x89, above 85 % those with most are cut (0x97); 0: half of what the cgroup, or the machine, has",
+    )
     routes_bytes_max: int = Field(
         default=256 * MIB,
         ge=MIB,

@@ -115,6 +115,9 @@ class ConnectDesk:
         edge, limits = self._edge, self._limits
         if edge.client_count > limits.connections_max:
             return ReasonCode.SERVER_BUSY
+        if edge.memory.refuses:
+            edge.count("memory_refused")
+            return ReasonCode.SERVER_BUSY
         if limits.connect_rate_max:
             burst = max(1.0, limits.connect_rate_max)
             self._tokens = min(burst, self._tokens + (edge.now - self._filled_at) * limits.connect_rate_max)

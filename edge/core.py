@@ -23,6 +23,7 @@ from edge.hot.options import HotLimits
 from edge.hot.state import Conn, Group, Inbound, Message, Peer, Remote, Route, Sub
 from edge.ledger import EdgeLedger
 from edge.map_follower import MapFollower
+from edge.memory_guard import MemoryGuard, available_bytes
 from edge.partition_requests import PartitionRequests
 from edge.peer_table import PeerTable
 from edge.publishing import PublishDesk
@@ -107,6 +108,7 @@ class EdgeCore:
         self.unreached = Unreached(identity.node)
         self.follower = MapFollower(self)
         self.lease = LeaseHolder(entry, self.tell, self._map_moved, ended_incarnation=ended_incarnation)
+        self.memory = MemoryGuard(self.hot, limits.memory_max or available_bytes() // 2, self._cut)
         self.requests = PartitionRequests(lambda: self.lease.map, self.tell, limits.requests_max, identity.incarnation)
         self.shared_bytes = Account()  # of what Routes share
         self.answers = Answers(
@@ -267,6 +269,20 @@ class EdgeCore:
             reason_code = ReasonCode.UNSPECIFIED_ERROR
         last = encode_packet(Disconnect(reason_code, {}), 5) if client.version == 5 else b""
         self.end(client, last)
+
+    def _cut(self, conn: Conn) -> None:
+        """End a connection for which too much is held."""
+        client = conn.owner
+        last = b""
+        if isinstance(client, Client) and client.phase == Phase.OPEN and client.version == 5:
+            last = encode_packet(Disconnect(ReasonCode.QUOTA_EXCEEDED, {}), 5)
+        self.count_disconnect("memory")
+        self.hot.cut(conn, last)
+
+    def memory_exceeded(self) -> None:
+        """Clients make this edge hold too much."""
+        self.hot.round_end_ns = 0
+        self.memory.exceeded()
 
     # --- Handler: packets
 

@@ -43,6 +43,7 @@ class EdgeLimits:
     connect_timeout_s: float = DEFAULT.connect_timeout_s
     claim_gap_s: float = 0.0  # between claims of client identifiers; one that comes alone does not wait
     connections_max: int = DEFAULT.connections_max
+    memory_max: int = DEFAULT.memory_max
     routes_bytes_max: int = DEFAULT.routes_bytes_max
     session_rate: float = DEFAULT.session_rate
     session_burst: int = DEFAULT.session_burst

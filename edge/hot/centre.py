@@ -6,6 +6,7 @@ Takes bytes and the time, gives bytes. ``edge/hot/loop.py`` puts sockets around 
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
+import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +26,7 @@ if not cython.compiled:
     from edge.hot.excess import owes_too_long
     from edge.hot.fanout import fan_out, pick_again, refused
     from edge.hot.forwarded import receive_link
+    from edge.hot.memory import count_held, forget_waiting, share_of
     from edge.hot.origins import was_picked
     from edge.hot.output import (
         drained,
@@ -159,6 +161,8 @@ class Hot(HotState):
         self.closings = CLOSINGS_MAX
         if self.gone:
             self.call_closed()
+        if self.held_bytes > self.held_bytes_max:
+            self.handler.memory_exceeded()
         if now_ns >= self.round_end_ns:
             self.handler.round_end(now_ns)
         if self.gone:
@@ -192,6 +196,7 @@ class Hot(HotState):
             if conn.outbound is not None and conn.outbound.pending and pending_output(conn) <= self.output_high:
                 drain_pending(self, conn)
             drained(self, conn)
+            count_held(self, conn)
         if conn.is_link and conn.peer is not None and not data:
             data = conn.peer.link.take_output()
         if conn.filter is not None:
@@ -313,6 +318,36 @@ class Hot(HotState):
     def lingers(self) -> bool:
         """Whether last bytes wait for their sockets, or closed sockets for their clients."""
         return self.dirty_first is not None or bool(self.gone) or any(conn.fd >= 0 for conn in self.lingering)
+
+    def cut(self, conn: Conn, last: bytes = b"") -> None:
+        """Close a client that makes us hold too much, and hold nothing of it; ``last`` is said where that can be."""
+        if conn.closed:
+            return
+        whole: cython.bint = (conn.out is None or conn.out.start == 0) and conn.unsent is None and conn.tls is None
+        self.forget(conn, BY_US)
+        conn.out = None
+        conn.unsent = None
+        forget_waiting(self, conn)
+        if last and whole:
+            append_bytes(output_of(self, conn), last)
+            conn.close_at_ns = self.now_ns + LINGER_NS
+        else:
+            conn.close_at_ns = 0
+        mark_dirty(self, conn)
+
+    def bound_held_bytes(self, bytes_max: int) -> None:
+        """Call ``Handler.memory_exceeded`` in rounds that end with more held for clients."""
+        self.held_bytes_max = bytes_max
+
+    def largest_holders(self, count: int) -> list[Conn]:
+        """Return the clients for which most is held, the largest first."""
+        conn: Conn
+        shares: list[tuple[int, int]] = []
+        least: cython.Py_ssize_t = max(4096, self.held_bytes // (2 * len(self.conns) + 1))
+        for conn in self.conns.values():
+            if not conn.is_link and not conn.closed and share_of(conn) > least:  # half of the mean, or more
+                shares.append((share_of(conn), conn.number))
+        return [self.conns[number] for _, number in heapq.nlargest(count, shares)]
 
     def output_bytes(self, conn: Conn) -> int:
         """Bytes not yet taken by the socket."""
@@ -705,6 +740,7 @@ class Hot(HotState):
             "connections": len(self.conns),
             "routes": len(self.routes),
             "outbox_bytes": self.outbox_bytes,
+            "held_bytes": self.held_bytes,
             "output_high": len(self.high),
         }
 
@@ -718,11 +754,13 @@ class Hot(HotState):
             data = conn.partial + data
             if conn.parked != 0 or len(data) < conn.needed:
                 conn.partial = data
+                count_held(self, conn)
                 return
             conn.partial = b""
         consumed = parse(self, conn, data, 0, len(data))
         if consumed < len(data) and not conn.closed:
             conn.partial = data[consumed:] if consumed > 0 else data
+        count_held(self, conn)
 
     def parse_kept(self, conn: Conn) -> None:
         """Parse on where a parked connection stopped."""
@@ -735,6 +773,7 @@ class Hot(HotState):
         consumed: cython.Py_ssize_t = parse(self, conn, data, 0, len(data))
         if consumed < len(data) and not conn.closed:
             conn.partial = data[consumed:] if consumed > 0 else data
+        count_held(self, conn)
 
     def unwrap(self, conn: Conn, data: bytes) -> bytes:
         """Bytes through the connection's filter; b"" when it has none yet, or gave up."""
@@ -791,6 +830,7 @@ class Hot(HotState):
                         peer.link.disconnected()
                         self.handler.link_lost(peer)
                 self.handler.closed(conn, conn.why)
+                forget_waiting(self, conn)
 
     def load_inbound(self, publish: Inbound) -> Packet:
         """Make the core's message the one at hand."""

@@ -1,9 +1,10 @@
 # C form of deliver.py.
 from edge.hot.buffers cimport Buffer, append_buffer, append_bytes, append_span, put16, put32, reserve
 from edge.hot.encode cimport load_plain, publish_bytes, write_publish
+from edge.hot.memory cimport begin_to_keep, end_to_keep
 from edge.hot.output cimport note_high, pending_output, output_of, send_now, wait_for
 from edge.hot.picks cimport drop_pick, keep_pick
-from edge.hot.state cimport Conn, HotState, Outbound, Packet, Route, Sub
+from edge.hot.state cimport Conn, HotState, Kept, Outbound, Packet, Route, Sub
 
 
 cdef enum:

@@ -11,11 +11,12 @@ from collections import deque
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import Conn, HotState, Outbound, Packet, Route, Sub, Waiting
+from edge.hot.state import Conn, HotState, Kept, Outbound, Packet, Route, Sub, Waiting
 
 if not cython.compiled:
     from edge.hot.buffers import append_bytes, append_span, put16, put32, reserve
     from edge.hot.encode import load_plain, publish_bytes, write_publish
+    from edge.hot.memory import begin_to_keep, end_to_keep
     from edge.hot.output import note_high, output_of, pending_output, send_now, wait_for
     from edge.hot.picks import drop_pick, keep_pick
 
@@ -273,6 +274,7 @@ def _pend(
         entry = packet.pending
     outbound.pending.append(entry)
     outbound.pending_bytes += size
+    begin_to_keep(hot, entry[6])
     return True
 
 
@@ -293,7 +295,7 @@ def _pending_entry(hot: HotState, packet: Packet, five: cython.bint, size: cytho
         while encoded[expiry_at] > 127:
             expiry_at += 1
         expiry_at += 2
-    return (encoded, at, expiry_at, hot.now_ns, b"", b"")
+    return (encoded, at, expiry_at, hot.now_ns, b"", b"", Kept(size))
 
 
 def drain_pending(hot: HotState, conn: Conn) -> None:
@@ -302,6 +304,7 @@ def drain_pending(hot: HotState, conn: Conn) -> None:
     while outbound.pending and outbound.inflight < outbound.window and pending_output(conn) <= hot.output_high:
         entry: Waiting = outbound.pending.popleft()
         outbound.pending_bytes -= len(entry[0])
+        end_to_keep(hot, entry[6])
         inflight = outbound.inflight
         _send_pending(hot, conn, outbound, entry[0], entry[1], entry[2], (hot.now_ns - entry[3]) // SECOND_NS)
         if entry[5]:

@@ -175,7 +175,7 @@ def deliver_pick(hot: HotState, sub: Sub, packet: Packet, share: bytes) -> None:
         keep_pick(outbound, 1, share, record, hot.now_ns)
     else:
         waiting = outbound.pending.pop()
-        outbound.pending.append((*waiting[:4], share, record))
+        outbound.pending.append((*waiting[:4], share, record, waiting[6]))
         outbound.picks_bytes += len(record)
 
 

@@ -119,6 +119,9 @@ class Handler(Protocol):
         ``hot.authorizing`` is set.
         """
 
+    def memory_exceeded(self) -> None:
+        """More is held for clients than ``hot.bound_held_bytes`` said."""
+
     def round_end(self, now_ns: int) -> None:
         """End of a round, before the flush: batched requests leave here. Skipped before ``hot.round_end_ns``."""
 

@@ -6,6 +6,7 @@ from edge.hot.linux cimport (
     epoll_event, epoll_wait, itimerspec, only_thread, read, recv, timerfd_create, timerfd_settime, wait_ns
 )
 from edge.hot.output cimport mark_dirty
+from edge.hot.memory cimport count_held
 from edge.hot.pacing cimport Pacing, after_round, gap_ns
 from edge.hot.parse cimport may_read, parse
 from edge.hot.sockets cimport RECEIVE_BYTES, RECEIVE_BYTES_MAX, Sockets, TLS_RECORD_BYTES

@@ -20,6 +20,7 @@ from edge.hot.state import Conn
 
 if not cython.compiled:
     from edge.hot.descriptors import boot_ns, bytes_waiting
+    from edge.hot.memory import count_held
     from edge.hot.output import mark_dirty
     from edge.hot.pacing import after_round, gap_ns
     from edge.hot.parse import may_read, parse
@@ -345,20 +346,26 @@ class Loop(Sockets):
                 memcpy(self.data, cython.cast(cython.p_uchar, conn.partial), kept)
             if total < conn.needed:
                 conn.partial = self.data[:total]
+                count_held(hot, conn)
                 return
             conn.partial = b""
             consumed = parse(hot, conn, self.data, 0, total)
             if consumed < total and not conn.closed:
                 conn.partial = self.data[consumed:total]
+                count_held(hot, conn)
+            elif conn.held_bytes > 0:
+                count_held(hot, conn)
         else:
             data = conn.partial + bytes(self.view[kept:total])
             conn.partial = data
             if total < conn.needed:
+                count_held(hot, conn)
                 return
             conn.partial = b""
             consumed = parse(hot, conn, data, 0, total)
             if consumed < total and not conn.closed:
                 conn.partial = data[consumed:]
+            count_held(hot, conn)
 
     def read_tls(self, conn: Conn) -> None:
         """Receive through OpenSSL: a record at a time, up to the cap of a round."""

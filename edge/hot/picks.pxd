@@ -1,4 +1,5 @@
 # C form of picks.py.
+from edge.hot.memory cimport forget_waiting
 from edge.hot.peers cimport load_record
 from edge.hot.state cimport Conn, HotState, Inbound, Outbound, Packet
 

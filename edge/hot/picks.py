@@ -13,6 +13,7 @@ from edge.hot.state import Conn, HotState, Inbound, Outbound, Packet
 from wire.batches import NO_EXPIRY
 
 if not cython.compiled:
+    from edge.hot.memory import forget_waiting
     from edge.hot.peers import load_record
 
 __all__: list[str] = []
@@ -52,8 +53,7 @@ def unfinished_picks(hot: HotState, conn: Conn) -> list[tuple[bytes, Inbound]]:
     kept: list[tuple[bytes, bytes, int]] = list(outbound.picks.values()) if outbound.picks is not None else []
     if outbound.pending:
         kept += [(waiting[4], waiting[5], waiting[3]) for waiting in outbound.pending if waiting[5]]
-        outbound.pending.clear()
-        outbound.pending_bytes = 0
+        forget_waiting(hot, conn)
     outbound.picks = None
     outbound.picks_bytes = 0
     for share, record, since_ns in kept:

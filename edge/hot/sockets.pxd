@@ -7,6 +7,7 @@ from edge.hot.linux cimport (
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL,
     close_fd, epoll_ctl, epoll_event, recv, send
 )
+from edge.hot.memory cimport count_held
 from edge.hot.output cimport drained, mark_dirty, output_of, take_dirty, unlink_dirty
 from edge.hot.state cimport Conn, Peer, UNREGISTERED
 from libc.errno cimport EAGAIN, EINTR, errno

@@ -20,6 +20,7 @@ if not cython.compiled:
     from edge.hot.buffers import append_bytes
     from edge.hot.deliver import drain_pending
     from edge.hot.descriptors import NONE_WAITS, accept_one, half_close
+    from edge.hot.memory import count_held
     from edge.hot.output import drained, mark_dirty, output_of, take_dirty, unlink_dirty
     from edge.hot.state import UNREGISTERED
 
@@ -103,6 +104,8 @@ class Sockets:
                     self.fill_output(conn)
         if conn.fd < 0:
             return
+        if conn.out is not None or conn.held_bytes > 0:
+            count_held(self.hot, conn)
         if conn.closed:
             self.end(conn, blocked)
         else:
@@ -381,6 +384,7 @@ class Sockets:
             self.conns[fd] = None
         conn.out = None
         conn.unsent = None
+        count_held(self.hot, conn)
         if conn.tls is not None:
             conn.tls = None
             self.tls_sockets.pop(fd).detach()

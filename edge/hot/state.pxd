@@ -79,6 +79,12 @@ cdef class Conn:
     cdef unsigned int armed
     cdef int tls_state
     cdef bytes unsent
+    cdef Py_ssize_t held_bytes
+
+
+cdef class Kept:
+    cdef Py_ssize_t bytes
+    cdef int holders
 
 
 cdef class Outbound:
@@ -292,6 +298,8 @@ cdef class HotState:
     cdef Py_ssize_t output_low
     cdef Py_ssize_t drop_above
     cdef long long lag_after_ns
+    cdef readonly Py_ssize_t held_bytes
+    cdef Py_ssize_t held_bytes_max
     cdef Py_ssize_t round_bytes
     cdef Py_ssize_t round_bytes_max
     cdef int pending_max

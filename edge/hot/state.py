@@ -123,6 +123,7 @@ class Conn:
         self.armed = UNREGISTERED  # epoll events
         self.tls_state = 0  # 0 none, 1 first bytes, 2 handshake wants to read, 3 wants to write, 4 done
         self.unsent: bytes | None = None
+        self.held_bytes = 0  # its part of HotState.held_bytes
 
 
 class Sub:
@@ -252,8 +253,17 @@ class Inbound:
         self.gated: Message | None = None
 
 
-# Packet, positions of its identifier and its expiry (0: none), arrival; of a shared group's copy its share and record.
-Waiting = tuple[bytes, int, int, int, bytes, bytes]
+class Kept:
+    """A message that waits for the windows of some clients."""
+
+    def __init__(self, count: cython.Py_ssize_t) -> None:
+        self.bytes = count
+        self.holders = 0
+
+
+# Packet, positions of its identifier and its expiry (0: none), arrival; of a shared group's copy its share and record;
+# for the count of what is held.
+Waiting = tuple[bytes, int, int, int, bytes, bytes, Kept]
 
 
 class Outbound:
@@ -388,7 +398,7 @@ class Packet:
         self.origin_b = 0
         self.session = 0
         self.owner_epoch = 0
-        self.pending: tuple[bytes, int, int, int] | None = None  # shared by the sessions of one encoding
+        self.pending: Waiting | None = None  # shared by the sessions of one encoding
         self.pending_key = -1
 
 
@@ -450,6 +460,8 @@ class HotState:
         self.output_low = limits.output_low_bytes
         self.drop_above = 2 * limits.output_high_bytes  # QoS 0 is dropped; while forwarded messages are delivered: high
         self.lag_after_ns = limits.lag_after_ns
+        self.held_bytes = 0  # half packets, outputs and waiting messages of all clients
+        self.held_bytes_max = 1 << 62
         self.round_bytes = 0
         self.round_bytes_max = limits.round_bytes_max
         self.pending_max = limits.pending_messages_max

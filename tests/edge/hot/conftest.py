@@ -26,7 +26,19 @@ NAMES: tuple[str, ...] = (
     "pushes",
     "fanout",
 )
-NAMES += ("routes", "forwarded", "inbound", "parse", "centre", "handler", "pacing", "descriptors", "sockets", "loop")
+NAMES += (
+    "routes",
+    "memory",
+    "forwarded",
+    "inbound",
+    "parse",
+    "centre",
+    "handler",
+    "pacing",
+    "descriptors",
+    "sockets",
+    "loop",
+)
 _LOADED: dict[str, SimpleNamespace] = {}
 
 
