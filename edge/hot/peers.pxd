@@ -13,10 +13,13 @@ cdef enum:
     PUBLISH_ACK = 5
     PUSH_ACK = 7
     BATCH_BYTES = 1048576
+    FRAME_BYTES = 8388608
     MESSAGE_HEAD = 60
     REPEAT = 0x10
     SHARE = 0x08
     SECOND_NS = 1000000000
+    PUBLISH_ACK_BYTES = 11
+    PUSH_ACK_BYTES = 30
 
 
 cdef object append_run(HotState hot, Peer peer, int version, bytes topic, unsigned char* data, Py_ssize_t start, Py_ssize_t count)
@@ -52,4 +55,6 @@ cdef object _keep(HotState hot, Outbox outbox, bytes record, Message message)
 cdef bint _pump(HotState hot, int partition, Outbox outbox)
 cdef bytes _aged(HotState hot, Message message)
 cdef bytes _payload(HotState hot, Buffer batch)
+cdef object _cut_batch(HotState hot, Peer peer, Py_ssize_t count)
+cdef object _send_acks(HotState hot, Peer peer, int kind, Py_ssize_t record_bytes, bytes payload)
 cdef object _flush_publish(HotState hot, Peer peer)

@@ -35,16 +35,19 @@ if not cython.compiled:
     from edge.hot.encode import copy_plain
     from edge.hot.output import mark_dirty, unpark
     from edge.hot.state import PARK_PEER
+    from wire.frames import FRAME_BYTES_MAX
 
 __all__: list[str] = []
 
 if not cython.compiled:  # compiled, these are C constants: peers.pxd
     PUBLISH, PUBLISH_ACK, PUSH_ACK = int(FrameKind.PUBLISH), int(FrameKind.PUBLISH_ACK), int(FrameKind.PUSH_ACK)
-    BATCH_BYTES = 1024 * 1024  # a batch beyond it becomes a frame at once; well below FRAME_BYTES_MAX
+    BATCH_BYTES = 1024 * 1024  # a batch beyond it becomes a frame at once, if there is a lease
+    FRAME_BYTES = FRAME_BYTES_MAX  # what a link takes; no record is longer (conf/edge_settings.py)
     MESSAGE_HEAD = 60  # bytes of a MSG record before its partitions
     REPEAT = 0x10
     SHARE = 0x08
     SECOND_NS = 1_000_000_000
+    PUBLISH_ACK_BYTES, PUSH_ACK_BYTES = 11, 30
 
 Partitions = tuple[int, ...]  # named, because Cython reads the spelled-out forms as C tuples
 Messages: TypeAlias = "list[Message] | None"
@@ -260,7 +263,21 @@ def _appended(hot: HotState, peer: Peer, count: cython.Py_ssize_t) -> None:
     if peer.room < hot.peer_low_bytes and not peer.full:
         peer.full = True
         hot.full_peers += 1
-    if peer.batch.end - peer.batch.start > BATCH_BYTES and hot.leased:
+    if peer.batch.end - peer.batch.start > BATCH_BYTES:
+        _cut_batch(hot, peer, count)
+
+
+def _cut_batch(hot: HotState, peer: Peer, count: cython.Py_ssize_t) -> None:
+    """Make frames of a long batch; where its last record, of ``count`` bytes, fits no more, that begins the next one.
+
+    Without a lease the frames wait, of what the core publishes itself: a message per client at most.
+    """
+    batch: Buffer = peer.batch
+    earlier: cython.Py_ssize_t = batch.end - batch.start - count
+    if earlier + count > FRAME_BYTES and earlier > 0:
+        # Its messages are done with the frame behind it: a later one is never taken before it.
+        send_frame(hot, peer, PUBLISH, take_bytes(batch, earlier), None)
+    if hot.leased:
         _flush_publish(hot, peer)
 
 
@@ -431,12 +448,23 @@ def flush_peer(hot: HotState, peer: Peer) -> None:
     """Make frames of what waits for one peer."""
     _flush_publish(hot, peer)
     if peer.publish_acks is not None:
-        send_frame(hot, peer, PUBLISH_ACK, _payload(hot, peer.publish_acks), None)
+        _send_acks(hot, peer, PUBLISH_ACK, PUBLISH_ACK_BYTES, _payload(hot, peer.publish_acks))
         peer.publish_acks = None
     if peer.push_acks is not None:
-        send_frame(hot, peer, PUSH_ACK, _payload(hot, peer.push_acks), None)
+        _send_acks(hot, peer, PUSH_ACK, PUSH_ACK_BYTES, _payload(hot, peer.push_acks))
         peer.push_acks = None
     note_room(hot, peer)
+
+
+def _send_acks(hot: HotState, peer: Peer, kind: cython.int, record_bytes: cython.Py_ssize_t, payload: bytes) -> None:
+    """Send acknowledgements in frames of whole records; only without a lease they gather to more than one."""
+    most: cython.Py_ssize_t = BATCH_BYTES // record_bytes * record_bytes
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t = len(payload)
+    while end - at > most:
+        send_frame(hot, peer, kind, payload[at : at + most], None)
+        at += most
+    send_frame(hot, peer, kind, payload[at:] if at > 0 else payload, None)
 
 
 def _payload(hot: HotState, batch: Buffer) -> bytes:
@@ -454,8 +482,8 @@ def _flush_publish(hot: HotState, peer: Peer) -> None:
 
 
 def send_frame(hot: HotState, peer: Peer, kind: cython.int, payload: bytes, messages: Messages) -> None:
-    """Give a frame to the link; one that it has no room for waits here, in order."""
-    if peer.blocked:
+    """Give a frame to the link; one that it has no room for waits here, in order, and so does any without a lease."""
+    if peer.blocked or not hot.leased:
         peer.blocked.append((kind, payload, messages))
         return
     try:
@@ -471,7 +499,9 @@ def send_frame(hot: HotState, peer: Peer, kind: cython.int, payload: bytes, mess
 
 def note_room(hot: HotState, peer: Peer) -> None:
     """Look at the link's room again: send what was blocked, release the publishers when there is enough."""
-    if peer.blocked:
+    if peer.blocked and not hot.leased:
+        list_peer(hot, peer)  # looked at again with the first batches under a lease
+    elif peer.blocked:
         waiting = peer.blocked
         peer.blocked = deque()
         for kind, payload, messages in waiting:

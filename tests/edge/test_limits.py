@@ -22,6 +22,7 @@ from tests.edge.edge_harness import Edge, Session
 from wire.authority import DevelopmentAuthority
 from wire.batches import PublishMessage, encode_message
 from wire.frames import FRAME_BYTES_MAX
+from wire.ranges import PARTITIONS_MAX
 from wire.tls import client_listener_context
 
 
@@ -214,7 +215,7 @@ def test_dollar_topics_and_wildcards() -> None:
 def test_largest_packet_fits_into_a_frame_between_nodes() -> None:
     """A setting beyond it is refused at start; the first message of that size would end the link again and again."""
     payload = bytes(PACKET_BYTES_MAX - 5 - 2 - 65_535)
-    record = encode_message(PublishMessage(1, b"t" * 65_535, payload, 1, share=b"s" * 32_000))
-    assert len(record) < FRAME_BYTES_MAX
+    message = PublishMessage(1, b"t" * 65_535, payload, 1, share=b"s" * 65_535, partitions=tuple(range(PARTITIONS_MAX)))
+    assert len(encode_message(message)) < FRAME_BYTES_MAX
     with pytest.raises(ValidationError, match="maximum_packet_size"):
         EdgeSettings(maximum_packet_size=PACKET_BYTES_MAX + 1)
