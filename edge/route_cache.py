@@ -351,7 +351,7 @@ class RouteCache:
                 return
             self._sweeping = True
             self._stale = False
-            self._sweep = list(self._cached)
+            self._sweep = list(dict.keys(self._cached))  # an OrderedDict's own iterator takes ten times as long
             self._sweep_number = self._void.sweep_begins()
         for topic in self._sweep[-SWEEP_TOPICS:]:
             if self.answer(topic) is not None:
