@@ -49,7 +49,9 @@ def main() -> None:
             tag += 1
             records.append(
                 encode_message(
-                    PublishMessage(tag, f"bench/{number}".encode(), b"x" * 64, 1, partitions=(client.session >> 48,))
+                    PublishMessage(
+                        tag, f"bench/{number}".encode(), b"x" * 64, 1, partitions=(client.session >> 48,), epochs=(1,)
+                    )
                 )
             )
         payload = b"".join(records)

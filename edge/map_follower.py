@@ -52,6 +52,7 @@ class MapFollower:
     def _bind(self, number: int, placement: PartitionEntry) -> None:
         edge = self._edge
         peer = edge.peers.get(placement.primary) if placement.primary else None
+        edge.hot.set_epoch(number, placement.epoch)
         edge.hot.set_primary(number, peer)
         if peer is not None:
             edge.hot.replay_partition(number, peer)

@@ -497,19 +497,28 @@ class StorageCore:
             if peer.tier == TIER_STORAGE and (record.tag or record.qos):
                 self._condemn(peer, "message above QoS 0", TIER)  # a former primary passes on QoS 0 only
                 return
-            for number in record.partitions:
-                hosted = self.partitions.get(number)
-                if hosted is None:
-                    if self._pass_on(number, record, peer):
-                        continue
-                    if not self._early.keep(number, self._as_early(number, record, peer, self._now)):
-                        self._refuse(record, number, peer)
-                    continue
-                self._publish_to(number, record, peer, self._now)
+            for number, epoch in zip(record.partitions, record.epochs, strict=True):
+                if number in self.partitions or not self._pass_on(number, record, peer):
+                    self._publish_at(number, epoch, record, peer, self._now)
 
-    def _as_early(self, number: int, record: PublishMessage, peer: PeerKey, since: float) -> Early:
+    def _publish_at(self, number: int, epoch: int, record: PublishMessage, peer: PeerKey, since: float) -> None:
+        """Take a message for the present time of this node as primary; for a later one it waits for the map.
+
+        What was meant for an earlier time may have been answered by another primary meanwhile, even refused: its edge
+        sends again what is not answered when its map moves.
+        """
+        hosted = self.partitions.get(number)
+        if hosted is None or epoch > hosted.core.epoch:
+            if not self._early.keep(number, self._as_early(number, epoch, record, peer, since)):
+                self._refuse(record, number, peer)
+        elif epoch < hosted.since:
+            self._count("publishes_of_former_times")
+        else:
+            self._publish_to(number, epoch, record, peer, since)
+
+    def _as_early(self, number: int, epoch: int, record: PublishMessage, peer: PeerKey, since: float) -> Early:
         size = len(record.payload) + len(record.topic) + 256
-        return since, size, partial(self._publish_early, number, record, peer, since)
+        return since, size, partial(self._publish_early, number, epoch, record, peer, since)
 
     def _pass_on(self, number: int, record: PublishMessage, peer: PeerKey) -> bool:
         """Send QoS 0 for a partition that has just moved from here on to where it is: its edge does not send it again.
@@ -522,19 +531,20 @@ class StorageCore:
         if not primary or self.lease.settled_epoch >= self._left[number]:
             return False
         self._count("passed_on")
-        self._sends.append((primary, FrameKind.PUBLISH, encode_message(replace(record, partitions=(number,)))))
+        moved = replace(record, partitions=(number,), epochs=(self.map.partitions[number].epoch,))
+        self._sends.append((primary, FrameKind.PUBLISH, encode_message(moved)))
         return True
 
-    def _publish_early(self, number: int, record: PublishMessage, peer: PeerKey, since: float) -> None:
+    def _publish_early(self, number: int, epoch: int, record: PublishMessage, peer: PeerKey, since: float) -> None:
         """Take what waited for the map, or until its partition serves, unless its edge has died meanwhile.
 
         What that had sent is forgotten by then. Its client may have gone on elsewhere: what it sent again there stands
         already, and newer messages behind it.
         """
         if not self._is_of_dead(peer):
-            self._publish_to(number, record, peer, since)
+            self._publish_at(number, epoch, record, peer, since)
 
-    def _publish_to(self, number: int, record: PublishMessage, peer: PeerKey, since: float) -> None:
+    def _publish_to(self, number: int, epoch: int, record: PublishMessage, peer: PeerKey, since: float) -> None:
         hosted = self.partitions[number]
         self._touch(number, hosted)
         if peer.tier == TIER_STORAGE:  # passed on: older than all that its edge sent here
@@ -542,7 +552,7 @@ class StorageCore:
                 self._count("passed_on_late")
         elif hosted.serving:
             self._take(hosted, record, peer)
-        elif not hosted.wait_to_serve(self._as_early(number, record, peer, since)):
+        elif not hosted.wait_to_serve(self._as_early(number, epoch, record, peer, since)):
             # What an older connection of its publisher sent, and waits here, is not taken any more.
             hosted.publishers.is_superseded(record.session, record.owner_epoch, self._now, self.map.lease_s)
             self._refuse(record, number, peer)

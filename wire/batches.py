@@ -11,7 +11,7 @@ PUBLISH (edge to edge, edge to storage, storage to edge for wills), records of t
          them without topic alias; only towards edges. Needs no tag: a link delivers a frame once.
     MSG  u8 type=1 | u8 version | u8 flags | u8 origin kind | u64 tag | u64 origin_a | u64 origin_b | u64 session |
          u64 owner_epoch | u32 expiry_s | u16 partitions | u16 topic bytes | u32 property bytes | u32 payload bytes |
-         partitions u16 each | topic | properties | payload
+         (u16 partition, u32 partition_epoch) each | topic | properties | payload
 
          flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 shared pick (``share`` follows the partitions), bit 4 repeat
          (sent before, to another primary or after a reconnect).
@@ -20,6 +20,8 @@ PUBLISH (edge to edge, edge to storage, storage to edge for wills), records of t
          tag: the sender's counter for this message; acknowledgements name it. 0 at QoS 0: not acknowledged.
          origin kind 0: (sending edge's incarnation, tag); 1: (session number, inbound counter); 2: will
          (partition << 32 | partition_epoch, op_index). (session, owner_epoch): the publisher's, 0 where it has none.
+         partition_epoch: of the sender's map. A primary takes no message that was meant for an earlier time of its; one
+         that was meant for a later epoch waits for its map.
          share: u16 length + "share name/filter" follow the partitions when bit 3 is set, else absent.
 
 PUBLISH_ACK (storage to edge):  u64 tag | u16 partition | u8 reason code, per finished partition of a message.
@@ -72,6 +74,7 @@ RUN_TYPE = 0
 MESSAGE_TYPE = 1
 _RUN = struct.Struct(">BBBHI")
 _MESSAGE = struct.Struct(">BBBBQQQQQIHHII")
+_PLACE = struct.Struct(">HI")
 _ACK = struct.Struct(">QHB")
 _PUSH = struct.Struct(">QQIQHBIHII")
 _PUSH_ACK = struct.Struct(">QQIQBB")
@@ -112,6 +115,7 @@ class PublishMessage(msgspec.Struct, gc=False):
     owner_epoch: int = 0
     partitions: tuple[int, ...] = ()
     share: bytes = b""  # "share name/topic filter" of the group this copy is a pick of
+    epochs: tuple[int, ...] = ()  # partition_epoch of each partition, as the sender's map has it
 
 
 class PublishAck(msgspec.Struct, gc=False):
@@ -184,7 +188,8 @@ def encode_message(message: PublishMessage) -> bytes:
         len(message.properties),
         len(message.payload),
     )
-    where = struct.pack(f">{len(partitions)}H", *partitions) if partitions else b""
+    places = zip(partitions, message.epochs or (0,) * len(partitions), strict=True)
+    where = b"".join([_PLACE.pack(partition, epoch) for partition, epoch in places])
     return b"".join((head, where, share, message.topic, message.properties, message.payload))
 
 
@@ -237,9 +242,11 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
     ) = _MESSAGE.unpack_from(data, offset)
     offset += _MESSAGE.size
     partitions: tuple[int, ...] = ()
+    epochs: tuple[int, ...] = ()
     if count:
-        partitions = struct.unpack_from(f">{count}H", data, offset)
-        offset += 2 * count
+        places = struct.unpack_from(">" + "HI" * count, data, offset)
+        partitions, epochs = places[::2], places[1::2]
+        offset += _PLACE.size * count
     share = b""
     if flags & FLAG_SHARE:
         (share_bytes,) = struct.unpack_from(">H", data, offset)
@@ -272,6 +279,7 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
         owner_epoch,
         partitions,
         share,
+        epochs,
     )
     return message, payload_end
 

@@ -625,7 +625,15 @@ class Hot(HotState):
         missing = count - len(self.primaries)
         if missing > 0:
             self.primaries += [None] * missing
+            self.epochs += [0] * missing
             self.outboxes += [None] * missing
+
+    def set_epoch(self, partition: int, partition_epoch: int) -> None:
+        """Note the epoch that a partition is at: a primary refuses messages that were meant for an earlier time of its.
+
+        Before ``set_primary`` and ``replay_partition``, which send again what was sent under the former one.
+        """
+        self.epochs[partition] = partition_epoch
 
     def set_primary(self, partition: int, peer: Peer | None) -> None:
         """The map names another primary, or none. The outbox is held until ``replay_partition``."""

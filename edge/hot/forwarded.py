@@ -175,7 +175,7 @@ def _receive_message(
         raise ValueError("message ends outside its frame")
     flags: cython.int = data[at + 2]
     tag: cython.ulonglong = get64(data, at + 4)
-    topic_at: cython.Py_ssize_t = at + 60 + 2 * get16(data, at + 48)
+    topic_at: cython.Py_ssize_t = at + 60 + 6 * get16(data, at + 48)
     if flags & 0x08:
         if topic_at + 2 > end:
             raise ValueError("message ends outside its frame")

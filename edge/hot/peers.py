@@ -131,10 +131,10 @@ def renumbered(hot: HotState, record: bytes, tag: cython.ulonglong) -> bytes:
 def append_record(
     hot: HotState, peer: Peer, record: bytes, flags: cython.int, partitions: Partitions, share: bytes
 ) -> None:
-    """Append a MSG record, with the partitions it is for and the shared pick it is."""
+    """Append a MSG record, with the partitions it is for, as of which partition_epoch, and the shared pick it is."""
     batch: Buffer = _batch_of(hot, peer)
     count: cython.Py_ssize_t = len(partitions)
-    size: cython.Py_ssize_t = len(record) + 2 * count
+    size: cython.Py_ssize_t = len(record) + 6 * count
     partition: cython.int
     if share:
         flags |= SHARE
@@ -147,7 +147,8 @@ def append_record(
     at += MESSAGE_HEAD
     for partition in partitions:
         put16(batch, at, partition)
-        at += 2
+        put32(batch, at + 2, hot.epochs[partition])
+        at += 6
     if share:
         put16(batch, at, len(share))
         copy_bytes(batch, at + 2, share)

@@ -283,6 +283,7 @@ cdef class HotState:
     cdef list busy_peers
     cdef int full_peers
     cdef readonly list primaries
+    cdef list epochs
     cdef long long primaries_version
     cdef list outboxes
     cdef list pumping

@@ -447,6 +447,7 @@ class HotState:
         self.full_peers = 0
         self.primaries: list[Peer | None] = [None] * limits.partitions
         self.primaries_version = 0
+        self.epochs: list[int] = [0] * limits.partitions  # partition_epoch of each, as records name it
         self.outboxes: list[Outbox | None] = [None] * limits.partitions
         self.pumping: list[int] = []  # partitions whose outbox is being replayed
         self.outbox_bytes = 0

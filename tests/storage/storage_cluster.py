@@ -139,7 +139,7 @@ class Edge:
         if message.qos:
             message.tag = next(self.tags)
             self.unfinished[message.tag] = (partition, message)
-        message.partitions = (partition,)
+        message.partitions, message.epochs = (partition,), (self.epoch(partition),)
         self._send(partition, FrameKind.PUBLISH, encode_message(message))
         return message.tag
 
@@ -171,7 +171,7 @@ class Edge:
             if now[1:] != before[1:]:
                 for partition, publish in list(self.unfinished.values()):
                     if partition == number:
-                        publish.repeat = True
+                        publish.repeat, publish.epochs = True, (placement.epoch,)
                         self._send(number, FrameKind.PUBLISH, encode_message(publish))
 
     # --- taking

@@ -34,7 +34,7 @@ def test_what_waited_for_the_map_is_dropped_when_its_edge_has_died_meanwhile(die
     primary = cluster.machine.map.partitions[0].primary
     (backup,) = cluster.nodes.keys() - {primary}
     early = retained("t", "early")
-    early.tag, early.partitions = 1, (0,)
+    early.tag, early.partitions, early.epochs = 1, (0,), (former.epoch(0) + 1,)  # of the map that is to come
     cluster.filter = _no_replies_to(backup)  # it cannot know whose map was the older one
     cluster.send(former.key, backup, FrameKind.PUBLISH, encode_message(early))
     cluster.run(0.1)

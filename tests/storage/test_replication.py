@@ -195,7 +195,8 @@ def test_a_stale_primary_is_refused(cluster: Cluster) -> None:
     assert old in cluster.nodes and partition in before.core.partitions
     acked = len(edge.acks)
 
-    lost = PublishMessage(77, b"a/b", b"lost", 1, partitions=(partition,))
+    epoch = before.core.partitions[partition].core.epoch
+    lost = PublishMessage(77, b"a/b", b"lost", 1, partitions=(partition,), epochs=(epoch,))
     cluster.send(edge.key, old, FrameKind.PUBLISH, encode_message(lost))
     cluster.run(1.0)
     assert len(edge.acks) == acked

@@ -1,9 +1,11 @@
 """Schedules that lose, double or block when a rule is missing; each is named after its number in part S."""
 
-from router.cluster_map import DeclareDead
+from mqtt.reasons import ReasonCode
+from router.cluster_map import DeclareDead, PlacePartitions
 from tests.storage.storage_cluster import Cluster, Connection, with_settings
 from tests.storage.test_replication import assert_equal_states, heal_placement
 from wire.batches import PublishMessage, encode_message
+from wire.cluster_map import PartitionEntry
 from wire.frames import FrameKind
 from wire.messages import InboundRecorded, RecordInbound, SessionSubscribed, Will
 
@@ -141,7 +143,7 @@ def test_s8_a_deposed_primary_acknowledges_nothing() -> None:
     node = cluster.nodes[old]
     cluster.run(2.5)  # no heartbeat was answered for a lease
     cluster.apply(DeclareDead(old, node.key.incarnation))
-    lonely = PublishMessage(900, b"nobody", b"m", 1, partitions=(0,))
+    lonely = PublishMessage(900, b"nobody", b"m", 1, partitions=(0,), epochs=(node.core.partitions[0].core.epoch,))
     cluster.send(edge.key, old, FrameKind.PUBLISH, encode_message(lonely))
     cluster.run(1.0)
     assert 900 not in edge.acked
@@ -410,3 +412,30 @@ def test_a_backup_that_applied_what_was_never_acknowledged_is_made_anew() -> Non
     assert sorted(push.payload for push in alice.received) == [b"after", b"only here"]
     cluster.run(0.3)
     assert_equal_states(cluster)
+
+
+def test_a_message_stuck_on_a_link_is_not_taken_in_a_later_time_of_the_same_primary() -> None:
+    """R14: primary X, then Z, which refuses the message, then X again: what X gets late was answered with an error."""
+    cluster = Cluster(nodes=2, partitions=1, replicas=2)
+    edge = cluster.edges["e1"]
+    session = edge.open("c")
+    edge.subscribe(session, "a/#")
+    placement = cluster.machine.map.partitions[0]
+    first = placement.primary
+    second = next(name for name in placement.in_sync if name != first)
+    cluster.cut("e1", first)
+    stuck = edge.publish(PublishMessage(0, b"a/b", b"refused", 1), 0)  # on the link to the first primary
+    cluster.nodes[second].core.full = True
+    for primary in (second, first):
+        now = cluster.machine.map.partitions[0]
+        cluster.apply(PlacePartitions({0: PartitionEntry(now.epoch + 1, primary, now.in_sync, now.joining)}))
+        cluster.run(1.0)
+        if primary == second:
+            assert edge.acked == {stuck: ReasonCode.SERVER_BUSY}  # its publisher is told so
+    cluster.heal("e1", first)
+    cluster.settle()
+    assert [push.payload for push in session.received] == []
+    assert cluster.nodes[first].core.counts["publishes_of_former_times"] == 1
+    sent = edge.publish(PublishMessage(0, b"a/b", b"taken", 1), 0)
+    cluster.settle()
+    assert edge.acked[sent] == 0 and [push.payload for push in session.received] == [b"taken"]

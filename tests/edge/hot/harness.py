@@ -5,7 +5,7 @@ from typing import Any
 
 from bench.toy_broker import ToyHandler
 from wire.batches import decode_publish
-from wire.frames import HEADER, FrameKind
+from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
 from wire.link import LinkCore
 
 FOREVER = 1 << 60
@@ -134,7 +134,7 @@ class Broker:
 
 
 def hello(payload: bytes = b"hello") -> bytes:
-    return HEADER.pack(len(payload), 0, 0, 1, 0) + payload
+    return HEADER.pack(len(payload), 0, 0, PROTOCOL_VERSION, 0) + payload
 
 
 class Node:

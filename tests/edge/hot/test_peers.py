@@ -503,6 +503,7 @@ def test_an_acknowledgement_that_the_core_keeps_back_keeps_its_place(hot: Any) -
 def test_publish_of_the_core_reports_when_done(hot: Any) -> None:
     broker = Broker(hot)
     store = Node(broker, 3, "storage")
+    broker.hot.set_epoch(5, 8)
     broker.hot.set_primary(5, store.peer)
     sub = broker.subscriber(b"w")
     done: list[int] = []
@@ -516,7 +517,17 @@ def test_publish_of_the_core_reports_when_done(hot: Any) -> None:
     (record,) = store.records()
     tag = record.tag
     assert record == PublishMessage(
-        tag, b"w", b"gone", 1, True, properties=b"\x01\x01", origin_kind=2, origin_a=3, origin_b=4, partitions=(5,)
+        tag,
+        b"w",
+        b"gone",
+        1,
+        True,
+        properties=b"\x01\x01",
+        origin_kind=2,
+        origin_a=3,
+        origin_b=4,
+        partitions=(5,),
+        epochs=(8,),
     )
     assert done == []
     store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(tag, 5, 0))
