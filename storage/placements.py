@@ -13,7 +13,7 @@ from storage.early_requests import EarlyRequests
 from storage.hosted_partition import HostedPartition
 from storage.ledger import PartitionLedger
 from storage.partition import Overlay, Reads
-from storage.replica import Replica, Writes
+from storage.replica import Replica, Writes, check
 from storage.replication import CATCH_UP_ROWS, CatchUp, Replication
 from storage.settings import PartitionSettings
 from wire.allowed import Standing, standing
@@ -220,6 +220,7 @@ class Placements:
         epoch = cluster_map.partitions[number].epoch if 0 <= number < len(cluster_map.partitions) else 0
         found = standing(cluster_map, peer, number, message.partition_epoch, epoch)
         if found is Standing.LATER:  # the map that says so is on its way
+            check(message)  # now: later it would condemn the router that brings the map
             return None, not self._early.keep(number, (now, _bytes_of(message), partial(self.take, peer, message, now)))
         if found is Standing.OTHER:
             if 0 < message.partition_epoch < epoch:  # a former primary is told of its end

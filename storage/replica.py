@@ -18,7 +18,7 @@ from storage.rows import LocalRow, LogRow, MetaRow, pack, unpack
 from wire.decoding import Unreadable, strictly
 from wire.replication import STALE, Append, AppendAck, TransferSlice
 
-__all__ = ["Replica", "Writes", "rows_digest"]
+__all__ = ["Replica", "Writes", "check", "rows_digest"]
 
 _read_row = strictly(lambda data: unpack(LogRow, bytes(data)), "operation")
 
@@ -167,7 +167,7 @@ class Replica:
         """Take operations of the primary; the answer leaves when this round is synced."""
         if message.partition_epoch < self.epoch:
             return AppendAck(self.number, self.epoch, False, STALE)
-        rows = self._read_rows(message)
+        rows = _read_rows(message)
         self._raise_epoch(message.partition_epoch)
         if self.local.transferring:
             return self._transfer_answer()
@@ -188,18 +188,6 @@ class Replica:
         self._apply(min(message.commit_index, index))
         self._trim(message.log_needed)
         return AppendAck(self.number, self.epoch, True, index, whole=self.whole)
-
-    def _read_rows(self, message: Append) -> list[LogRow]:
-        """Return the operations of a message, all of them before any is taken.
-
-        Raises:
-            Unreadable: One is none, or stands elsewhere in the log.
-        """
-        rows = [_read_row(data) for data in message.rows]
-        for index, row in enumerate(rows, message.previous_index + 1):
-            if row.op_index != index:
-                raise Unreadable(f"operation {row.op_index} of partition {self.number} stands at {index}")
-        return rows
 
     def _floor_is_shared(self, message: Append) -> bool:
         """False if a range transfer brought state of operations that this primary's log does not have."""
@@ -293,9 +281,7 @@ class Replica:
         """Take one slice; a transfer that is begun again starts from its first slice."""
         if message.partition_epoch < self.epoch:
             return AppendAck(self.number, self.epoch, False, STALE)
-        first, end = keys.partition_range(self.number)
-        if not all(first <= key < end for key, _ in message.rows) or not first <= message.start <= message.stop <= end:
-            raise Unreadable(f"a slice with rows that are not of partition {self.number}")
+        _check_slice(message)
         self._raise_epoch(message.partition_epoch)
         current = (message.transfer, message.number)
         under_way = self.local.transferring and self._transfer_epoch == self.epoch
@@ -354,6 +340,42 @@ class Replica:
         self._transfer = (0, 0)
         self.transfers += 1
         return AppendAck(self.number, self.epoch, False, self.log_end, self.applied_epoch)
+
+
+def check(message: Append | TransferSlice) -> None:
+    """Look at a message that is not taken yet as ``Replica`` will when it takes it.
+
+    Raises:
+        Unreadable: It could not be taken.
+    """
+    if isinstance(message, Append):
+        _read_rows(message)
+    else:
+        _check_slice(message)
+
+
+def _read_rows(message: Append) -> list[LogRow]:
+    """Return the operations of a message, all of them before any is taken.
+
+    Raises:
+        Unreadable: One is none, stands elsewhere in the log, or writes rows of another partition.
+    """
+    number = message.partition
+    first, end = keys.partition_range(number)
+    rows = [_read_row(data) for data in message.rows]
+    for index, row in enumerate(rows, message.previous_index + 1):
+        if row.op_index != index:
+            raise Unreadable(f"operation {row.op_index} of partition {number} stands at {index}")
+        if not all(first <= key < end for key, _ in row.writes):
+            raise Unreadable(f"operation {index} writes rows that are not of partition {number}")
+    return rows
+
+
+def _check_slice(message: TransferSlice) -> None:
+    number = message.partition
+    first, end = keys.partition_range(number)
+    if not all(first <= key < end for key, _ in message.rows) or not first <= message.start <= message.stop <= end:
+        raise Unreadable(f"a slice with rows that are not of partition {number}")
 
 
 def rows_digest(digest: blake2b, rows: list[tuple[bytes, bytes]]) -> None:

@@ -294,6 +294,11 @@ def test_a_returning_backup_catches_up_from_the_log(cluster: Cluster) -> None:
     assert_equal_states(cluster)
 
 
+def key(number: int) -> bytes:
+    """Return a key of partition 0."""
+    return keys.session_key(0, number)
+
+
 class EmptyStore:
     """A store that holds nothing."""
 
@@ -311,7 +316,7 @@ def test_a_half_sent_operation_is_dropped_at_promotion() -> None:
     overlay: Overlay = {}
     replica = Replica(0, EmptyStore(), overlay)
     replica.load()
-    rows = [pack(LogRow(1, 1, [(b"k1", b"v")])), pack(LogRow(1, 2, [(b"k2", b"v")], 1, False))]
+    rows = [pack(LogRow(1, 1, [(key(1), b"v")])), pack(LogRow(1, 2, [(key(2), b"v")], 1, False))]
     assert replica.append(Append(0, 1, 0, 0, 2, 0, 0, rows)).matched
     assert (replica.log_end, replica.applied) == (2, 1)
     replica.promote()
@@ -324,7 +329,7 @@ def test_a_replica_takes_nothing_of_a_lower_epoch_and_nothing_twice() -> None:
     replica.load()
 
     def rows(epoch: int, *indexes: int) -> list[bytes]:
-        return [pack(LogRow(epoch, index, [(b"k%d" % index, b"%d" % epoch)], epoch)) for index in indexes]
+        return [pack(LogRow(epoch, index, [(key(index), b"%d" % epoch)], epoch)) for index in indexes]
 
     assert replica.append(Append(0, 2, 0, 0, 0, 0, 0, rows(2, 1, 2, 3))).index == 3
     assert replica.append(Append(0, 2, 0, 0, 1, 0, 0, rows(2, 1, 2))).index == 2
@@ -334,7 +339,7 @@ def test_a_replica_takes_nothing_of_a_lower_epoch_and_nothing_twice() -> None:
     assert replica.append(Append(0, 3, 2, 2, 1, 2, 0, rows(3, 3))).matched
     assert (replica.log_end, replica.applied) == (3, 1)
     replica.append(Append(0, 3, 3, 3, 3, 2, 0, []))
-    assert dict(replica.take_writes())[b"k3"] == b"3"
+    assert dict(replica.take_writes())[key(3)] == b"3"
     assert replica.append(Append(0, 4, 2, 2, 0, 2, 0, [])).transfer_needed  # what was applied is not shared
 
 
@@ -342,7 +347,7 @@ def test_a_new_primary_that_ends_below_what_a_copy_applied_gives_it_a_transfer()
     """TRAPS 7: never cut to one's own idea of committed, nor below one's own state."""
     replica = Replica(0, EmptyStore(), {})
     replica.load()
-    replica.append(Append(0, 1, 0, 0, 2, 0, 0, [pack(LogRow(1, i, [(b"k", b"v")], 1)) for i in (1, 2)]))
+    replica.append(Append(0, 1, 0, 0, 2, 0, 0, [pack(LogRow(1, i, [(key(0), b"v")], 1)) for i in (1, 2)]))
     assert replica.applied == 2
     assert replica.append(Append(0, 2, 1, 1, 0, 1, 0, [])).transfer_needed
 

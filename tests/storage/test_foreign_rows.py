@@ -1,0 +1,65 @@
+"""A primary writes rows of its own partition at its backups, and of no other."""
+
+import pytest
+
+from router.cluster_map import PlacePartitions
+from storage import keys
+from storage.core import FrameArrived
+from storage.replica import Replica
+from storage.rows import LogRow, pack
+from tests.storage.storage_cluster import Cluster
+from wire.cluster_map import PartitionEntry
+from wire.decoding import Unreadable
+from wire.frames import FrameKind
+from wire.hello import TIER_STORAGE, PeerKey
+from wire.replication import Append, encode_replica_message
+
+
+class EmptyStore:
+    """A store that holds nothing."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return nothing."""
+
+    def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:  # noqa: ARG002
+        """Return nothing."""
+        return []
+
+
+FOREIGN = [keys.meta_key(2), keys.meta_key(4), b"", b"\x00", b"\x00\x02\xff", b"\x00\x04"]
+
+
+@pytest.mark.parametrize("key", FOREIGN, ids=repr)
+def test_a_log_row_that_writes_elsewhere_is_refused_whole(key: bytes) -> None:
+    """It was applied as it came, under whichever key it named."""
+    replica = Replica(3, EmptyStore(), {})
+    replica.load()
+    own = pack(LogRow(1, 1, [(keys.session_key(3, 1), b"v")], 1))
+    with pytest.raises(Unreadable, match="not of partition 3"):
+        replica.append(Append(3, 1, 0, 0, 2, 0, 0, [own, pack(LogRow(1, 2, [(key, b"v")], 1))]))
+    assert (replica.log_end, replica.take_writes()) == (0, [])
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_node_condemns_who_writes_rows_of_another_partition(early: bool) -> None:
+    """Also one that its map does not name yet: what was kept until then condemned the router that named it."""
+    cluster = Cluster(nodes=2, partitions=2, replicas=2, min_in_sync=1)
+    cluster.settle()
+    placement = cluster.machine.map.partitions[0]
+    liar, backup = placement.in_sync
+    epoch = placement.epoch
+    if early:
+        epoch, liar, backup = epoch + 1, backup, liar
+    core = cluster.nodes[backup].core
+    assert core is not None
+    peer = PeerKey(liar, TIER_STORAGE, cluster.machine.map.nodes[liar].incarnation)
+    row = pack(LogRow(epoch, 1, [(keys.session_key(1, 1), b"v")], epoch))
+    payload = encode_replica_message(Append(0, epoch, 0, 0, 1, 0, 0, [row]))
+    ready = core.handle(cluster.now, [FrameArrived(peer, FrameKind.REPLICATE, payload)])
+    assert [name for name, _ in ready.condemned] == [peer]
+    assert core.counts["frames_unreadable"] == 1
+    if early:
+        assert not cluster.apply(PlacePartitions({0: PartitionEntry(epoch, liar, placement.in_sync)}))
+        cluster.run(1.0)
+        assert core.map.partitions[0].primary == liar
+    assert keys.session_key(1, 1) not in cluster.disks[backup].records
