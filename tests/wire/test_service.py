@@ -283,7 +283,7 @@ async def test_no_room_is_told_and_counted() -> None:
         await edge.until(lambda: len(edge.log) == 1)
         assert edge.hub.send("router-0", CONTROL, bytes(900))
         assert not edge.hub.send("router-0", CONTROL, bytes(900))
-        assert edge.hub.frames_refused == {"no_peer": 0, "no_room": 1}
+        assert edge.hub.frames_refused == {"no_peer": 0, "no_room": 1, "too_long": 0}
         nursery.cancel_scope.cancel()
 
 
