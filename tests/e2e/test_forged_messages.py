@@ -14,10 +14,11 @@ from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_hostile_links import CLUSTER, authority, connect, frame, is_closed
 from wire.batches import encode_publish_ack
 from wire.cluster_map import NodeEntry
-from wire.frames import FrameKind
+from wire.frames import HEADER_BYTES, FrameKind
 from wire.hello import NodeIdentity, encode_hello
 from wire.messages import Control, Heartbeat, Register, ReportRoutes, SenderReport, encode_control
 
+LIFE = time.time_ns() // 1_000_000  # an incarnation, as nodes number theirs
 FORGED_S = 1.0  # how long a forged acknowledgement may take; it came after 4 ms
 
 
@@ -31,7 +32,10 @@ def link(cluster: LocalCluster, node: str, tier: str, name: str) -> ssl.SSLSocke
     """Open a link with a certificate that the cluster's own authority made."""
     files = authority(cluster).operator(name) if tier == "operator" else authority(cluster).node(tier, name)
     connection = connect(cluster, node, files)
-    connection.sendall(encode_hello(NodeIdentity(CLUSTER, name, tier, time.time_ns() // 1000, "127.0.0.1:1")))
+    connection.sendall(encode_hello(NodeIdentity(CLUSTER, name, tier, LIFE, "127.0.0.1:1")))
+    if tier != "operator":
+        connection.settimeout(10)
+        assert connection.recv(HEADER_BYTES)[4] == FrameKind.HELLO  # taken in: what follows is judged by what it says
     return connection
 
 
@@ -48,7 +52,7 @@ def incarnation(cluster: LocalCluster, node: str) -> int:
 def test_an_edge_registers_as_nothing_else(cluster: LocalCluster) -> None:
     """A "router" that was an edge got half of the shards, and half of all SUBSCRIBEs hung."""
     with link(cluster, "router-0", "edge", "edge-9") as stolen:
-        entry = NodeEntry("edge-9", "router", time.time_ns() // 1000, "127.0.0.1:1")
+        entry = NodeEntry("edge-9", "router", LIFE, "127.0.0.1:1")
         stolen.sendall(control(Register(1, entry)))
         assert is_closed(stolen)
     assert "edge-9" not in str(cluster.admin("node", "list"))
@@ -68,6 +72,7 @@ def test_nobody_beats_for_another_node(cluster: LocalCluster) -> None:
     with link(cluster, "router-0", "storage", "storage-9") as stolen:
         stolen.sendall(control(Heartbeat("storage-0", life, time.monotonic(), 10**6)))
         assert is_closed(stolen)
+    assert 'event="refused_identity"' in cluster.metrics("router-0")
 
 
 def test_an_operator_has_no_business_at_an_edge(cluster: LocalCluster) -> None:
