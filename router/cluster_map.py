@@ -36,7 +36,7 @@ from router.placement_changes import relieved, still_in_sync
 from router.rebalance import NEXT_STATES, UNFINISHED, RebalanceJob
 from router.ring import RingNode, propose_owners, propose_replicas
 from wire.cluster_map import ClusterMap, Delegation, MapDelta, NodeEntry, NodeState, PartitionEntry, ShardEntry
-from wire.decoding import strictly
+from wire.decoding import Payload, strictly
 from wire.hello import TIER_ROUTER, TIER_STORAGE
 
 __all__ = [
@@ -71,7 +71,33 @@ class _Stored(msgspec.Struct):
     orders: dict[str, OrderOutcome] = {}
 
 
-_decode_stored = strictly(msgspec.msgpack.Decoder(_Stored).decode, "snapshot of the map")
+_decoder = msgspec.msgpack.Decoder(_Stored)
+
+
+def _read_stored(data: Payload) -> _Stored:
+    stored = _decoder.decode(data)
+    contradiction = _contradiction(stored.map)
+    if contradiction:
+        raise ValueError(contradiction)
+    return stored
+
+
+def _contradiction(cluster_map: ClusterMap) -> str:
+    """Return why no commands lead to a map, "" if they may."""
+    if cluster_map.cluster and not (cluster_map.partitions and 0 < cluster_map.base_shards <= len(cluster_map.shards)):
+        return (
+            f"{len(cluster_map.partitions)} partitions, {cluster_map.base_shards} of {len(cluster_map.shards)} shards"
+        )
+    for name, entry in cluster_map.nodes.items():
+        if entry.node != name:
+            return f"node {entry.node} under the name {name}"
+    for rule in cluster_map.delegations:
+        if rule.shard >= len(cluster_map.shards):
+            return f"a delegation to shard {rule.shard} of {len(cluster_map.shards)}"
+    return ""
+
+
+_decode_stored = strictly(_read_stored, "snapshot of the map")
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -148,8 +148,8 @@ class RouterService:
             ) from None
         except Unreadable as error:
             raise UserError(
-                f"the snapshot in {folder} is not of this version ({error}): move {folder} away and start it again; a "
-                "majority of the other routers takes it in anew (a group of one needs its backup)",
+                f"the snapshot in {folder} is damaged or not of this version ({error}): move {folder} away and start "
+                "it again; a majority of the other routers takes it in anew (a group of one needs its backup)",
                 EXIT_DAMAGED,
             ) from None
         except OSError as error:

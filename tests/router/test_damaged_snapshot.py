@@ -1,0 +1,68 @@
+"""A snapshot of the map that can be decoded and still is none of ours is refused as a whole, with one line."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from router.cluster_map import Bootstrap, Delegate, MapMachine, RegisterNode
+from router.core import RouterCore, RouterSettings
+from wire.cluster_map import NodeEntry
+from wire.decoding import Unreadable
+
+
+def entry(node: str, tier: str) -> NodeEntry:
+    return NodeEntry(node, tier, 1, "127.0.0.1:1")
+
+
+def snapshot() -> dict[str, Any]:
+    """Return the snapshot of a small cluster as plain values."""
+    machine = MapMachine()
+    for command in (
+        Bootstrap("c", 4, 2, 1, 1, 2.0),
+        RegisterNode(entry("r1", "router")),
+        RegisterNode(entry("s1", "storage")),
+        Delegate("plant", 2, "r1"),
+    ):
+        assert not machine.apply(command).refusal
+    plain: dict[str, Any] = msgspec.msgpack.decode(machine.snapshot())
+    return plain
+
+
+DAMAGED: dict[str, dict[str, Any]] = {
+    "no partition": {"partitions": []},
+    "no shard": {"shards": [], "base_shards": 0, "delegations": []},
+    "shards that are none": {"base_shards": 4},
+    "no base shard": {"base_shards": 0},
+    "a node under another's name": {
+        "nodes": {"x": {"node": "r1", "tier": "router", "incarnation": 1, "address": "a:1"}}
+    },
+    "a delegation to no shard": {"delegations": [{"prefix": "a", "depth": 1, "pin": "r1", "shard": 9}]},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_map_that_contradicts_itself_is_refused_whole(damage: str) -> None:
+    """It was taken as it came; what looks something up in it later raises, at every start."""
+    plain = snapshot()
+    core = RouterCore(entry("r1", "router"), RouterSettings())
+    core.restore(msgspec.msgpack.encode(plain))
+    before = core.machine.snapshot()
+    plain["map"] |= DAMAGED[damage]
+    with pytest.raises(Unreadable, match="snapshot of the map"):
+        core.restore(msgspec.msgpack.encode(plain))
+    assert core.machine.snapshot() == before
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x91" * 5000, b"\x81\xa3map\xc0", b"\x81\xa3map\x81\xa1\xff\xc0"])
+def test_bytes_that_are_no_snapshot_are_refused(data: bytes) -> None:
+    """One error, whatever goes wrong in the decoder."""
+    with pytest.raises(Unreadable, match="snapshot of the map"):
+        MapMachine().restore(data)
+
+
+def test_a_snapshot_of_an_empty_group_is_fine() -> None:
+    """A group of routers may take one before it is bootstrapped."""
+    machine = MapMachine()
+    machine.restore(MapMachine().snapshot())
+    assert machine.map.cluster == ""
