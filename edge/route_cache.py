@@ -207,7 +207,7 @@ class RouteCache:
         return placement.owner, Resolve(number, question.shard, placement.epoch, topics, not topics)
 
     def resolved(self, answer: Resolved) -> None:
-        """Take an owner's answers; what was invalidated meanwhile is asked again.
+        """Take an owner's answers to the first topics; what it left out, or was invalidated meanwhile, is asked again.
 
         Raises:
             Unreadable: They are answers to something else.
@@ -215,9 +215,12 @@ class RouteCache:
         question = self._questions.get(answer.request)
         if question is None or not self._is_owned(question.shard, answer.shard_epoch):
             return
-        if len(answer.answers) != len(question.topics):
-            raise Unreadable(f"{len(answer.answers)} answers for {len(question.topics)} topics")
+        count, topics = len(answer.answers), question.topics
+        if count > len(topics) or (topics and not count):
+            raise Unreadable(f"{count} answers for {len(topics)} topics")
         del self._questions[answer.request]
+        question.topics = topics[:count]
+        self._fresh.update((topic, None) for topic in topics[count:] if topic in self._waiting)
         self._answered.add(question)
         self._work.add(self._resolving(question, answer))
 

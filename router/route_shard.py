@@ -9,6 +9,7 @@ a report of every live edge and every partition, and every live edge's cached to
 from collections import deque
 from collections.abc import Iterable
 
+from router.answers import answers_that_fit
 from router.cached_topics import CachedTopics, Invalidation
 from router.route_trie import RouteTrie, Sender
 from router.sweep import Sweep
@@ -74,6 +75,7 @@ class RouteShard:
         self.routes = 0
         self.bytes = 0  # of the filters' names: what a report of them is long
         self.held_dropped = 0
+        self.answers_shortened = 0  # some of their groups' destinations were left out
         self.now = now  # set by the owner before it hands a message in
         self._began = now
         self._trie = RouteTrie()
@@ -137,7 +139,7 @@ class RouteShard:
     # --- questions
 
     def resolve(self, edge: str, request: Resolve) -> None:
-        """Answer topics, and note that the edge now caches them."""
+        """Answer topics, the first ones that fit into a frame, and note that the edge now caches them."""
         if self.collecting:
             if request.kept:  # a repeated registration replaces the former: only the last answer will be taken
                 self._held = [(peer, item) for peer, item in self._held if peer != edge or not item.kept]
@@ -146,8 +148,9 @@ class RouteShard:
                 del self._held[0]
                 self.held_dropped += 1
             return
-        answers = [self.destinations(topic) for topic in request.topics]
-        self._cached.hold(edge, request.topics)
+        answers, shortened = answers_that_fit(map(self.destinations, request.topics))
+        self.answers_shortened += shortened
+        self._cached.hold(edge, request.topics[: len(answers)])
         self._sends.append((edge, Resolved(request.request, self.number, self.epoch, answers)))
         if request.kept and edge in self._unregistered:
             # Registered is who has *taken* the answer: what comes back for this order was read behind it.

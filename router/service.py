@@ -367,6 +367,11 @@ class RouterService:
             lambda: float(sum(shard.coarse_routes for shard in core.shards.values())),
         )
         metrics.gauge(
+            "answers_shortened",
+            "Answers of this router's shards that left out destinations of shared groups, for no frame held them all.",
+            lambda: float(sum(shard.answers_shortened for shard in core.shards.values())),
+        )
+        metrics.gauge(
             "cached_topics",
             "Topics that some edge caches, as this router knows.",
             lambda: float(sum(shard.cached_topics for shard in core.shards.values())),

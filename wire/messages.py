@@ -204,7 +204,10 @@ class Resolve(Message):
 
 
 class Resolved(Message):
-    """One answer per topic, in order. Void if an invalidation that matches the topic came after the request left."""
+    """One answer per topic, in order, for the first ones that fit into a frame: the others are asked for again.
+
+    Void if an invalidation that matches the topic came after the request left.
+    """
 
     request: U64
     shard: ShardNumber

@@ -1,0 +1,38 @@
+"""A router answers the topics that fit into a frame; the edge asks for the others again."""
+
+from functools import partial
+
+import pytest
+
+from mqtt.packets import Puback
+from tests.edge.edge_harness import Edge
+from wire.decoding import Unreadable
+from wire.messages import Destinations, Resolve, Resolved
+
+
+def test_topics_left_out_of_an_answer_are_asked_for_again() -> None:
+    """An answer that says nothing of what was asked is none: its sender would be asked for ever."""
+    edge = Edge()
+    edge.held = {Resolve}
+    publisher = edge.client()
+    found: list[str] = []
+
+    def note(topic: str, _: object) -> None:
+        found.append(topic)
+
+    for topic in ("a/1", "a/2", "a/3"):
+        edge.core.cache.need(topic, partial(note, topic))
+    publisher.publish("a/4", b"", 1, 1)
+    (question,) = edge.take(Resolve)
+    assert sorted(question.topics) == ["a/1", "a/2", "a/3", "a/4"]
+    edge.router(Resolved(question.request, question.shard, question.shard_epoch, [Destinations()] * 2))
+    edge.round()
+    assert found == question.topics[:2]
+    (again,) = edge.take(Resolve)
+    assert again.topics == question.topics[2:] and again.request != question.request
+    with pytest.raises(Unreadable):
+        edge.core.cache.resolved(Resolved(again.request, again.shard, again.shard_epoch, []))
+    edge.router(Resolved(again.request, again.shard, again.shard_epoch, [Destinations()] * 2))
+    edge.round()
+    assert found == ["a/1", "a/2", "a/3"]
+    assert [type(packet) for packet in publisher.read()] == [Puback]
