@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from edge.client import Client
 from edge.held_live import Hold
-from edge.partition_requests import RequestsFull
+from edge.session_filters import SessionFilters
 from edge.slices import Slices
 from mqtt.codec import Limits, decode_packet, encode_packet
 from mqtt.errors import RemoteProtocolError
@@ -17,14 +17,7 @@ from mqtt.packets import Suback, Subscribe, Unsuback, Unsubscribe
 from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 from mqtt.topics import parse_shared, validate_topic_filter
-from wire.messages import (
-    Control,
-    SessionSubscribed,
-    SessionUnsubscribed,
-    SubscribeSession,
-    Subscription,
-    UnsubscribeSession,
-)
+from wire.messages import Subscription
 
 if TYPE_CHECKING:
     from edge.core import EdgeCore
@@ -64,6 +57,7 @@ class SubscribeDesk:
             from_client=True,
         )
         self._waiting: dict[str, list[_Waiting]] = {}  # by the filters that are missing
+        self._durable = SessionFilters(edge)
         self._asked = Slices(STEPS_MAX)
         self._leaving = Slices(STEPS_MAX)
 
@@ -149,34 +143,22 @@ class SubscribeDesk:
         self._edge.hot.write(client.conn, data, needs_lease=True)
 
     def _subscribe_durable(self, item: _Waiting, granted: list[Subscription]) -> None:
-        edge, client, packet = self._edge, item.client, item.packet
-        request = SubscribeSession(
-            edge.requests.next_number(), client.partition, 0, client.session, client.owner_epoch, granted
-        )
+        edge, client = self._edge, item.client
 
-        def subscribed(answer: Control) -> None:
-            if client.conn.closed or not isinstance(answer, SessionSubscribed):
-                return
-            if not len(granted) == len(answer.reason_codes) == len(answer.existed):
-                edge.error(client.conn, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
-                return
-            results = iter(answer.reason_codes)
+        def subscribed(answers: list[int], existed: list[bool], read: int) -> None:
+            results = iter(answers)
             codes = [_refusal(client, next(results)) if code < 0x80 else code for code in item.codes]
-            self._suback(client, packet, codes)
-            taken, existed = [], []
-            for subscription, code, before in zip(granted, answer.reason_codes, answer.existed, strict=True):
+            self._suback(client, item.packet, codes)
+            taken, before = [], []
+            for subscription, code, stood in zip(granted, answers, existed, strict=True):
                 if code < 0x80:
                     client.subscriptions[subscription.topic_filter] = subscription
                     taken.append(subscription)
-                    existed.append(before)
+                    before.append(stood)
             edge.hot.resume(client.conn)
-            edge.retained.read_for_session(client, taken, existed, request.request)
+            edge.retained.read_for_session(client, taken, before, read)
 
-        try:
-            edge.requests.ask(request, subscribed, edge.now)
-        except RequestsFull:
-            self._suback(client, packet, [_refusal(client, ReasonCode.QUOTA_EXCEEDED)] * len(item.codes))
-            edge.hot.resume(client.conn)
+        self._durable.subscribe(client, granted, subscribed)
 
     def _subscribe_ephemeral(self, item: _Waiting, granted: list[Subscription]) -> Iterator[int]:
         edge, client = self._edge, item.client
@@ -258,30 +240,14 @@ class SubscribeDesk:
         if not client.session:
             self._asked.add(self._unsubscribing(client, packet))
             return
-        request = UnsubscribeSession(
-            edge.requests.next_number(),
-            client.partition,
-            0,
-            client.session,
-            client.owner_epoch,
-            list(packet.topic_filters),
-        )
 
-        def unsubscribed(answer: Control) -> None:
-            if client.conn.closed or not isinstance(answer, SessionUnsubscribed):
-                return
-            if len(answer.reason_codes) != len(packet.topic_filters):
-                edge.error(client.conn, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
-                return
+        def unsubscribed(codes: list[int]) -> None:
             for name in packet.topic_filters:
                 client.subscriptions.pop(name, None)
-            self._unsuback(client, packet, answer.reason_codes)
+            self._unsuback(client, packet, codes)
             edge.hot.resume(client.conn)
 
-        try:
-            edge.requests.ask(request, unsubscribed, edge.now)
-        except RequestsFull:
-            edge.error(client.conn, ReasonCode.SERVER_BUSY)
+        self._durable.unsubscribe(client, list(packet.topic_filters), unsubscribed)
 
     def _unsuback(self, client: Client, packet: Unsubscribe, codes: list[int]) -> None:
         data = encode_packet(Unsuback(packet.packet_identifier, codes, {}), client.version)  # [MQTT-3.11.3-1]

@@ -63,10 +63,10 @@ class Subscriptions:
         self._costs = FilterCosts(partition.trie)
         self._members: dict[str, int] = {}  # route -> sessions that hold it
         self._standing: set[str] = set()
-        self._pending: dict[str, set[int]] = {}  # route -> shards that have not answered
+        self._pending: dict[str, dict[int, int]] = {}  # route -> shard not answered -> request
         self._asked: dict[int, tuple[int, list[str]]] = {}  # request -> shard, routes
         self._ask_at: dict[int, int] = {}  # request -> when to ask again: of several timers the last one counts
-        self._waiters: list[Waiter] = []
+        self._waiting: dict[str, list[Waiter]] = {}  # by the routes that are missing
         self._version = 0
         self._recounted: set[str] = set()  # shared groups whose members here are more or fewer than their shard knows
         self._request = partition.number << 32  # so that an answer names its partition
@@ -123,7 +123,7 @@ class Subscriptions:
                 subscription.retain_handling == 0 or (subscription.retain_handling == 1 and not before)
             )
         if holds:
-            self._delivery.outbound.hold(session, request.request)
+            self._delivery.outbound.hold(session, request.read or request.request)
         answer = SessionSubscribed(request.request, codes, existed)
         routes = {subscription.topic_filter for subscription in granted}
         missing = {route for route in routes if route not in self._standing}
@@ -131,7 +131,8 @@ class Subscriptions:
         if not missing:
             self._subscribed(waiter)
             return
-        self._waiters.append(waiter)
+        for route in missing:
+            self._waiting.setdefault(route, []).append(waiter)
         self._request_routes(sorted(missing - self._pending.keys()))
 
     def _judge(self, session: DurableSession, wanted: list[Subscription]) -> list[int]:
@@ -193,6 +194,7 @@ class Subscriptions:
                 if name in session.subscriptions:
                     self._delivery.forget_live(session)
                     gone += self._detach(session, name)
+            self._answer_waiting(gone)
             self._remove_routes(gone)
         partition.tell(edge, SessionUnsubscribed(request.request, codes))
 
@@ -202,6 +204,7 @@ class Subscriptions:
         for name in sorted(session.subscriptions):
             gone += self._detach(session, name)
         self._costs.forget(session.number)
+        self._answer_waiting(gone)
         self._remove_routes(gone)
 
     def _detach(self, session: DurableSession, name: str) -> list[str]:
@@ -225,11 +228,7 @@ class Subscriptions:
         self._recounted.discard(name)
         del self._members[name]
         self._standing.discard(name)
-        self._pending.pop(name, None)
-        for _, names in self._asked.values():
-            if name in names:
-                names.remove(name)  # an answer to this AddRoutes says nothing about a later one
-        self._answer_waiters({name})
+        self._pending.pop(name, None)  # the answer to an AddRoutes under way says nothing about a later one
         partition.delete(keys.filter_key(partition.number, name))
         return [name]
 
@@ -242,13 +241,17 @@ class Subscriptions:
         placed = by_shard(self._map(), routes)
         for shard, names in placed.items():
             for name in names:
-                self._pending.setdefault(name, set()).add(shard)
+                self._pending.setdefault(name, {})[shard] = 0
         for shard, names in sorted(placed.items()):
             self._ask(shard, names)
 
     def _ask(self, shard: int, names: list[str]) -> None:
         self._request += 1
         self._asked[self._request] = (shard, names)
+        for name in names:
+            pending = self._pending.get(name)
+            if pending is not None and shard in pending:
+                pending[shard] = self._request
         self._send(self._request)
 
     def _send(self, request: int) -> None:
@@ -266,9 +269,14 @@ class Subscriptions:
                 partition.number,
                 partition.epoch,
                 self._version,
-                [self._entry(name) for name in names],
+                [self._entry(name) for name in names if name in self._members],  # without what was removed since
             ),
         )
+
+    def _unanswered(self, request: int) -> list[str]:
+        """Return the routes that wait for this request."""
+        shard, names = self._asked[request]
+        return [name for name in names if self._pending.get(name, {}).get(shard) == request]
 
     def tell_counts(self) -> None:
         """Tell the shards how many members shared groups have here now; nobody waits for it."""
@@ -281,9 +289,8 @@ class Subscriptions:
         """An AddRoutes was not answered: send it again, under its number, so that either answer will do."""
         if request not in self._asked or self._ask_at[request] > self._partition.served_ms:
             return
-        shard, names = self._asked[request]
-        waits = any(shard in self._pending.get(name, ()) for name in names)
-        if waits and shard < len(self._map().shards):
+        shard, _ = self._asked[request]
+        if self._unanswered(request) and shard < len(self._map().shards):
             self._send(request)
         else:
             del self._asked[request], self._ask_at[request]
@@ -298,9 +305,9 @@ class Subscriptions:
         self._partition.set_timer(self._ask_at[request], "routes", str(request))
 
     def _ask_new_owner(self, request: int) -> None:
-        shard, names = self._asked.pop(request)
+        left = self._unanswered(request)
+        shard, _ = self._asked.pop(request)
         del self._ask_at[request]
-        left = [name for name in names if shard in self._pending.get(name, ())]
         if left and shard < len(self._map().shards):
             self._ask(shard, left)
 
@@ -323,31 +330,26 @@ class Subscriptions:
         current = answer.sender_epoch == partition.epoch
         if asked is None or not current or self._map().shards[answer.shard].epoch != answer.shard_epoch:
             return
+        answered = self._unanswered(answer.request)
         del self._asked[answer.request], self._ask_at[answer.request]
-        shard, names = asked
-        standing = set()
-        for name in names:
-            pending = self._pending.get(name)
-            if pending is None:
-                continue
-            pending.discard(shard)
+        standing = []
+        for name in answered:
+            pending = self._pending[name]
+            del pending[asked[0]]
             if not pending:
                 del self._pending[name]
                 self._standing.add(name)
-                standing.add(name)
+                standing.append(name)
                 partition.put(keys.filter_key(partition.number, name), pack(FilterRow(name)))
-        self._answer_waiters(standing)
+        self._answer_waiting(standing)
 
-    def _answer_waiters(self, settled: set[str]) -> None:
+    def _answer_waiting(self, settled: list[str]) -> None:
         """Answer each SUBSCRIBE that waited for nothing but these routes."""
-        waiting = []
-        for waiter in self._waiters:
-            waiter.missing -= settled
-            if waiter.missing:
-                waiting.append(waiter)
-            else:
-                self._subscribed(waiter)
-        self._waiters = waiting
+        for name in settled:
+            for waiter in self._waiting.pop(name, ()):
+                waiter.missing.discard(name)
+                if not waiter.missing:
+                    self._subscribed(waiter)
 
     def _remove_routes(self, routes: list[str]) -> None:
         partition = self._partition

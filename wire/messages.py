@@ -419,6 +419,7 @@ class SubscribeSession(Message):
     session: U64
     owner_epoch: U64
     subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)]
+    read: U64 = 0  # first request of the same SUBSCRIBE, which names the retained read that follows; 0: this one
 
 
 class SessionSubscribed(Message):

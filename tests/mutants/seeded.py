@@ -117,7 +117,7 @@ def _pubrel_at_once(
 
 def _answer_subscribe_at_once(original: Any, subscriptions: Subscriptions, request: Any, edge: str) -> None:
     original(subscriptions, request, edge)
-    subscriptions._answer_waiters({subscription.topic_filter for subscription in request.subscriptions})
+    subscriptions._answer_waiting([subscription.topic_filter for subscription in request.subscriptions])
 
 
 def _new_counter_for_a_repeat(original: Any, inbound: Inbound, request: Any, edge: str) -> None:

@@ -399,6 +399,7 @@ class Cluster:
         replicas: int = 1,
         min_in_sync: int = 1,
         partitions: int = 2,
+        shards: int = 1,
         edges: int = 2,
         settings: PartitionSettings | None = None,
         seed: int = 0,
@@ -423,9 +424,9 @@ class Cluster:
         self.changes: list[RequestChange] = []
         self.filter: Callable[[PeerKey, str, int, bytes], bool] = lambda *_: True  # False: the frame is lost
         self.router_key = PeerKey(ROUTER, TIER_ROUTER, 1)
-        self.machine.apply(Bootstrap("cluster", partitions, 1, replicas, min_in_sync, 2.0))
+        self.machine.apply(Bootstrap("cluster", partitions, shards, replicas, min_in_sync, 2.0))
         self.apply(RegisterNode(NodeEntry(ROUTER, TIER_ROUTER, 1, "r1:1")))
-        self.apply(PlaceShards({0: ROUTER}))
+        self.apply(PlaceShards(dict.fromkeys(range(shards), ROUTER)))
         for number in range(1, edges + 1):
             self.start_edge(f"e{number}")
         for number in range(1, nodes + 1):

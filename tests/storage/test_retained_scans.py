@@ -1,40 +1,15 @@
 """Retained look-ups in slices: no filter makes a round long, everything is found, and short ones come first."""
 
-import gc
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
-from storage.core import StorageCore
 from storage.retained_scans import SCANS_MAX, RetainedScan
+from tests.storage.rounds import timed_rounds
 from tests.storage.storage_cluster import Cluster, Edge
 from wire.batches import PublishMessage
 from wire.frames import FrameKind
 from wire.messages import ReadRetained, ReadRetainedAll, RetainedNone, RetainedPage, encode_control
 
 ROUND_MS = 5  # most processor time of one round
-
-
-@contextmanager
-def rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """Note the processor time of each round, without the collector, which a shell tends by itself."""
-    found: list[float] = []
-    handle = StorageCore.handle
-
-    def timed(self: StorageCore, now: float, events: list[object]) -> object:
-        began = time.thread_time()
-        ready = handle(self, now, events)  # type: ignore[arg-type]
-        found.append(time.thread_time() - began)
-        return ready
-
-    gc.collect()
-    gc.disable()
-    with monkeypatch.context() as patch:
-        patch.setattr(StorageCore, "handle", timed)
-        yield found
-    gc.enable()
 
 
 def fill(cluster: Cluster, topics: int) -> None:
@@ -68,7 +43,7 @@ def test_a_thousand_filters_against_many_topics_make_no_long_round(
     cluster = Cluster(partitions=4)
     edge, other = cluster.edges["e1"], cluster.edges["e2"]
     fill(cluster, topics)
-    with rounds(monkeypatch) as found:
+    with timed_rounds(monkeypatch) as found:
         hostile = [ask_all(edge, f"+/+/+/+/x{number}", waits_s=1.0) for number in range(1000)]
         cluster.step()
         honest = ask_all(other, "plant/s7/l3/#")
@@ -79,7 +54,7 @@ def test_a_thousand_filters_against_many_topics_make_no_long_round(
             assert steps < 300
         for _ in range(100):
             cluster.step()
-    times = [seconds * 1e3 for seconds in sorted(found)]
+    times = sorted(found)
     print(f"{topics} topics: median {times[len(times) // 2]:.2f} ms, longest {times[-1]:.2f} ms, {steps} steps")
     assert times[len(times) * 9 // 10] < ROUND_MS  # a busy machine makes single ones longer
     assert not all(answered(edge, request) for request in hostile)  # they had no time for all of it

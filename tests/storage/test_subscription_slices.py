@@ -1,0 +1,88 @@
+"""Many filters of durable sessions: in no round do they keep a node's loop, whoever asks for them or leaves."""
+
+import pytest
+
+from edge.session_filters import FILTERS_PER_PIECE
+from tests.storage.rounds import long_rounds_ms, timed_rounds
+from tests.storage.storage_cluster import Cluster, Connection, Edge
+from wire.messages import SessionSubscribed, SessionUnsubscribed, SubscribeSession, Subscription, UnsubscribeSession
+
+ROUND_MS = 5  # most processor time of one round
+SHARDS = 64  # as a cluster has by default
+SIZES = [pytest.param(192, id="small"), pytest.param(1_000, id="full", marks=pytest.mark.slow)]
+
+
+def subscribe(edge: Edge, client: Connection, names: list[str]) -> int:
+    """Send filters as an edge does, piece after piece; return how many pieces."""
+    pieces = [names[at : at + FILTERS_PER_PIECE] for at in range(0, len(names), FILTERS_PER_PIECE)]
+    for piece in pieces:
+        wanted = [Subscription(name, 1, retain_handling=2) for name in piece]
+        request = next(edge.requests)
+        edge.ask(SubscribeSession(request, 0, edge.epoch(0), client.session, client.owner_epoch, wanted))
+        step_until_answered(edge, request)
+        (answer,) = [one for one in edge.answers(SessionSubscribed) if one.request == request]
+        assert answer.reason_codes == [1] * len(piece)
+    return len(pieces)
+
+
+def step_until_answered(edge: Edge, request: int) -> None:
+    for _ in range(1_000):
+        if request not in edge.asked:
+            return
+        edge.cluster.step()
+    raise AssertionError("not answered")
+
+
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("shape", ["+/x{}/#", "plant/x{}/#"])
+def test_a_subscribe_and_an_unsubscribe_of_many_filters(
+    monkeypatch: pytest.MonkeyPatch, shape: str, count: int
+) -> None:
+    """Broad filters have a route in each of 64 shards."""
+    cluster = Cluster(partitions=1, shards=SHARDS)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    names = [shape.format(number) for number in range(count)]
+    with timed_rounds(monkeypatch) as found:
+        pieces = subscribe(edge, alice, names)
+        taken = long_rounds_ms(found, 2 * pieces)
+        found.clear()
+        for start in range(0, count, FILTERS_PER_PIECE):
+            request = next(edge.requests)
+            piece = names[start : start + FILTERS_PER_PIECE]
+            edge.ask(UnsubscribeSession(request, 0, edge.epoch(0), alice.session, alice.owner_epoch, piece))
+            step_until_answered(edge, request)
+        dropped = long_rounds_ms(found, pieces)
+    print(f"{count} of {shape}: {taken:.2f} ms, removed {dropped:.2f} ms")
+    assert len(edge.answers(SessionUnsubscribed)) == pieces
+    assert not cluster.primary(0).core.partitions[0].subscriptions
+    assert max(taken, dropped) < ROUND_MS
+
+
+def ask_without_answer(edge: Edge, clients: int) -> None:
+    """Let many clients have a piece under way, because no router answers."""
+    opened = [edge.open(f"waits-{number}") for number in range(clients)]
+    edge.cluster.routes_answered = False
+    for number, client in enumerate(opened):
+        wanted = [Subscription(f"+/w{number}/{at}", 1, retain_handling=2) for at in range(FILTERS_PER_PIECE)]
+        request = next(edge.requests)
+        edge.ask(SubscribeSession(request, 0, edge.epoch(0), client.session, client.owner_epoch, wanted))
+        edge.cluster.step()
+
+
+@pytest.mark.parametrize("clients", [pytest.param(10, id="small"), pytest.param(60, id="full", marks=pytest.mark.slow)])
+def test_a_piece_costs_the_same_while_many_wait_for_their_routes(monkeypatch: pytest.MonkeyPatch, clients: int) -> None:
+    """Routers that are slow leave thousands of requests under way: nobody looks through them."""
+    cluster = Cluster(partitions=1, shards=SHARDS)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    names = [f"+/x{number}/#" for number in range(FILTERS_PER_PIECE)]
+    subscribe(edge, alice, names)
+    ask_without_answer(edge, clients)
+    with timed_rounds(monkeypatch) as found:
+        request = next(edge.requests)
+        edge.ask(UnsubscribeSession(request, 0, edge.epoch(0), alice.session, alice.owner_epoch, names))
+        step_until_answered(edge, request)
+    assert [answer.reason_codes for answer in edge.answers(SessionUnsubscribed)] == [[0] * FILTERS_PER_PIECE]
+    print(f"beside {clients} clients: {max(found):.2f} ms")
+    assert max(found) < 2 * ROUND_MS  # it is one round: a busy machine may make it longer
