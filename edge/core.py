@@ -12,6 +12,7 @@ from typing import Any
 from edge.answers import Answer, Answers
 from edge.audience import Account
 from edge.authentication import AuthenticationDesk, Method
+from edge.claims import claims_in_pieces
 from edge.client import Client, Phase
 from edge.connect import ConnectDesk
 from edge.ephemeral_sessions import EphemeralSubscriptions, identifier_properties
@@ -46,7 +47,6 @@ from wire.lease_holder import LeaseHolder
 from wire.link import LinkFull
 from wire.messages import (
     Claim,
-    Claims,
     Control,
     FireWill,
     HandOn,
@@ -545,13 +545,14 @@ class EdgeCore:
                 client.number,
                 client.owner_epoch,
                 client.session,
-                [(identifier, 0, seq) for seq, identifier, _ in self.hot.open_pushes(client.conn)],
             )
             for client in self.clients_of(poll.partition)
             # One that is still opening has owner_epoch 0: its CONNECT may be committed, and is asked again.
             if client.phase in (Phase.OPEN, Phase.OPENING)
         ]
-        self.tell(node, Claims(poll.request, poll.partition, poll.partition_epoch, claims))
+        for answer in claims_in_pieces(poll, claims):
+            if not self.tell(node, answer):
+                return  # without the last piece none counts, and the poll comes again
 
     # --- Handler: routes and groups
 

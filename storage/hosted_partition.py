@@ -23,7 +23,7 @@ from storage.subscriptions import Subscriptions
 from wire.batches import PublishMessage
 from wire.cluster_map import ClusterMap
 from wire.hello import PeerKey
-from wire.messages import Claims, CloseSession, PollClaims
+from wire.messages import Claim, Claims, CloseSession, PollClaims
 
 __all__ = ["HostedPartition", "Tally"]
 
@@ -32,6 +32,7 @@ POLL_AGAIN_S = 0.2
 SESSIONS_PER_EPOCH_BITS = 28  # of the 48 that count sessions: more than a partition ever makes under one epoch
 HANDED_PER_EPOCH_BITS = 32
 INBOUND_SKIPPED = 1 << 32  # QoS 2 messages of one session that a lost copy may have counted
+CLAIMS_MAX = 1_000_000  # of one edge: as many as it can hold of one partition, and more
 SESSION_BYTES = 256  # rows of a session without its queue, roughly
 
 
@@ -73,6 +74,7 @@ class HostedPartition:
         self.loaded_to = 0  # op_index that every replica in sync must have before this one serves
         self._map = cluster_map
         self._polled: dict[str, int] | None = None  # live edges that have not answered the claims poll
+        self._claimed: dict[str, list[Claim]] = {}  # of those, what the pieces said that came so far
         self._poll_at = float("-inf")
         self._waiting: deque[Asked | Early] = deque()
         self._passed_on: deque[Asked] = deque()
@@ -158,6 +160,7 @@ class HostedPartition:
             self._polled = {edge.node: edge.incarnation for edge in cluster_map.live("edge")}
         for edge in [edge for edge, life in self._polled.items() if not cluster_map.is_alive(edge, life)]:
             del self._polled[edge]
+            self._claimed.pop(edge, None)
         if not self._polled:
             self._serve()
         elif now >= self._poll_at:  # again until answered: an edge's link may not stand yet
@@ -180,7 +183,15 @@ class HostedPartition:
     def claims_answered(self, answer: Claims, edge: str, incarnation: int) -> None:
         """One edge's answer to the claims poll."""
         if self._polled is not None and self._polled.get(edge) == incarnation:
-            self.claims.claimed(edge, incarnation, answer.claims)
+            before = [] if answer.first else self._claimed.get(edge)
+            if before is None or len(before) + len(answer.claims) > CLAIMS_MAX:
+                self._claimed.pop(edge, None)  # of an answer whose beginning is void: the poll comes again
+                return
+            before += answer.claims
+            self._claimed[edge] = before
+            if not answer.last:
+                return
+            self.claims.claimed(edge, incarnation, self._claimed.pop(edge))
             del self._polled[edge]
             if not self._polled and not self.serving:
                 self._serve()

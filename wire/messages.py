@@ -597,12 +597,14 @@ class Claim(msgspec.Struct, array_like=True):
 
 
 class Claims(Message):
-    """After this the edge takes no SessionOpened of a lower partition_epoch."""
+    """After this the edge takes no SessionOpened of a lower partition_epoch. Many come in pieces, in order."""
 
     request: U64
     partition: PartitionNumber
     partition_epoch: Epoch
     claims: Annotated[list[Claim], Meta(max_length=MEMBERS_MAX)]
+    first: bool = True  # what came before it is void
+    last: bool = True  # only now nobody else is claimed
 
 
 class FireWill(Message):

@@ -1,0 +1,24 @@
+"""An edge answers a claims poll in messages that fit into a frame, however many clients of a partition it holds."""
+
+from edge.claims import PIECE_BYTES, claims_in_pieces
+from wire.frames import FRAME_BYTES_MAX
+from wire.messages import Claim, PollClaims, encode_control
+
+POLL = PollClaims(5, 3, 9)
+
+
+def test_many_claims_come_in_pieces_that_fit() -> None:
+    """One message of 50 000 clients with long IDs fitted no frame: the new primary asked again and again."""
+    claims = [Claim(f"{number:06}" + "ü" * 250, number, 1 << 40, 1 << 60) for number in range(50_000)]
+    pieces = list(claims_in_pieces(POLL, claims))
+    assert [claim for piece in pieces for claim in piece.claims] == claims
+    assert [piece.first for piece in pieces] == [True] + [False] * (len(pieces) - 1)
+    assert [piece.last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert max(len(encode_control(piece)) for piece in pieces) <= PIECE_BYTES + 100 < FRAME_BYTES_MAX
+    assert {(piece.request, piece.partition, piece.partition_epoch) for piece in pieces} == {(5, 3, 9)}
+
+
+def test_no_claims_are_one_message() -> None:
+    """It says that nobody is connected."""
+    (piece,) = claims_in_pieces(POLL, [])
+    assert (piece.claims, piece.first, piece.last) == ([], True, True)

@@ -1,0 +1,41 @@
+"""An edge's claims come in pieces: none is ended before the last one came, and a piece alone is none."""
+
+import pytest
+
+from tests.storage.storage_cluster import Cluster, Connection
+from wire.frames import FrameKind
+from wire.hello import PeerKey
+from wire.messages import Claim, Claims, PollClaims, encode_control
+
+NAMES = ["a", "b", "c"]
+
+
+def answering(cluster: Cluster, connections: list[Connection], rounds: list[list[int]]) -> list[list[int]]:
+    """Have e1 answer each poll with the next of these lists of pieces, one client in each; return what is left."""
+    edge = cluster.edges["e1"]
+
+    def polled(message: PollClaims, source: PeerKey) -> None:
+        for number in rounds.pop(0) if len(rounds) > 1 else rounds[0]:
+            one = connections[number]
+            claims = [Claim(one.client_id, one.number, one.owner_epoch, one.session)]
+            answer = Claims(
+                message.request, message.partition, message.partition_epoch, claims, number == 0, number == 2
+            )
+            cluster.send(edge.key, source.node, FrameKind.CONTROL, encode_control(answer))
+
+    edge._polled = polled  # type: ignore[method-assign]
+    return rounds
+
+
+@pytest.mark.parametrize("before", [[], [[0]], [[0, 1], [0]], [[1, 2]], [[2], [0, 1]]], ids=repr)
+def test_connections_stay_open_whatever_part_of_an_answer_came(before: list[list[int]]) -> None:
+    """Each was one message; cut off anywhere, those that it did not name would be ended, with their wills."""
+    cluster = Cluster(partitions=1)
+    connections = [cluster.edges["e1"].open(name) for name in NAMES]
+    rounds = answering(cluster, connections, [*before, [0, 1, 2]])
+    cluster.crash_all()
+    cluster.run(10.0)
+    assert rounds == [[0, 1, 2]]
+    hosted = cluster.primary(0).core.partitions[0]
+    assert hosted.serving
+    assert {session.client_id for session in hosted.core.sessions.values() if session.edge} == set(NAMES)
