@@ -17,7 +17,7 @@ __all__ = ["EdgeSettings", "ListenerSettings"]
 
 KIB = 1024
 MIB = 1024 * KIB
-PACKET_BYTES_MAX = 8 * MIB - 256 * KIB  # with its partitions and share it fits into one frame between nodes (8 MiB)
+PACKET_BYTES_MAX = 8 * MIB - 320 * KIB  # with its partitions and share it fits into one frame between nodes (8 MiB)
 
 
 class ListenerSettings(BaseModel, frozen=True, extra="forbid"):
