@@ -193,7 +193,7 @@ class _Up:
 
 
 def _addresses(node: NodePlan, described: dict[str, object]) -> str:
-    words = [f"{name} localhost:{port}" for name, port in node.listeners.items()]
+    words = [f"{name} localhost:{port}{node.paths.get(name, '')}" for name, port in node.listeners.items()]
     addresses = described.get("addresses")
     if isinstance(addresses, dict):
         others = {name: address for name, address in addresses.items() if name not in node.listeners}

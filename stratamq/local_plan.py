@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.errors import ExitCode, UserError
+from conf.settings import EdgeConfig
 from membership.keyring import generate_key, write_key_file
 from stratamq.rooms import load_config
 from stratamq.toml_text import toml_document
@@ -53,6 +54,7 @@ class NodePlan:
     tier: str
     config: Path
     listeners: dict[str, int] = field(default_factory=dict)  # edges: "tls" | "plain" | "ws" -> port
+    paths: dict[str, str] = field(default_factory=dict)  # edges: listener of WebSockets -> the path that it serves
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +158,17 @@ def make_plan(options: UpOptions, data: Path, now: datetime.datetime) -> Cluster
 
 
 def _check(plan: ClusterPlan, settings: Sequence[str]) -> None:
-    """Load every tier's configuration once, so that mistakes are told here and not by each process."""
+    """Load every tier's configuration once: mistakes are told here, not by each process, and the paths become known."""
     lines: list[str] = []
     for tier, node in {node.tier: node for node in plan.nodes}.items():
         try:
-            load_config(tier, node.config, settings)
+            config = load_config(tier, node.config, settings)
         except UserError as error:
             lines += error.message.split("\n")
+            continue
+        if isinstance(config, EdgeConfig):
+            for edge in plan.of_tier("edge"):
+                edge.paths.update({each.name: each.path for each in config.edge.listeners if each.protocol == "ws"})
     if lines:
         raise UserError("\n".join(dict.fromkeys(lines)), ExitCode.USAGE)
 

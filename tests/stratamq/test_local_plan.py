@@ -10,6 +10,7 @@ import pytest
 
 from conf.errors import ExitCode, UserError
 from conf.settings import EdgeConfig, RouterConfig
+from stratamq.cluster import _addresses
 from stratamq.local_plan import UpOptions, make_plan
 from stratamq.rooms import load_config
 from stratamq.toml_text import toml_document
@@ -38,6 +39,16 @@ def test_edge_i_listens_on_port_plus_i(tmp_path: Path) -> None:
     assert [edge.listeners["tls"] for edge in edges] == [base, base + 1, base + 2]
     assert all("plain" not in edge.listeners and edge.listeners["ws"] > 0 for edge in edges)
     assert len({edge.listeners["ws"] for edge in edges}) == 3
+
+
+@pytest.mark.parametrize(("settings", "path"), [((), "/mqtt"), (("edge.listeners.ws.path=/live",), "/live")])
+def test_what_is_shown_of_a_websocket_ends_with_its_path(settings: tuple[str, ...], path: str, tmp_path: Path) -> None:
+    """A client without it gets 404: MQTT.js, for one, asks for / when its URL ends with the port."""
+    options = UpOptions(edges=2, data=None, plain_port=0, ws_port=0, settings=settings)
+    for edge in make_plan(options, tmp_path, NOW).of_tier("edge"):
+        shown = _addresses(edge, {}).split(", ")
+        assert f"ws localhost:{edge.listeners['ws']}{path}" in shown
+        assert f"plain localhost:{edge.listeners['plain']}" in shown
 
 
 def test_names_and_defaults_of_a_local_cluster(tmp_path: Path) -> None:
