@@ -5,6 +5,7 @@ AddRoutes; whoever needs it before waits for that, whoever asked first. Owners c
 to the new one. Sans-IO. Rules: docs/adr/0003-cluster-map-leases-completion.md.
 """
 
+from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
@@ -20,6 +21,10 @@ FLAPPING_S = 10.0  # a wildcard filter that is let go twice within this time is 
 FLAPPING_MAX = 1_000  # of those; more are let go at once
 REMOVED_MAX = 1_000  # filters remembered that were let go
 REPORT_ROUTES_MAX = 5_000  # filters in one piece of a report
+ROUTES_PER_REQUEST = 100
+REMOVED_PER_TICK = 640  # routes
+REMOVED_AT_ONCE = 10  # filters, between two looks at how many routes they are
+ROUTES_ASKED_MAX = 1_280  # unanswered by one owner, some ms of its time: the next question on this link waits for them
 
 
 def route_entry(name: str, members: int) -> RouteEntry:
@@ -68,8 +73,25 @@ def sender_reports(
     return reports
 
 
+class _Asked:
+    """Filters that one shard's owner was asked for, or will be when it has answered others."""
+
+    __slots__ = ("again_at", "names", "open", "owner", "shard")
+
+    def __init__(self, shard: int, names: list[str], owner: str) -> None:
+        self.shard = shard
+        self.names = names
+        self.owner = owner
+        self.open = 0  # how many of them were sent; 0: not yet
+        self.again_at = float("inf")
+
+
 class RouteRegistrar:
     """Filters of one sender.
+
+    An owner gets a bounded number of routes at a time: a client's 1 000 broad filters are 64 000 of them, and what else
+    this sender asks waits behind those that are on their way. So an owner must answer before it gets more new routes,
+    and of those that are let go, which nobody answers, some leave in each tick.
 
     Args:
         partition: -1 for an edge.
@@ -95,8 +117,12 @@ class RouteRegistrar:
         self._holders: dict[str, int] = {}  # filter, $share included -> how many hold it
         self._standing: set[str] = set()
         self._pending: dict[str, set[int]] = {}  # filter -> shards that have not answered
-        self._asked: dict[int, tuple[int, list[str], float]] = {}  # request -> shard, filters, when to ask again
+        self._asked: dict[int, _Asked] = {}  # by request
+        self._open: dict[str, int] = {}  # owner -> routes sent that it has not answered
+        self._unsent: dict[str, deque[int]] = {}  # owner -> requests that wait for that
         self._version = 0
+        self._leaving: dict[str, None] = {}  # let go, and the owners are not told yet
+        self._may_leave = REMOVED_PER_TICK
         self._removed: dict[str, float] = {}  # wildcard filters let go, oldest first -> when
         self._flapping: dict[str, float] = {}  # held though nobody wants them, oldest first -> until when
         self._now = 0.0
@@ -108,7 +134,7 @@ class RouteRegistrar:
     @property
     def waits(self) -> bool:
         """Whether an owner has not answered, or a route is kept for a while."""
-        return bool(self._asked or self._flapping)
+        return bool(self._asked or self._flapping or self._leaving)
 
     def stands(self, name: str) -> bool:
         """True if the filter's route stands at all its shards."""
@@ -120,6 +146,7 @@ class RouteRegistrar:
         fresh = []
         for name in names:
             self._holders[name] = self._holders.get(name, 0) + 1
+            self._leaving.pop(name, None)
             if name not in self._standing and name not in self._pending:
                 fresh.append(name)
             elif self._flapping.pop(name, None) is not None:
@@ -143,7 +170,7 @@ class RouteRegistrar:
                     self._holders[name] = 0
                 else:
                     gone.append(name)
-        self._remove(gone)
+        self._let_go(gone)
 
     def _is_flapping(self, name: str) -> bool:
         if ("+" not in name and "#" not in name) or name.startswith("$share/") or name not in self._standing:
@@ -156,11 +183,23 @@ class RouteRegistrar:
             return False
         return before is not None and self._now - before < FLAPPING_S
 
-    def _remove(self, gone: list[str]) -> None:
+    def _let_go(self, gone: list[str]) -> None:
+        """Forget filters at once; tell their owners as far as this tick allows it."""
         pending = [name for name in gone if self._pending.pop(name, None) is not None]
         self._standing.difference_update(gone)
-        for _, asked, _ in self._asked.values() if pending else ():
-            asked[:] = [name for name in asked if name in self._holders]  # the answer says nothing of a later holder
+        for asked in self._asked.values() if pending else ():  # the answer says nothing of a later holder
+            asked.names = [name for name in asked.names if name in self._holders]
+        self._leaving.update(dict.fromkeys(gone))
+        told: list[str] = []
+        while self._leaving and self._may_leave > 0:
+            some = list(islice(self._leaving, REMOVED_AT_ONCE))
+            for name in some:
+                del self._leaving[name]
+            self._may_leave -= sum(map(len, by_shard(self._map(), some).values()))
+            told += some
+        self._remove(told)
+
+    def _remove(self, gone: list[str]) -> None:
         entries = {name: self._entry(name) for name in gone}
         for shard, left in sorted(by_shard(self._map(), gone).items()):
             placement = self._map().shards[shard]
@@ -189,47 +228,82 @@ class RouteRegistrar:
             self._ask(shard, some, now)
 
     def _ask(self, shard: int, names: list[str], now: float) -> None:
-        self._request += 1
-        self._asked[self._request] = (shard, names, now + REPEAT_S)
-        self._send(self._request)
+        owner = self._map().shards[shard].owner
+        for at in range(0, len(names), ROUTES_PER_REQUEST):
+            self._request += 1
+            self._asked[self._request] = _Asked(shard, names[at : at + ROUTES_PER_REQUEST], owner)
+            self._unsent.setdefault(owner, deque()).append(self._request)
+        self._send_more(owner, now)
+
+    def _send_more(self, owner: str, now: float) -> None:
+        """Send what waits, as far as the owner has answered."""
+        unsent = self._unsent.get(owner)
+        while unsent and self._open.get(owner, 0) < ROUTES_ASKED_MAX:
+            request = unsent.popleft()
+            asked = self._asked.get(request)
+            if asked is None:
+                continue
+            if not asked.names:  # let go of meanwhile
+                del self._asked[request]
+                continue
+            asked.open = len(asked.names)
+            asked.again_at = now + REPEAT_S
+            self._open[owner] = self._open.get(owner, 0) + asked.open
+            self._send(request)
+
+    def _take(self, request: int) -> _Asked:
+        """Forget a request that was answered, or that another owner gets."""
+        asked = self._asked.pop(request)
+        if asked.open:
+            self._open[asked.owner] -= asked.open
+            if not self._open[asked.owner]:
+                del self._open[asked.owner]
+        return asked
 
     def _send(self, request: int) -> None:
-        shard, names, _ = self._asked[request]
-        placement = self._map().shards[shard]
+        asked = self._asked[request]
+        placement = self._map().shards[asked.shard]
         self._version += 1
-        entries = [self._entry(name) for name in names]
+        entries = [self._entry(name) for name in asked.names]
         self._tell(
             placement.owner,
-            AddRoutes(request, shard, placement.epoch, self._partition, self._sender_epoch, self._version, entries),
+            AddRoutes(
+                request, asked.shard, placement.epoch, self._partition, self._sender_epoch, self._version, entries
+            ),
         )
 
     def _ask_again(self, request: int, now: float) -> None:
-        shard, names, _ = self._asked.pop(request)
-        left = [name for name in names if shard in self._pending.get(name, ())]
+        asked = self._take(request)
+        left = [name for name in asked.names if asked.shard in self._pending.get(name, ())]
         if left:
-            self._ask(shard, left, now)
+            self._ask(asked.shard, left, now)
 
     def tick(self, now: float) -> None:
         """Ask again what was not answered, a few requests at a time; let go of what nobody came back to."""
         self._now = now
-        due = (request for request, (_, _, when) in self._asked.items() if when <= now)
+        due = (request for request, asked in self._asked.items() if asked.again_at <= now)
         for request in list(islice(due, REPEATS_PER_TICK)):
-            shard, names, _ = self._asked[request]
-            self._asked[request] = (shard, names, now + REPEAT_S)
+            self._asked[request].again_at = now + REPEAT_S
             self._send(request)
         over = [name for name, until in islice(self._flapping.items(), REPEATS_PER_TICK) if until <= now]
         for name in over:
             del self._flapping[name], self._holders[name]
-        self._remove(over)
+        self._may_leave = REMOVED_PER_TICK
+        self._let_go(over)
 
     def placement_changed(self, shards: set[int], now: float) -> None:
         """These shards have another owner or epoch: ask it for what is pending."""
-        for request in [request for request, (shard, _, _) in self._asked.items() if shard in shards]:
+        former = {asked.owner for asked in self._asked.values()}
+        for request in [request for request, asked in self._asked.items() if asked.shard in shards]:
             self._ask_again(request, now)
+        for owner in sorted(former):
+            self._send_more(owner, now)
 
     def jurisdiction_changed(self, now: float) -> None:
         """Filters belong to other shards now: every one must stand at its new ones."""
         self._asked.clear()
+        self._open.clear()
+        self._unsent.clear()
         self._pending.clear()
         self._standing.clear()
         self._ask_all(sorted(self._holders), now)
@@ -245,17 +319,17 @@ class RouteRegistrar:
         current = answer.sender_epoch == self._sender_epoch
         if asked is None or not current or self._map().shards[answer.shard].epoch != answer.shard_epoch:
             return
-        del self._asked[answer.request]
-        shard, names, _ = asked
+        self._take(answer.request)
         standing = []
-        for name in names:
+        for name in asked.names:
             pending = self._pending.get(name)
             if pending is None:
                 continue
-            pending.discard(shard)
+            pending.discard(asked.shard)
             if not pending:
                 del self._pending[name]
                 self._standing.add(name)
                 standing.append(name)
+        self._send_more(asked.owner, self._now)
         if standing:
             self._on_standing(standing)

@@ -1,0 +1,128 @@
+"""An owner of shards gets a bounded number of routes at a time, however many filters come or go at once."""
+
+from wire.cluster_map import ClusterMap, ShardEntry
+from wire.messages import AddRoutes, Control, RemoveRoutes, RoutesAdded
+from wire.route_registrar import (
+    REMOVED_AT_ONCE,
+    REMOVED_PER_TICK,
+    ROUTES_ASKED_MAX,
+    ROUTES_PER_REQUEST,
+    RouteRegistrar,
+)
+
+SHARDS = 64
+BROAD = [f"+/+/{number}" for number in range(1000)]
+
+
+class Owners:
+    """A registrar, and what it tells two routers that own every other shard each."""
+
+    def __init__(self) -> None:
+        shards = [ShardEntry(1, f"r{number % 2}") for number in range(SHARDS)]
+        self.map = ClusterMap("c", 1, shards=shards, base_shards=SHARDS)
+        self.told: list[tuple[str, Control]] = []
+        self.standing: set[str] = set()
+        self.registrar = RouteRegistrar(
+            -1, 7, lambda node, message: self.told.append((node, message)), lambda: self.map, self.standing.update
+        )
+
+    def adds(self, owner: str) -> list[AddRoutes]:
+        """Return what an owner was asked and has not answered, and forget it."""
+        taken = [message for node, message in self.told if node == owner and isinstance(message, AddRoutes)]
+        self.told = [(node, one) for node, one in self.told if node != owner or not isinstance(one, AddRoutes)]
+        return taken
+
+    def removed(self) -> list[str]:
+        """Return the filters of removals, once for each shard, and forget them."""
+        gone = [one for _, message in self.told if isinstance(message, RemoveRoutes) for one in message.routes]
+        self.told = [(node, one) for node, one in self.told if not isinstance(one, RemoveRoutes)]
+        return [route.topic_filter for route in gone]
+
+    def answer(self, message: AddRoutes) -> None:
+        """The owner has the routes."""
+        self.registrar.added(RoutesAdded(message.request, message.shard, message.shard_epoch, 7))
+
+    def serve(self, *owners: str) -> int:
+        """Answer everything until nothing is asked; return the most routes that one owner had to answer."""
+        most = 0
+        while asked := {owner: self.adds(owner) for owner in owners}:
+            if not any(asked.values()):
+                break
+            for messages in asked.values():
+                most = max(most, sum(len(message.routes) for message in messages))
+                for message in messages:
+                    self.answer(message)
+        return most
+
+
+def test_new_routes_wait_until_the_owner_has_answered() -> None:
+    owners = Owners()
+    owners.registrar.hold(BROAD, 0.0)
+    assert 0 < owners.serve("r0", "r1") < ROUTES_ASKED_MAX + ROUTES_PER_REQUEST
+    assert owners.standing == set(BROAD)
+    assert not owners.registrar.waits
+
+
+def test_an_owner_that_does_not_answer_holds_up_no_other_one() -> None:
+    owners = Owners()
+    owners.registrar.hold(BROAD, 0.0)
+    owners.serve("r0")
+    names = [f"level-{number}" for number in range(100)]
+    owners.registrar.hold(names, 0.0)
+    owners.serve("r0")
+    of_the_first = {name for name in names if owners.map.shards_for_filter(name)[0] % 2 == 0}
+    assert of_the_first and owners.standing == of_the_first
+    owners.map = ClusterMap("c", 2, shards=[ShardEntry(2, "r0")] * SHARDS, base_shards=SHARDS)
+    owners.registrar.placement_changed(set(range(SHARDS)), 1.0)
+    owners.serve("r0")
+    assert owners.standing == {*BROAD, *names}
+
+
+def test_routes_leave_a_few_in_each_tick() -> None:
+    owners = Owners()
+    owners.registrar.hold(BROAD, 0.0)
+    owners.serve("r0", "r1")
+    owners.registrar.release(BROAD)
+    gone = owners.removed()
+    for tick in range(1, 1000):
+        assert owners.registrar.waits
+        owners.registrar.tick(float(tick))
+        now = owners.removed()
+        assert 0 < len(now) < REMOVED_PER_TICK + REMOVED_AT_ONCE * SHARDS
+        gone += now
+        if len(gone) == len(BROAD) * SHARDS:
+            break
+    assert sorted(gone) == sorted(BROAD * SHARDS)
+    assert not owners.registrar.waits
+
+
+def test_a_filter_that_comes_back_before_it_left_is_not_removed() -> None:
+    owners = Owners()
+    owners.registrar.hold(BROAD, 0.0)
+    owners.serve("r0", "r1")
+    owners.registrar.release(BROAD)
+    owners.removed()
+    owners.standing.clear()
+    owners.registrar.hold(BROAD[-1:], 0.0)
+    owners.serve("r0", "r1")
+    assert owners.standing == set(BROAD[-1:])
+    for tick in range(1, 200):
+        owners.registrar.tick(float(tick))
+    assert not owners.registrar.waits
+    assert BROAD[-1] not in owners.removed()
+
+
+def test_a_filter_let_go_before_it_was_asked_for_is_not_added() -> None:
+    owners = Owners()
+    owners.registrar.hold(BROAD, 0.0)
+    waiting = owners.adds("r0") + owners.adds("r1")
+    owners.registrar.release(BROAD[-1:])
+    for message in waiting:
+        owners.answer(message)
+    asked = set()
+    while messages := owners.adds("r0") + owners.adds("r1"):
+        for message in messages:
+            asked |= {route.topic_filter for route in message.routes}
+            owners.answer(message)
+    assert asked == set(BROAD[:-1]) == owners.standing
+    assert not owners.registrar.waits
