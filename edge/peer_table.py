@@ -15,6 +15,7 @@ from wire.cluster_map import ClusterMap
 from wire.hello import (
     LinkError,
     NodeIdentity,
+    OtherVersion,
     PeerKey,
     check_certificate,
     check_hello,
@@ -113,10 +114,10 @@ class PeerTable:
         except LinkError as error:
             self._refuse(conn, "certificate", error)
 
-    def _refuse(self, conn: Conn, reason: str, error: LinkError) -> None:
+    def _refuse(self, conn: Conn, reason: str, error: LinkError, answer: bytes = b"") -> None:
         logger.info("refused a link: %s", error)
         self._count(f"links_refused_{reason}")
-        self._hot.close(conn, linger=False)
+        self._hot.close(conn, answer, linger=False)
 
     def condemn(self, peer: Peer) -> None:
         """Take no other connection of a life that broke the protocol."""
@@ -140,7 +141,8 @@ class PeerTable:
             resumed = hello.taken if hello.peer_incarnation == self.identity.incarnation else 0
             self._hot.bind_link(conn, peer, resumed)
         except LinkError as error:
-            self._refuse(conn, "hello", error)
+            answer = isinstance(error, OtherVersion) and not isinstance(conn.owner, Dialled)
+            self._refuse(conn, "hello", error, encode_hello(self.identity) if answer else b"")
             return None
         self.strangers.left(conn)
         return key

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from wire.decoding import LinkError, Payload, plain_text, strictly
+from wire.decoding import LinkError, Payload, Unreadable, plain_text, strictly
 from wire.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
 from wire.ranges import INCARNATION_MAX, NODE_NAME_MAX, U32, U64, Address, Incarnation, SomeNode, Word
 
@@ -25,6 +25,7 @@ __all__ = [
     "HelloReader",
     "LinkError",
     "NodeIdentity",
+    "OtherVersion",
     "PeerKey",
     "check_certificate",
     "check_hello",
@@ -43,6 +44,13 @@ TIER_OPERATOR = "operator"  # the command line; dials routers, sends CONTROL and
 DIAL_RANK = {TIER_OPERATOR: -1, TIER_EDGE: 0, TIER_STORAGE: 1, TIER_ROUTER: 2}
 NUMBERS_BITS = 20  # of what a life numbers in a millisecond, in which an incarnation grows by one at least
 HELLO_BYTES_MAX = 4096  # names and an address; anything longer is not one of us
+
+
+class OtherVersion(Unreadable):
+    """The peer speaks another version of the link protocol; it is answered with our HELLO, which lets it say so too."""
+
+    def __init__(self, peer: str, version: int) -> None:
+        super().__init__(f"{peer} speaks link protocol version {version}, this node {PROTOCOL_VERSION}")
 
 
 class PeerKey(NamedTuple):
@@ -88,9 +96,16 @@ class Hello(msgspec.Struct, frozen=True):
     address: Address = ""
 
 
+class _Version(msgspec.Struct, frozen=True):
+    """What a HELLO of any version holds."""
+
+    version: U32
+
+
 _hello_decoder = msgspec.msgpack.Decoder(Hello)
 _hello_encoder = msgspec.msgpack.Encoder()
 _read_hello: Callable[[Payload], Hello] = strictly(_hello_decoder.decode, "HELLO")
+_read_version: Callable[[Payload], _Version] = strictly(msgspec.msgpack.Decoder(_Version).decode, "HELLO")
 
 
 def encode_hello(identity: NodeIdentity, peer_incarnation: int = 0, taken: int = 0) -> bytes:
@@ -115,8 +130,15 @@ def decode_hello(payload: Payload) -> Hello:
 
     Raises:
         Unreadable: It is none, or a value is out of its range.
+        OtherVersion: It cannot be read, for it is one of another protocol version.
     """
-    return _read_hello(payload)
+    try:
+        return _read_hello(payload)
+    except Unreadable:
+        version = _read_version(payload).version
+        if version != PROTOCOL_VERSION:
+            raise OtherVersion("the peer", version) from None
+        raise
 
 
 class HelloReader:
@@ -139,7 +161,7 @@ class HelloReader:
         if kind != FrameKind.HELLO or length > HELLO_BYTES_MAX:
             raise LinkError("the peer does not speak the StrataMQ link protocol (no HELLO)")
         if version != PROTOCOL_VERSION:
-            raise LinkError(f"the peer speaks link protocol version {version}, this node {PROTOCOL_VERSION}")
+            raise OtherVersion("the peer", version)
         end = HEADER_BYTES + length
         if len(self._buffer) < end:
             return None
@@ -179,7 +201,7 @@ def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str
             later life of this node.
     """
     if hello.version != PROTOCOL_VERSION:
-        raise LinkError(f"{hello.node} speaks link protocol version {hello.version}, this node {PROTOCOL_VERSION}")
+        raise OtherVersion(plain_text(hello.node), hello.version)
     if hello.cluster != mine.cluster:
         raise LinkError(f"{hello.node} belongs to cluster {hello.cluster!r}, this node to {mine.cluster!r}")
     if hello.tier not in DIAL_RANK:

@@ -30,6 +30,7 @@ from wire.hello import (
     Hello,
     LinkError,
     NodeIdentity,
+    OtherVersion,
     PeerKey,
     check_certificate,
     encode_hello,
@@ -318,7 +319,7 @@ class LinkHub:
                     secured = await wrap_tls(stream, self._contexts.server, server_side=True)
                 certified = self._certified(secured)
                 refusal = "hello"
-                hello, rest = await read_hello(secured)
+                hello, rest = await self._hello_of(secured)
                 known = self._table.get(hello.node)
                 later = known.key.incarnation if known is not None and known.key.incarnation > hello.incarnation else 0
                 if hello.cluster != self.identity.cluster or later:
@@ -333,6 +334,14 @@ class LinkHub:
         finally:
             self._strangers -= 1
         await self._serve(secured, key, hello, rest, told=told, dialled=False)
+
+    async def _hello_of(self, stream: Stream) -> tuple[Hello, bytes]:
+        """Read a HELLO; one of another version is answered, which lets the other side say what is wrong."""
+        try:
+            return await read_hello(stream)
+        except OtherVersion:
+            await stream.send_all(encode_hello(self.identity))
+            raise
 
     # -- one connection
 

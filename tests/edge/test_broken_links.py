@@ -1,9 +1,14 @@
 """Frames of another node that cannot be read: its link ends, that life does not come back, the edge goes on."""
 
+import logging
+
+import pytest
+
 from edge.hot.options import ConnOptions
 from edge.hot.state import LINK, Conn
 from tests.edge.edge_harness import Edge
 from tests.fuzz.nested import nested
+from tests.wire.test_hello import hello_of_version
 from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
 from wire.hello import NodeIdentity, encode_hello
 
@@ -57,3 +62,19 @@ def test_a_stranger_that_drips_is_not_waited_for() -> None:
         if conn.closed:
             return
     raise AssertionError("still waited for")
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_another_protocol_version_is_one_line_on_both_sides(
+    caplog: pytest.LogCaptureFixture, *, readable: bool
+) -> None:
+    """Refused by the compiled loop, counted, and answered with our HELLO: the other side can name both versions too."""
+    edge = Edge()
+    conn = edge.core.hot.attach(-1, LINK, ConnOptions(), edge.ns)
+    with caplog.at_level(logging.INFO, logger="edge.peer_table"):
+        feed(edge, conn, hello_of_version(1, "s1", "storage", readable=readable))
+    assert conn.closed
+    assert HEADER.unpack_from(edge.core.hot.take_output(conn))[1:4] == (FrameKind.HELLO, 0, PROTOCOL_VERSION)
+    assert edge.core.counts["links_refused_hello"] == 1
+    (line,) = caplog.messages
+    assert line == f"refused a link: {'s1' if readable else 'the peer'} speaks link protocol version 1, this node 2"

@@ -1,5 +1,6 @@
 """HELLO: read from any split, judged against this node and the certificate."""
 
+import msgspec
 import pytest
 
 from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
@@ -18,6 +19,13 @@ from wire.hello import (
 
 MINE = NodeIdentity("c", "router-0", "router", 7, "h:1")
 EDGE = NodeIdentity("c", "edge-0", "edge", 3, "h:2")
+
+
+def hello_of_version(version: int, node: str, tier: str, *, readable: bool = True) -> bytes:
+    """Return the HELLO of a node of another version, with fields that this one knows, or without them."""
+    fields = {"cluster": "test", "node": node, "tier": tier, "incarnation": 1} if readable else {"who": [node, tier]}
+    payload = msgspec.msgpack.encode({"version": version, **fields})
+    return HEADER.pack(len(payload), FrameKind.HELLO, 0, version, 0) + payload
 
 
 def read(data: bytes, step: int = 1) -> tuple[Hello | None, HelloReader]:

@@ -1,6 +1,7 @@
 """LinkHub over loopback: who dials, what survives a broken connection, who is refused."""
 
 import datetime
+import logging
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 import trio
 
 from conf.errors import ExitCode, UserError
+from tests.wire.test_hello import hello_of_version
 from wire.authority import DevelopmentAuthority
 from wire.connection import read_hello
-from wire.frames import FrameKind
+from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
 from wire.hello import LinkError, NodeIdentity, PeerKey, check_hello, encode_hello
 from wire.messages import Admin, AdminReply, decode_control, encode_control
 from wire.request import request
@@ -349,3 +351,46 @@ async def test_what_a_round_sends_leaves_in_order_when_the_socket_is_full(tmp_pa
         await router.until(lambda: len(router.frames) == 240)
         assert router.frames == sent
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("readable", [True, False])
+async def test_another_protocol_version_is_one_line_on_both_sides(
+    caplog: pytest.LogCaptureFixture, *, readable: bool
+) -> None:
+    """Refused, counted, and answered with our HELLO: the other side can name both versions too."""
+    router = Node("router", "router-0")
+    with caplog.at_level(logging.INFO, logger="wire.service"):
+        async with trio.open_nursery() as nursery:
+            address = await start(nursery, router)
+            stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
+            await stream.send_all(hello_of_version(1, "edge-0", "edge", readable=readable))
+            with trio.fail_after(5):
+                answer = bytes(await stream.receive_some(4096))
+                assert await stream.receive_some() == b""
+            assert HEADER.unpack_from(answer)[1:4] == (FrameKind.HELLO, 0, PROTOCOL_VERSION)
+            assert router.hub.refusals == {"strangers": 0, "certificate": 0, "hello": 1}
+            nursery.cancel_scope.cancel()
+    (line,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert line == "refused a link: the peer speaks link protocol version 1, this node 2"
+
+
+async def test_a_node_that_dials_another_version_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Who answers with a HELLO of version 1 is left, in one line."""
+    edge = Node("edge", "edge-0")
+
+    async def old_router(stream: trio.SocketStream) -> None:
+        await stream.receive_some(4096)
+        await stream.send_all(hello_of_version(1, "router-0", "router"))
+
+    with caplog.at_level(logging.INFO, logger="wire.service"):
+        async with trio.open_nursery() as nursery:
+            (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            nursery.start_soon(trio.serve_listeners, old_router, [listener])
+            await start(nursery, edge)
+            edge.hub.set_seeds([f"127.0.0.1:{listener.socket.getsockname()[1]}"])
+            with trio.fail_after(5):
+                while not any("cannot link" in record.getMessage() for record in caplog.records):
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+    (line,) = [record.getMessage() for record in caplog.records if "cannot link" in record.getMessage()]
+    assert line.endswith("the peer speaks link protocol version 1, this node 2")
