@@ -38,6 +38,7 @@ def main() -> int:
     )
     parser.add_argument("--stops", action="store_true", help="also SIGTERM for nodes and whole tiers")
     parser.add_argument("--heedless", action="store_true", help="also clients that send above Receive Maximum")
+    parser.add_argument("--hostile", action="store_true", help="also a node that says what is not its to say")
     parser.add_argument("--only-faults", default=None, help="replay: positions of the drawn faults to keep, 0,3,7")
     arguments = parser.parse_args()
     if arguments.seed is not None and "--seeds" not in sys.argv:
@@ -54,6 +55,7 @@ def main() -> int:
             log=arguments.log is not None,
             hardware=_hardware(arguments.hardware, seed),
             heedless=arguments.heedless,
+            hostile=arguments.hostile,
             stops=arguments.stops,
         )
         if arguments.only_faults is not None:
@@ -91,6 +93,8 @@ def _count(totals: Counter[str], result: Result) -> None:
     totals["faults"] += len(result.faults)
     totals["checked"] += sum(result.checked.values())
     totals["acknowledged"] += result.acknowledged
+    totals["forged"] += result.forged
+    totals["refused"] += result.refused
     for fault in result.faults:
         totals[f"fault {fault.kind}"] += 1
 
@@ -121,6 +125,7 @@ def _report(result: Result, options: Options, *, shrink: bool) -> None:
     replay += " --hardware" if options.hardware else " --no-hardware"
     replay += " --stops" if options.stops else ""
     replay += " --heedless" if options.heedless else ""
+    replay += " --hostile" if options.hostile else ""
     if shrink:
         replay += f" --only-faults {','.join(map(str, kept)) or ','}"
     print(f"  replay: python -m tests.simulation {replay} --log sim.log --history sim.jsonl", flush=True)
@@ -154,6 +159,8 @@ def _summary(totals: Counter[str], seeds: int, failed: list[int], real_s: float)
         f"{totals['acknowledged']} acknowledged deliveries checked ({totals['checked']} checks in all)"
     )
     kinds = sorted((name.removeprefix("fault "), count) for name, count in totals.items() if name.startswith("fault "))
+    if totals["forged"]:
+        print(f"{totals['forged']} forged messages, {totals['refused']} refusals counted by nodes that did not restart")
     print("faults: " + ", ".join(f"{name} {count}" for name, count in kinds))
     print(f"{len(failed)} failed" + (f": {', '.join(map(str, failed))}" if failed else ""))
 

@@ -17,6 +17,7 @@ from stratamq.history.operations import Header, Kind
 from stratamq.history.verdict import Verdict
 from stratamq.history.writer import HistoryWriter
 from tests.simulation.edge_process import EdgeProcess
+from tests.simulation.hostile_process import HostileProcess
 from tests.simulation.link_process import CLUSTER
 from tests.simulation.network import Network
 from tests.simulation.process import World
@@ -82,6 +83,7 @@ class Cluster:
         self.world = World(self.scheduler, self.network, knobs.turn_s)
         self.nodes: dict[str, NodeProcess] = {}
         self.clients: dict[str, SimClient] = {}
+        self.hostile: HostileProcess | None = None
         self.down: set[str] = set()  # nodes that nobody starts again by itself
         self.stopping: set[str] = set()  # of them those that were told to stop, and may not have ended yet
         self.faults_over = False
@@ -206,6 +208,15 @@ class Cluster:
     def _restart(self, name: str) -> None:
         if name not in self.down:
             self.start(name)
+
+    def start_hostile(self) -> None:
+        """Start the hostile node, or its next incarnation; it is none of ``nodes``, which faults choose from."""
+        if self.hostile is None:
+            self.hostile = HostileProcess(self.world, self, self.rng("hostile"))
+        self._incarnations += 1
+        self.network.refuse_silent(self.hostile.node)
+        self.scheduler.note(f"{self.hostile.node} starts as hostile incarnation {self._incarnations}")
+        self.hostile.start(self._incarnations)
 
     def start_all(self) -> None:
         """Start everything and wait until the edges serve.

@@ -14,12 +14,12 @@ from wire.hello import TIER_ROUTER, Hello, HelloReader, LinkError, NodeIdentity,
 from wire.link_table import LinkPeer, LinkTable, Told
 from wire.service import BACKOFF_MAX_S, BACKOFF_MIN_S
 
-__all__ = ["LinkProcess"]
+__all__ = ["LinkConnection", "LinkProcess", "Target"]
 
 CLUSTER = "sim"
 
 
-class _Target:
+class Target:
     """Somewhere to dial."""
 
     def __init__(self, node: str, tier: str, address: str) -> None:
@@ -29,10 +29,10 @@ class _Target:
         self.gone = False
 
 
-class _Connection:
+class LinkConnection:
     """One stream of a link."""
 
-    def __init__(self, process: "LinkProcess", end: Endpoint, target: _Target | None) -> None:
+    def __init__(self, process: "LinkProcess", end: Endpoint, target: Target | None) -> None:
         self.process = process
         self.end = end
         self.target = target
@@ -84,11 +84,11 @@ class LinkProcess(Process):
             on_down=self.on_down,
             on_reset=self.on_down,
         )
-        self._connections: list[_Connection] = []
-        self._targets: dict[tuple[str, str], _Target] = {}
+        self._connections: list[LinkConnection] = []
+        self._targets: dict[tuple[str, str], Target] = {}
         self.begin()
         for address in self.seeds:
-            self._add_target(_Target("", TIER_ROUTER, address), ("", address))
+            self._add_target(Target("", TIER_ROUTER, address), ("", address))
         self.later(WATCH_S, self._watch)
 
     # -- for the tier
@@ -111,16 +111,16 @@ class LinkProcess(Process):
         for key in [key for key in self._targets if key[0] and key not in wanted]:
             self._targets.pop(key).gone = True
         for (node, address), tier in wanted.items():
-            self._add_target(_Target(node, tier, address), (node, address))
+            self._add_target(Target(node, tier, address), (node, address))
 
     # -- dialling
 
-    def _add_target(self, target: _Target, key: tuple[str, str]) -> None:
+    def _add_target(self, target: Target, key: tuple[str, str]) -> None:
         if key not in self._targets:
             self._targets[key] = target
             self._dial(target)
 
-    def _dial(self, target: _Target) -> None:
+    def _dial(self, target: Target) -> None:
         if target.gone:
             return
         peer = self.table.get(target.node)
@@ -134,12 +134,12 @@ class LinkProcess(Process):
                 self.host, target.address, HELLO_TIMEOUT_S, lambda end: self._dialled(life, target, end)
             )
 
-    def _again(self, target: _Target) -> None:
+    def _again(self, target: Target) -> None:
         target.failures += 1
         ceiling = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(target.failures, 10))
         self.later(max(BACKOFF_MIN_S, ceiling * (0.5 + 0.5 * self.rng.random())), self._dial, target)
 
-    def _dialled(self, life: int, target: _Target, end: Endpoint | None) -> None:
+    def _dialled(self, life: int, target: Target, end: Endpoint | None) -> None:
         if life != self.life or not self.up or target.gone:
             if end is not None:
                 end.close()
@@ -147,7 +147,7 @@ class LinkProcess(Process):
         if end is None:
             self._again(target)
             return
-        connection = _Connection(self, end, target)
+        connection = LinkConnection(self, end, target)
         connection.told, hello = self.table.greeting(target.node)
         self._connections.append(connection)
         end.send(hello)
@@ -156,11 +156,11 @@ class LinkProcess(Process):
     def accepted(self, end: Endpoint, port: int) -> None:
         """A link came in."""
         del port
-        connection = _Connection(self, end, None)
+        connection = LinkConnection(self, end, None)
         self._connections.append(connection)
         self.later(HELLO_TIMEOUT_S, self._no_hello, connection)
 
-    def _no_hello(self, connection: _Connection) -> None:
+    def _no_hello(self, connection: LinkConnection) -> None:
         if connection.reader is not None and not connection.over:
             self._close(connection)
 
@@ -186,7 +186,7 @@ class LinkProcess(Process):
             if connection.over or end.reset or (end.eof and not end.inbox):
                 self._close(connection)
 
-    def _take(self, connection: _Connection, data: bytes) -> None:
+    def _take(self, connection: LinkConnection, data: bytes) -> None:
         if connection.reader is not None:
             hello = connection.reader.receive(data)
             if hello is None:
@@ -202,7 +202,7 @@ class LinkProcess(Process):
                     return
                 self.table.frame(peer, frame.kind, frame.payload)
 
-    def _greeted(self, connection: _Connection, hello: Hello) -> None:
+    def _greeted(self, connection: LinkConnection, hello: Hello) -> None:
         target = connection.target
         if target is not None:
             key = self.table.dialled(hello, None, target.tier, "" if target.seed else target.node)
@@ -215,7 +215,7 @@ class LinkProcess(Process):
         connection.peer = peer
         connection.awake = True
 
-    def _close(self, connection: _Connection) -> None:
+    def _close(self, connection: LinkConnection) -> None:
         if connection in self._connections:
             self._connections.remove(connection)
             if connection.peer is not None:

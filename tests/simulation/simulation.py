@@ -27,6 +27,7 @@ __all__ = ["Mode", "Options", "Result", "draw_knobs", "run_seed"]
 
 Mode = Literal["safety", "liveness"]
 QUIET_MAX_S = 60.0  # until everybody must be served again, after the last fault
+REFUSED = ("frames_unreadable", "links_refused_condemned")
 IDLE_S = 3.0  # of rest, once everybody is, before the end is judged
 
 
@@ -39,6 +40,7 @@ class Options:
     faults: tuple[Fault, ...] | None = None  # None: drawn
     works: tuple[str, ...] | None = None
     routers: int = 0  # 0: drawn
+    hostile: bool = False  # also a node that says what is not its to say
     heedless: bool = False  # also clients that send above Receive Maximum
     hardware: bool = False  # also full disks, flipped bits and clocks that drift
     stops: bool = False  # also SIGTERM for nodes and tiers
@@ -59,6 +61,8 @@ class Result:
     real_s: float = 0.0
     events: int = 0
     acknowledged: int = 0
+    forged: int = 0  # frames that the hostile node sent
+    refused: int = 0  # messages that the nodes at the end had refused
     checked: dict[str, int] = field(default_factory=dict)
     digest: int = 0
     log: list[str] = field(default_factory=list)
@@ -175,7 +179,10 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
     if options.stops and options.faults is None:
         result.faults += draw_stops(cluster.rng("stops"), cluster, options.seconds - 1.0)
     inflict(cluster, result.faults, cluster.scheduler.now)
+    if options.hostile:
+        cluster.start_hostile()
     cluster.run(options.seconds)
+    _end_hostile(cluster, result)
     permanent = _calm(cluster, options.mode, rng)
     cluster.mark(Kind.QUIET)
     workload.finish()
@@ -195,6 +202,17 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
         cluster.run(0.1)
     cluster.run(1.0)
     _judge(cluster, result)
+
+
+def _end_hostile(cluster: Cluster, result: Result) -> None:
+    if cluster.hostile is None:
+        return
+    cluster.hostile.kill()
+    result.forged = cluster.hostile.said
+    cores = [node.core for node in cluster.nodes.values() if node.up]
+    result.refused = sum(
+        count for core in cores for name, count in core.counts.items() if name in REFUSED or name.startswith("refused_")
+    )
 
 
 def _calm(cluster: Cluster, mode: Mode, rng: random.Random) -> str:
@@ -234,6 +252,8 @@ def _judge(cluster: Cluster, result: Result) -> None:
         if len(result.failures) < 20:
             result.failures.append(f"{kind}: {finding.message}")
     result.failures.extend(_broken_invariants(cluster))
+    if cluster.hostile is not None:
+        result.failures.extend(f"{name} was given a forged message" for name in cluster.hostile.deceived())
 
 
 def _broken_invariants(cluster: Cluster) -> list[str]:

@@ -24,6 +24,9 @@ REGRESSIONS: list[tuple[int, Mode, float]] = [
 ]
 
 
+HOSTILE = [(2007, "e"), (2039, "s"), (2023, "r")]
+
+
 @pytest.mark.parametrize("seed", range(1_000, 1_010))
 def test_random_seed(seed: int) -> None:
     mode: Mode = "liveness" if seed % 3 == 0 else "safety"
@@ -37,6 +40,21 @@ def test_clients_above_receive_maximum(seed: int) -> None:
     mode: Mode = "liveness" if seed % 3 == 0 else "safety"
     result = run_seed(seed, Options(mode=mode, seconds=4.0, works=("queue",), heedless=True))
     assert not result.failures, result.failures
+
+
+@pytest.mark.parametrize(("seed", "letter"), HOSTILE)
+def test_a_hostile_node_changes_nothing(seed: int, letter: str) -> None:
+    """A node with a certificate of its tier says what is not its to say: every checker holds, and refusals rise."""
+    result = run_seed(seed, Options(seconds=4.0, hostile=True, log=True))
+    assert not result.failures, result.failures
+    assert any(f"{letter}9 starts as hostile incarnation" in line for line in result.log)
+    assert result.forged >= 10 and result.refused > 0
+
+
+def test_the_hostile_node_draws_from_a_stream_of_its_own() -> None:
+    """Work, faults and constants of a seed stay what they are without it."""
+    quiet, plain = (run_seed(1_001, Options(seconds=1.5, hostile=hostile)) for hostile in (True, False))
+    assert quiet.faults == plain.faults and quiet.works == plain.works and quiet.knobs == plain.knobs
 
 
 @pytest.mark.parametrize("seed", [1, 20])

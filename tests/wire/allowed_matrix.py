@@ -4,14 +4,13 @@ A small simulated cluster stands, with a stored session, messages open towards i
 acknowledged. Nodes that live, under their own names, then say everything to a core of each tier. The loop of the edge
 is the uncompiled one, whose whole state can be looked at; the compiled one does the same (tests/edge/hot). Prints one
 line for each message that changed what it may not, and how many were tried.
+
+``--without RULE`` takes one rule away first, to show that the matrix notices (tests/mutants/test_allowed_rules.py).
 """
 
 import sys
-import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
-
-import msgspec
 
 from tests.edge.hot.conftest import SourceOnly
 
@@ -20,24 +19,15 @@ sys.meta_path.insert(0, SourceOnly())
 from tests.simulation.scene import Scene  # noqa: E402
 from tests.simulation.sim_client import ClientOptions  # noqa: E402
 from tests.whole_state import whole_state  # noqa: E402
+from tests.wire.forged_messages import Victim, forged_frames, is_inside_its_cell  # noqa: E402
+from wire import allowed  # noqa: E402
 from wire import messages as m  # noqa: E402
-from wire.allowed import CELLS, Rule, fault_of, may_send  # noqa: E402
-from wire.batches import (  # noqa: E402
-    PublishMessage,
-    Push,
-    PushAck,
-    encode_message,
-    encode_publish_ack,
-    encode_push,
-    encode_push_ack,
-)
-from wire.cluster_map import MapDelta, NodeEntry  # noqa: E402
+from wire.allowed import may_send  # noqa: E402
 from wire.frames import FrameKind  # noqa: E402
 from wire.hello import PeerKey  # noqa: E402
 from wire.link import Frame, LinkCore  # noqa: E402
-from wire.messages import Control, encode_control  # noqa: E402
+from wire.messages import encode_control  # noqa: E402
 from wire.node_events import FrameArrived, Tick  # noqa: E402
-from wire.replication import Append, AppendAck, encode_replica_message  # noqa: E402
 
 TIERS = ("edge", "storage", "router", "operator", "client")
 REFUSALS = ("refused_", "acks_of_others", "requests_of_others", "answers_unknown", "relays_refused", "messages_unknown")
@@ -111,79 +101,24 @@ class Matrix:
 
     # -- what is said
 
-    def controls(self) -> Iterator[Control]:
-        """Return every control message, about things that exist: the session, the edge, the partition's primary."""
-        life = self.map.nodes["e1"].incarnation
-        owner, session = self.session.owner_epoch, self.session.number
-        epoch = self.map.partitions[self.partition].epoch
-        shard = self.map.shards[0]
-        given: dict[str, Any] = {
-            "entry": NodeEntry("e1", "router", life, "nowhere:1", weight=7),
-            "node": "e1",
-            "incarnation": life,
-            "map_epoch": 10**6,
-            "sent_at": 1.0,
-            "partition": self.partition,
-            "partition_epoch": epoch,
-            "sender_epoch": epoch,
-            "route_version": 10**9,
-            "session": session,
-            "owner_epoch": owner,
-            "client_id": self.client_id,
-            "connection": self.session.connection,
-            "shard": 0,
-            "shard_epoch": shard.epoch,
-            "number": 0,
-            "what": "shard",
-            "epoch": 10**6,
-            "reports": [m.SenderReport(self.partition, epoch, 10**9, [])],
-            "routes": [m.RouteEntry("a/#")],
-            "topics": ["a/b"],
-            "topic_filters": ["a/#"],
-            "topic_filter": "a/#",
-            "subscriptions": [m.Subscription("stolen/#", 1)],
-            "lease_s": 1000.0,
-            "settled_epoch": 10**6,
-            "data": b"",
-            "delta": MapDelta(self.map.epoch + 1, forgotten=("e1",)),
-            "message": m.Will("a/b", b"forged", 1),
-            "will": m.Will("a/b", b"forged", 1),
-            "verb": "drop_backup",
-            "clean": True,
-            "request": next(iter(self.edge.requests._where), self.partition),
-            "pick": None,
-            "share": b"g/a/#",
-        }
-        for kind in typing.get_args(Control):
-            fields = {field.name: field for field in msgspec.structs.fields(kind)}
-            values = {name: given[name] for name in fields if name in given}
-            if kind in (m.Relay, m.Relayed):
-                values["message"] = encode_control(m.KickSession(self.partition, self.client_id, 1, owner))
-            for name, field in fields.items():
-                if name not in values and field.required:
-                    values[name] = _sample(field.type)
-            yield kind(**values)
+    def victim(self) -> Victim:
+        """Return the session, its edge and its partition."""
+        return Victim(
+            self.map,
+            "e1",
+            self.partition,
+            self.client_id,
+            self.session.number,
+            self.session.owner_epoch,
+            self.session.connection,
+            next(iter(self.session.inflight), 1),
+            self.tag,
+            next(iter(self.edge.requests._where), self.partition),
+        )
 
     def frames(self) -> Iterator[tuple[int, str, bytes]]:
         """Return (kind, name, payload) of all that is said."""
-        for message in self.controls():
-            yield FrameKind.CONTROL, type(message).__name__, encode_control(message)
-        epoch = self.map.partitions[self.partition].epoch
-        owner, session = self.session.owner_epoch, self.session.number
-        seq = next(iter(self.session.inflight), 1)
-        publish = PublishMessage(1 << 40, b"a/b", b"forged", 1, partitions=(self.partition,))
-        yield FrameKind.PUBLISH, "PUBLISH", encode_message(publish)
-        yield FrameKind.PUBLISH_ACK, "PUBLISH_ACK", encode_publish_ack(self.tag, self.partition, 0)
-        yield FrameKind.PUSH, "PUSH", encode_push(Push(session, owner, epoch, 900, 900, 1, b"a/b", b"forged"))
-        yield FrameKind.PUSH_ACK, "PUSH_ACK", encode_push_ack(PushAck(session, owner, epoch, seq, 4, 0))
-        append = Append(self.partition, epoch, 10**6, epoch, 10**6, 0, 0, [])
-        later = Append(self.partition, 10**6, 10**6, epoch, 10**6, 0, 0, [])
-        yield FrameKind.REPLICATE, "REPLICATE", encode_replica_message(append)
-        yield FrameKind.REPLICATE, "REPLICATE of a later epoch", encode_replica_message(later)
-        ack = encode_replica_message(AppendAck(self.partition, epoch, True, 10**6))
-        yield FrameKind.REPLICATE_ACK, "REPLICATE_ACK", ack
-        yield FrameKind.RAFT, "RAFT", b"\x90"
-        yield 77, "unknown kind", b""
+        return forged_frames(self.victim())
 
     # -- the cells
 
@@ -213,14 +148,9 @@ class Matrix:
 
     def _is_allowed(self, key: PeerKey, receiver: str, kind: int, name: str, payload: bytes) -> bool:
         """Whether this sender may say this very thing: then it may change something."""
-        if not may_send(key.tier, receiver, kind):
-            return False
-        if kind == FrameKind.CONTROL:
-            message = m.decode_control(payload)
-            return not fault_of(key, receiver, message) and CELLS[type(message)].rule is Rule.TIERS
-        if kind == FrameKind.REPLICATE and name != "REPLICATE":
+        if kind == FrameKind.REPLICATE and name != "REPLICATE" and may_send(key.tier, receiver, kind):
             return True  # waits, bounded, for the map
-        return kind in (FrameKind.PUBLISH, FrameKind.RAFT) and key.tier == "edge"
+        return is_inside_its_cell(key, receiver, kind, payload)
 
     def _say(self, receiver: str, key: PeerKey, kind: int, name: str, payload: bytes) -> None:
         self.tried += 1
@@ -280,15 +210,22 @@ def _nothing(*_: object, **__: object) -> None:
     """Leave it open."""
 
 
-def _sample(kind: Any) -> Any:
-    if typing.get_origin(kind) is typing.Annotated:
-        kind = typing.get_args(kind)[0]
-    origin = typing.get_origin(kind)
-    return {int: 1, str: "x", bytes: b"x", bool: True, float: 1.0, list: [], dict: {}}[origin or kind]
+def anybody_acknowledges() -> None:
+    """PUBLISH_ACK from every tier, of every message."""
+    allowed.FRAMES[FrameKind.PUBLISH_ACK] = frozenset((tier, "edge") for tier in TIERS)
+    sys.modules["edge.hot.forwarded"]._asked_before = lambda _hot, _peer, outbox, _tag, _code: outbox  # type: ignore[attr-defined]
+
+
+RULES: dict[str, Callable[[], None]] = {
+    "PUBLISH_ACK": anybody_acknowledges,
+    "own life": lambda: setattr(allowed, "_is_own_life", lambda *_: True),
+}
 
 
 def main() -> int:
     """Run the matrix; the exit code is 1 if something changed."""
+    if sys.argv[1:2] == ["--without"]:
+        RULES[sys.argv[2]]()
     matrix = Matrix()
     matrix.run()
     matrix.run_allowed()

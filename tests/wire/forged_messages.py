@@ -1,0 +1,151 @@
+"""Forged messages of every kind: what a node with a valid certificate says about things that are not its own.
+
+The matrix of ``wire/allowed.py`` says them one by one, the hostile node of the simulation at random.
+"""
+
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from wire import messages as m
+from wire.allowed import CELLS, Rule, fault_of, may_send
+from wire.batches import (
+    PublishMessage,
+    Push,
+    PushAck,
+    encode_message,
+    encode_publish_ack,
+    encode_push,
+    encode_push_ack,
+)
+from wire.cluster_map import ClusterMap, MapDelta, NodeEntry
+from wire.frames import FrameKind
+from wire.hello import PeerKey
+from wire.messages import Control, encode_control
+from wire.replication import Append, AppendAck, encode_replica_message
+
+__all__ = ["FORGED", "Victim", "forged_controls", "forged_frames", "is_inside_its_cell"]
+
+FORGED = "forged"  # the payload of every forged message: a client that gets it was deceived
+
+
+@dataclass(frozen=True)
+class Victim:
+    """Whom the messages speak of: an edge, a session on it, and the partition of that session."""
+
+    map: ClusterMap
+    edge: str
+    partition: int
+    client_id: str
+    session: int
+    owner_epoch: int
+    connection: int
+    session_seq: int
+    tag: int  # of a message that waits for its acknowledgement
+    request: int  # that the edge asked
+    topic: str = "a/b"
+
+    @property
+    def incarnation(self) -> int:
+        """Which life of the edge the map has."""
+        return self.map.nodes[self.edge].incarnation
+
+    @property
+    def partition_epoch(self) -> int:
+        """The epoch of the partition, by the map."""
+        return self.map.partitions[self.partition].epoch
+
+
+def forged_controls(victim: Victim) -> Iterator[Control]:
+    """Return every control message, about the session, its edge, and the primary of its partition."""
+    life, epoch = victim.incarnation, victim.partition_epoch
+    will = m.Will(victim.topic, FORGED.encode(), 1)
+    given: dict[str, Any] = {
+        "entry": NodeEntry(victim.edge, "router", life, "nowhere:1", weight=7),
+        "node": victim.edge,
+        "incarnation": life,
+        "map_epoch": 10**6,
+        "sent_at": 1.0,
+        "partition": victim.partition,
+        "partition_epoch": epoch,
+        "sender_epoch": epoch,
+        "route_version": 10**9,
+        "session": victim.session,
+        "owner_epoch": victim.owner_epoch,
+        "client_id": victim.client_id,
+        "connection": victim.connection,
+        "shard": 0,
+        "shard_epoch": victim.map.shards[0].epoch,
+        "number": 0,
+        "what": "shard",
+        "epoch": 10**6,
+        "reports": [m.SenderReport(victim.partition, epoch, 10**9, [])],
+        "routes": [m.RouteEntry("a/#")],
+        "topics": [victim.topic],
+        "topic_filters": ["a/#"],
+        "topic_filter": "a/#",
+        "subscriptions": [m.Subscription("stolen/#", 1)],
+        "lease_s": 1000.0,
+        "settled_epoch": 10**6,
+        "data": b"",
+        "delta": MapDelta(victim.map.epoch + 1, forgotten=(victim.edge,)),
+        "message": will,
+        "will": will,
+        "verb": "drop_backup",
+        "clean": True,
+        "request": victim.request,
+        "pick": None,
+        "share": b"g/a/#",
+    }
+    for kind in typing.get_args(Control):
+        fields = {field.name: field for field in msgspec.structs.fields(kind)}
+        values = {name: given[name] for name in fields if name in given}
+        if kind in (m.Relay, m.Relayed):
+            kick = m.KickSession(victim.partition, victim.client_id, 1, victim.owner_epoch)
+            values["message"] = encode_control(kick)
+        for name, field in fields.items():
+            if name not in values and field.required:
+                values[name] = _sample(field.type)
+        yield kind(**values)
+
+
+def forged_frames(victim: Victim) -> Iterator[tuple[int, str, bytes]]:
+    """Return (kind, name, payload) of all that can be said."""
+    for message in forged_controls(victim):
+        yield FrameKind.CONTROL, type(message).__name__, encode_control(message)
+    epoch, partition, payload = victim.partition_epoch, victim.partition, FORGED.encode()
+    owner, session, topic = victim.owner_epoch, victim.session, victim.topic.encode()
+    publish = PublishMessage(1 << 40, topic, payload, 1, partitions=(partition,))
+    yield FrameKind.PUBLISH, "PUBLISH", encode_message(publish)
+    yield FrameKind.PUBLISH_ACK, "PUBLISH_ACK", encode_publish_ack(victim.tag, partition, 0)
+    yield FrameKind.PUSH, "PUSH", encode_push(Push(session, owner, epoch, 900, 900, 1, topic, payload))
+    push_ack = PushAck(session, owner, epoch, victim.session_seq, 4, 0)
+    yield FrameKind.PUSH_ACK, "PUSH_ACK", encode_push_ack(push_ack)
+    append = Append(partition, epoch, 10**6, epoch, 10**6, 0, 0, [])
+    later = Append(partition, 10**6, 10**6, epoch, 10**6, 0, 0, [])
+    yield FrameKind.REPLICATE, "REPLICATE", encode_replica_message(append)
+    yield FrameKind.REPLICATE, "REPLICATE of a later epoch", encode_replica_message(later)
+    ack = encode_replica_message(AppendAck(partition, epoch, True, 10**6))
+    yield FrameKind.REPLICATE_ACK, "REPLICATE_ACK", ack
+    yield FrameKind.RAFT, "RAFT", b"\x90"
+    yield 77, "unknown kind", b""
+
+
+def is_inside_its_cell(key: PeerKey, receiver: str, kind: int, payload: bytes) -> bool:
+    """Whether this sender may say this very thing to a tier: then it may change something."""
+    if not may_send(key.tier, receiver, kind):
+        return False
+    if kind == FrameKind.CONTROL:
+        message = m.decode_control(payload)
+        return not fault_of(key, receiver, message) and CELLS[type(message)].rule is Rule.TIERS
+    return kind == FrameKind.PUBLISH and key.tier == "edge"
+
+
+def _sample(kind: Any) -> Any:
+    if typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]
+    origin = typing.get_origin(kind)
+    return {int: 1, str: "x", bytes: b"x", bool: True, float: 1.0, list: [], dict: {}}[origin or kind]
