@@ -36,6 +36,8 @@ __all__ = ["ClaimTable"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 REPEAT_S = 1.0  # unanswered kicks and wills are repeated this often
+EXPIRY_STEPS = 5  # of about ten microseconds, for a session, and
+ROWS_PER_STEP = 2  # for its filters and its queue
 SERVER_BUSY = 0x89
 SESSION_TAKEN_OVER = 0x8E
 QUOTA_EXCEEDED = 0x97
@@ -433,14 +435,15 @@ class ClaimTable:
             session.deadline = partition.deadline_in(session.expiry_s)  # [MQTT-3.1.2-23]
             partition.set_timer(session.deadline, "session", str(session.number))
 
-    def expire(self, number: int) -> None:
-        """A session's deadline came; it may have been resumed since."""
+    def expire(self, number: int) -> int:
+        """A session's deadline came; it may have been resumed since. Return the steps that it took."""
         session = self._partition.sessions.get(number)
-        if session is None or session.edge or session.deadline == NEVER:
-            return
-        if session.deadline <= self._partition.served_ms:
-            self._partition.count("sessions_expired")
-            self.delete_session(session)
+        if session is None or session.edge or not NEVER < session.deadline <= self._partition.served_ms:
+            return 1
+        steps = EXPIRY_STEPS + (len(session.subscriptions) + session.queued) // ROWS_PER_STEP
+        self._partition.count("sessions_expired")
+        self.delete_session(session)
+        return steps
 
     def delete_session(self, session: DurableSession) -> None:
         """Delete every row of a session; its number is never used again. A delayed will fires now [MQTT-3.1.2-8]."""

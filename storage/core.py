@@ -19,6 +19,7 @@ from storage.hosted_partition import HostedPartition, Tally
 from storage.joined_frames import joined_frames
 from storage.ledger import PartitionLedger
 from storage.partition import Output, Overlay, Reads
+from storage.partition_work import PartitionWork
 from storage.placements import Placements
 from storage.retained_scans import RetainedScan, RetainedScans
 from storage.settings import PartitionSettings
@@ -155,9 +156,8 @@ class StorageCore:
         self._answers: deque[tuple[int, str, bytes]] = deque()  # commit, node, REPLICATE_ACK
         self.placements = Placements(entry.node, settings, store, self._overlay, lambda: self.lease.map, ledger)
         self._active: dict[int, HostedPartition] = {}  # touched in this round
-        self._scans = RetainedScans(
-            lambda number, hosted: self.partitions.get(number) is hosted, partial(self._touch, changed=False)
-        )
+        self._scans = RetainedScans(self._is_hosted, partial(self._touch, changed=False))
+        self._work = PartitionWork(self._is_hosted, self._touch)
         self._sends: list[Output] = []
         self._condemned: dict[PeerKey, str] = {}  # in this round
         self._shards: list[ShardEntry] = []
@@ -267,7 +267,7 @@ class StorageCore:
         if calm and self._rests(now):
             return Ready(next_deadline=self._deadline(now), ended=self._over, stopped=self.stop.ended)
         self._advance()
-        self._go_on_scanning()
+        self._go_on()
         if self._reports:
             self._send_reports()
         return self._ready(now)
@@ -279,7 +279,7 @@ class StorageCore:
 
     def _rests(self, now: float) -> bool:
         """Whether a round without events has nothing to do either."""
-        left = self._active or self._sends or self._condemned or self._reports or self._unsettled or len(self._scans)
+        left = self._active or self._sends or self._condemned or self._reports or self._unsettled or self._slices
         return not left and self.placements.rests(now)
 
     def _due_at(self) -> float:
@@ -357,6 +357,7 @@ class StorageCore:
                 continue
             hosted.delivery.outbound.pump_freed()
             hosted.subscriptions.tell_counts()
+            self._work.look(number, hosted)
             if core.dirty or core.clock_due:
                 writes = core.close_operation()
                 if writes:
@@ -382,7 +383,7 @@ class StorageCore:
 
     def _deadline(self, now: float) -> float:
         reports = now if self._reports else min(self._reports_due.values(), default=float("inf"))
-        if len(self._scans) and not self._fenced:
+        if self._slices and not self._fenced:
             return now
         timers = max(min(self._timer_deadline, reports), self._next_sweep)
         return min(self.lease.next_deadline(), self.stop.next_deadline(), self.placements.deadline(now), timers)
@@ -680,10 +681,22 @@ class StorageCore:
     def _scan_one(self, hosted: HostedPartition, request: ReadRetained, edge: str) -> None:
         self._scans.add(RetainedScan(edge, request, [(hosted.core.number, hosted)]), self._now)
 
-    def _go_on_scanning(self) -> None:
-        for scan, none in () if self._fenced else self._scans.go_on(self._now):
+    @property
+    def _slices(self) -> bool:
+        """Whether the next round has something to go on with."""
+        return bool(len(self._scans) or len(self._work))
+
+    def _go_on(self) -> None:
+        """Do a slice of what may take long."""
+        if self._fenced:
+            return
+        self._work.go_on()
+        for scan, none in self._scans.go_on(self._now):
             answer = RetainedNone(scan.request.request, none)
             self._sends.append((scan.edge, FrameKind.CONTROL, encode_control(answer)))
+
+    def _is_hosted(self, number: int, hosted: HostedPartition) -> bool:
+        return self.partitions.get(number) is hosted
 
     def _hosted(self, number: int) -> HostedPartition | None:
         hosted = self.partitions.get(number)

@@ -6,6 +6,7 @@ waits for the same mark. A new primary adds the unmarked ones again.
 """
 
 from collections.abc import Callable
+from itertools import islice
 
 from mqtt.errors import RemoteProtocolError
 from mqtt.filter_costs import FilterCosts
@@ -35,6 +36,8 @@ __all__ = ["Subscriptions"]
 
 NO_SUBSCRIPTION_EXISTED = 0x11
 STALE_SESSION = 0x80
+ROUTES_PER_STEP = 16  # that are told to a shard, in a step of about ten microseconds
+REMOVED_AT_ONCE = 32  # filters, which may be routes of every shard
 MOVED_AGAIN_S = 0.05  # after an owner's "moved", though the owner is the same: its map is another one for a moment
 
 
@@ -67,6 +70,7 @@ class Subscriptions:
         self._asked: dict[int, tuple[int, list[str]]] = {}  # request -> shard, routes
         self._ask_at: dict[int, int] = {}  # request -> when to ask again: of several timers the last one counts
         self._waiting: dict[str, list[Waiter]] = {}  # by the routes that are missing
+        self._leaving: dict[str, None] = {}  # routes to be removed at their shards
         self._version = 0
         self._recounted: set[str] = set()  # shared groups whose members here are more or fewer than their shard knows
         self._request = partition.number << 32  # so that an answer names its partition
@@ -195,7 +199,7 @@ class Subscriptions:
                     self._delivery.forget_live(session)
                     gone += self._detach(session, name)
             self._answer_waiting(gone)
-            self._remove_routes(gone)
+            self._leaving.update(dict.fromkeys(gone))
         partition.tell(edge, SessionUnsubscribed(request.request, codes))
 
     def drop_session(self, session: DurableSession) -> None:
@@ -205,7 +209,7 @@ class Subscriptions:
             gone += self._detach(session, name)
         self._costs.forget(session.number)
         self._answer_waiting(gone)
-        self._remove_routes(gone)
+        self._leaving.update(dict.fromkeys(gone))
 
     def _detach(self, session: DurableSession, name: str) -> list[str]:
         """Remove one subscription; return [name] if no session of the partition holds it any more."""
@@ -238,6 +242,8 @@ class Subscriptions:
         return route_entry(name, self._members.get(name, 0))
 
     def _request_routes(self, routes: list[str]) -> None:
+        for name in routes if self._leaving else ():
+            self._leaving.pop(name, None)  # it stays: to remove it now would remove what is added here
         placed = by_shard(self._map(), routes)
         for shard, names in placed.items():
             for name in names:
@@ -285,15 +291,19 @@ class Subscriptions:
             for shard, placed in sorted(by_shard(self._map(), names).items()):
                 self._ask(shard, placed)
 
-    def ask_again(self, request: int) -> None:
-        """An AddRoutes was not answered: send it again, under its number, so that either answer will do."""
+    def ask_again(self, request: int) -> int:
+        """An AddRoutes was not answered: send it again, under its number, so that either answer will do.
+
+        Return the steps that it took.
+        """
         if request not in self._asked or self._ask_at[request] > self._partition.served_ms:
-            return
-        shard, _ = self._asked[request]
+            return 1
+        shard, names = self._asked[request]
         if self._unanswered(request) and shard < len(self._map().shards):
             self._send(request)
         else:
             del self._asked[request], self._ask_at[request]
+        return 1 + len(names) // ROUTES_PER_STEP
 
     def ask_soon(self, request: int) -> None:
         """An AddRoutes was not taken, because two maps differ: send it again when they may not any more."""
@@ -351,22 +361,32 @@ class Subscriptions:
                 if not waiter.missing:
                     self._subscribed(waiter)
 
-    def _remove_routes(self, routes: list[str]) -> None:
+    @property
+    def leaving(self) -> bool:
+        """Whether ``remove_some`` has something to do."""
+        return bool(self._leaving)
+
+    def remove_some(self) -> int:
+        """Tell the shards of some routes that nobody holds any more; return the steps that it took."""
         partition = self._partition
-        for shard, names in sorted(by_shard(self._map(), routes).items()):
+        names = list(islice(self._leaving, REMOVED_AT_ONCE))
+        for name in names:
+            del self._leaving[name]
+        steps = 1
+        for shard, placed in sorted(by_shard(self._map(), names).items()):
             placement = self._map().shards[shard]
             self._version += 1
-            partition.tell(
-                placement.owner,
-                RemoveRoutes(
-                    shard,
-                    placement.epoch,
-                    partition.number,
-                    partition.epoch,
-                    self._version,
-                    [self._entry(name) for name in names],
-                ),
+            removal = RemoveRoutes(
+                shard,
+                placement.epoch,
+                partition.number,
+                partition.epoch,
+                self._version,
+                [self._entry(name) for name in placed],
             )
+            partition.tell(placement.owner, removal)
+            steps += 1 + len(placed) // ROUTES_PER_STEP
+        return steps
 
 
 def _is_valid(name: str) -> bool:

@@ -3,9 +3,19 @@
 import pytest
 
 from edge.session_filters import FILTERS_PER_PIECE
-from tests.storage.rounds import long_rounds_ms, timed_rounds
+from tests.storage.rounds import middle_round_ms, timed_rounds
 from tests.storage.storage_cluster import Cluster, Connection, Edge
-from wire.messages import SessionSubscribed, SessionUnsubscribed, SubscribeSession, Subscription, UnsubscribeSession
+from wire.frames import FrameKind
+from wire.hello import PeerKey
+from wire.messages import (
+    RemoveRoutes,
+    SessionSubscribed,
+    SessionUnsubscribed,
+    SubscribeSession,
+    Subscription,
+    UnsubscribeSession,
+    decode_control,
+)
 
 ROUND_MS = 5  # most processor time of one round
 SHARDS = 64  # as a cluster has by default
@@ -45,14 +55,14 @@ def test_a_subscribe_and_an_unsubscribe_of_many_filters(
     names = [shape.format(number) for number in range(count)]
     with timed_rounds(monkeypatch) as found:
         pieces = subscribe(edge, alice, names)
-        taken = long_rounds_ms(found, 2 * pieces)
+        taken = middle_round_ms(found, pieces)
         found.clear()
         for start in range(0, count, FILTERS_PER_PIECE):
             request = next(edge.requests)
             piece = names[start : start + FILTERS_PER_PIECE]
             edge.ask(UnsubscribeSession(request, 0, edge.epoch(0), alice.session, alice.owner_epoch, piece))
             step_until_answered(edge, request)
-        dropped = long_rounds_ms(found, pieces)
+        dropped = middle_round_ms(found, pieces)
     print(f"{count} of {shape}: {taken:.2f} ms, removed {dropped:.2f} ms")
     assert len(edge.answers(SessionUnsubscribed)) == pieces
     assert not cluster.primary(0).core.partitions[0].subscriptions
@@ -86,3 +96,94 @@ def test_a_piece_costs_the_same_while_many_wait_for_their_routes(monkeypatch: py
     assert [answer.reason_codes for answer in edge.answers(SessionUnsubscribed)] == [[0] * FILTERS_PER_PIECE]
     print(f"beside {clients} clients: {max(found):.2f} ms")
     assert max(found) < 2 * ROUND_MS  # it is one round: a busy machine may make it longer
+
+
+def removals(cluster: Cluster) -> dict[int, list[str]]:
+    """Note the filters that each shard is told to remove."""
+    removed: dict[int, list[str]] = {}
+
+    def note(_source: PeerKey, destination: str, kind: int, payload: bytes) -> bool:
+        message = decode_control(payload) if destination == "r1" and kind == FrameKind.CONTROL else None
+        if isinstance(message, RemoveRoutes):
+            removed.setdefault(message.shard, []).extend(route.topic_filter for route in message.routes)
+        return True
+
+    cluster.filter = note
+    return removed
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(512, id="small"), pytest.param(1_000, id="full", marks=pytest.mark.slow)]
+)
+def test_a_session_of_many_filters_expires(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """The session goes in one operation; its routes are removed in later rounds, all of them."""
+    cluster = Cluster(partitions=1, shards=SHARDS)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    names = [f"+/x{number}/#" for number in range(count)]
+    subscribe(edge, alice, names)
+    removed = removals(cluster)
+    edge.close(alice, expiry_s=1)
+    with timed_rounds(monkeypatch) as found:
+        cluster.run(1.5)
+    assert not cluster.primary(0).core.partitions[0].core.sessions
+    assert {shard: sorted(gone) for shard, gone in removed.items()} == dict.fromkeys(range(SHARDS), sorted(names))
+    print(f"{count} filters: {max(found):.2f} ms")
+    assert max(found) < 2 * ROUND_MS  # it is one round: a busy machine may make it longer
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(300, id="small"), pytest.param(1_000, id="full", marks=pytest.mark.slow)]
+)
+def test_many_sessions_expire_at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """As an hour after a switch died; who comes back before its session was deleted has it again."""
+    cluster = Cluster(partitions=1, shards=SHARDS)
+    edge = cluster.edges["e1"]
+    clients = [edge.open(f"c{number}", settle=False) for number in range(count)]
+    cluster.settle()
+    for client in clients:
+        edge.subscribe(client, f"a/{client.client_id}", f"b/{client.client_id}", settle=False)
+    cluster.settle()
+    removed = removals(cluster)
+    for client in clients:
+        edge.close(client, expiry_s=1, settle=False)
+    sessions = cluster.primary(0).core.partitions[0].core.sessions
+    with timed_rounds(monkeypatch) as found:
+        while len(sessions) == count:
+            cluster.step()
+        back = edge.open(f"c{count - 1}", settle=False)
+        for _ in range(count):
+            cluster.step()
+            if len(sessions) == 1:
+                break
+    cluster.settle()
+    assert [session.client_id for session in sessions.values()] == [back.client_id]
+    assert sum(len(names) for names in removed.values()) == 2 * (count - 1)
+    rest = found[5:]  # the first ones take what the edge told
+    print(f"{count} sessions: {max(rest):.2f} ms")
+    assert max(rest) < 2 * ROUND_MS
+
+
+def test_a_filter_that_comes_back_before_its_route_was_removed_keeps_it() -> None:
+    """To remove the route afterwards would remove what was added again."""
+    cluster = Cluster(partitions=1, shards=SHARDS)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    names = [f"+/x{number}/#" for number in range(2 * FILTERS_PER_PIECE)]
+    subscribe(edge, alice, names)
+    removed = removals(cluster)
+    request = next(edge.requests)
+    edge.ask(UnsubscribeSession(request, 0, edge.epoch(0), alice.session, alice.owner_epoch, list(names)))
+    edge.subscribe(alice, names[-1], settle=False)
+    cluster.settle()
+    assert {shard: sorted(gone) for shard, gone in removed.items()} == dict.fromkeys(range(SHARDS), sorted(names[:-1]))
+    assert [one.topic_filter for one in cluster.added[-SHARDS].routes] == [names[-1]]
+
+
+def test_a_session_that_never_expires_any_more_outlives_its_former_deadline() -> None:
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    edge.close(edge.open("alice"), expiry_s=1)
+    edge.close(edge.open("alice", expiry_s=0xFFFFFFFF))
+    cluster.run(2.0)
+    assert len(cluster.primary(0).core.partitions[0].core.sessions) == 1
