@@ -94,7 +94,8 @@ class OrderlyStop:
             return
         self._next = now + LOOK_S
         if holder.ended or not holder.active:
-            self._end("" if self.phase == Phase.LEAVING else "the map does not list this life any more")
+            unlisted = "the map does not list this life any more" if holder.ended else "this life had not joined yet"
+            self._end("" if self.phase == Phase.LEAVING else unlisted)
         elif now >= self._until:
             self._end("" if self._alone else f"{self.phase} took too long; leases run out instead")
         elif self.phase == Phase.DRAINING and self._is_drained(now):

@@ -103,12 +103,18 @@ def test_nothing_waits_longer_than_its_bound(answered: bool) -> None:
     assert life.stop.ended
 
 
-def test_a_life_that_never_registered_ends_at_once() -> None:
-    life = Life()
-    life.shows(NodeState.DEAD, 5)
-    life.stop.begin(1.0)
-    life.look(1.0)
-    assert life.stop.ended
+def test_a_life_that_is_not_in_the_map_ends_at_once_and_says_which_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """A node that waited for its first router was never listed; one that was replaced is not listed any more."""
+    caplog.set_level("INFO")
+    dead = Life()
+    dead.shows(NodeState.DEAD, 5)
+    waiting = OrderlyStop(Node().holder, 5.0)
+    for stop in (dead.stop, waiting):
+        stop.begin(1.0)
+        stop.step(1.0)
+        assert stop.ended
+    ends = ["stopped: the map does not list this life any more", "stopped: this life had not joined yet"]
+    assert [message for message in caplog.messages if message.startswith("stopped")] == ends
 
 
 def test_the_leader_is_found_by_the_refusal_of_another_router() -> None:
