@@ -1,6 +1,7 @@
 """Every setting does something: product code reads it, in the room that the setting belongs to."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,8 @@ PLAIN = {
 }
 
 
-def reads(folder: str) -> set[str]:
+@functools.cache
+def reads(folder: str) -> frozenset[str]:
     """Return the attribute names that product code of a folder reads, defaults of plain values left out."""
     names: set[str] = set()
     for path in sorted((ROOT / folder).rglob("*.py")):
@@ -52,7 +54,7 @@ def reads(folder: str) -> set[str]:
                 if isinstance(node.value, ast.Name) and node.value.id == "DEFAULT":
                     continue
                 names.add(node.attr)
-    return names
+    return frozenset(names)
 
 
 def unread(room: str, model: type[BaseModel]) -> list[str]:

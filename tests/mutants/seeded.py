@@ -244,7 +244,7 @@ BUGS: tuple[SeededBug, ...] = (
         Outbound,
         "acknowledged",
         _believe_any_ack,
-        _P.test_the_old_connection_changes_nothing_after_a_takeover,
+        _P.test_the_old_connection_at_the_same_edge_acknowledges_nothing,
     ),
     _bug(
         "old connection's close ends the new one",

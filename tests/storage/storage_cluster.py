@@ -143,9 +143,11 @@ class Edge:
         self._send(partition, FrameKind.PUBLISH, encode_message(message))
         return message.tag
 
-    def acknowledge(self, push: Push, packet_type: int, reason_code: int = 0) -> None:
-        """Forward what the client acknowledged."""
-        connection = self.by_session[push.session]
+    def acknowledge(
+        self, push: Push, packet_type: int, reason_code: int = 0, connection: Connection | None = None
+    ) -> None:
+        """Forward what the client acknowledged, on the newest connection of its session or on an older one."""
+        connection = connection or self.by_session[push.session]
         connection.answered[push.session_seq] = packet_type
         if packet_type != 5 or reason_code >= 0x80:
             connection.outbound.pop(push.session_seq, None)

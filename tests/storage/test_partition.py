@@ -255,6 +255,21 @@ def test_the_old_connection_changes_nothing_after_a_takeover() -> None:
     assert cluster.nodes["s1"].core.session_counts() == {"connected": 1, "absent": 0}
 
 
+def test_the_old_connection_at_the_same_edge_acknowledges_nothing() -> None:
+    """P5: the edge is the session's own, so only the owner_epoch tells its two connections apart."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    old = edge.open("alice")
+    edge.subscribe(old, "a/#")
+    edge.publish(message(), old.session >> 48)
+    cluster.settle()
+    new = edge.open("alice")
+    assert new.received and new.received[0].dup
+    edge.acknowledge(old.received[0], 4, connection=old)
+    cluster.run(0.5)
+    assert cluster.nodes["s1"].core.queued() == 1
+
+
 def test_queue_bounds_drop_the_oldest_or_refuse() -> None:
     """drop_oldest counts what it drops; refuse keeps nothing and says 0x97."""
     cluster = Cluster(settings=with_settings(queue_messages_max=5))
