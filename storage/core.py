@@ -23,6 +23,7 @@ from storage.partition_work import PartitionWork
 from storage.placements import Placements
 from storage.retained_scans import RetainedScan, RetainedScans
 from storage.settings import PartitionSettings
+from storage.subscriptions import Subscriptions
 from wire.allowed import RELAYED, TIER, fault_of, may_send
 from wire.batches import (
     PublishMessage,
@@ -280,7 +281,7 @@ class StorageCore:
     def _rests(self, now: float) -> bool:
         """Whether a round without events has nothing to do either."""
         left = self._active or self._sends or self._condemned or self._reports or self._unsettled or self._slices
-        return not left and self.placements.rests(now)
+        return not left and now < self.placements.window.deadline and self.placements.rests(now)
 
     def _due_at(self) -> float:
         """Return when some partition has something to do of itself."""
@@ -383,8 +384,10 @@ class StorageCore:
 
     def _deadline(self, now: float) -> float:
         reports = now if self._reports else min(self._reports_due.values(), default=float("inf"))
-        if self._slices and not self._fenced:
-            return now
+        if not self._fenced:
+            if self._slices:
+                return now
+            reports = min(reports, self.placements.window.deadline)
         timers = max(min(self._timer_deadline, reports), self._next_sweep)
         return min(self.lease.next_deadline(), self.stop.next_deadline(), self.placements.deadline(now), timers)
 
@@ -691,9 +694,15 @@ class StorageCore:
         if self._fenced:
             return
         self._work.go_on()
+        self.placements.window.go_on(self._now, self._routes_of)
         for scan, none in self._scans.go_on(self._now):
             answer = RetainedNone(scan.request.request, none)
             self._sends.append((scan.edge, FrameKind.CONTROL, encode_control(answer)))
+
+    def _routes_of(self, number: int) -> Subscriptions:
+        hosted = self.partitions[number]
+        self._touch(number, hosted)
+        return hosted.subscriptions
 
     def _is_hosted(self, number: int, hosted: HostedPartition) -> bool:
         return self.partitions.get(number) is hosted

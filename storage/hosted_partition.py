@@ -18,6 +18,7 @@ from storage.origins import edge_sender
 from storage.partition import Overlay, Partition, Reads
 from storage.publishers import Publishers
 from storage.retained import RetainedRegisters
+from storage.route_window import RouteWindow
 from storage.settings import PartitionSettings
 from storage.subscriptions import Subscriptions
 from wire.batches import PublishMessage
@@ -57,10 +58,11 @@ class HostedPartition:
         overlay: Overlay,
         cluster_map: Callable[[], ClusterMap],
         now: float,
+        window: RouteWindow,
     ) -> None:
         self.core = Partition(number, settings, store, overlay, now)
         self.delivery = Delivery(self.core, self._live)
-        self.subscriptions = Subscriptions(self.core, self.delivery, cluster_map)
+        self.subscriptions = Subscriptions(self.core, self.delivery, cluster_map, window)
         self.claims = ClaimTable(self.core, self.delivery, self.subscriptions, self._is_alive, self._live)
         self.retained = RetainedRegisters(self.core, self.delivery)
         self.inbound = Inbound(self.core)
@@ -244,7 +246,7 @@ class HostedPartition:
     @property
     def has_work(self) -> bool:
         """Whether ``do_work`` has something to do."""
-        return self.serving and bool(self._due or self.subscriptions.leaving)
+        return self.serving and bool(self._due)
 
     def do_work(self, steps_max: int) -> int:
         """Do some of what nobody waits for; return the steps that it took, of about ten microseconds."""
@@ -252,8 +254,6 @@ class HostedPartition:
         while self._due and steps < steps_max:
             what, who = self._due.popleft()
             steps += self.claims.expire(int(who)) if what == "session" else self.subscriptions.ask_again(int(who))
-        while self.subscriptions.leaving and steps < steps_max:
-            steps += self.subscriptions.remove_some()
         return steps
 
     def _timer(self, what: str, who: str) -> None:

@@ -1,4 +1,4 @@
-"""Work of partitions that nobody waits for, a bounded amount a round: expired sessions, routes to remove or to repeat.
+"""Work of partitions that nobody waits for, a bounded amount a round: expired sessions, routes to repeat.
 
 Partitions take turns. What is left is done in the next round, which the node asks for at once.
 Decision: docs/adr/0022-cost-of-filters.md.

@@ -15,6 +15,7 @@ from storage.ledger import PartitionLedger
 from storage.partition import Overlay, Reads
 from storage.replica import Replica, Writes, check
 from storage.replication import CATCH_UP_ROWS, CatchUp, Replication
+from storage.route_window import RouteWindow
 from storage.settings import PartitionSettings
 from wire.allowed import Standing, standing
 from wire.cluster_map import ClusterMap, PartitionEntry
@@ -48,6 +49,7 @@ class Placements:
     ) -> None:
         self._ledger = ledger
         self.hosted: dict[int, HostedPartition] = {}
+        self.window = RouteWindow()
         self.replication: dict[int, Replication] = {}
         self.replicas: dict[int, Replica] = {}
         self.answers: list[tuple[str, AppendAck]] = []  # of this round; they leave when it is synced
@@ -145,7 +147,7 @@ class Placements:
             replica.accept_loss()  # never in sync, and now the primary: by an operator's word
         replica.promote()
         self._touched.add(number)
-        hosted = HostedPartition(number, self._settings, self._store, self._overlay, self._map, now)
+        hosted = HostedPartition(number, self._settings, self._store, self._overlay, self._map, now, self.window)
         hosted.since, hosted.placed_at = placement.epoch, cluster_map.epoch
         hosted.core.ledger = self._ledger(number)
         self.hosted[number] = hosted
@@ -156,6 +158,7 @@ class Placements:
 
     def _demote(self, number: int) -> None:
         hosted = self.hosted.pop(number)
+        self.window.forget(number)
         self._sizes.pop(number, None)
         self._touched.add(number)
         del self.replication[number]

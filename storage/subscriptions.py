@@ -7,6 +7,7 @@ waits for the same mark. A new primary adds the unmarked ones again.
 
 from collections.abc import Callable
 from itertools import islice
+from typing import NamedTuple
 
 from mqtt.errors import RemoteProtocolError
 from mqtt.filter_costs import FilterCosts
@@ -16,6 +17,7 @@ from storage import keys
 from storage.delivery import Delivery
 from storage.durable_sessions import DurableSession
 from storage.partition import Partition
+from storage.route_window import RouteWindow, UnsentRoutes
 from storage.rows import FilterRow, SubscriptionRow, pack
 from wire.cluster_map import ClusterMap
 from wire.messages import (
@@ -37,7 +39,8 @@ __all__ = ["Subscriptions"]
 NO_SUBSCRIPTION_EXISTED = 0x11
 STALE_SESSION = 0x80
 ROUTES_PER_STEP = 16  # that are told to a shard, in a step of about ten microseconds
-REMOVED_AT_ONCE = 32  # filters, which may be routes of every shard
+REMOVED_AT_ONCE = 10  # filters, which may be routes of every shard
+MESSAGE_ROUTES = 8  # that cost as much as a message to a shard does
 MOVED_AGAIN_S = 0.05  # after an owner's "moved", though the owner is the same: its map is another one for a moment
 
 
@@ -56,18 +59,30 @@ class Waiter:
         self.missing = missing
 
 
+class Asked(NamedTuple):
+    """Routes of one request that a shard's owner has not answered."""
+
+    shard: int
+    names: list[str]
+    owner: str
+
+
 class Subscriptions:
     """Subscriptions and routes of one partition."""
 
-    def __init__(self, partition: Partition, delivery: Delivery, cluster_map: Callable[[], ClusterMap]) -> None:
+    def __init__(
+        self, partition: Partition, delivery: Delivery, cluster_map: Callable[[], ClusterMap], window: RouteWindow
+    ) -> None:
         self._partition = partition
         self._delivery = delivery
         self._map = cluster_map
+        self._window = window
+        self._unsent = UnsentRoutes()
         self._costs = FilterCosts(partition.trie)
         self._members: dict[str, int] = {}  # route -> sessions that hold it
         self._standing: set[str] = set()
-        self._pending: dict[str, dict[int, int]] = {}  # route -> shard not answered -> request
-        self._asked: dict[int, tuple[int, list[str]]] = {}  # request -> shard, routes
+        self._pending: dict[str, dict[int, int]] = {}  # route -> shard not answered -> request, 0: not sent
+        self._asked: dict[int, Asked] = {}  # by request
         self._ask_at: dict[int, int] = {}  # request -> when to ask again: of several timers the last one counts
         self._waiting: dict[str, list[Waiter]] = {}  # by the routes that are missing
         self._leaving: dict[str, None] = {}  # routes to be removed at their shards
@@ -199,7 +214,7 @@ class Subscriptions:
                     self._delivery.forget_live(session)
                     gone += self._detach(session, name)
             self._answer_waiting(gone)
-            self._leaving.update(dict.fromkeys(gone))
+            self._leave(gone)
         partition.tell(edge, SessionUnsubscribed(request.request, codes))
 
     def drop_session(self, session: DurableSession) -> None:
@@ -209,7 +224,7 @@ class Subscriptions:
             gone += self._detach(session, name)
         self._costs.forget(session.number)
         self._answer_waiting(gone)
-        self._leaving.update(dict.fromkeys(gone))
+        self._leave(gone)
 
     def _detach(self, session: DurableSession, name: str) -> list[str]:
         """Remove one subscription; return [name] if no session of the partition holds it any more."""
@@ -232,7 +247,9 @@ class Subscriptions:
         self._recounted.discard(name)
         del self._members[name]
         self._standing.discard(name)
-        self._pending.pop(name, None)  # the answer to an AddRoutes under way says nothing about a later one
+        unsent = self._pending.pop(name, {})  # the answer to an AddRoutes under way says nothing about a later one
+        for shard in unsent if shared is None else by_shard(self._map(), [name]):
+            self._unsent.discard(shard, name)
         partition.delete(keys.filter_key(partition.number, name))
         return [name]
 
@@ -248,21 +265,49 @@ class Subscriptions:
         for shard, names in placed.items():
             for name in names:
                 self._pending.setdefault(name, {})[shard] = 0
-        for shard, names in sorted(placed.items()):
-            self._ask(shard, names)
+        self._ask(placed)
 
-    def _ask(self, shard: int, names: list[str]) -> None:
-        self._request += 1
-        self._asked[self._request] = (shard, names)
-        for name in names:
-            pending = self._pending.get(name)
-            if pending is not None and shard in pending:
-                pending[shard] = self._request
-        self._send(self._request)
+    def _ask(self, placed: dict[int, list[str]]) -> None:
+        """Ask for routes of shards, now or when their owners have answered others."""
+        owners: dict[str, None] = {}
+        for shard, names in sorted(placed.items()):
+            owner = self._map().shards[shard].owner
+            self._unsent.add(owner, shard, names)
+            owners[owner] = None
+        self._ask_more(list(owners))
+
+    def _ask_more(self, owners: list[str]) -> None:
+        number = self._partition.number
+        for owner in owners:
+            while self._unsent.waits_for(owner) and self._window.has_room(owner, number):
+                self.ask_next(owner)
+            if self._unsent.waits_for(owner):
+                self._window.wait(owner, number)
+
+    def ask_next(self, owner: str) -> bool:
+        """Send one request of those that wait for this owner; False if no other waits."""
+        shard, names = self._unsent.take(owner)
+        if names and shard < len(self._map().shards):
+            self._request += 1
+            self._asked[self._request] = Asked(shard, names, owner)
+            self._window.sent(owner, self._partition.number, len(names))
+            for name in names:
+                pending = self._pending.get(name)
+                if pending is not None and shard in pending:
+                    pending[shard] = self._request
+            self._send(self._request)
+        return self._unsent.waits_for(owner)
+
+    def _take(self, request: int) -> Asked:
+        """Forget a request that was answered, or that nobody answers any more."""
+        asked = self._asked.pop(request)
+        del self._ask_at[request]
+        self._window.settled(asked.owner, self._partition.number, len(asked.names))
+        return asked
 
     def _send(self, request: int) -> None:
         partition = self._partition
-        shard, names = self._asked[request]
+        shard, names, _ = self._asked[request]
         placement = self._map().shards[shard]
         self._version += 1
         self._ask_in(request, REPEAT_S)
@@ -281,15 +326,14 @@ class Subscriptions:
 
     def _unanswered(self, request: int) -> list[str]:
         """Return the routes that wait for this request."""
-        shard, names = self._asked[request]
+        shard, names, _ = self._asked[request]
         return [name for name in names if self._pending.get(name, {}).get(shard) == request]
 
     def tell_counts(self) -> None:
         """Tell the shards how many members shared groups have here now; nobody waits for it."""
         if self._recounted:
             names, self._recounted = sorted(self._recounted), set()
-            for shard, placed in sorted(by_shard(self._map(), names).items()):
-                self._ask(shard, placed)
+            self._ask(by_shard(self._map(), names))
 
     def ask_again(self, request: int) -> int:
         """An AddRoutes was not answered: send it again, under its number, so that either answer will do.
@@ -298,11 +342,11 @@ class Subscriptions:
         """
         if request not in self._asked or self._ask_at[request] > self._partition.served_ms:
             return 1
-        shard, names = self._asked[request]
+        shard, names, _ = self._asked[request]
         if self._unanswered(request) and shard < len(self._map().shards):
             self._send(request)
         else:
-            del self._asked[request], self._ask_at[request]
+            self._take(request)
         return 1 + len(names) // ROUTES_PER_STEP
 
     def ask_soon(self, request: int) -> None:
@@ -314,18 +358,18 @@ class Subscriptions:
         self._ask_at[request] = self._partition.deadline_in(seconds)
         self._partition.set_timer(self._ask_at[request], "routes", str(request))
 
-    def _ask_new_owner(self, request: int) -> None:
-        left = self._unanswered(request)
-        shard, _ = self._asked.pop(request)
-        del self._ask_at[request]
-        if left and shard < len(self._map().shards):
-            self._ask(shard, left)
-
     def placement_changed(self, shards: set[int]) -> None:
         """These shards have another owner or epoch: ask it for what is pending."""
-        for request in sorted(self._asked):
-            if self._asked[request][0] in shards:
-                self._ask_new_owner(request)
+        again: dict[int, list[str]] = {}
+        for request in [request for request, asked in self._asked.items() if asked.shard in shards]:
+            left = self._unanswered(request)
+            shard = self._take(request).shard
+            again.setdefault(shard, []).extend(left)
+            for name in left:
+                self._pending[name][shard] = 0
+        owners = self._unsent.move(shards, lambda shard: self._map().shards[shard].owner)
+        self._ask({shard: names for shard, names in again.items() if names and shard < len(self._map().shards)})
+        self._ask_more(owners)
 
     def reports(self) -> dict[int, list[SenderReport]]:
         """Return, per shard, every filter of this partition that its owner should know, pending ones included."""
@@ -341,11 +385,11 @@ class Subscriptions:
         if asked is None or not current or self._map().shards[answer.shard].epoch != answer.shard_epoch:
             return
         answered = self._unanswered(answer.request)
-        del self._asked[answer.request], self._ask_at[answer.request]
+        self._take(answer.request)
         standing = []
         for name in answered:
             pending = self._pending[name]
-            del pending[asked[0]]
+            del pending[asked.shard]
             if not pending:
                 del self._pending[name]
                 self._standing.add(name)
@@ -361,18 +405,23 @@ class Subscriptions:
                 if not waiter.missing:
                     self._subscribed(waiter)
 
+    def _leave(self, names: list[str]) -> None:
+        self._leaving.update(dict.fromkeys(names))
+        if names:
+            self._window.leave(self._partition.number)
+
     @property
-    def leaving(self) -> bool:
-        """Whether ``remove_some`` has something to do."""
-        return bool(self._leaving)
+    def leaving(self) -> int:
+        """How many filters ``remove_some`` has to remove."""
+        return len(self._leaving)
 
     def remove_some(self) -> int:
-        """Tell the shards of some routes that nobody holds any more; return the steps that it took."""
+        """Tell the shards of some filters that nobody holds any more; return how many routes' worth it was."""
         partition = self._partition
         names = list(islice(self._leaving, REMOVED_AT_ONCE))
         for name in names:
             del self._leaving[name]
-        steps = 1
+        worth = 0
         for shard, placed in sorted(by_shard(self._map(), names).items()):
             placement = self._map().shards[shard]
             self._version += 1
@@ -385,8 +434,8 @@ class Subscriptions:
                 [self._entry(name) for name in placed],
             )
             partition.tell(placement.owner, removal)
-            steps += 1 + len(placed) // ROUTES_PER_STEP
-        return steps
+            worth += max(len(placed), MESSAGE_ROUTES)
+        return worth
 
 
 def _is_valid(name: str) -> bool:

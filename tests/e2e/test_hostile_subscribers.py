@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 MIB = 1024 * 1024
 WINDOW = 500  # messages of the filling publisher that wait for PUBACK
 ATTEMPTS = 3  # of an attack under which the pair was slow, as on a busy machine
-STORAGE_S = 0.2  # a stored session's routes are sent to their owners without waiting for answers
+STORAGE_S = 0.2  # a stored session's storage node also looks up and sends the retained messages of its filters
 PAUSE_S = 0.004  # between two messages of the pair
 
 

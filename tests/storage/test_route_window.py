@@ -1,0 +1,213 @@
+"""A node gives an owner of shards a bounded number of its partitions' routes at a time; by counts.
+
+The owner's answers are held back and given by the tests.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from edge.session_filters import FILTERS_PER_PIECE
+from router.cluster_map import PlaceShards
+from tests.storage.storage_cluster import ROUTER, Cluster, Connection, Edge
+from wire.frames import FrameKind
+from wire.hello import PeerKey
+from wire.messages import (
+    AddRoutes,
+    RemoveRoutes,
+    RoutesAdded,
+    SessionSubscribed,
+    SubscribeSession,
+    Subscription,
+    UnsubscribeSession,
+    decode_control,
+)
+from wire.route_registrar import REMOVED_PER_TICK, ROUTES_ASKED_MAX, ROUTES_PER_REQUEST
+
+SHARDS = 64
+
+
+class Owner:
+    """A cluster of one node, whose router answers AddRoutes when it is told to."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.cluster = Cluster(partitions=partitions, shards=SHARDS)
+        self.cluster.routes_answered = False
+        self.edge: Edge = self.cluster.edges["e1"]
+        self.removed: list[str] = []  # once for each shard
+        self.cluster.filter = self._note
+        self._names = 0
+
+    def _note(self, _source: PeerKey, destination: str, kind: int, payload: bytes) -> bool:
+        message = decode_control(payload) if destination == ROUTER and kind == FrameKind.CONTROL else None
+        if isinstance(message, RemoveRoutes):
+            self.removed += [route.topic_filter for route in message.routes]
+        return True
+
+    def client(self, partition: int) -> Connection:
+        """Open a session of a partition."""
+        while True:
+            self._names += 1
+            if self.cluster.machine.map.partition_for(f"c{self._names}") == partition:
+                return self.edge.open(f"c{self._names}")
+
+    def subscribe(self, client: Connection, names: list[str]) -> int:
+        """Ask for filters in one piece; return the request."""
+        partition = client.session >> 48
+        wanted = [Subscription(name, 1, retain_handling=2) for name in names]
+        request = next(self.edge.requests)
+        epoch = self.edge.epoch(partition)
+        return self.edge.ask(SubscribeSession(request, partition, epoch, client.session, client.owner_epoch, wanted))
+
+    def unsubscribe(self, client: Connection, names: list[str]) -> None:
+        partition = client.session >> 48
+        epoch, request = self.edge.epoch(partition), next(self.edge.requests)
+        self.edge.ask(UnsubscribeSession(request, partition, epoch, client.session, client.owner_epoch, names))
+
+    def asked(self) -> list[AddRoutes]:
+        """Let a few rounds pass; return what came, and forget it."""
+        for _ in range(5):
+            self.cluster.step()
+        taken, self.cluster.added = self.cluster.added, []
+        return taken
+
+    def answer(self, message: AddRoutes) -> None:
+        answer = RoutesAdded(message.request, message.shard, message.shard_epoch, message.sender_epoch)
+        self.cluster._tell("s1", answer)
+
+    def is_answered(self, request: int) -> bool:
+        return any(one.request == request for one in self.edge.answers(SessionSubscribed))
+
+    def serve(self) -> int:
+        """Answer everything until nothing is asked; return the most routes that were asked at once."""
+        most = 0
+        while messages := self.asked():
+            most = max(most, routes(messages))
+            for message in messages:
+                self.answer(message)
+        return most
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(1_000):
+            if holds():
+                return
+            self.cluster.step()
+        raise AssertionError("it never holds")
+
+
+def routes(messages: list[AddRoutes]) -> int:
+    return sum(len(message.routes) for message in messages)
+
+
+def broad(of: str, count: int = FILTERS_PER_PIECE) -> list[str]:
+    return [f"+/{of}{number}/#" for number in range(count)]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_new_routes_wait_until_the_owner_has_answered(partitions: int) -> None:
+    owner = Owner(partitions)
+    clients = [owner.client(number) for number in range(partitions)]
+    requests = [owner.subscribe(client, broad(client.client_id)) for client in clients]
+    messages = owner.asked()
+    assert 0 < routes(messages) < ROUTES_ASKED_MAX + ROUTES_PER_REQUEST * partitions
+    assert {message.partition for message in messages} == set(range(partitions))
+    for message in messages[:-1]:
+        owner.answer(message)
+    assert not any(map(owner.is_answered, requests))
+    owner.answer(messages[-1])
+    assert 0 < owner.serve() < ROUTES_ASKED_MAX + ROUTES_PER_REQUEST * partitions
+    assert all(map(owner.is_answered, requests))
+    for number, client in enumerate(clients):
+        names = set(broad(client.client_id))
+        assert all(owner.cluster.routes[number, shard] == names for shard in range(SHARDS))
+
+
+def test_a_client_of_another_partition_waits_for_no_room() -> None:
+    owner = Owner(2)
+    full = owner.subscribe(owner.client(0), broad("x"))
+    honest = owner.client(1)
+    waiting = owner.asked()
+    request = owner.subscribe(honest, ["honest/1"])
+    (message,) = owner.asked()
+    owner.answer(message)
+    owner.until(lambda: owner.is_answered(request))
+    for message in waiting:
+        owner.answer(message)
+    owner.serve()
+    assert owner.is_answered(full)
+
+
+def test_another_owner_gets_what_waits() -> None:
+    """What was asked and what was not: both are its."""
+    owner = Owner()
+    request = owner.subscribe(owner.client(0), broad("x"))
+    owner.asked()
+    owner.cluster.apply(PlaceShards(dict.fromkeys(range(SHARDS), "")))
+    owner.cluster.apply(PlaceShards(dict.fromkeys(range(SHARDS), ROUTER)))
+    assert 0 < owner.serve() < ROUTES_ASKED_MAX + ROUTES_PER_REQUEST
+    assert owner.is_answered(request)
+    assert all(owner.cluster.routes[0, shard] == set(broad("x")) for shard in range(SHARDS))
+
+
+def test_a_partition_that_moves_away_leaves_its_room_to_others() -> None:
+    owner = Owner(2)
+    owner.subscribe(owner.client(0), broad("x"))
+    other = owner.subscribe(owner.client(1), broad("y"))
+    mine = [message for message in owner.asked() if message.partition == 1]
+    placements = owner.cluster.primary(0).core.placements
+    placements._demote(0)
+    for message in mine:
+        owner.answer(message)
+    assert owner.serve() > ROUTES_ASKED_MAX // 2
+    assert owner.is_answered(other)
+
+
+def test_routes_leave_a_few_in_each_tick() -> None:
+    owner = Owner()
+    client = owner.client(0)
+    names = broad("x")
+    owner.subscribe(client, names)
+    owner.serve()
+    owner.unsubscribe(client, names)
+    most = before = 0
+    for _ in range(200):
+        owner.cluster.step()
+        most, before = max(most, len(owner.removed) - before), len(owner.removed)
+    assert most <= 2 * REMOVED_PER_TICK  # what waited for one commit leaves together
+    assert sorted(owner.removed) == sorted(names * SHARDS)
+
+
+def test_a_filter_let_go_before_it_was_asked_for_is_not_added() -> None:
+    """It has never been at some shards; the others are told to remove it."""
+    owner = Owner()
+    client = owner.client(0)
+    names = broad("x")
+    owner.subscribe(client, names)
+    waiting = owner.asked()
+    owner.unsubscribe(client, names[-1:])
+    asked = owner.asked()
+    assert not asked
+    for message in waiting:
+        owner.answer(message)
+    while messages := owner.asked():
+        asked += messages
+        for message in messages:
+            owner.answer(message)
+    assert {route.topic_filter for message in asked for route in message.routes} == set(names[:-1])
+    assert owner.removed == names[-1:] * SHARDS
+
+
+def test_a_filter_that_comes_back_before_it_was_asked_for_stands() -> None:
+    owner = Owner()
+    client = owner.client(0)
+    names = broad("x")
+    owner.subscribe(client, names)
+    waiting = owner.asked()
+    owner.unsubscribe(client, names)
+    request = owner.subscribe(client, names[-1:])
+    for message in waiting:
+        owner.answer(message)
+    owner.serve()
+    assert owner.is_answered(request)
+    owner.cluster.run(1.0)
+    assert set(owner.removed) == set(names[:-1])
