@@ -1,6 +1,6 @@
 """``python -m tests.chaos --minutes N [--seed n] [--rows F01,...]``: schedules of faults on real processes.
 
-``--schedules 30 --seconds 60 --kills 4 --fresh --write docs/guarantees.md`` is the run whose tables the manual shows:
+``--schedules 30 --seconds 60 --kills 4 --fresh --write docs/chaos.md`` is the run whose tables the manual shows:
 every row at least once, then kills of one node per role with clients that measure how long they are not served.
 
 Decides which rows run on which cluster with which workload; what is broken is drawn in ``schedule.py``. Every schedule

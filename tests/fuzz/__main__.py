@@ -4,7 +4,7 @@ Every target gets its share of the time in processes of its own. Where atheris i
 guided by the lines that an input reaches, and what that finds is mutated at random in the second half; without it all
 of it is random, and that is said. The compiled targets run with bounds checks and the address sanitizer where gcc is.
 A failure is kept in ``build/fuzz/failures``, belongs into ``tests/fuzz/test_targets.py``, and makes the exit code 1.
-``--log`` keeps the counts, ``--report`` makes the table in docs/guarantees.md of them.
+``--log`` keeps the counts, ``--report`` makes the table in docs/fuzzing.md of them.
 """
 
 import argparse
