@@ -1,0 +1,94 @@
+"""Pages under docs/: their links lead somewhere, the files that they name exist, and every decision is in the index."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+DECISIONS = DOCS / "adr"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DECISIONS.glob("*.md"))]
+TESTED_PAGES = ("guarantees.md", "protocol.md", "simulation.md", "chaos.md", "fuzzing.md")  # that name tests
+
+
+def links(page: Path) -> Iterator[str]:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not re.match(r"\w+://", target):
+            yield target
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors that headings of a page have on GitHub."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """A page that is moved takes its links along."""
+    wrong = []
+    for target in links(page):
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in headings(file)):
+            wrong.append(target)
+    assert not wrong, f"{page.relative_to(ROOT)}: {', '.join(wrong)}"
+
+
+def test_files_that_pages_name_exist() -> None:
+    """Decisions are left out: they speak of the tree of their day."""
+    wrong = []
+    for page in PAGES:
+        if page.parent != DECISIONS:
+            names = re.findall(r"`((?:[a-z_]+/)+[\w.]+\.(?:py|pxd|c|toml|md|jsonl))\b", page.read_text())
+            for name in sorted(set(names)):
+                if not any((folder / name).exists() for folder in (ROOT, ROOT / "tests", page.parent)):
+                    wrong.append(f"{page.name}: {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", TESTED_PAGES)
+def test_tests_that_pages_name_exist(page: str) -> None:
+    """A page names a file, a test in it, or (``::name``) one more test of the file that it named before."""
+    missing, path, count = [], "", 0
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)?(?:::(\w+))?`", (DOCS / page).read_text()):
+        path = file or path
+        count += bool(file or name)
+        if name and path and f"def {name}(" not in (ROOT / path).read_text():
+            missing.append(f"{path}::{name}")
+    assert count and not missing, "\n".join(missing)
+
+
+def test_every_decision_is_in_the_index() -> None:
+    """With its number and title, and with each page that changed it."""
+    rows = re.findall(
+        r"^\| (\d+) \| \d{4}-\d\d-\d\d \| \[(.+)\]\((\S+)\) \| (.+) \|$",
+        (DECISIONS / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    listed = {file: (int(number), title) for number, title, file, _ in rows}
+    pages = {}
+    for page in sorted(DECISIONS.glob("0*.md")):
+        found = re.match(r"# (\d+)[.:] (.+)\n", page.read_text())
+        assert found, f"{page.name} begins with its number and title"
+        assert int(found[1]) == int(page.name[:4]), page.name
+        pages[page.name] = (int(found[1]), found[2])
+    assert listed == pages
+    numbers = [number for number, _ in pages.values()]
+    assert len(set(numbers)) == len(numbers), "two decisions have one number"
+    for number, title, _, state in rows:
+        assert re.fullmatch(r"accepted|(amended|superseded) by \d+(, \d+)*", state), title
+        later = [int(other) for other in re.findall(r"\d+", state)]
+        assert all(other in numbers and other > int(number) for other in later), title
+
+
+def test_rules_of_the_protocol_are_numbered() -> None:
+    """Sections and rules count from 1 without a gap, so that "rule 3.4" is found; a section names files and tests."""
+    sections = re.split(r"^## (\d+)\. .+$", (DOCS / "protocol.md").read_text(), flags=re.MULTILINE)[1:]
+    assert [int(number) for number in sections[::2]] == list(range(1, len(sections) // 2 + 1))
+    for number, text in zip(sections[::2], sections[1::2], strict=True):
+        rules = [int(rule) for rule in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
+        assert rules == list(range(1, len(rules) + 1)), f"section {number}"
+        assert "\nFiles: `" in text and "Tests:" in text, f"section {number}"
