@@ -1,7 +1,7 @@
 """A node's data folder: one process at a time, and a new incarnation at every start.
 
 The folder is locked for as long as the process lives. Who holds the lock has proved that the process before it on this
-folder has ended, so the former incarnation, kept in the folder, need not be waited for (docs/adr/0003).
+folder has ended, so the former incarnation, kept in the folder, need not be waited for (docs/protocol.md rule 2.2).
 """
 
 import fcntl

@@ -1,7 +1,7 @@
 """Settings of the routing tier: the size of the table, leases, Raft.
 
 ``partitions`` and ``shards`` are fixed when a cluster is bootstrapped; afterwards the stored map holds.
-Sources: docs/adr/0003 (map and leases); the Raft paper, section 9.3, for the relation of timeouts.
+Sources: docs/protocol.md section 2 (map and leases); the Raft paper, section 9.3, for the relation of timeouts.
 """
 
 from pydantic import BaseModel, Field, field_validator, model_validator

@@ -5,7 +5,7 @@ end they are read from its output and delivered. All holds of a client share tha
 held while any of its filters is, so that the end of one hold lets nothing overtake what waits for another. What the
 retained read found among them is sent once. What a read that lasts too long can hold no longer still goes that way, and
 its topics are noted: the read's copies of them are older. Bounded like any ephemeral session; a durable session's live
-messages wait in its queue instead. Source: MQTT 5.0 section 3.3.1.3; docs/adr/0003.
+messages wait in its queue instead. Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md rule 7.4.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """Requests of this edge to partitions: kept until answered, sent again in order when a partition gets a new primary.
 
 Every one of them is idempotent at the partition. A request leaves only when this node's map names a primary and its
-link exists; before that it waits here, bounded. Rules: docs/adr/0003-cluster-map-leases-completion.md (completion).
+link exists; before that it waits here, bounded. Rules: docs/protocol.md section 6.
 """
 
 from collections.abc import Callable

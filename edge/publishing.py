@@ -4,7 +4,7 @@ QoS 2 of a durable session: its packet identifier is recorded at the session's p
 origin that the partition gave travels with the message, so that a repeat through any edge is known. Where its copies
 for shared groups go is recorded with it, and sent to again instead of picking anew. A retained message goes to the
 partition that holds the topic's register, and to everybody else when it stands there: who has a value live finds no
-older one any more. Source: MQTT 5.0 sections 3.3, 4.3; docs/adr/0003, 0004.
+older one any more. Source: MQTT 5.0 sections 3.3, 4.3; docs/protocol.md sections 4, 5, 7.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 A concrete filter asks one partition, a wildcard every storage node once. Copies carry RETAIN 1 [MQTT-3.3.1-8]. For a
 durable session they go through its queue, and the last of them ends the holding of live messages there.
-Source: MQTT 5.0 section 3.3.1.3; docs/adr/0003.
+Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md section 7.
 """
 
 from collections import deque

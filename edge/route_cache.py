@@ -4,7 +4,7 @@ A miss is asked at the owner of the topic's shard, the misses of a round in few 
 An invalidation voids every answer and every outstanding question that its filters match, and is acknowledged when the
 retained writes that used a void answer are finished. Answers of a shard are void when it has a new owner, whose
 registration is complete when those writes are. Long work goes in slices, one order after the other.
-Rules: docs/adr/0003-cluster-map-leases-completion.md, docs/adr/0023-work-in-slices.md.
+Rules: docs/protocol.md section 3, docs/adr/0023-work-in-slices.md.
 """
 
 from collections import OrderedDict

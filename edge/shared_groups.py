@@ -3,7 +3,7 @@
 The shard's owner names the destinations with their member counts; here one is picked per message, round robin by weight
 or sticky by topic. A destination that refuses is replaced by another; only when none is left does a durable member's
 partition queue it. A group belongs to its share and its destinations: topics that it serves take turns together.
-Source: MQTT 5.0 section 4.8.2; docs/adr/0003.
+Source: MQTT 5.0 section 4.8.2; docs/protocol.md section 5.
 """
 
 from bisect import bisect_right

@@ -1,7 +1,8 @@
 """SUBSCRIBE and UNSUBSCRIBE: filters become routes, then SUBACK, then retained messages.
 
 SUBACK leaves when the routes stand at every edge. An ephemeral session's filters are this edge's own; a durable one's
-are committed at its partition, which adds their routes. Source: MQTT 5.0 sections 3.8 to 3.11, 4.8.2; docs/adr/0003.
+are committed at its partition, which adds their routes. Source: MQTT 5.0 sections 3.8 to 3.11, 4.8.2; docs/protocol.md
+rule 3.8.
 """
 
 from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 A topic leaves the table when its invalidation is sent, but stays known as *leaving* until that is acknowledged: until
 then an edge may still use the old answer, so whoever adds a route that matches it waits for the same acknowledgement.
-Edges are bits of an integer, one per life, so that a topic costs one small number. Source: docs/adr/0003.
+Edges are bits of an integer, one per life, so that a topic costs one small number. Source: docs/protocol.md section 3.
 """
 
 from collections import OrderedDict

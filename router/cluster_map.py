@@ -3,7 +3,7 @@
 Deterministic: same map, same command, same step, on every router. A command that does not apply (stale epoch, unknown
 node) changes nothing and says why; a caller decides by the answer, never by what it proposed. A command out
 of its ranges is such a one (``router/command_bounds.py``), and so is one that makes a step raise. Per-message and
-per-subscription data never comes here. Rules: docs/adr/0003-cluster-map-leases-completion.md.
+per-subscription data never comes here. Rules: docs/protocol.md section 2.
 """
 
 import logging

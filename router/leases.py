@@ -2,7 +2,7 @@
 
 The leader answers a heartbeat only after a quorum round that began after it arrived, and counts the lease from that
 answer plus a margin; a new leader counts every lease from its own election. From the proposal of a death on it answers
-no heartbeat of that incarnation. Sans-IO; source: Gray and Cheriton 1989, docs/adr/0003.
+no heartbeat of that incarnation. Sans-IO; source: Gray and Cheriton 1989, docs/protocol.md rule 2.4.
 """
 
 from wire.cluster_map import ClusterMap

@@ -1,7 +1,8 @@
 """What a storage node may ask of its partition's configuration, judged against the map: compare-and-set steps.
 
 A drop that would leave fewer than the minimum in sync is refused; whatever stops acknowledging stays promotable. A
-joining replica counts for acknowledging before it is in sync, and for promotion only after. Rules: docs/adr/0007, 0013.
+joining replica counts for acknowledging before it is in sync, and for promotion only after. Rules: docs/protocol.md
+section 9.
 """
 
 from collections.abc import Callable

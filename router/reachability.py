@@ -2,7 +2,7 @@
 
 A lease proves one link, to the leader. Shards of a silent router are moved before its lease is over, which is safe: a
 new owner needs no lease of the old one. A node that others wait for in vain loses its lease, the worse-connected end
-first, one at a time, never the last replica in sync. Pure but for the table of links. Rules: docs/adr/0003.
+first, one at a time, never the last replica in sync. Pure but for the table of links. Rules: docs/protocol.md rule 2.8.
 """
 
 from collections.abc import Callable, Mapping

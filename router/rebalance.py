@@ -2,7 +2,7 @@
 
 A plan is a pure function of one map; a step is a pure function of a move and of the map as of now. So nothing about
 progress needs to be kept: a new leader, or the same after a crash, goes on where the map stands, and each partition is
-at its old placement, its new one, or on the way with every copy in place. Rules: docs/adr/0003, 0007.
+at its old placement, its new one, or on the way with every copy in place. Rules: docs/protocol.md rule 10.2.
 """
 
 from collections.abc import Mapping

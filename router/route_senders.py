@@ -2,7 +2,7 @@
 
 A primary stays the same over many partition_epochs, while backups come and go; what it sent under any of them stands.
 A sender whose map and this router's differ is asked to repeat, and says the same when both have the newer one.
-Source: PROTOCOL rules 7.1, 10.2; docs/adr/0018.
+Source: docs/protocol.md rules 1.8, 3.2; docs/adr/0018.
 """
 
 from typing import NamedTuple

@@ -3,7 +3,7 @@
 ``AddRoutes`` is acknowledged when no edge can still use an answer that lacks the new routes: every edge that cached a
 matching topic has dropped it, or is dead. Routes are soft state of the delivery nodes, so a new owner first collects:
 a report of every live edge and every partition, and every live edge's cached topics, which it answers like questions
-("a registration is a resolution"). Sans-IO. Rules: docs/adr/0003-cluster-map-leases-completion.md.
+("a registration is a resolution"). Sans-IO. Rules: docs/protocol.md section 3.
 """
 
 from collections import deque

@@ -2,8 +2,8 @@
 
 A *claim* names the one connection that may act for a client ID, by ``owner_epoch``. Opening asks the edge of an older
 claim to close it and waits a short while for its answer; then one operation raises ``owner_epoch``, decides the old
-will, and ends or resumes the session (docs/adr/0003). Claims without a will and without a durable session stay in
-memory; a new primary asks all edges for them before it opens anything.
+will, and ends or resumes the session (docs/protocol.md section 6). Claims without a will and without a durable session
+stay in memory; a new primary asks all edges for them before it opens anything.
 """
 
 from collections import deque

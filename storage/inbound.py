@@ -2,7 +2,7 @@
 
 The same identifier gets the same origin until PUBREL (or a failing PUBREC) releases it; the next use gets a
 new counter. With it stands where the copies for shared groups go, so that a repeat through another edge goes to the
-same members. Source: MQTT 5.0 sections 4.3.3, 4.8.2; docs/adr/0004-origins.md.
+same members. Source: MQTT 5.0 sections 4.3.3, 4.8.2; docs/protocol.md section 5.
 """
 
 import msgspec

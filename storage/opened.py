@@ -4,7 +4,7 @@ An edge keeps an OpenSession until it is answered and sends it again to a new pr
 opened may have ended, or been followed by another one; carrying it out again would take over the newer connection and
 make a second will of the first. So the operation that carries it out writes a row that says so, until its edge tells
 that it took the answer (``OpenSession.answered_below``) or is dead. What stays in memory anyway (no will, no durable
-session) is remembered in memory only. Rules: docs/adr/0003-cluster-map-leases-completion.md.
+session) is remembered in memory only. Rules: docs/protocol.md rule 6.5.
 """
 
 from collections.abc import Callable

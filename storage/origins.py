@@ -2,7 +2,7 @@
 
 An edge's messages reach a partition in the order of their counters, so one number per edge tells old from new; those
 of publishing sessions, shared picks and wills may not, and are remembered one by one. Bounded: the longest silent
-sender is forgotten. Source: docs/adr/0004-origins.md.
+sender is forgotten. Source: docs/protocol.md rules 4.7 to 4.10.
 """
 
 from collections import deque

@@ -2,8 +2,9 @@
 
 An *operation* is everything that one group commit changes in the partition: a dict of writes that becomes one log row,
 stamped (partition_epoch, op_index). Whatever an event wants to tell another node is emitted *behind* the operation
-being built and leaves when that operation is committed: synced here and on every replica that counts (docs/adr/0007).
-So answers, pushes and origins never show uncommitted state, and a repeat is answered no sooner than what it repeats.
+being built and leaves when that operation is committed: synced here and on every replica that counts (docs/protocol.md
+section 9). So answers, pushes and origins never show uncommitted state, and a repeat is answered no sooner than what it
+repeats.
 
 Left to others: which writes an event makes (``delivery``, ``claims``, ``subscriptions``, ``retained``), replication
 (``replication``), group commit (``core``, ``service``).

@@ -3,7 +3,7 @@
 Backup to primary: the whole log goes into the state; once that is in the store the rows are read, the log is made
 durable at every replica in sync, and only then ``HostedPartition`` goes on towards serving. Primary to backup: the copy
 stays, with everything that was applied. A primary whose partition_epoch moves by one keeps its state: nobody else was
-primary meanwhile. Rules: docs/adr/0007.
+primary meanwhile. Rules: docs/protocol.md sections 9, 10.
 """
 
 from collections.abc import Callable, Iterable, Iterator

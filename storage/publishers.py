@@ -7,7 +7,7 @@ It is remembered while a frame may be stuck, four leases, by the primary that he
 
 A message that was refused for want of room may come again on its client's next connection: what follows it on this
 one, on its way already when there is room again, would overtake it (and at QoS 2 make a repeat of it), and is refused
-as well for that time. Source: docs/adr/0003, 0004.
+as well for that time. Source: docs/protocol.md rules 4.12, 4.13.
 """
 
 __all__ = ["Publishers"]

@@ -1,10 +1,10 @@
 """One partition at a backup: its log as it comes, its state up to the commit index, a whole copy where that fails.
 
 Operations go to the log when they arrive and to the state only once the primary's stream says that they are committed,
-so cutting the log to what is shared with a new primary never leaves state behind (docs/adr/0007). A copy that applied
-more than is shared (a former primary's), or whose log begins too late, takes a range transfer: slices replace its rows
-range by range while the primary goes on; replaying the log from where the first slice stood makes them consistent,
-because every operation writes whole rows.
+so cutting the log to what is shared with a new primary never leaves state behind (docs/protocol.md rule 9.3). A copy
+that applied more than is shared (a former primary's), or whose log begins too late, takes a range transfer: slices
+replace its rows range by range while the primary goes on; replaying the log from where the first slice stood makes them
+consistent, because every operation writes whole rows.
 
 A backup keeps no tries: ``HostedPartition.load`` reads the rows at promotion. Source: PacificA (Lin et al., 2008) for
 primary and backups, Raft section 5.3 for finding what is shared, KIP-101 for cutting by epoch.

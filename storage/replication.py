@@ -3,7 +3,7 @@
 An operation is committed when it is synced here and at every replica in sync at this partition_epoch; a joining replica
 counts from the moment its copy is whole and caught up, which is before it is asked to be made in sync, and for
 promotion never before that is in the map. Under each new epoch every backup is first asked what it shares
-(docs/adr/0007). What the map should change is asked by ``wanted``, one compare-and-set at a time.
+(docs/protocol.md rule 9.3). What the map should change is asked by ``wanted``, one compare-and-set at a time.
 
 The backup's side is ``storage/replica.py``; waiting for commits is ``storage/partition.py``.
 Source: PacificA (Lin et al., 2008); KIP-101 for shared log ends.

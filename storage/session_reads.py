@@ -3,7 +3,7 @@
 Live messages are held, at most for a while, until the copies of a read are queued. The holding may end before a slow
 read does, and QoS 0 is not held at all: so every topic whose value came live during a read is noted, and that read's
 copy of it, which is older, is not delivered. A read is named by the request that began it.
-Source: MQTT 5.0 section 3.3.1.3; docs/adr/0003-cluster-map-leases-completion.md.
+Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md rules 7.4, 7.5.
 """
 
 __all__ = ["SessionReads"]

@@ -1,8 +1,8 @@
 """Subscriptions of durable sessions, and the routes that make them true at every edge.
 
 SUBSCRIBE is committed as *pending*; then the filter's route is added at all its shards; then the mark that it stands is
-committed, and only behind that the answer leaves (docs/adr/0003). Whoever asks for a filter whose route is under way
-waits for the same mark. A new primary adds the unmarked ones again.
+committed, and only behind that the answer leaves (docs/protocol.md rule 3.8). Whoever asks for a filter whose route is
+under way waits for the same mark. A new primary adds the unmarked ones again.
 """
 
 from collections.abc import Callable

@@ -10,6 +10,8 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 DECISIONS = DOCS / "adr"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DECISIONS.glob("*.md"))]
+ROOMS = ("edge", "router", "storage", "membership", "wire", "mqtt", "conf", "jobs", "stratamq")
+SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 TESTED_PAGES = ("guarantees.md", "protocol.md", "simulation.md", "chaos.md", "fuzzing.md")  # that name tests
 
 
@@ -92,3 +94,20 @@ def test_rules_of_the_protocol_are_numbered() -> None:
         rules = [int(rule) for rule in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
         assert rules == list(range(1, len(rules) + 1)), f"section {number}"
         assert "\nFiles: `" in text and "Tests:" in text, f"section {number}"
+
+
+def test_rules_that_sources_cite_exist() -> None:
+    """``docs/protocol.md rule 3.4`` in a docstring leads to a rule, ``section 3`` to a section."""
+    text = (DOCS / "protocol.md").read_text()
+    known = set()
+    for section, body in re.findall(r"^## (\d+)\. .+\n((?:(?!## ).*\n)*)", text, re.MULTILINE):
+        known |= {section, *(f"{section}.{rule}" for rule in re.findall(r"^(\d+)\. ", body, re.MULTILINE))}
+    wrong, count = [], 0
+    for source in SOURCES:
+        text = source.read_text(encoding="utf-8")
+        cited = re.findall(r"docs/protocol\.md\s(?:rules?|sections?) ([\d., to]*\d)", text)
+        for number in re.findall(r"\d+(?:\.\d+)?", " ".join(cited)):
+            count += 1
+            if number not in known:
+                wrong.append(f"{source.relative_to(ROOT)}: {number}")
+    assert count > 30 and not wrong, "\n".join(wrong)

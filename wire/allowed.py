@@ -3,7 +3,7 @@
 Routers, storage nodes and edges judge every frame by it, the edge's compiled loop too. A message without a cell, or one
 that speaks for another node, has no honest cause: it is refused and its link is closed until that node starts again. A
 message that only its place forbids (the sender is not the primary any more) is refused, and the link stays.
-Counting and logging of refusals is in ``wire/refusals.py``. Source: PROTOCOL rule 10.2; docs/adr/0018.
+Counting and logging of refusals is in ``wire/refusals.py``. Source: docs/protocol.md rule 1.8; docs/adr/0018.
 """
 
 import enum

@@ -2,7 +2,7 @@
 
 The edge's compiled loop writes and reads the same bytes with C integers (``edge/hot``); a golden test keeps the two
 equal. Everything is big endian. A payload is a sequence of records of one kind, in order; nothing but the record's own
-fields separates them. Decision: docs/adr/0005-wire-format.md, origins: docs/adr/0004-origins.md.
+fields separates them. Decision: docs/adr/0005-wire-format.md, origins: docs/protocol.md rule 4.7.
 
 PUBLISH (edge to edge, edge to storage, storage to edge for wills), records of two types:
 
@@ -81,7 +81,7 @@ _PUSH_ACK = struct.Struct(">QQIQBB")
 
 
 class OriginKind:
-    """Who numbered a message (docs/adr/0004-origins.md)."""
+    """Who numbered a message (docs/protocol.md rule 4.7)."""
 
     EDGE = 0
     SESSION = 1

@@ -2,7 +2,7 @@
 
 Sans-IO. The holder counts its lease from when it *sent* the heartbeat that was answered; it beats only when its owner
 calls ``beat`` from a loop that makes rounds. Acknowledging a map epoch says that its effects are in force here, so the
-owner acknowledges after it has applied the change. Rules: docs/adr/0003-cluster-map-leases-completion.md.
+owner acknowledges after it has applied the change. Rules: docs/protocol.md section 2.
 """
 
 import logging

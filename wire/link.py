@@ -4,7 +4,7 @@ Decides numbering, what is dropped as a duplicate, what is sent again and when "
 HELLO to its shell (``wire/service.py``, the edge's loop). A frame is *taken* when ``receive`` returned it; the peer is
 told in the next ``take_output``, so a shell that answers in the same flush never says "taken" before it has acted.
 Another incarnation of either side is another ``LinkCore``.
-Source: PROTOCOL rule "between two living processes frames arrive once and in order"; docs/adr/0005-wire-format.md.
+Source: docs/protocol.md rule 1.5; docs/adr/0005-wire-format.md.
 """
 
 from collections import deque

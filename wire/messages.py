@@ -2,7 +2,7 @@
 
 Per-message traffic is not here (``wire/batches.py``). A request carries ``request``, a number of its sender, and the
 answer repeats it. Whatever depends on placement carries the epoch it was made under; the receiver acts only at its own
-current one and otherwise answers ``Moved`` with the newer. Rules: docs/adr/0003 (map, leases), 0004 (origins).
+current one and otherwise answers ``Moved`` with the newer. Rules: docs/protocol.md.
 
 ``owner_epoch`` is one integer, partition_epoch << 32 | counter, so that it orders as the pair does. A session number is
 partition << 48 | counter and is never used again. Lists are batches: all of one round to one node leaves together.

@@ -3,7 +3,7 @@
 They may come out of order: a shared group's pick that another destination refused, or that an edge took with it when it
 died, comes after later ones; and a message that was refused, and whose client did not hear of it, is sent again under a
 new counter before those that followed it under their old ones. No counter is given more than a window above the lowest
-that is not released, so what lies further below the highest is a repeat. Source: docs/adr/0004-origins.md.
+that is not released, so what lies further below the highest is a repeat. Source: docs/protocol.md rule 4.9.
 """
 
 __all__ = ["OriginWindow"]

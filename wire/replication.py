@@ -1,7 +1,7 @@
 """Messages between the replicas of a partition: REPLICATE frames from its primary, REPLICATE_ACK frames back.
 
 One msgpack array each. Every message carries the partition_epoch it was made under; a replica takes none below the
-highest it has seen, and answers with that. Rules: docs/adr/0007.
+highest it has seen, and answers with that. Rules: docs/protocol.md section 9.
 """
 
 from collections.abc import Callable

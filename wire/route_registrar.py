@@ -2,7 +2,7 @@
 
 The sender is an edge (partition -1) or a partition. A filter *stands* when every shard it belongs to has answered
 AddRoutes; whoever needs it before waits for that, whoever asked first. Owners change: reports and pending requests go
-to the new one. Sans-IO. Rules: docs/adr/0003-cluster-map-leases-completion.md.
+to the new one. Sans-IO. Rules: docs/protocol.md section 3.
 """
 
 from collections import deque

@@ -3,7 +3,7 @@
 A lease proves one link, the one to the leader. Two live nodes without a link wait for each other for ever, and only the
 leader may end that (docs/adr/0011). Pure: its owner says when links stand and fall. A link that stands and carries
 nothing falls by its own silence (``wire/connection.py``, the edge's loop), so here down is down.
-Source: PROTOCOL rule of leases, "peers not reached for L".
+Source: docs/protocol.md rule 2.8.
 """
 
 from wire.cluster_map import ClusterMap

@@ -4,7 +4,7 @@
 A message waits for the destinations that were named when it was sent; then PUBACK or PUBREC is written, in the order in
 which the PUBLISH packets came [MQTT-4.6.0-2] [MQTT-4.6.0-3]. Ephemeral sessions end here; a durable session's
 acknowledgements go to its primary (``edge/hot/pushes.py``).
-Source: MQTT 5.0 sections 3.4 to 3.7, 4.3, 4.6, 4.9; PROTOCOL rules 1.5, 1.6.
+Source: MQTT 5.0 sections 3.4 to 3.7, 4.3, 4.6, 4.9; docs/protocol.md rules 2.7, 4.1.
 """
 
 from collections import deque

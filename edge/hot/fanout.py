@@ -3,7 +3,7 @@
 
 A shared group's copy of a QoS 1/2 message is a ``Message`` of its own with a tag of its own, because it may share a
 partition with the ordinary copy and may be refused and sent elsewhere; its parent waits for it.
-Source: MQTT 5.0 section 4.8.2; PROTOCOL rules 3.3, 3.5, 7.7.
+Source: MQTT 5.0 section 4.8.2; docs/protocol.md rules 4.3, 5.4.
 """
 
 import cython

@@ -3,7 +3,7 @@
 
 A forwarded message goes to local ephemeral sessions only and never further: the edge that took it from its client
 named every destination. A link is always read; a subscriber that is too slow for it loses QoS 0.
-Source: docs/adr/0005-wire-format.md; PROTOCOL rules 3.3, 3.5, 6.5.
+Source: docs/adr/0005-wire-format.md; docs/protocol.md rules 1.6, 4.5, 8.2.
 """
 
 import cython

@@ -3,7 +3,7 @@
 
 Decides what a PUBLISH of QoS 1 or 2, with a topic alias or RETAIN must satisfy before the broker answers for it.
 RETAIN, and QoS 2 of a durable session, go to the core, parsed. Finding and cutting packets is ``edge/hot/parse.py``'s.
-Source: MQTT 5.0 sections 3.3, 4.3, 4.9; PROTOCOL rules 1.6, 3.4.
+Source: MQTT 5.0 sections 3.3, 4.3, 4.9; docs/protocol.md rules 2.7, 4.6.
 """
 
 import cython

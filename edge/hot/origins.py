@@ -4,7 +4,7 @@
 A link delivers a frame once, but a QoS 2 message of a durable publisher is fanned out again when the publisher comes
 back before PUBREC, and a will when the edge that fired it dies. They may come out of the order of their counters, and
 are remembered one by one, a session's in a window. All of it bounded, the oldest is forgotten first: an ephemeral
-session has exactly once while its connection and edge live. Source: docs/adr/0004-origins.md; MQTT 5.0 section 4.3.3.
+session has exactly once while its connection and edge live. Source: docs/protocol.md rule 4.9; MQTT 5.0 section 4.3.3.
 """
 
 import cython

@@ -4,7 +4,7 @@
 Decides which record a message becomes (formats: ``wire/batches.py``), which peer is a partition's, what is kept until
 it is acknowledged and what is sent again. A link is never dropped from: when one has no room, its publishers are parked
 before they are read. Who counts the acknowledgements is ``edge/hot/acks.py``.
-Source: PROTOCOL rules 3.1, 3.3, 3.4; docs/adr/0005-wire-format.md.
+Source: docs/protocol.md rules 4.3, 4.5, 4.6; docs/adr/0005-wire-format.md.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
 """Schedules that break naive routes, leases and links, played by whole clusters; each is named after its schedule.
 
-What is judged is what clients see; docs/adr/0003 has the rules. Which rule each script misses when it is taken away is
-in ``tests/mutants/rules.py``.
+What is judged is what clients see; docs/protocol.md has the rules. Which rule each script misses when it is taken away
+is in ``tests/mutants/rules.py``.
 """
 
 from dataclasses import replace
