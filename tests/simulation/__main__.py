@@ -5,6 +5,7 @@ seed prints what is needed to replay it, and its list of faults is shortened as 
 """
 
 import argparse
+import os
 import platform
 import random
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from tests.simulation.faults import Fault
 from tests.simulation.simulation import Mode, Options, Result, run_seed, shorter
+from tests.simulation.traces import Trace, TracesUnreadable, compare_traces, plan, read_traces, write_traces
 
 SHRINK_REAL_S = 60.0  # spent on shortening one seed's faults
 BAR_WIDTH = 30
@@ -40,7 +42,12 @@ def main() -> int:
     parser.add_argument("--heedless", action="store_true", help="also clients that send above Receive Maximum")
     parser.add_argument("--hostile", action="store_true", help="also a node that says what is not its to say")
     parser.add_argument("--only-faults", default=None, help="replay: positions of the drawn faults to keep, 0,3,7")
+    _add_traces(parser)
     arguments = parser.parse_args()
+    if arguments.traces is not None:
+        return write_traces(arguments.traces, _plans(arguments), arguments.jobs)
+    if arguments.compare is not None:
+        return _compare(arguments)
     if arguments.seed is not None and "--seeds" not in sys.argv:
         arguments.seeds = 1
     first = arguments.seed if arguments.seed is not None else 0
@@ -71,6 +78,55 @@ def main() -> int:
         _progress(number + 1, arguments.seeds, len(failed), started)
     _summary(totals, arguments.seeds, failed, time.monotonic() - started)
     return 1 if failed else 0
+
+
+def _add_traces(parser: argparse.ArgumentParser) -> None:
+    traces = parser.add_mutually_exclusive_group()
+    traces.add_argument(
+        "--traces",
+        type=Path,
+        metavar="FILE",
+        help="run the seeds in --jobs processes and write one line a seed: what a tree that does the same must share. "
+        "Unless other options say so: two of three seeds in safety mode and one in liveness mode, every other one "
+        "with --hardware, every fourth also with --stops, every eighth also with --heedless",
+    )
+    traces.add_argument(
+        "--compare",
+        type=Path,
+        metavar="FILE",
+        help="run the seeds of such a file again (with --seeds its first ones only), with the options in the file; the "
+        "exit code is 1 at the first difference",
+    )
+    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="processes, for traces")
+
+
+def _plans(arguments: argparse.Namespace) -> list[Trace]:
+    first = arguments.seed or 0
+    return [
+        plan(
+            seed,
+            Options(
+                mode=_mode(arguments.mode, seed),
+                seconds=arguments.seconds,
+                hardware=_hardware(arguments.hardware, seed),
+                stops=arguments.stops or seed % 4 == 3,
+                heedless=arguments.heedless or seed % 8 == 5,
+                hostile=arguments.hostile,
+            ),
+        )
+        for seed in range(first, first + arguments.seeds)
+    ]
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    try:
+        known = read_traces(arguments.compare)
+    except (OSError, TracesUnreadable) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return compare_traces(
+        arguments.compare, known[: arguments.seeds] if "--seeds" in sys.argv else known, arguments.jobs
+    )
 
 
 def _mode(wanted: str, seed: int) -> Mode:

@@ -7,6 +7,7 @@ simulation's: it takes a ticket and runs it as much later as it likes. The contr
 
 import random
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from pathlib import Path
 
 from storage.record import RESERVED_PREFIX, decode_record, encode_record
@@ -33,7 +34,8 @@ _PATH = Path("model")
 class ModelDisk:
     """What lies on one node's disk, and the faults waiting to happen to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, trace: Callable[[str, bytes], None] = lambda _what, _data: None) -> None:
+        self.trace = trace  # is given each batch that is written, and each sync
         self.identity: tuple[str, str] | None = None
         self.records: dict[bytes, bytes] = {}  # visible: page cache included
         self.durable: dict[bytes, bytes] = {}
@@ -55,6 +57,7 @@ class ModelDisk:
     def sync(self, commit_no: int) -> None:
         """Make commits up to this one durable, unless the disk lies."""
         self.syncs += 1
+        self.trace(f"sync {commit_no}", b"")
         if self.lie_about_syncs:
             return
         while self.unsynced and self.unsynced[0][0] <= commit_no:
@@ -100,7 +103,7 @@ class ModelDisk:
     def wipe(self) -> None:
         """Become a new, empty disk."""
         incarnation = self.incarnation + 1
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self.trace)  # type: ignore[misc]
         self.incarnation = incarnation
 
 
@@ -168,6 +171,7 @@ class ModelStore:
         disk.commit_no += 1
         disk.commits += 1
         disk.unsynced.append((disk.commit_no, records))
+        disk.trace(f"commit {disk.commit_no}", _bytes_of(records))
         _apply(disk.records, records)
         self._index(records)
         if poison == "after":
@@ -256,6 +260,13 @@ class ModelStore:
         if value is None:
             raise StoreDamaged(_PATH, "checksum of the record", key)
         return value
+
+
+def _bytes_of(records: _Records) -> bytes:
+    parts: list[bytes] = []
+    for key, record in records:
+        parts += (b"%d %d " % (len(key), -1 if record is None else len(record)), key, record or b"")
+    return b"".join(parts)
 
 
 def _apply(records: dict[bytes, bytes], changes: _Records) -> None:

@@ -51,6 +51,7 @@ class Endpoint:
     def send(self, data: bytes) -> None:
         """Write; in vain if the stream is broken."""
         if data and not self.over and not self.reset and not self.silent:
+            self.network.scheduler.trace(f"{self.host} to {self.other.host}", data)
             self.other.coming(data)
 
     def close(self) -> None:

@@ -5,6 +5,8 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
+import msgspec
+
 from router.cluster_map import encode_command
 from router.core import (
     Applied,
@@ -36,6 +38,7 @@ from router.raft.events import (
 from router.raft.events import Ready as RaftReady
 from router.raft.events import Tick as RaftTick
 from router.raft.messages import NORMAL, Message, check_sender, decode_message, encode_message
+from router.raft.segment import encode_record
 from tests.router.raft.model_disk import ModelDisk
 from tests.simulation.link_process import LinkProcess
 from tests.simulation.process import World
@@ -260,6 +263,7 @@ class RouterProcess(LinkProcess):
                 last = ready.committed[-1]
                 self._snapshot_index = last.index
                 data = self.core.machine.snapshot()
+                self.world.scheduler.trace(f"{self.node} snapshot {last.index}", data)
                 self.disk.save_snapshot(Snapshot(last.index, last.term, self.raft.configuration_at(last.index), data))
                 self._raft(SnapshotTaken(last.index, data))
 
@@ -292,7 +296,17 @@ class RouterProcess(LinkProcess):
             return
         self._syncing, self._queue = self._queue, []
         self.disk.begin(self._syncing)
+        self._trace_writes(self._syncing)
         self.later(self.knobs.sync_s * (0.5 + self._disk_rng.random()), self._synced)
+
+    def _trace_writes(self, batch: list[RaftReady]) -> None:
+        for ready in batch:
+            if ready.hard_state is not None:
+                self.world.scheduler.trace(f"{self.node} hard state", msgspec.msgpack.encode(ready.hard_state))
+            if ready.snapshot is not None:
+                self.world.scheduler.trace(f"{self.node} installs", msgspec.msgpack.encode(ready.snapshot))
+            for entry in ready.entries:
+                self.world.scheduler.trace(f"{self.node} log", encode_record(entry, 0)[0])
 
     def _synced(self) -> None:
         self.disk.finish()

@@ -50,7 +50,7 @@ class StorageProcess(LinkProcess):
         super().__init__(world, node, seeds, clock_offset_s)
         self.settings = settings
         self.knobs = knobs
-        self.disk = ModelDisk()
+        self.disk = ModelDisk(lambda what, data: world.scheduler.trace(f"{node} {what}", data))
         self.slow_s = 0.0  # added to every sync
         self.short = 0
         self.syncs = 0
