@@ -111,3 +111,13 @@ def test_rules_that_sources_cite_exist() -> None:
             if number not in known:
                 wrong.append(f"{source.relative_to(ROOT)}: {number}")
     assert count > 30 and not wrong, "\n".join(wrong)
+
+
+def test_the_changelog_is_sorted_by_kind() -> None:
+    """Each release has some of four kinds, in this sequence."""
+    kinds = ["Added", "Changed", "Fixed", "Removed"]
+    releases = re.split(r"^## .+$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
+    for release in releases:
+        found = re.findall(r"^### (.+)$", release, re.MULTILINE)
+        assert found == [kind for kind in kinds if kind in found]
+        assert not release.split("### ")[0].strip(), "an entry stands above the first kind"
