@@ -1,5 +1,6 @@
 """Pages under docs/: their links lead somewhere, the files that they name exist, and every decision is in the index."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,21 @@ def test_tests_that_pages_name_exist(page: str) -> None:
         if name and path and f"def {name}(" not in (ROOT / path).read_text():
             missing.append(f"{path}::{name}")
     assert count and not missing, "\n".join(missing)
+
+
+def test_each_question_is_decided_where_the_page_says() -> None:
+    """A file that moves, or a function that gets another name, takes its row along."""
+    section = (DOCS / "architecture.md").read_text().split("## Where is it decided")[1]
+    rows = re.findall(r"^\| ([^|]+\?) \| `([^`|]+)` \| `(\w+)` \|$", section, re.MULTILINE)
+    assert len(rows) >= 40
+    assert len(rows) == len(re.findall(r"^\| [^|-]+\?", section, re.MULTILINE)), "a row that is not as the others"
+    wrong = []
+    for question, file, name in rows:
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8")) if (ROOT / file).exists() else ast.Module([], [])
+        if not any(isinstance(node, kinds) and node.name == name for node in ast.walk(tree)):
+            wrong.append(f"{question} {file}: {name}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_decision_is_in_the_index() -> None:
