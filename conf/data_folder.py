@@ -11,6 +11,7 @@ from pathlib import Path
 
 from conf.errors import UserError
 from conf.private_files import make_private_folder
+from conf.synced_folder import sync_folder
 
 __all__ = ["DataFolder"]
 
@@ -62,11 +63,7 @@ class DataFolder:
         finally:
             os.close(descriptor)
         new.rename(self.path / "incarnation")
-        folder = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self.path)
 
     def close(self) -> None:
         """Let go of the folder."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
+from conf.synced_folder import sync_folder
 from wire.manifest import (
     Manifest,
     ManifestDamaged,
@@ -25,7 +26,6 @@ from wire.manifest import (
     manifest_name,
     manifest_numbers,
     publish_manifest,
-    sync_directory,
 )
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class LocalFiles:
 
     def _sync_folders(self, target: Path) -> None:
         for folder in target.parents:
-            sync_directory(folder)
+            sync_folder(folder)
             if folder == self.root:
                 break
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from conf.synced_folder import sync_folder
+
 __all__ = [
     "KEYS_MAX",
     "KEY_BYTES",
@@ -140,11 +142,7 @@ def write_key_file(path: Path, keys: list[bytes]) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 class KeyRing:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conf.errors import ExitCode, UserError
-from storage.page_sums import sync_folder
+from conf.synced_folder import sync_folder
 from storage.store import QUARANTINED_MAX, quarantined, store_files
 
 __all__ = ["AsideStores"]

@@ -7,7 +7,7 @@ while the other copies are away, and they would be made anew from nothing.
 
 from pathlib import Path
 
-from storage.page_sums import sync_folder
+from conf.synced_folder import sync_folder
 
 __all__ = ["CreatedMarker"]
 

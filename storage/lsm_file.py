@@ -23,7 +23,8 @@ from typing import Any
 
 import lsm
 
-from storage.page_sums import PageSums, sync_folder
+from conf.synced_folder import sync_folder
+from storage.page_sums import PageSums
 from storage.store_errors import (
     StoreBusy,
     StoreClosed,

@@ -12,6 +12,7 @@ import struct
 from pathlib import Path
 
 from conf.compiled import NotCompiled
+from conf.synced_folder import sync_folder
 from storage.store_errors import StoreDamaged
 
 try:
@@ -19,7 +20,7 @@ try:
 except ImportError as error:  # needed in a pure build too: without it damaged pages would be served
     raise NotCompiled("not compiled: storage._lsm_vfs; run `make setup`") from error
 
-__all__ = ["SUMS_SUFFIX", "PageSums", "sync_folder"]
+__all__ = ["SUMS_SUFFIX", "PageSums"]
 
 SUMS_SUFFIX = "-sums"
 
@@ -99,15 +100,6 @@ class PageSums:
         side.replace(self._journal)
         sync_folder(self._journal.parent)
         return len(data)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names durable: new files, renamed ones."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _replay(data: bytes) -> "array.array[int]":

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from conf.synced_folder import sync_folder
 from storage.acked_marker import AckedMarker
 from storage.lsm_file import LsmFile, require_library
-from storage.page_sums import SUMS_SUFFIX, sync_folder
+from storage.page_sums import SUMS_SUFFIX
 from storage.record import (
     RECORD_OVERHEAD_BYTES,
     RECORD_VERSION,

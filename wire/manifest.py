@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from conf.synced_folder import sync_folder
 from wire.decoding import plain_text
 
 __all__ = [
@@ -39,7 +40,6 @@ __all__ = [
     "next_manifest",
     "publish_manifest",
     "read_manifest",
-    "sync_directory",
 ]
 
 FORMAT = "stratamq-sstables"
@@ -258,7 +258,7 @@ def publish_manifest(directory: Path, manifest: Manifest) -> Path:
             raise ManifestExists(f"{path.name} was published by another job") from error
     finally:
         temporary.unlink(missing_ok=True)
-    sync_directory(directory)
+    sync_folder(directory)
     return path
 
 
@@ -285,12 +285,3 @@ def newest_manifest(directory: Path) -> Manifest | None:
     """
     numbers = manifest_numbers(p.name for p in directory.iterdir()) if directory.is_dir() else []
     return decode_manifest((directory / manifest_name(numbers[-1])).read_bytes()) if numbers else None
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory survive a power loss."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

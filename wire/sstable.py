@@ -22,7 +22,8 @@ from operator import lt, xor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wire.manifest import FileEntry, sync_directory
+from conf.synced_folder import sync_folder
+from wire.manifest import FileEntry
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -390,7 +391,7 @@ class RunWriter:
         self._file.file.close()
         os.link(self._temporary, self.path)  # never over another run
         self._temporary.unlink()
-        sync_directory(self.path.parent)
+        sync_folder(self.path.parent)
         self.entry.bytes = self._file.bytes
         self.entry.sha256 = self._file.sha256.hexdigest()
         self.entry.digest = digest_of(self._crc_sum, self._seq_xor)

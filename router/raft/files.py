@@ -11,9 +11,10 @@ from zlib import crc32
 
 import msgspec
 
+from conf.synced_folder import sync_folder
 from router.raft.storage import LogDamaged
 
-__all__ = ["SyncedMarker", "read_checked", "read_marker", "replace_file", "sync_folder", "write_marker"]
+__all__ = ["SyncedMarker", "read_checked", "read_marker", "replace_file", "write_marker"]
 
 T = TypeVar("T")
 
@@ -28,15 +29,6 @@ class SyncedMarker(NamedTuple):
     generation: int
     segment: int
     offset: int
-
-
-def sync_folder(folder: Path) -> None:
-    """Make creations, renames and deletions in the folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def replace_file(path: Path, payload: bytes) -> None:

@@ -26,8 +26,9 @@ from pathlib import Path
 
 import msgspec
 
+from conf.synced_folder import sync_folder
 from router.raft.events import HardState, Snapshot, Stored
-from router.raft.files import SyncedMarker, replace_file, sync_folder, write_marker
+from router.raft.files import SyncedMarker, replace_file, write_marker
 from router.raft.log_recovery import (
     HARD_STATE,
     SYNCED,

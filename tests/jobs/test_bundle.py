@@ -1,0 +1,47 @@
+"""The archive for spark-submit holds every module that a job imports."""
+
+import ast
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+from jobs.bundle import bundle
+
+ROOT = Path(__file__).parent.parent.parent
+ROOMS = ("conf", "edge", "jobs", "membership", "mqtt", "router", "storage", "stratamq", "wire")
+LOOK = """
+import sys
+sys.path[:] = [{archive!r}, *(path for path in sys.path if path not in ("", {root!r})), {packages!r}]
+import jobs.audit, jobs.compact, jobs.prune
+print(jobs.audit.__file__)
+"""
+
+
+def test_every_import_of_the_archive_is_in_it(tmp_path: Path) -> None:
+    """A Spark driver has msgspec, pyspark and this archive, and no installed broker."""
+    bundle(tmp_path / "jobs.zip")
+    with zipfile.ZipFile(tmp_path / "jobs.zip") as archive:
+        names = set(archive.namelist())
+        missing = {
+            f"{name}:{node.lineno} imports {node.module}"
+            for name in names
+            for node in ast.walk(ast.parse(archive.read(name)))
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ROOMS
+            if f"{(node.module or '').replace('.', '/')}.py" not in names
+            and f"{(node.module or '').replace('.', '/')}/__init__.py" not in names
+        }
+    assert not missing, "\n".join(sorted(missing))
+
+
+def test_the_jobs_are_imported_from_the_archive_alone(tmp_path: Path) -> None:
+    """No folder of sources is on the path of a driver."""
+    archive = tmp_path / "jobs.zip"
+    bundle(archive)
+    program = LOOK.format(root=str(ROOT), packages=sysconfig.get_path("purelib"), archive=str(archive))
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith(str(archive))
