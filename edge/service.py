@@ -31,10 +31,11 @@ from edge.scram import Scram, load_users
 from edge.settings import EdgeLimits
 from edge.waiting import EdgeWaiting
 from membership.node_gossip import NodeGossip
+from wire.clock import boot_time
 from wire.connection import HELLO_TIMEOUT_S, split_address
 from wire.hello import TIER_EDGE
 from wire.ledger import FileLedger
-from wire.process import NodeProcess, boot_time, own_version, run_process
+from wire.process import NodeProcess, own_version, run_process
 from wire.tls import URI_SCHEME, peer_identity
 from wire.waiting import WaitingLog
 

@@ -35,11 +35,12 @@ from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry, Message, check_sender, decode_message, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from router.raft.storage import LogDamaged
+from wire.clock import boot_time
 from wire.decoding import Unreadable
 from wire.frames import FrameKind
 from wire.hello import TIER_ROUTER, PeerKey
 from wire.messages import Admin, encode_control
-from wire.process import EXIT_DAMAGED, NodeProcess, boot_time, run_process
+from wire.process import EXIT_DAMAGED, NodeProcess, run_process
 from wire.service import LinkHub
 from wire.waiting import MapGaps, WaitingLog
 

@@ -30,11 +30,12 @@ from storage.store_errors import (
     damage_in,
 )
 from storage.store_settings import GroupCommitSettings, StoreSettings
+from wire.clock import boot_time
 from wire.frames import FrameKind
 from wire.hello import TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
 from wire.ledger import FileLedger, LedgerSink
 from wire.messages import Admin, decode_control, encode_control
-from wire.process import NodeProcess, boot_time, run_process
+from wire.process import NodeProcess, run_process
 from wire.service import LinkHub
 from wire.waiting import MapGaps, WaitingLog, missing_from_routers
 

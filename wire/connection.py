@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 import trio
 
 from conf.errors import ExitCode, UserError
+from wire.clock import boot_time
 from wire.hello import Hello, HelloReader, LinkError
 from wire.link import LinkCore
-from wire.process import boot_time
 from wire.tls import peer_identity
 from wire.tls_stream import TlsStream
 

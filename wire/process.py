@@ -7,7 +7,6 @@ acknowledged on disk anyway.
 
 import gc
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -19,10 +18,11 @@ from conf.data_folder import DataFolder
 from conf.errors import UserError
 from conf.metrics import Metrics, bind_metrics, serve_metrics
 from conf.settings import NodeConfig
+from wire.clock import boot_time
 from wire.cluster_map import NodeEntry
 from wire.hello import NodeIdentity
 from wire.lease_holder import LeaseHolder
-from wire.signals import obey_signals
+from wire.signals import obey_signals, state_lines
 from wire.tls import CertificateFiles, LinkContexts, link_contexts
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "EXIT_PUT_ASIDE",
     "EXIT_RESTART",
     "NodeProcess",
-    "boot_time",
     "collect_rarely",
     "own_version",
     "run_process",
@@ -53,11 +52,6 @@ def own_version() -> str:
         return version("stratamq")
     except PackageNotFoundError:
         return "0+unknown"
-
-
-def boot_time() -> float:
-    """Return seconds since boot, suspends included: leases must not stand still while a host sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def collect_rarely() -> None:
@@ -103,8 +97,9 @@ class NodeProcess:
         )
 
     def describe(self) -> list[str]:
-        """Say how this node stands with the routers, and whom it is linked to."""
-        lease, lines = self.lease, []
+        """Return the node's name, its lease and map, and the nodes that it is linked to, a line each."""
+        lines = [f"node {self.config.node.id}, {self.tier}, incarnation {self.folder.incarnation}"]
+        lease = self.lease
         if lease is not None:
             left_s = max(0.0, lease.lease_until - boot_time())
             lines.append(f"lease {left_s:.2f} s, leader {lease.leader or 'unknown'}")
@@ -176,6 +171,12 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
             ("signal",),
         )
         metrics.check("going_on", lambda: not process.stopping.is_set())
-        await nursery.start(obey_signals, process, nursery.cancel_scope.cancel)
+        await nursery.start(
+            obey_signals,
+            process.stopping,
+            nursery.cancel_scope.cancel,
+            process.signals,
+            lambda: state_lines(process.describe(), metrics),
+        )
         await service(process)
         nursery.cancel_scope.cancel()

@@ -6,13 +6,11 @@ there is nothing to reload yet; SIGUSR1 writes the node's state to the log, boun
 
 import logging
 import signal
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-if TYPE_CHECKING:
-    from wire.process import NodeProcess
+from conf.metrics import Metrics
 
 __all__ = ["STOP_S_MAX", "obey_signals", "state_lines", "survive_signals"]
 
@@ -32,28 +30,35 @@ def survive_signals() -> None:
 
 
 async def obey_signals(
-    process: "NodeProcess", end: Callable[[], None], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    stopping: trio.Event,
+    end: Callable[[], None],
+    counts: dict[str, int],
+    state: Callable[[], list[str]],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Act on signals until ``end`` was called; started when they are heard.
 
     Args:
-        process: Its ``stopping`` is set by SIGTERM.
+        stopping: Set by the first SIGTERM.
         end: Ends the process at once.
+        counts: Signals that came, by name; added to here.
+        state: Returns what SIGUSR1 writes to the log, bounded (``state_lines``).
     """
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(*HEARD) as signals:
             task_status.started()
             async for number in signals:
                 name = signal.Signals(number).name
-                process.signals[name] = process.signals.get(name, 0) + 1
+                counts[name] = counts.get(name, 0) + 1
                 if number == signal.SIGHUP:
                     logger.warning("SIGHUP is ignored: no setting is read again while a node runs")
                 elif number == signal.SIGUSR1:
-                    for line in state_lines(process):
+                    for line in state():
                         logger.info(f"state: {line}")  # an event of its own, of which none is left out
-                elif number == signal.SIGTERM and not process.stopping.is_set():
+                elif number == signal.SIGTERM and not stopping.is_set():
                     logger.info("stopping in order on SIGTERM; SIGTERM again, or SIGINT, ends at once")
-                    process.stopping.set()
+                    stopping.set()
                     nursery.start_soon(_end_late, end)
                 else:
                     logger.info("stopping at once on %s", name)
@@ -66,12 +71,15 @@ async def _end_late(end: Callable[[], None]) -> None:
     end()
 
 
-def state_lines(process: "NodeProcess") -> list[str]:
-    """Return the node's state for a person: who, lease, map, links, what it waits for, every figure of ``/metrics``."""
-    lines = [f"node {process.config.node.id}, {process.tier}, incarnation {process.folder.incarnation}"]
-    lines += process.describe()
-    lines += [f"{name}: {'ok' if passed else 'no'}" for name, passed in process.metrics.readiness().items()]
-    for name, value in sorted(process.metrics.read().items()):
+def state_lines(described: Sequence[str], metrics: Metrics) -> list[str]:
+    """Return the node's state for a person, bounded: its own lines first, then every figure of ``/metrics``.
+
+    Args:
+        described: Name, lease, map and links.
+        metrics: Also tell what the node waits for (its checks).
+    """
+    lines = [*described, *(f"{name}: {'ok' if passed else 'no'}" for name, passed in metrics.readiness().items())]
+    for name, value in sorted(metrics.read().items()):
         if isinstance(value, Mapping):
             shown = sorted(value.items())
             more = f" and {len(shown) - LABELS_MAX} more" if len(shown) > LABELS_MAX else ""

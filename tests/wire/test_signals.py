@@ -3,57 +3,50 @@
 import logging
 import os
 import signal
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
 
 from conf.metrics import Metrics
 from wire import signals
-from wire.process import NodeProcess
 from wire.signals import LINE_CHARS_MAX, LINES_MAX, obey_signals, state_lines
 
 
-def node() -> NodeProcess:
-    """Return what the signals need of a process."""
+def metrics_of_an_edge() -> Metrics:
+    """Return figures and a check as an edge has them."""
     metrics = Metrics("edge", "edge-0", "1")
     metrics.counter("drops_total", "", lambda: {("slow",): 3.0, ("closed",): 1.0}, ("reason",))
     metrics.gauge("clients", "", lambda: 7.0)
     metrics.check("lease", lambda: False)
-    return cast(
-        NodeProcess,
-        SimpleNamespace(
-            config=SimpleNamespace(node=SimpleNamespace(id="edge-0")),
-            tier="edge",
-            folder=SimpleNamespace(incarnation=12),
-            metrics=metrics,
-            describe=lambda: ["map epoch 4", "2 links: r, s"],
-            stopping=trio.Event(),
-            signals={},
-        ),
-    )
+    return metrics
 
 
 class Heard:
     """A node that obeys, in this very process."""
 
     def __init__(self) -> None:
-        self.node = node()
+        self.stopping = trio.Event()
         self.ended = trio.Event()
+        self.counts: dict[str, int] = {}
+        self.metrics = metrics_of_an_edge()
+
+    def state(self) -> list[str]:
+        """Return what SIGUSR1 writes."""
+        return state_lines(["node edge-0, edge, incarnation 12", "map epoch 4", "2 links: r, s"], self.metrics)
 
     async def send(self, number: signal.Signals, times: int) -> None:
         """Send a signal, and wait until it was counted so often."""
         os.kill(os.getpid(), number)
         with trio.fail_after(10):
-            while self.node.signals.get(number.name, 0) < times:
+            while self.counts.get(number.name, 0) < times:
                 await trio.sleep(0.001)
 
 
 @pytest.fixture
 async def heard(nursery: trio.Nursery) -> Heard:
     this = Heard()
-    await nursery.start(obey_signals, this.node, this.ended.set)
+    await nursery.start(obey_signals, this.stopping, this.ended.set, this.counts, this.state)
     return this
 
 
@@ -63,7 +56,7 @@ async def test_hup_and_usr1_are_counted_and_end_nothing(heard: Heard, caplog: py
     await heard.send(signal.SIGHUP, 1)
     await heard.send(signal.SIGHUP, 2)
     await heard.send(signal.SIGUSR1, 1)
-    assert not heard.ended.is_set() and not heard.node.stopping.is_set()
+    assert not heard.ended.is_set() and not heard.stopping.is_set()
     said = caplog.text
     assert said.count("SIGHUP is ignored") == 2
     for line in ("node edge-0, edge, incarnation 12", "map epoch 4", "clients: 7", "drops_total: closed 1, slow 3"):
@@ -74,14 +67,14 @@ async def test_hup_and_usr1_are_counted_and_end_nothing(heard: Heard, caplog: py
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 async def test_the_first_term_asks_and_the_second_ends(heard: Heard, second: signal.Signals) -> None:
     await heard.send(signal.SIGTERM, 1)
-    assert heard.node.stopping.is_set() and not heard.ended.is_set()
+    assert heard.stopping.is_set() and not heard.ended.is_set()
     await heard.send(second, 2 if second == signal.SIGTERM else 1)
     assert heard.ended.is_set()
 
 
 async def test_int_ends_at_once(heard: Heard) -> None:
     await heard.send(signal.SIGINT, 1)
-    assert heard.ended.is_set() and not heard.node.stopping.is_set()
+    assert heard.ended.is_set() and not heard.stopping.is_set()
 
 
 async def test_a_stop_that_hangs_is_ended(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,11 +86,11 @@ async def test_a_stop_that_hangs_is_ended(heard: Heard, monkeypatch: pytest.Monk
 
 def test_the_state_is_bounded() -> None:
     """However many figures a node has, and however long they are."""
-    this = node()
+    metrics = metrics_of_an_edge()
     many: Any = {(f"reason {number}" * 5,): 1.0 for number in range(1_000)}
-    this.metrics.counter("long_total", "", lambda: many, ("reason",))
+    metrics.counter("long_total", "", lambda: many, ("reason",))
     for number in range(500):
-        this.metrics.gauge(f"gauge_{number}", "", lambda: 1.0)
-    lines = state_lines(this)
+        metrics.gauge(f"gauge_{number}", "", lambda: 1.0)
+    lines = state_lines(["node edge-0"], metrics)
     assert len(lines) == LINES_MAX + 1 and lines[-1].endswith("lines more")
     assert max(map(len, lines)) <= LINE_CHARS_MAX + 4
