@@ -6,7 +6,8 @@ from pathlib import Path
 
 from bench.jobs_store import NOW_MS
 from wire.manifest import Manifest, read_manifest
-from wire.sstable import COLUMN_INDEX, Row, RowKind, RunWriter
+from wire.run_writer import RunWriter
+from wire.sstable_schema import COLUMN_INDEX, Row, RowKind
 
 __all__ = ["differences", "duckdb_merge", "heap_merge"]
 
@@ -71,7 +72,7 @@ def differences(directory: Path, with_duckdb: bool) -> tuple[int, list[str]]:
     """Compare every column of every row, in order, of all results; return the rows and what differs."""
     import pyarrow.parquet as pq
 
-    from wire.sstable import arrow_schema
+    from wire.sstable_schema import arrow_schema
 
     schema = arrow_schema()
     total = 0

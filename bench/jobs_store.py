@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from wire.manifest import Manifest, RingEntry, publish_manifest
-from wire.sstable import EntryState, Row, RowKind, RunWriter, make_row
+from wire.run_writer import RunWriter
+from wire.sstable_schema import EntryState, Row, RowKind, make_row
 
 __all__ = ["NOW_MS", "PARTITIONS", "generate"]
 

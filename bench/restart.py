@@ -35,7 +35,7 @@ from stratamq.local_plan import CLUSTER
 from tests.e2e.local_cluster import LocalCluster
 from wire.manifest import RingEntry, next_manifest, publish_manifest
 from wire.messages import Subscription
-from wire.sstable import RunWriter
+from wire.run_writer import RunWriter
 
 PARTITIONS = 256
 NODE = "storage-0"

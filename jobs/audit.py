@@ -33,7 +33,7 @@ from jobs.spark import (
 from jobs.words import JobParser, spark_options
 from wire.ledger import LEDGER_SUFFIXES
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
-from wire.sstable import RowKind
+from wire.sstable_schema import RowKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -33,7 +33,7 @@ from jobs.spark import (
 )
 from jobs.words import JobParser, spark_options
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, ManifestExists, next_manifest
-from wire.sstable import RowKind
+from wire.sstable_schema import RowKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from jobs.rows import crc_matches, row_hash
 from wire.manifest import FileEntry
-from wire.sstable import digest_of
+from wire.sstable_schema import digest_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from wire.ledger import PICKED_MARK
-from wire.sstable import RowKind
+from wire.sstable_schema import RowKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from wire.sstable import RowKind
+from wire.sstable_schema import RowKind
 
 __all__ = ["page"]
 

@@ -23,7 +23,7 @@ from storage.partition import Reads
 from storage.rows import LocalRow, LogRow, MetaRow, SessionRow, unpack
 from storage.run_rows import NOT_EXPORTED, RowReader
 from wire.manifest import FileEntry
-from wire.sstable import RunWriter
+from wire.run_writer import RunWriter
 
 __all__ = ["Copy", "ExportError", "ExportTarget", "PartitionExport", "Step", "StoredCopy"]
 

@@ -25,7 +25,7 @@ from storage.store_errors import StoreError
 from storage.store_settings import StoreSettings
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, read_manifest
 from wire.run_reader import RowDamaged, check_identity, iter_newest
-from wire.sstable import COLUMN_INDEX, COLUMNS, RowKind
+from wire.sstable_schema import COLUMN_INDEX, COLUMNS, RowKind
 
 __all__ = ["ImportRefused", "ImportResult", "import_runs"]
 

@@ -1,6 +1,6 @@
 """Rows of a partition as rows of an SSTable: which typed columns a stored value fills.
 
-An audit decodes no value, so what it needs stands in columns (``wire/sstable.py`` says which for what). Deadlines of
+An audit decodes no value, so what it needs stands in columns (``wire/sstable_schema.py`` lists them). Deadlines of
 the served clock become UTC ms here: the one moment that both clocks are looked at. A value that cannot be decoded is
 damage and raises; what is written out must be what it says. Source: docs/adr/0009-key-order-and-sstables.md.
 """
@@ -20,7 +20,7 @@ from storage.rows import (
     WillRow,
     unpack,
 )
-from wire.sstable import Row, RowKind
+from wire.sstable_schema import Row, RowKind
 
 __all__ = ["NOT_EXPORTED", "RowReader"]
 

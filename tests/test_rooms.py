@@ -21,7 +21,7 @@ ARROWS: dict[str, set[str]] = {
     "mqtt": set(),
     "conf": set(),
 }
-JOBS_OF_WIRE = {"wire.sstable", "wire.manifest", "wire.run_reader", "wire.ledger"}
+JOBS_OF_WIRE = {"wire.sstable_schema", "wire.manifest", "wire.run_reader", "wire.run_writer", "wire.ledger"}
 
 # Thin shells: everything else is a core, or plain code, and neither waits nor owns sockets.
 SHELLS = {

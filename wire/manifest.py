@@ -19,6 +19,7 @@ import msgspec
 
 from conf.synced_folder import sync_folder
 from wire.decoding import plain_text
+from wire.sstable_schema import COLUMNS
 
 __all__ = [
     "FOLDERS",
@@ -83,7 +84,7 @@ class FileEntry(msgspec.Struct, kw_only=True):
     expired_removed: int = 0  # rows that compactions removed because they had expired, all generations so far
     min_expiry_ms: int = 0  # smallest expiry_ms above 0; 0 when no row expires
     bad_rows: int = 0  # rows whose crc is known not to match
-    digest: str = ""  # sstable.digest_of
+    digest: str = ""  # sstable_schema.digest_of
     kinds: dict[str, int] = {}  # rows per RowKind
     shard: int = 0  # store file of the node
     node: str = ""
@@ -161,8 +162,6 @@ def manifest_numbers(names: Iterable[str]) -> list[int]:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Fill schema, totals and manifest_crc and return canonical JSON (sorted keys, no blanks, final newline)."""
-    from wire.sstable import COLUMNS  # the writer there needs FileEntry from here
-
     manifest.schema = [{"name": n, "type": t, "nullable": nullable} for n, t, nullable in COLUMNS]
     manifest.files.sort(key=lambda f: (f.partition, f.node, f.generation, f.path))
     manifest.totals = {

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, read_manifest
-from wire.sstable import COLUMN_INDEX, COLUMNS, Row, arrow_schema, digest_of, row_crc
+from wire.sstable_schema import COLUMN_INDEX, COLUMNS, Row, arrow_schema, digest_of, row_crc
 
 __all__ = ["RowDamaged", "check_file", "check_identity", "iter_newest", "iter_rows", "merge_rows", "verify_manifest"]
 

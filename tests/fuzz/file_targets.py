@@ -23,7 +23,8 @@ from storage.store_errors import StoreDamaged
 from stratamq.rooms import load_config
 from wire.manifest import FileEntry, Manifest, ManifestDamaged, _canonical_crc, decode_manifest, encode_manifest
 from wire.run_reader import RowDamaged, check_file, iter_rows, merge_rows
-from wire.sstable import RowKind, RunWriter, make_row
+from wire.run_writer import RunWriter
+from wire.sstable_schema import RowKind, make_row
 
 _MEMORY = Path("/dev/shm")
 FOLDER = Path(tempfile.mkdtemp(prefix="stratamq-fuzz-", dir=_MEMORY if _MEMORY.is_dir() else None))

@@ -14,7 +14,8 @@ from typing import Any
 
 from wire.manifest import FileEntry, Manifest, next_manifest, publish_manifest, read_manifest
 from wire.run_reader import iter_rows
-from wire.sstable import COLUMN_INDEX, EntryState, Row, RowKind, RunWriter, make_row
+from wire.run_writer import RunWriter
+from wire.sstable_schema import COLUMN_INDEX, EntryState, Row, RowKind, make_row
 
 AT = COLUMN_INDEX
 Rows = list[Row]

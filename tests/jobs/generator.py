@@ -14,7 +14,8 @@ from typing import Any
 
 from wire.ledger import FileLedger, LedgerOperation, LedgerRecord, LedgerSink, origin_mark, origin_text, topic_hash
 from wire.manifest import Manifest, RingEntry, next_manifest, publish_manifest, read_manifest
-from wire.sstable import EntryState, Row, RowKind, RunWriter, make_row, pack_owner_epoch
+from wire.run_writer import RunWriter
+from wire.sstable_schema import EntryState, Row, RowKind, make_row, pack_owner_epoch
 
 NOW_MS = 1_750_000_000_000
 

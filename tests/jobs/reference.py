@@ -8,7 +8,7 @@ from typing import Any
 
 from wire.manifest import FileEntry, Manifest
 from wire.run_reader import iter_rows, merge_rows
-from wire.sstable import COLUMN_INDEX, Row, RowKind
+from wire.sstable_schema import COLUMN_INDEX, Row, RowKind
 
 _AT = COLUMN_INDEX
 

@@ -20,7 +20,7 @@ from tests.jobs.generator import NOW_MS, add_generation, generate
 from wire.ledger import FileLedger, LedgerOperation, LedgerRecord, origin_mark, picked_origin, topic_hash
 from wire.manifest import manifest_name, next_manifest, publish_manifest, read_manifest
 from wire.run_reader import iter_rows
-from wire.sstable import COLUMN_INDEX, RowKind
+from wire.sstable_schema import COLUMN_INDEX, RowKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

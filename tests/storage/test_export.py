@@ -18,7 +18,7 @@ from tests.storage.storage_cluster import Cluster
 from tests.storage.test_partition import message
 from wire.manifest import read_manifest
 from wire.run_reader import iter_newest, iter_rows, merge_rows, verify_manifest
-from wire.sstable import COLUMN_INDEX, RowKind, row_crc
+from wire.sstable_schema import COLUMN_INDEX, RowKind, row_crc
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 PARTITION = 7

@@ -18,7 +18,8 @@ from wire.manifest import (
     read_manifest,
 )
 from wire.run_reader import RowDamaged, iter_newest, iter_rows, verify_manifest
-from wire.sstable import COLUMNS, RowKind, RunOrderError, RunWriter, arrow_schema, make_row, row_crc
+from wire.run_writer import RunOrderError, RunWriter
+from wire.sstable_schema import COLUMNS, RowKind, arrow_schema, make_row, row_crc
 
 pytest.importorskip("pyarrow")
 
