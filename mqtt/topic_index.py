@@ -8,16 +8,24 @@ Source: MQTT 5.0 section 4.7.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from mqtt.errors import LocalProtocolError
 
-__all__ = ["TopicIndex"]
+__all__ = ["Page", "TopicIndex"]
 
 Value = TypeVar("Value")
 
 CHUNK_MAX = 1024  # keys in one piece of the sorted list; an insertion moves at most this many
 PAGE_VISITS = 1024  # topics looked at in one step: at most a few milliseconds
+
+
+class Page(NamedTuple, Generic[Value]):
+    """What one step of a match found."""
+
+    found: list[tuple[str, Value]]  # topic, value
+    after: str | None  # where to go on; None at the end
+    visits: int  # topics looked at
 
 
 class TopicIndex(Generic[Value]):
@@ -81,7 +89,7 @@ class TopicIndex(Generic[Value]):
             after: Start behind this topic, which need not be there: resumes an earlier iteration.
         """
         while True:
-            found, after = self.page(topic_filter, after=after)
+            found, after, _ = self.page(topic_filter, after=after)
             yield from found
             if after is None:
                 return
@@ -100,15 +108,10 @@ class TopicIndex(Generic[Value]):
         names = [key.replace("\0", "/") for key in found]
         return names, names[-1] if len(names) == count else None
 
-    def page(
-        self, topic_filter: str, *, after: str | None = None, visits_max: int = PAGE_VISITS
-    ) -> tuple[list[tuple[str, Value]], str | None]:
+    def page(self, topic_filter: str, *, after: str | None = None, visits_max: int = PAGE_VISITS) -> Page[Value]:
         """Return what ``match`` finds while looking at no more than ``visits_max`` topics, 1 or more.
 
         Pages bound the time of one step, which the number of results does not: ``+/+/x`` may look far for little.
-
-        Returns:
-            The (topic, value) pairs, and ``after`` for the next page, or None when nothing is left.
         """
         wanted = topic_filter.split("/")
         seek = _first_key(wanted)
@@ -117,15 +120,15 @@ class TopicIndex(Generic[Value]):
         found: list[tuple[str, Value]] = []
         position = bisect_right(self._lows, seek) - 1
         at = bisect_left(self._chunks[position], seek)
-        for _ in range(visits_max):
+        for visits in range(visits_max):
             if at == len(self._chunks[position]):
                 position, at = position + 1, 0
                 if position == len(self._chunks) or not self._chunks[position]:
-                    return found, None
+                    return Page(found, None, visits)
             key = self._chunks[position][at]
             jump = _next_key(wanted, key)
             if jump is None:
-                return found, None
+                return Page(found, None, visits + 1)
             if jump == key:
                 found.append((key.replace("\0", "/"), self._values[key]))
             if len(jump) <= len(key) and key.startswith(jump):
@@ -133,7 +136,7 @@ class TopicIndex(Generic[Value]):
             else:
                 position = bisect_right(self._lows, jump) - 1
                 at = bisect_left(self._chunks[position], jump)
-        return found, key.replace("\0", "/")
+        return Page(found, key.replace("\0", "/"), visits_max)
 
 
 def _first_key(wanted: list[str]) -> str:

@@ -88,7 +88,7 @@ class Sweep(Generic[Waiter]):
             if self._after is None:
                 self._at = len(self._filters)
             return [topic for topic in topics if self._trie.match(topic)], len(topics)
-        pairs, self._after = index.page(self._filters[self._at], after=self._after, visits_max=visits)
+        pairs, self._after, _ = index.page(self._filters[self._at], after=self._after, visits_max=visits)
         if self._after is not None:
             return [topic for topic, _ in pairs], visits
         self._at += 1

@@ -77,6 +77,8 @@ REPORTED_PER_ROUND = 5_000  # filters: more would keep the loop, and a report of
 REPORT_ROUTES_MAX = 10_000  # in one message; a longer one of a single partition comes in pieces anyway
 REPORT_ROOM_BYTES = 16 * 1024 * 1024  # of a link, below which its owner's reports wait: acknowledgements go first
 COUNTED_PER_LOOK = 50_000  # sessions
+SLICE_STEPS = 50  # of about ten microseconds: what every message waits for that comes while a slice is done
+SLICE_EVERY_S = 0.004  # at most between two slices, though other events come in every round
 STOP_S = 3.5  # from the order to stop to the end, when others do not take over
 NOBODY = -1  # an owner_epoch that no connection has
 LOOK_S = 0.5  # between two looks at who is not reached, and at what partitions hold
@@ -159,6 +161,7 @@ class StorageCore:
         self._active: dict[int, HostedPartition] = {}  # touched in this round
         self._scans = RetainedScans(self._is_hosted, partial(self._touch, changed=False))
         self._work = PartitionWork(self._is_hosted, self._touch)
+        self._slice_at = float("-inf")
         self._sends: list[Output] = []
         self._condemned: dict[PeerKey, str] = {}  # in this round
         self._shards: list[ShardEntry] = []
@@ -268,7 +271,7 @@ class StorageCore:
         if calm and self._rests(now):
             return Ready(next_deadline=self._deadline(now), ended=self._over, stopped=self.stop.ended)
         self._advance()
-        self._go_on()
+        self._go_on(idle=all(isinstance(event, Tick) for event in events))
         if self._reports:
             self._send_reports()
         return self._ready(now)
@@ -689,13 +692,16 @@ class StorageCore:
         """Whether the next round has something to go on with."""
         return bool(len(self._scans) or len(self._work))
 
-    def _go_on(self) -> None:
-        """Do a slice of what may take long."""
+    def _go_on(self, *, idle: bool) -> None:
+        """Do a slice of what may take long; what came in this round is answered before, mostly."""
         if self._fenced:
             return
-        self._work.go_on()
         self.placements.window.go_on(self._now, self._routes_of)
-        for scan, none in self._scans.go_on(self._now):
+        if not self._slices or not (idle or self._now >= self._slice_at):
+            return
+        self._slice_at = self._now + SLICE_EVERY_S
+        done = self._work.go_on(SLICE_STEPS // 2 if len(self._scans) else SLICE_STEPS)
+        for scan, none in self._scans.go_on(self._now, SLICE_STEPS - done):
             answer = RetainedNone(scan.request.request, none)
             self._sends.append((scan.edge, FrameKind.CONTROL, encode_control(answer)))
 

@@ -1,4 +1,4 @@
-"""Work of partitions that nobody waits for, a bounded amount a round: expired sessions, routes to repeat.
+"""Work of partitions that nobody waits for, some of it at a time: expired sessions, routes to repeat.
 
 Partitions take turns. What is left is done in the next round, which the node asks for at once.
 Decision: docs/adr/0022-cost-of-filters.md.
@@ -10,8 +10,7 @@ from storage.hosted_partition import HostedPartition
 
 __all__ = ["PartitionWork"]
 
-STEPS_PER_ROUND = 150  # of about ten microseconds
-STEPS_PER_TURN = 50
+STEPS_PER_TURN = 10  # of one partition
 
 
 class PartitionWork:
@@ -32,9 +31,9 @@ class PartitionWork:
         if hosted.has_work:
             self._waiting.setdefault(number, hosted)
 
-    def go_on(self) -> None:
-        """Do the work of one round."""
-        left = STEPS_PER_ROUND
+    def go_on(self, steps_max: int) -> int:
+        """Do some of the work; return the steps of about ten microseconds that it took."""
+        left = steps_max
         while self._waiting and left > 0:
             number = next(iter(self._waiting))
             hosted = self._waiting.pop(number)
@@ -42,3 +41,4 @@ class PartitionWork:
                 self._touch(number, hosted)
                 left -= max(1, hosted.do_work(min(left, STEPS_PER_TURN)))
                 self.look(number, hosted)
+        return steps_max - left

@@ -5,7 +5,7 @@ read for a new subscription is told from the live one. Delivery to a durable ses
 """
 
 from mqtt.reasons import ReasonCode
-from mqtt.topic_index import TopicIndex
+from mqtt.topic_index import Page, TopicIndex
 from storage import keys
 from storage.delivery import Delivery
 from storage.partition import Partition
@@ -94,10 +94,9 @@ class RetainedRegisters:
             self._partition.delete(keys.retained_key(self._partition.number, topic))
             self._partition.count("retained_expired")
 
-    def page(self, topic_filter: str, after: str | None, visits_max: int) -> tuple[list[tuple[str, int]], str | None]:
-        """Return (topic, deadline) of registers that a filter matches, and where to go on; None at the end."""
-        found, after = self._topics.page(topic_filter, after=after, visits_max=visits_max)
-        return [(topic, value[1]) for topic, value in found], after
+    def page(self, topic_filter: str, after: str | None, visits_max: int) -> Page[tuple[int, int, int]]:
+        """Return registers that a filter matches, as (topic, (bytes, deadline, body id))."""
+        return self._topics.page(topic_filter, after=after, visits_max=visits_max)
 
     def message(self, topic: str, deadline: int) -> RetainedMessage | None:
         """Return the message of a register, with its remaining time; None if that is over."""

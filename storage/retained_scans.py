@@ -13,9 +13,10 @@ from wire.messages import ReadRetained, ReadRetainedAll, RetainedMessage, Retain
 
 __all__ = ["RetainedScan", "RetainedScans"]
 
-VISITS_PER_ROUND = 512  # topics looked at: about one millisecond
+VISITS_PER_STEP = 8  # topics looked at in a step of about ten microseconds
 VISITS_PER_TURN = 128  # of one look-up, before another one is looked for
-VISITS_PER_MESSAGE = 8  # what reading a message from the store costs, and
+VISITS_PER_PARTITION = 4  # what looking into one costs, if only to see that it has nothing, and
+VISITS_PER_MESSAGE = 16  # what reading a message from the store does, and
 VISITS_PER_KIB = 0.5  # what its payload does
 SCANS_MAX = 20_000  # under way; edges give up after some seconds, so more could not be answered in time either
 SCAN_S = 60.0  # most that an edge waits for an answer (edge.retained_hold_s)
@@ -47,11 +48,11 @@ class RetainedScan:
         number, hosted = self.partitions[-1]
         request = self.request
         limit = min(request.limit, PAGE_MESSAGES_MAX)
-        found, after = hosted.retained.page(request.topic_filter, self.after or None, VISITS_PER_TURN)
-        self.visits += 1 if after is None and not found else VISITS_PER_TURN if after is not None else len(found)
+        found, after, visits = hosted.retained.page(request.topic_filter, self.after or None, VISITS_PER_TURN)
+        self.visits += VISITS_PER_PARTITION + visits
         if found:
             touch(number, hosted)  # its clock goes on
-        for topic, deadline in found:
+        for topic, (_, deadline, _) in found:
             if len(self.messages) >= limit or self.size >= PAGE_BYTES_MAX:
                 return True
             message = hosted.retained.message(topic, deadline)
@@ -99,10 +100,10 @@ class RetainedScans:
         self._number += 1
         heappush(self._scans, (int(scan.visits // VISITS_PER_TURN), self._number, scan))
 
-    def go_on(self, now: float) -> list[tuple[RetainedScan, list[int]]]:
-        """Do the work of one round; return, per look-up, partitions without a match that may be told at once."""
+    def go_on(self, now: float, steps_max: int) -> list[tuple[RetainedScan, list[int]]]:
+        """Do some of the work; return, per look-up, partitions without a match that may be told at once."""
         told = []
-        left = float(VISITS_PER_ROUND)
+        left = float(steps_max * VISITS_PER_STEP)
         while self._scans and left > 0:
             _, _, scan = heappop(self._scans)
             if now > scan.until:

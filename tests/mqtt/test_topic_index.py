@@ -56,10 +56,10 @@ def test_model(changes: list[tuple[str, bool]], topic_filter: str, after: str, v
     assert list(index.match(topic_filter)) == want
     behind = [pair for pair in want if pair[0].split("/") > after.split("/")]
     assert list(index.match(topic_filter, after=after)) == behind
-    paged, resume = index.page(topic_filter, visits_max=visits)
+    paged, resume, _ = index.page(topic_filter, visits_max=visits)
     while resume is not None:
-        more, resume = index.page(topic_filter, after=resume, visits_max=visits)
-        assert len(more) <= visits
+        more, resume, looked_at = index.page(topic_filter, after=resume, visits_max=visits)
+        assert len(more) <= looked_at <= visits
         paged += more
     assert paged == want
 
@@ -71,8 +71,9 @@ def test_far_and_few(monkeypatch: pytest.MonkeyPatch) -> None:
     for site in range(20):
         for device in range(500):
             index.add(f"site/{site:02}/{device:03}", device)
-    found, resume = index.page("site/+/007", visits_max=61)  # at most a miss, a hit and a miss for each site
+    found, resume, looked_at = index.page("site/+/007", visits_max=61)  # at most a miss, a hit and a miss for each site
     assert ([value for _, value in found], resume) == ([7] * 20, None)
+    assert 20 < looked_at < 61
 
 
 def test_changes_while_iterating() -> None:
