@@ -31,12 +31,12 @@ from router.commands import (
     decode_command,
     encode_command,
 )
+from router.map_snapshot import MapState, decode_snapshot, encode_snapshot
 from router.orders import OrderMemory, OrderOutcome
 from router.placement_changes import relieved, still_in_sync
 from router.rebalance import NEXT_STATES, UNFINISHED, RebalanceJob
 from router.ring import RingNode, propose_owners, propose_replicas
 from wire.cluster_map import ClusterMap, Delegation, MapDelta, NodeEntry, NodeState, PartitionEntry, ShardEntry
-from wire.decoding import Payload, strictly
 from wire.hello import TIER_ROUTER, TIER_STORAGE
 
 __all__ = [
@@ -61,43 +61,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-
-class _Stored(msgspec.Struct):
-    """A snapshot."""
-
-    map: ClusterMap
-    job: RebalanceJob | None = None
-    orders: dict[str, OrderOutcome] = {}
-
-
-_decoder = msgspec.msgpack.Decoder(_Stored)
-
-
-def _read_stored(data: Payload) -> _Stored:
-    stored = _decoder.decode(data)
-    contradiction = _contradiction(stored.map)
-    if contradiction:
-        raise ValueError(contradiction)
-    return stored
-
-
-def _contradiction(cluster_map: ClusterMap) -> str:
-    """Return why no commands lead to a map, "" if they may."""
-    if cluster_map.cluster and not (cluster_map.partitions and 0 < cluster_map.base_shards <= len(cluster_map.shards)):
-        return (
-            f"{len(cluster_map.partitions)} partitions, {cluster_map.base_shards} of {len(cluster_map.shards)} shards"
-        )
-    for name, entry in cluster_map.nodes.items():
-        if entry.node != name:
-            return f"node {entry.node} under the name {name}"
-    for rule in cluster_map.delegations:
-        if rule.shard >= len(cluster_map.shards):
-            return f"a delegation to shard {rule.shard} of {len(cluster_map.shards)}"
-    return ""
-
-
-_decode_stored = strictly(_read_stored, "snapshot of the map")
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -126,7 +89,7 @@ class MapMachine:
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
-        return msgspec.msgpack.encode(_Stored(self.map, self.job, self.orders.known))
+        return encode_snapshot(MapState(self.map, self.job, self.orders.known))
 
     def restore(self, data: bytes) -> None:
         """Replace the whole state.
@@ -134,8 +97,8 @@ class MapMachine:
         Raises:
             Unreadable: If it is no snapshot of ours.
         """
-        stored = _decode_stored(data)
-        self.map, self.job, self.orders = stored.map, stored.job, OrderMemory(stored.orders)
+        state = decode_snapshot(data)
+        self.map, self.job, self.orders = state.map, state.job, OrderMemory(state.orders)
 
     def apply(self, command: Command) -> Outcome:
         """Carry out one committed command; what cannot be carried out is refused, and changes nothing.

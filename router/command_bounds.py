@@ -31,7 +31,7 @@ from wire.cluster_map import ClusterMap, NodeEntry, PartitionEntry
 from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE
 from wire.ranges import INCARNATION_MAX, NODES_MAX, PARTITIONS_MAX
 
-__all__ = ["COMMAND_BYTES_MAX", "out_of_range"]
+__all__ = ["COMMAND_BYTES_MAX", "NUMBER_MAX", "TIERS", "out_of_range"]
 
 COMMAND_BYTES_MAX = 4 << 20  # of a log entry: one always fits a frame of 8 MiB, beside its header
 NAME_BYTES_MAX = 64  # of a node or a cluster: ASCII, see conf/node_settings.py

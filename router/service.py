@@ -29,6 +29,7 @@ from router.core import (
     Suspected,
     Tick,
 )
+from router.map_snapshot import snapshot_fault
 from router.membership_desk import MembershipDesk
 from router.raft.events import ChangeMembership, RaftConfig, Role
 from router.raft.log import RaftLog, create_log
@@ -172,6 +173,7 @@ class RouterService:
             apply=self._apply,
             take_snapshot=self.core.machine.snapshot,
             restore=self.core.restore,
+            snapshot_fault=snapshot_fault,
             rng=self._rng,
             incarnation=self._process.folder.incarnation,
             on_role=self._on_role,
@@ -359,6 +361,12 @@ class RouterService:
         metrics, core = self._process.metrics, self.core
         metrics.gauge("raft_leader", "1 while this router leads.", lambda: float(core.leads))
         metrics.gauge("raft_term", "Raft term.", lambda: float(self._raft.core.term))
+        metrics.counter(
+            "raft_dropped_total",
+            "Messages of other routers that Raft did not take, by reason.",
+            lambda: {(reason,): float(count) for reason, count in self._raft.drops.items()},
+            ("reason",),
+        )
         metrics.gauge("map_epoch", "Epoch of the ClusterMap.", lambda: float(core.machine.map.epoch))
         metrics.gauge("route_shards", "Route shards owned here.", lambda: float(len(core.shards)))
         metrics.gauge("routes", "Routes held here.", lambda: float(sum(s.routes for s in core.shards.values())))

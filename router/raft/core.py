@@ -7,6 +7,7 @@ Source: Raft paper, figure 2, "Rules for Servers".
 
 import math
 import random
+from collections.abc import Callable
 
 from router.raft.events import (
     ChangeMembership,
@@ -35,7 +36,14 @@ ENTRY_OVERHEAD_BYTES = 64  # an empty entry takes room, too
 class RaftCore(Reception):
     """One Raft peer."""
 
-    def __init__(self, config: RaftConfig, stored: Stored, rng: random.Random, incarnation: int = 0) -> None:
+    def __init__(
+        self,
+        config: RaftConfig,
+        stored: Stored,
+        rng: random.Random,
+        incarnation: int = 0,
+        snapshot_fault: Callable[[bytes], str] = lambda _: "",
+    ) -> None:
         """Begin as a follower.
 
         Args:
@@ -43,9 +51,10 @@ class RaftCore(Reception):
             stored: What the disk holds; already restored into the state machine up to its snapshot.
             rng: Draws election timeouts.
             incarnation: One life of this process; never reused under one storage id.
+            snapshot_fault: Returns why the state machine cannot restore a snapshot, "" if it can.
         """
         self.reset_reads()
-        super().__init__(config, stored, rng, incarnation)
+        super().__init__(config, stored, rng, incarnation, snapshot_fault)
         self._ready_number = 0
         self._proposed: int | None = None
         self._refused: str | None = None

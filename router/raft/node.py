@@ -8,6 +8,7 @@ when they are too many. A disk error is final: the node stops, because a retried
 """
 
 import itertools
+import logging
 import math
 import random
 from collections import deque
@@ -36,10 +37,14 @@ from router.raft.events import (
 )
 from router.raft.messages import NORMAL, Configuration, Entry, Message
 from router.raft.outcomes import NotLeader, Outcome, Outcomes, Unavailable
+from router.raft.snapshotting import RefusedSnapshot
 from router.raft.storage import Storage
 
 __all__ = ["NotLeader", "RaftNode", "Unavailable"]
 
+logger = logging.getLogger(__name__)
+
+REFUSAL_LOG_S = 10.0  # between two lines about snapshots that were refused
 MAX_WAITING_PROPOSALS = 10_000  # not applied yet; beyond this: Unavailable("busy"); each holds a caller
 MAX_INBOX = 20_000  # messages received and not handled yet; beyond this they are dropped, Raft repeats
 MAX_MESSAGES_PER_TURN = 1_000  # handled before the clock is looked at again
@@ -59,6 +64,7 @@ class RaftNode:
         apply: Callable[[Entry], Any],
         take_snapshot: Callable[[], bytes],
         restore: Callable[[bytes], None],
+        snapshot_fault: Callable[[bytes], str] = lambda _: "",
         rng: random.Random,
         incarnation: int,
         on_role: Callable[[Role, str | None], None] | None = None,
@@ -71,6 +77,7 @@ class RaftNode:
             apply: Applies a committed entry of kind normal and returns its result to the proposer, if he is here.
             take_snapshot: Returns the state machine after the last applied entry.
             restore: Replaces the state machine.
+            snapshot_fault: Returns why ``restore`` would raise for a snapshot, "" if it would not.
             incarnation: Not used before by this peer under its storage id.
             on_role: Told when role or leader changed.
         Raises:
@@ -79,7 +86,7 @@ class RaftNode:
         stored = storage.load()
         if stored.snapshot is not None:
             restore(stored.snapshot.data)
-        self.core = RaftCore(config, stored, rng, incarnation)
+        self.core = RaftCore(config, stored, rng, incarnation, snapshot_fault)
         self._send, self._apply, self._take_snapshot, self._restore = send, apply, take_snapshot, restore
         self._on_role = on_role
         self._snapshot_every = snapshot_every_entries
@@ -98,6 +105,8 @@ class RaftNode:
         self._deadline = -math.inf
         self._stopped = False
         self._read_timeout_s = 4 * config.election_timeout_s
+        self._refused_snapshot: RefusedSnapshot | None = None  # the newest that was looked at
+        self._refusal_logged = -math.inf
         self.dropped_inbox = 0
 
     # For the service
@@ -113,6 +122,11 @@ class RaftNode:
     @property
     def configuration(self) -> Configuration:
         return self.core.configuration
+
+    @property
+    def drops(self) -> dict[str, int]:
+        """Messages of other routers that were not taken, by reason."""
+        return {**self.core.drops, "inbox_full": self.dropped_inbox}
 
     def receive(self, message: Message) -> None:
         """Take a message from a link; the link has proved that ``message.sender`` is its peer."""
@@ -269,7 +283,18 @@ class RaftNode:
             self._outcomes.answered(read.context, read.index, self.applied_index)
         self._deadline = ready.next_deadline
         self._watch_role()
+        if self.core.refused_snapshot is not self._refused_snapshot:
+            self._say_refused_snapshot()
         return ready
+
+    def _say_refused_snapshot(self) -> None:
+        """Log that a leader's snapshot was refused; it sends the same again and again."""
+        self._refused_snapshot = refused = self.core.refused_snapshot
+        now = trio.current_time()
+        if refused is not None and now >= self._refusal_logged + REFUSAL_LOG_S:
+            self._refusal_logged = now
+            text = "refused the snapshot of router %s behind entry %d (%s): this router keeps the state that it has"
+            logger.error(text, ascii(refused.sender), refused.index, refused.fault)
 
     def _watch_role(self) -> None:
         seen = (self.core.role, self.core.leader_hint)

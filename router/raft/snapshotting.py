@@ -1,16 +1,28 @@
 """Snapshots: chunks to a peer whose next entry is compacted, and installing what a leader sent.
 
-Decides when a snapshot replaces the log. The order of syncs is the shell's and the disk's: snapshot file, directory,
+Decides when a snapshot replaces the log: one that the state machine could not restore never does, and is dropped
+before anything here has changed. The order of syncs is the shell's and the disk's: snapshot file, directory,
 then the log is dropped, then the answer leaves. A snapshot that conflicts with the log discards the *whole* log: the
 entries behind the conflict belong to a history that never was (hashicorp/raft #697). Source: Raft paper, section 7.
 """
+
+from dataclasses import dataclass
 
 from router.raft.events import Snapshot
 from router.raft.messages import AppendEntries, InstallSnapshot, InstallSnapshotReply
 from router.raft.progress import Progress, ProgressState
 from router.raft.state import RaftState
 
-__all__ = ["Snapshotting"]
+__all__ = ["RefusedSnapshot", "Snapshotting"]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedSnapshot:
+    """A snapshot that the state machine cannot restore: whose, behind which entry, and why."""
+
+    sender: str
+    index: int
+    fault: str
 
 
 class Snapshotting(RaftState):
@@ -19,6 +31,7 @@ class Snapshotting(RaftState):
     _incoming: InstallSnapshot | None = None  # its first chunk: names the snapshot being received
     _incoming_data: bytearray = bytearray()
     installed: Snapshot | None = None  # for the next Ready
+    refused_snapshot: RefusedSnapshot | None = None  # the newest
 
     def begin_snapshot(self, peer: str, progress: Progress) -> None:
         """Start over with the newest snapshot."""
@@ -78,6 +91,11 @@ class Snapshotting(RaftState):
             message.snapshot_index, message.snapshot_term, message.configuration, bytes(self._incoming_data)
         )
         self._incoming, self._incoming_data = None, bytearray()
+        fault = self.snapshot_fault(snapshot.data)
+        if fault:
+            self.drop("snapshot_not_restorable")
+            self.refused_snapshot = RefusedSnapshot(message.sender, snapshot.index, fault)
+            return
         self.install_snapshot(snapshot)
         self._reply_snapshot(message, 0, snapshot.index)
 

@@ -9,6 +9,7 @@ Source: Raft paper, figure 2; Ongaro's thesis, section 4.1 (a configuration is u
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
 
 from router.raft.events import HardState, RaftConfig, ReadState, Role, Stored
 from router.raft.log_view import LogView
@@ -21,8 +22,16 @@ __all__ = ["RaftState"]
 class RaftState:
     """Data of one peer and what is to leave with the next Ready."""
 
-    def __init__(self, config: RaftConfig, stored: Stored, rng: random.Random, incarnation: int = 0) -> None:
+    def __init__(
+        self,
+        config: RaftConfig,
+        stored: Stored,
+        rng: random.Random,
+        incarnation: int = 0,
+        snapshot_fault: Callable[[bytes], str] = lambda _: "",
+    ) -> None:
         self.config = config
+        self.snapshot_fault = snapshot_fault
         self.id = config.id
         self.storage_id = stored.storage_id
         self.incarnation = incarnation

@@ -23,7 +23,6 @@ from membership.packets import (
     encode_message,
     join_messages,
 )
-from router.raft import messages as raft
 from tests.fuzz import core_targets as cores
 from tests.fuzz import file_targets as files
 from tests.fuzz.command_target import COMMANDS, committed
@@ -34,6 +33,7 @@ from tests.fuzz.good_messages import CONTROLS
 from tests.fuzz.hot_session import CLIENT_CORPUS, LINK_CORPUS, check_both, check_client, check_link
 from tests.fuzz.nested import mutate_tree
 from tests.fuzz.proxy_target import PROXY_HEADERS, proxy_headers
+from tests.fuzz.raft_target import RAFT, SNAPSHOTS, mutate_raft, raft_messages, snapshots
 from tests.membership.test_envelope import node as gossip_node
 from wire import batches, messages
 from wire.decoding import Unreadable
@@ -159,40 +159,10 @@ def _hello(data: bytes) -> None:
         assert 0 < len(key.node) <= 160
 
 
-def _raft(data: bytes) -> None:
-    with contextlib.suppress(Unreadable):
-        read = raft.decode_message(data)
-        assert raft.decode_message(raft.encode_message(read)) == read
-
-
 def _replica(data: bytes) -> None:
     with contextlib.suppress(Unreadable):
         read = decode_replica_message(data)
         assert decode_replica_message(encode_replica_message(read)) == read
-
-
-_RAFT = tuple(
-    raft.encode_message(message)
-    for message in (
-        raft.AppendEntries("a", "b", 1, 2, 3, 4, 0, 0, 0, 1, (raft.Entry(1, 1, "normal", b"x"),)),
-        raft.AppendEntries(
-            "a",
-            "b",
-            1,
-            2,
-            3,
-            4,
-            1,
-            1,
-            0,
-            1,
-            (raft.Entry(2, 1, "config", raft.encode_configuration(raft.Configuration({"a": 1}))),),
-        ),
-        raft.RequestVote("a", "b", 1, 2, 3, 4, 5, 1),
-        raft.ReadIndexReply("a", "b", 1, 2, 3, 4, 7, 5, 2),
-        raft.InstallSnapshot("a", "b", 1, 2, 3, 4, 5, 1, raft.Configuration({"a": 1}), 0, b"x", True, 1),
-    )
-)
 
 
 def _frame(kind: int, payload: bytes, number: int) -> bytes:
@@ -269,7 +239,8 @@ TARGETS = (
     Target("proxy", PROXY_HEADERS, proxy_headers, 1.0, ("edge.proxy_protocol",)),
     Target("control", (*_CONTROLS, *CONTROLS), _control, 1.0, ("wire",), mutator=mutate_either),
     Target("hello", _HELLOS, _hello, 0.5, ("wire",), mutator=mutate_either),
-    Target("raft", _RAFT, _raft, 0.5, ("wire",), mutator=mutate_either),
+    Target("raft", RAFT, raft_messages, 1.0, ("wire",), mutator=mutate_raft),
+    Target("snapshot", SNAPSHOTS, snapshots, 1.0, mutator=mutate_either),
     Target("commands", COMMANDS, committed, 1.0, mutator=mutate_either),
     Target("replica", cores.REPLICA, _replica, 0.5, ("wire",), mutator=mutate_either),
     Target("router-core", cores.ROUTER_CORE, cores.check_router, 2.0, mutator=cores.mutate_message),

@@ -37,6 +37,7 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "a node under another's name": {
         "nodes": {"x": {"node": "r1", "tier": "router", "incarnation": 1, "address": "a:1"}}
     },
+    "a node of no tier": {"nodes": {"x": {"node": "x", "tier": "xs", "incarnation": 1, "address": "a:1"}}},
     "a delegation to no shard": {"delegations": [{"prefix": "a", "depth": 1, "pin": "r1", "shard": 9}]},
 }
 
@@ -52,6 +53,21 @@ def test_a_map_that_contradicts_itself_is_refused_whole(damage: str) -> None:
     with pytest.raises(Unreadable, match="snapshot of the map"):
         core.restore(msgspec.msgpack.encode(plain))
     assert core.machine.snapshot() == before
+
+
+JOBS: dict[str, dict[str, Any]] = {
+    "a shard's move to nobody": {"moves": [{"kind": "shard", "number": 0, "source": ["r1"], "target": []}]},
+    "a move of no partition": {"moves": [{"kind": "partition", "number": 4, "source": [], "target": []}]},
+    "a partition's move to nowhere": {"moves": [{"kind": "primary", "number": 0, "source": [], "target": []}]},
+}
+
+
+@pytest.mark.parametrize("plan", JOBS)
+def test_a_rebalance_that_no_command_began_is_refused(plan: str) -> None:
+    """A leader that looks at its next step raises, and so does the next leader."""
+    plain = snapshot() | {"job": {"number": 1, "plan": {"map_epoch": 1, **JOBS[plan]}}}
+    with pytest.raises(Unreadable, match="snapshot of the map"):
+        MapMachine().restore(msgspec.msgpack.encode(plain))
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x91" * 5000, b"\x81\xa3map\xc0", b"\x81\xa3map\x81\xa1\xff\xc0"])

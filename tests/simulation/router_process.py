@@ -22,6 +22,7 @@ from router.core import (
     RouterSettings,
     Tick,
 )
+from router.map_snapshot import snapshot_fault
 from router.raft.core import RaftCore
 from router.raft.events import Event as RaftEvent
 from router.raft.events import (
@@ -113,7 +114,7 @@ class RouterProcess(LinkProcess):
             heartbeat_s=self.knobs.heartbeat_s,
             max_entries_per_append=self.knobs.entries_per_append,
         )
-        self.raft = RaftCore(config, stored, rng, incarnation)
+        self.raft = RaftCore(config, stored, rng, incarnation, snapshot_fault)
         self.applied_index = self._snapshot_index = stored.snapshot.index if stored.snapshot else 0
         if stored.snapshot is not None:
             self.core.restore(stored.snapshot.data)

@@ -10,7 +10,7 @@ import trio
 
 from router.raft.events import ChangeMembership, RaftConfig, Role
 from router.raft.log import RaftLog, create_log
-from router.raft.messages import Entry, Message, decode_message, encode_message
+from router.raft.messages import Configuration, Entry, InstallSnapshot, Message, decode_message, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
 
 
@@ -220,6 +220,28 @@ async def test_a_node_that_lost_its_disk_counts_for_nothing_until_added_again(tm
         await until(lambda: group.nodes[lost].core.is_voter)
         await until(lambda: group.registers[lost].values[:1] == [b"kept"])
         nursery.cancel_scope.cancel()
+
+
+async def test_a_snapshot_that_cannot_be_restored_does_not_end_the_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The follower keeps its state and goes on; one line says whose snapshot it is, however often it comes."""
+    group = Group(tmp_path)
+    group.create("a")
+    voters = Configuration({"a": 1, "b": 2})
+    async with trio.open_nursery() as nursery:
+        await group.start(nursery, "a", ("a", "b"), snapshot_fault=lambda data: "damaged" if data == b"bad" else "")
+        node = group.nodes["a"]
+        for _ in range(3):
+            node.receive(InstallSnapshot("b", "a", 1, 1, 2, 0, 9, 1, voters, 0, b"bad", True, 1))
+        await until(lambda: node.drops.get("snapshot_not_restorable") == 3)
+        assert (group.registers["a"].values, node.core.log.last_index, node.core.commit_index) == ([], 0, 0)
+        node.receive(InstallSnapshot("b", "a", 1, 1, 2, 0, 9, 1, voters, 0, b"good", True, 1))
+        await until(lambda: group.registers["a"].values == [b"good"])
+        nursery.cancel_scope.cancel()
+    assert [record.getMessage() for record in caplog.records if "refused the snapshot" in record.message] == [
+        "refused the snapshot of router 'b' behind entry 9 (damaged): this router keeps the state that it has"
+    ]
 
 
 class FailingLog(RaftLog):
