@@ -2,7 +2,8 @@
 
 Decides what a higher or lower term means for each kind of message. Source: Raft paper, section 5.1 ("If a server's
 current term is smaller than the other's, it updates"), with the two exceptions of Ongaro's thesis: a pre-vote changes
-no term (9.6), and a vote is ignored while a leader is heard (4.2.3).
+no term (9.6), and a vote is ignored while a leader is heard (4.2.3). A router that our configuration does not name
+may be the leader of a newer one, so it is listened to, but only where a vote would be: not while a leader is heard.
 """
 
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from router.raft.messages import (
 
 __all__ = ["Reception"]
 
+TERM_LEAP_MAX = 1 << 20  # by which a router that the configuration does not name may raise our term
 _REQUESTS = (PreVote, RequestVote, AppendEntries, InstallSnapshot, TimeoutNow)
 
 
@@ -52,9 +54,13 @@ class Reception(Elections):
 
     def receive(self, message: Message) -> None:
         """Take one message from a peer."""
+        outside = self._is_outside(message.sender)
+        if outside and not self._takes_from_outside(message):
+            self.drop("not_of_the_group")
+            return
         self.bind(message)
         self.note_stranger(message)
-        if isinstance(message, _REQUESTS) and self.refuses_identity(message):
+        if isinstance(message, _REQUESTS) and not outside and self.refuses_identity(message):
             self.drop("we_are_another_disk")
             return
         if message.term > self.term:
@@ -67,6 +73,26 @@ class Reception(Elections):
         self._on_message[type(message)](message)
         if self.transferee is not None and type(message) is AppendEntriesReply:
             self.advance_transfer()
+
+    def _is_outside(self, sender: str) -> bool:
+        """Whether our configuration names routers, and the sender is none of them."""
+        known = self.configuration
+        return bool(known.voters) and sender not in known.voters and sender not in known.learners
+
+    def _takes_from_outside(self, message: Message) -> bool:
+        """Whether a router outside our configuration may say this now.
+
+        It may lead by a configuration that we have not got yet, or be removed and not have got that. The first waits
+        until we hear no leader, and then brings its configuration with its log; we ask it nothing, so it answers
+        nothing. Anything else would let a certificate that is no voter's depose a leader, or use up all terms.
+        """
+        if isinstance(message, PreVote):
+            return True  # changes nothing here, and the answer may end its waiting
+        if message.sender == self.leader and message.term == self.term:
+            return True
+        if not isinstance(message, AppendEntries | InstallSnapshot | RequestVote):
+            return False
+        return not self.is_sticky() and message.term <= self.term + TERM_LEAP_MAX
 
     def _adopt_term(self, message: Message) -> bool:
         """A higher term: follow in it, except for what must not depose a leader that is heard."""
@@ -97,9 +123,10 @@ class Reception(Elections):
             return
         if self.role is not Role.FOLLOWER or self.leader != message.sender:
             self.become_follower(message.term, message.sender)
-        self.last_heard_leader = self.now
         self.identity_refused = False
-        self.reset_election_deadline()
+        if not self._is_outside(message.sender):  # else an election may go on until its log proves that it leads
+            self.last_heard_leader = self.now
+            self.reset_election_deadline()
         if isinstance(message, AppendEntries):
             if message.entries and message.entries[-1].index != message.prev_log_index + len(message.entries):
                 self.drop("entries_not_contiguous")

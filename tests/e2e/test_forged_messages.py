@@ -1,6 +1,7 @@
 """A stolen node's certificate: what it says in the name of others changes nothing, and ends its link."""
 
 import os
+import re
 import signal
 import socket
 import ssl
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from router.raft import messages as raft
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_hostile_links import CLUSTER, authority, connect, frame, is_closed
 from wire.batches import encode_publish_ack
@@ -79,6 +81,34 @@ def test_an_operator_has_no_business_at_an_edge(cluster: LocalCluster) -> None:
     """It was made a peer, for ever, and could acknowledge and push."""
     with link(cluster, "edge-0", "operator", "operator") as stolen:
         assert is_closed(stolen)
+
+
+def test_a_router_that_is_no_voter_deposes_nobody(cluster: LocalCluster) -> None:
+    """Any message of a higher term ended the leader's term, and a last term of all would end all elections."""
+    header = ("router-9", "router-0", (1 << 62) - 1, LIFE, 99, 0)
+    lies: list[raft.Message] = [
+        raft.AppendEntries(*header, 0, 0, 0, 1),
+        raft.AppendEntriesReply(*header, True, 1, 1),
+        raft.RequestVote(*header, 1 << 40, 1 << 40, True),
+        raft.InstallSnapshot(*header, 1 << 40, 1, raft.Configuration({"router-9": 99}), 0, b"\xc1", True, 1),
+    ]
+    before = raft_figures(cluster)
+    assert before["leader"] == 1.0
+    with link(cluster, "router-0", "router", "router-9") as stolen:
+        for number, lie in enumerate(lies, 1):
+            stolen.sendall(frame(FrameKind.RAFT, raft.encode_message(lie), number))
+        cluster.wait_for(lambda: raft_figures(cluster) != before, "told of it")
+    after = raft_figures(cluster)
+    assert (after["term"], after["leader"]) == (before["term"], 1.0)
+    assert after["dropped"] > before["dropped"]
+
+
+def raft_figures(cluster: LocalCluster) -> dict[str, float]:
+    """Return the router's term, whether it leads, and how much of strangers it dropped."""
+    page = cluster.metrics("router-0")
+    names = {"term": "raft_term", "leader": "raft_leader", "dropped": 'raft_dropped_total{reason="not_of_the_group"}'}
+    found = {key: re.search(rf"^stratamq_{re.escape(name)} (\S+)$", page, re.MULTILINE) for key, name in names.items()}
+    return {key: float(match.group(1)) if match else 0.0 for key, match in found.items()}
 
 
 @pytest.mark.parametrize("tier", ["edge", "storage"])
