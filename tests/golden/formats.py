@@ -1,0 +1,335 @@
+"""Every format that leaves a process: how an example's plain value becomes bytes, and what those bytes are read as.
+
+The kinds are named by what stands in the bytes (a tag), or by what the format is called here: names of classes and
+modules are in this file alone, so that they may change while the golden files stay.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from membership import exchange, key_requests, packets
+from router.cluster_map import MapMachine
+from router.commands import Command, decode_command, encode_command
+from router.raft import messages as raft
+from router.raft.files import SyncedMarker, read_checked, read_marker, replace_file, write_marker
+from router.raft.log_recovery import StoredHardState, StoredSnapshot
+from router.raft.segment import SegmentHeader, decode_header, encode_header, encode_record, read_records
+from storage import keys, record, rows
+from storage.acked_marker import AckedMarker
+from wire import batches
+from wire.cluster_map import ClusterMap, MapDelta
+from wire.frames import HEADER
+from wire.hello import Hello, HelloReader, NodeIdentity, encode_hello
+from wire.manifest import Manifest, decode_manifest, encode_manifest
+from wire.map_pages import MapReader, map_pages
+from wire.messages import Control, Destinations, MapStep, SharePick, decode_control, encode_control
+from wire.replication import ReplicaMessage, decode_replica_message, encode_replica_message
+from wire.sstable_schema import digest_of, make_row, pack_owner_epoch
+
+__all__ = ["FORMATS", "Codec", "Format", "tags_of"]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """One kind: ``build`` an object of a plain value, ``encode`` it, ``decode`` its bytes to something equal."""
+
+    build: Callable[[Any], Any]
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any] | None = None  # None: nothing reads it back
+    kind: Any = None  # a type of which examples can be made
+
+
+@dataclass(frozen=True)
+class Format:
+    """One golden file; ``codecs`` by kind."""
+
+    title: str
+    codecs: dict[str, Codec]
+
+
+def tags_of(union: Any) -> dict[str, type]:
+    """Return the classes of a union by tag; a tag that two have is there once."""
+    return {str(kind.__struct_config__.tag): kind for kind in get_args(union)}
+
+
+def _structs(
+    kinds: dict[str, Any], encode: Callable[[Any], bytes], decode: Callable[[Any, bytes], Any]
+) -> dict[str, Codec]:
+    def codec(kind: Any) -> Codec:
+        return Codec(lambda value: msgspec.convert(value, kind), encode, lambda data: decode(kind, data), kind)
+
+    return {name: codec(kind) for name, kind in kinds.items()}
+
+
+def _union(union: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> dict[str, Codec]:
+    return _structs(tags_of(union), encode, lambda _kind, data: decode(data))
+
+
+def _msgpack(kind: Any, data: bytes) -> Any:
+    return msgspec.msgpack.decode(data, type=kind)
+
+
+def _positional(kind: type, encode: Callable[[Any], bytes], decode: Callable[[bytes], Iterable[Any]]) -> Codec:
+    return Codec(lambda value: kind(*value), encode, lambda data: next(iter(decode(data))), None)
+
+
+def _plain(function: Callable[..., bytes]) -> Codec:
+    return Codec(lambda value: value, lambda value: function(*value))
+
+
+# --- the map
+
+
+def _pages_of(cluster_map: ClusterMap) -> bytes:
+    return b"".join(page.data for page in map_pages(cluster_map))
+
+
+def _map_of(data: bytes) -> ClusterMap | None:
+    pages = map_pages(msgspec.msgpack.decode(data, type=ClusterMap))
+    reader = MapReader()
+    return [reader.take(page) for page in pages][-1]
+
+
+def _snapshot(data: bytes) -> bytes:
+    """Return the snapshot of routers that were given one."""
+    machine = MapMachine()
+    machine.restore(data)
+    return machine.snapshot()
+
+
+# --- HELLO
+
+
+def _hello(value: tuple[list[Any], int, int]) -> bytes:
+    return encode_hello(NodeIdentity(*value[0]), value[1], value[2])
+
+
+def _read_hello(data: bytes) -> tuple[list[Any], int, int]:
+    hello = HelloReader().receive(data)
+    assert isinstance(hello, Hello)
+    identity = [hello.cluster, hello.node, hello.tier, hello.incarnation, hello.address]
+    return identity, hello.peer_incarnation, hello.taken
+
+
+# --- files
+
+
+def _file(write: Callable[[Path], object]) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        write(path)
+        return path.read_bytes()
+
+
+def _checked(stored: Any) -> bytes:
+    return _file(lambda path: replace_file(path, msgspec.msgpack.encode(stored)))
+
+
+def _read_file(data: bytes, kind: Any) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        path.write_bytes(data)
+        return read_checked(path, kind)
+
+
+def _synced(marker: SyncedMarker) -> bytes:
+    def write(path: Path) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        write_marker(descriptor, marker)
+        os.close(descriptor)
+
+    return _file(write)
+
+
+def _read_synced(data: bytes) -> SyncedMarker | None:
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        return read_marker(file.fileno())
+
+
+def _acked(value: tuple[bytes, int]) -> bytes:
+    """Three slots, each in a page of its own; the zeros between them are left out."""
+
+    def write(path: Path) -> None:
+        marker = AckedMarker.create(path, value[0])
+        marker.write(value[1])
+        marker.sync()
+        marker.write(value[1] + 1)
+        marker.close()
+
+    data = _file(write)
+    assert len(data) == 12288 and data.count(0) > 12000
+    return b"".join(data[at : at + 36] for at in (0, 4096, 8192))
+
+
+def _read_acked(data: bytes) -> tuple[bytes, int]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        path.write_bytes(b"".join(data[at : at + 36].ljust(4096, b"\0") for at in (0, 36, 72)))
+        marker = AckedMarker.open(path)
+        marker.close()
+        return marker.store_id, marker.acked_up_to - 1
+
+
+def _raft_record(value: tuple[list[Any], int]) -> bytes:
+    return encode_record(raft.Entry(*value[0]), value[1])[0]
+
+
+def _read_raft_record(data: bytes, chain: int = 77) -> tuple[list[Any], int]:
+    behind_header = bytes(len(encode_header(SegmentHeader(1, 1, 0, 0, False, 0)))) + data
+    entry, _, _ = next(read_records(behind_header, chain))
+    return list(msgspec.structs.astuple(entry)), chain
+
+
+def _manifest(plain: Any) -> Manifest:
+    manifest = msgspec.convert(plain, Manifest)
+    encode_manifest(manifest)  # fills what is counted
+    return manifest
+
+
+ROWS: dict[str, Any] = {
+    "META": rows.MetaRow,
+    "LOCAL": rows.LocalRow,
+    "SESSION": rows.SessionRow,
+    "SUBSCRIPTION": rows.SubscriptionRow,
+    "FILTER": rows.FilterRow,
+    "INFLIGHT": rows.InflightRow,
+    "OPENED": rows.OpenedRow,
+    "WILL": rows.WillRow,
+    "HANDED": rows.HandedRow,
+    "RETAINED": rows.RetainedRow,
+    "LOG": rows.LogRow,
+    "HANDED pick": SharePick,
+}
+KEYS: dict[str, Callable[..., bytes]] = {
+    "META": keys.meta_key,
+    "LOCAL": keys.local_key,
+    "SESSION": keys.session_key,
+    "SUBSCRIPTION": keys.subscription_key,
+    "QUEUE": keys.queue_key,
+    "INFLIGHT": keys.inflight_key,
+    "INBOUND": keys.inbound_key,
+    "FILTER": keys.filter_key,
+    "HANDED": keys.handed_key,
+    "HANDED pick": keys.handed_pick_key,
+    "RETAINED": keys.retained_key,
+    "OPENED": keys.opened_key,
+    "ORIGIN": keys.origin_key,
+    "WILL": keys.will_key,
+    "LOG": keys.log_key,
+    "BODY": keys.body_key,
+}
+GOSSIP: dict[str, Any] = {
+    "member of a full exchange": packets.MemberRecord,
+    "HELLO of a full exchange": exchange.Hello,
+    "question about keys": key_requests.KeyRequest,
+    "answer about keys": key_requests.KeyResponse,
+}
+
+FORMATS: dict[str, Format] = {
+    "control": Format("CONTROL frames: a msgpack map with its tag", _union(Control, encode_control, decode_control)),
+    "replication": Format(
+        "REPLICATE and REPLICATE_ACK frames: a msgpack array, its tag first",
+        _union(ReplicaMessage, encode_replica_message, decode_replica_message),
+    ),
+    "raft": Format(
+        "RAFT frames: a msgpack array, its tag first; and the data of a configuration entry",
+        {
+            **_union(raft.AnyMessage, raft.encode_message, raft.decode_message),
+            **_structs(
+                {"configuration": raft.Configuration},
+                raft.encode_configuration,
+                lambda _kind, data: raft.decode_configuration(data),
+            ),
+        },
+    ),
+    "hello": Format(
+        "HELLO frames with their header, and the header of a frame",
+        {
+            "HELLO": Codec(lambda value: value, _hello, _read_hello),
+            "header": Codec(lambda value: value, lambda value: HEADER.pack(*value), lambda data: HEADER.unpack(data)),
+        },
+    ),
+    "batches": Format(
+        "Records of PUBLISH, PUBLISH_ACK, PUSH and PUSH_ACK frames",
+        {
+            "RUN": _positional(batches.PublishRun, batches.encode_run, batches.decode_publish),
+            "MSG": _positional(batches.PublishMessage, batches.encode_message, batches.decode_publish),
+            "PUBLISH_ACK": Codec(
+                lambda value: batches.PublishAck(*value),
+                lambda ack: batches.encode_publish_ack(ack.tag, ack.partition, ack.reason_code),
+                lambda data: batches.decode_publish_acks(data)[0],
+            ),
+            "PUSH": _positional(batches.Push, batches.encode_push, batches.decode_pushes),
+            "PUSH_ACK": _positional(batches.PushAck, batches.encode_push_ack, batches.decode_push_acks),
+        },
+    ),
+    "gossip": Format(
+        "Gossip before it is sealed: a msgpack array, its number first; and what streams of members carry",
+        {
+            **_structs(
+                tags_of(packets.Message),
+                packets.encode_message,
+                lambda _kind, data: packets.decode_messages(packets.join_messages([data]))[0],
+            ),
+            **_structs(GOSSIP, msgspec.msgpack.encode, _msgpack),
+        },
+    ),
+    "commands": Format(
+        "Commands in the Raft log: a msgpack map with its tag", _union(Command, encode_command, decode_command)
+    ),
+    "map": Format(
+        "The map: whole as its pages carry it, one step, the routers' snapshot; and an answer about routes",
+        {
+            "map": _structs({"map": ClusterMap}, _pages_of, lambda _kind, data: _map_of(data))["map"],
+            **_structs({"step": MapDelta, "answer": Destinations}, msgspec.msgpack.encode, _msgpack),
+            **_structs({"map step": MapStep}, encode_control, lambda _kind, data: decode_control(data)),
+            "snapshot": Codec(lambda value: _snapshot(msgspec.msgpack.encode(value)), bytes, _snapshot),
+        },
+    ),
+    "rows": Format(
+        "Values of the rows of a store: msgpack arrays, and the queue row",
+        {
+            **_structs(ROWS, rows.pack, lambda kind, data: rows.unpack(kind, data)),
+            "QUEUE": Codec(
+                lambda value: rows.Entry(*value), rows.encode_entry, lambda data: rows.decode_entry(1001, data)
+            ),
+        },
+    ),
+    "keys": Format("Keys of the rows of a store", {name: _plain(function) for name, function in KEYS.items()}),
+    "records": Format(
+        "A record of a store, its marker, and the files of a Raft log",
+        {
+            "record": Codec(
+                lambda value: value,
+                lambda value: record.encode_record(*value),
+                lambda data: (b"key", record.decode_record(b"key", data)),
+            ),
+            "acknowledged up to": Codec(lambda value: value, _acked, _read_acked),
+            "segment header": Codec(lambda value: SegmentHeader(*value), encode_header, decode_header),
+            "segment record": Codec(lambda value: value, _raft_record, _read_raft_record),
+            **_structs(
+                {"hard state": StoredHardState, "snapshot": StoredSnapshot},
+                _checked,
+                lambda kind, data: _read_file(data, kind),
+            ),
+            "synced": Codec(lambda value: SyncedMarker(*value), _synced, _read_synced),
+        },
+    ),
+    "exports": Format(
+        "The manifest of an export, and what is computed for its rows",
+        {
+            "manifest": Codec(_manifest, encode_manifest, decode_manifest, Manifest),
+            "row_crc": _plain(lambda *value: int(make_row(*value)[9]).to_bytes(8, "big")),
+            "digest": _plain(lambda *value: digest_of(*value).encode()),
+            "owner_epoch": _plain(lambda *value: pack_owner_epoch(*value).to_bytes(8, "big")),
+        },
+    ),
+}

@@ -1,0 +1,84 @@
+"""The bytes of every format, as they stand in the golden files: what links, stores, Raft logs and exports hold.
+
+A test that fails here says that a node of this tree cannot talk to one of the tree before, or cannot read its files.
+If that is meant, ``python -m tests.golden`` shows the difference and ``--write`` takes it over.
+"""
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from membership import packets
+from router.commands import Command
+from router.raft.messages import AnyMessage
+from storage import keys, rows
+from tests.golden.examples import example
+from tests.golden.formats import FORMATS, KEYS, ROWS, tags_of
+from tests.golden.golden_file import FOLDER, Example, parse, render
+from wire.messages import Control
+from wire.replication import ReplicaMessage
+
+GOLDEN = [(name, each) for name in FORMATS for each in parse((FOLDER / f"{name}.txt").read_text())]
+FULL = [(FORMATS[name].codecs[each.kind].kind, each) for name, each in GOLDEN if each.name.endswith(", full")]
+UNIONS = {
+    "control": Control,
+    "replication": ReplicaMessage,
+    "raft": AnyMessage,
+    "commands": Command,
+    "gossip": packets.Message,
+}
+
+
+@pytest.mark.parametrize(("name", "golden"), GOLDEN, ids=[f"{name}-{each.name}" for name, each in GOLDEN])
+def test_bytes_are_what_they_were(name: str, golden: Example) -> None:
+    """The value is written as the golden bytes, and they are read as the value."""
+    codec = FORMATS[name].codecs[golden.kind]
+    assert codec.encode(codec.build(golden.value)).hex() == golden.data.hex()
+    if codec.decode is not None:
+        assert codec.decode(golden.data) == codec.build(golden.value)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_kind_has_an_example(name: str) -> None:
+    text = (FOLDER / f"{name}.txt").read_text()
+    examples = parse(text)
+    assert {each.kind for each in examples} == FORMATS[name].codecs.keys()
+    assert render(FORMATS[name].title, examples) == text, "python -m tests.golden --write"
+
+
+@pytest.mark.parametrize("name", UNIONS)
+def test_every_class_of_a_union_has_a_tag_of_its_own_and_an_example(name: str) -> None:
+    kinds = get_args(UNIONS[name])
+    assert len(kinds) == len(tags_of(UNIONS[name]))
+    assert set(tags_of(UNIONS[name])) <= {each.kind for form, each in GOLDEN if form == name}
+
+
+@pytest.mark.parametrize(("kind", "golden"), [one for one in FULL if one[0] is not None])
+def test_every_field_shows_in_the_full_example(kind: Any, golden: Example) -> None:
+    """A field that was added since has a value in the bytes that is not its default."""
+    config = kind.__struct_config__
+    if config.array_like:
+        assert len(golden.value) - (config.tag is not None) == len(kind.__struct_fields__)
+    else:
+        assert golden.value.keys() - {config.tag_field} == set(kind.__struct_encode_fields__)
+
+
+def test_every_row_and_key_of_a_store_has_an_example() -> None:
+    defined = {one for one in vars(rows).values() if isinstance(one, type) and issubclass(one, msgspec.Struct)}
+    defined = {one for one in defined if one.__module__ == rows.__name__}
+    assert defined <= {*ROWS.values(), rows.Entry}
+    assert {name for name in vars(keys) if name.endswith("_key")} == {one.__name__ for one in KEYS.values()}
+
+
+def test_a_class_without_an_example_is_noticed() -> None:
+    class Newcomer(msgspec.Struct, tag="Newcomer"):
+        """A message that nobody wrote an example of."""
+
+        number: int
+
+    assert tags_of(Newcomer | Control).keys() - {each.kind for name, each in GOLDEN if name == "control"} == {
+        "Newcomer"
+    }
+    made: Any = example(Newcomer, full=True)
+    assert made == {"type": "Newcomer", "number": 1001}
