@@ -14,8 +14,8 @@ from typing import Any, get_args
 import msgspec
 
 from membership import exchange, key_requests, packets
-from router.cluster_map import MapMachine
 from router.commands import Command, decode_command, encode_command
+from router.map_snapshot import MapState, decode_snapshot, encode_snapshot
 from router.raft import messages as raft
 from router.raft.files import SyncedMarker, read_checked, read_marker, replace_file, write_marker
 from router.raft.log_recovery import StoredHardState, StoredSnapshot
@@ -94,13 +94,6 @@ def _map_of(data: bytes) -> ClusterMap | None:
     pages = map_pages(msgspec.msgpack.decode(data, type=ClusterMap))
     reader = MapReader()
     return [reader.take(page) for page in pages][-1]
-
-
-def _snapshot(data: bytes) -> bytes:
-    """Return the snapshot of routers that were given one."""
-    machine = MapMachine()
-    machine.restore(data)
-    return machine.snapshot()
 
 
 # --- HELLO
@@ -291,7 +284,7 @@ FORMATS: dict[str, Format] = {
             "map": _structs({"map": ClusterMap}, _pages_of, lambda _kind, data: _map_of(data))["map"],
             **_structs({"step": MapDelta, "answer": Destinations}, msgspec.msgpack.encode, _msgpack),
             **_structs({"map step": MapStep}, encode_control, lambda _kind, data: decode_control(data)),
-            "snapshot": Codec(lambda value: _snapshot(msgspec.msgpack.encode(value)), bytes, _snapshot),
+            **_structs({"snapshot": MapState}, encode_snapshot, lambda _kind, data: decode_snapshot(data)),
         },
     ),
     "rows": Format(
