@@ -20,8 +20,9 @@ from storage.rows import ENTRY_OVERHEAD_BYTES, STATE_RELEASED, STATE_SENT, Entry
 from storage.session_reads import SessionReads
 from wire.messages import SharePick, Subscription
 
-__all__ = ["READY_MAX", "DurableSession", "InFlight"]
+__all__ = ["ENDING", "READY_MAX", "DurableSession", "InFlight"]
 
+ENDING = 1  # a deadline that has always passed: a session that loses its filters a few at a time and is nobody's
 READY_MAX = 128  # entries kept in memory ahead of the window of a connected session
 WINDOW_ANY_SIZE = 64  # messages that may be open towards a client whatever their size
 WINDOW_BYTES = 128 * 1024  # of open messages, above which there are no more than that

@@ -35,6 +35,7 @@ HANDED_PER_EPOCH_BITS = 32
 INBOUND_SKIPPED = 1 << 32  # QoS 2 messages of one session that a lost copy may have counted
 CLAIMS_MAX = 1_000_000  # of one edge: as many as it can hold of one partition, and more
 DONE_IN_SLICES = ("session", "routes")  # timers
+DUE_MAX = 500  # of those taken from the clock at once: a million sessions may expire together
 SESSION_BYTES = 256  # rows of a session without its queue, roughly
 
 
@@ -234,10 +235,11 @@ class HostedPartition:
             ask()
 
     def run_timers(self) -> None:
-        """Do what is due on the served clock; nothing is, before this partition serves."""
-        if not self.serving:
-            return
-        while (timer := self.core.due()) is not None:
+        """Do what is due on the served clock; nothing is, before this partition serves.
+
+        Of sessions that expire together some are taken now, the others when those are done.
+        """
+        while self.serving and len(self._due) < DUE_MAX and (timer := self.core.due()) is not None:
             if timer[0] in DONE_IN_SLICES:
                 self._due.append(timer)
             else:
@@ -253,7 +255,15 @@ class HostedPartition:
         steps = 0
         while self._due and steps < steps_max:
             what, who = self._due.popleft()
-            steps += self.claims.expire(int(who)) if what == "session" else self.subscriptions.ask_again(int(who))
+            if what == "routes":
+                steps += self.subscriptions.ask_again(int(who))
+                continue
+            taken, more = self.claims.expire(int(who))
+            steps += taken
+            if more:
+                self._due.append((what, who))
+        if not self._due:
+            self.run_timers()
         return steps
 
     def _timer(self, what: str, who: str) -> None:

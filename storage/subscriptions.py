@@ -217,12 +217,20 @@ class Subscriptions:
             self._leave(gone)
         partition.tell(edge, SessionUnsubscribed(request.request, codes))
 
+    def ends(self, session: DurableSession) -> None:
+        """The session gets no more subscriptions: what they cost together is of no interest any more."""
+        self._costs.forget(session.number)
+
     def drop_session(self, session: DurableSession) -> None:
         """Remove every subscription of a session that is being deleted."""
+        self.ends(session)
+        self.drop_some(session, len(session.subscriptions))
+
+    def drop_some(self, session: DurableSession, most: int) -> None:
+        """Remove some subscriptions of a session that ends."""
         gone = []
-        for name in sorted(session.subscriptions):
+        for name in sorted(islice(session.subscriptions, most)):
             gone += self._detach(session, name)
-        self._costs.forget(session.number)
         self._answer_waiting(gone)
         self._leave(gone)
 

@@ -6,7 +6,7 @@ Source: MQTT 5.0 sections 3.3.4 and 4.8.2.
 from collections.abc import Iterable
 
 from mqtt.properties import encode_subscription_identifiers
-from storage.durable_sessions import DurableSession
+from storage.durable_sessions import ENDING, DurableSession
 from storage.partition import Partition
 from wire.batches import PublishMessage
 from wire.messages import Subscription
@@ -57,12 +57,12 @@ class Targets:
             return
         if len(matches) == 1:
             session, subscription = matches[0]
-            if not (subscription.no_local and session.number == message.session):  # [MQTT-3.8.3-3]
+            if not _is_excepted(session, subscription, message):
                 yield session, subscription, _identifiers((subscription,))
             return
         merged: dict[int, tuple[DurableSession, list[Subscription]]] = {}
         for session, subscription in matches:
-            if subscription.no_local and session.number == message.session:
+            if _is_excepted(session, subscription, message):
                 continue
             merged.setdefault(session.number, (session, []))[1].append(subscription)
         for session, subscriptions in merged.values():
@@ -87,6 +87,11 @@ class Targets:
             return None
         members.append(members.pop(0))
         return members[-1]
+
+
+def _is_excepted(session: DurableSession, subscription: Subscription, message: PublishMessage) -> bool:
+    """Whether a session gets no copy by this subscription: it is its own message [MQTT-3.8.3-3], or it ends."""
+    return (subscription.no_local and session.number == message.session) or session.deadline == ENDING
 
 
 def _identifiers(subscriptions: Iterable[Subscription]) -> bytes:

@@ -3,8 +3,10 @@
 import pytest
 
 from edge.session_filters import FILTERS_PER_PIECE
+from storage.claims import FILTERS_AT_ONCE
 from tests.storage.rounds import middle_round_ms, timed_rounds
 from tests.storage.storage_cluster import Cluster, Connection, Edge
+from wire.batches import PublishMessage
 from wire.frames import FrameKind
 from wire.hello import PeerKey
 from wire.messages import (
@@ -116,7 +118,7 @@ def removals(cluster: Cluster) -> dict[int, list[str]]:
     "count", [pytest.param(512, id="small"), pytest.param(1_000, id="full", marks=pytest.mark.slow)]
 )
 def test_a_session_of_many_filters_expires(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """The session goes in one operation; its routes are removed in later rounds, all of them."""
+    """The session goes in slices, its routes too, all of them."""
     cluster = Cluster(partitions=1, shards=SHARDS)
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
@@ -130,11 +132,62 @@ def test_a_session_of_many_filters_expires(monkeypatch: pytest.MonkeyPatch, coun
     assert not cluster.primary(0).core.partitions[0].core.sessions
     assert {shard: sorted(gone) for shard, gone in removed.items()} == dict.fromkeys(range(SHARDS), sorted(names))
     print(f"{count} filters: {max(found):.2f} ms")
-    assert max(found) < 2 * ROUND_MS  # it is one round: a busy machine may make it longer
+    assert cluster.nodes["s1"].core.event_counts()["sessions_expired"] == 1
+    assert max(found) < ROUND_MS
+
+
+def expiring(expiry_s: int = 1) -> tuple[Cluster, Edge, list[str]]:
+    """Return a cluster in which a session of many filters has begun to end, and has not lost all of them."""
+    cluster = Cluster(partitions=1, shards=SHARDS)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    names = [f"+/x{number}/#" for number in range(10 * FILTERS_AT_ONCE)]
+    subscribe(edge, alice, names)
+    edge.close(alice, expiry_s=expiry_s, settle=False)
+    partition = cluster.primary(0).core.partitions[0]
+    for _ in range(2_000):
+        cluster.step()
+        (session,) = partition.core.sessions.values()
+        if 0 < len(session.subscriptions) < len(names):
+            return cluster, edge, names
+    raise AssertionError("does not end in slices")
+
+
+@pytest.mark.parametrize("expiry_s", [0, 1])
+def test_nobody_is_served_by_a_session_that_ends_in_slices(expiry_s: int) -> None:
+    """No message is for it, and its client begins with nothing, as after the end of one of few filters."""
+    cluster, edge, names = expiring(expiry_s)
+    partition = cluster.primary(0).core.partitions[0]
+    (ending,) = partition.core.sessions.values()
+    left = sorted(ending.subscriptions)[-1]
+    edge.publish(PublishMessage(0, left.replace("+", "a").replace("#", "b").encode(), b"late", 1), 0)
+    cluster.step()
+    assert ending.queued == 0
+    alice = edge.open("alice")
+    (session,) = partition.core.sessions.values()
+    assert alice.session == session.number != ending.number
+    assert not session.subscriptions
+    cluster.settle()
+    edge.subscribe(alice, names[0])
+    assert partition.subscriptions.filters == 1
+
+
+def test_a_later_primary_goes_on_with_a_session_that_ends_in_slices() -> None:
+    cluster, edge, _ = expiring()
+    for _ in range(3):
+        cluster.step()  # until the first of it is on the disk
+    (ending,) = cluster.primary(0).core.partitions[0].core.sessions.values()
+    assert ending.subscriptions
+    cluster.kill("s1", declare=False)
+    cluster.start("s1")
+    cluster.run(3.0)
+    partition = cluster.primary(0).core.partitions[0]
+    assert not partition.core.sessions and not partition.subscriptions.filters
+    assert edge.open("alice").session
 
 
 @pytest.mark.parametrize(
-    "count", [pytest.param(300, id="small"), pytest.param(1_000, id="full", marks=pytest.mark.slow)]
+    "count", [pytest.param(300, id="small"), pytest.param(3_000, id="full", marks=pytest.mark.slow)]
 )
 def test_many_sessions_expire_at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """As an hour after a switch died; who comes back before its session was deleted has it again."""
@@ -162,7 +215,7 @@ def test_many_sessions_expire_at_once(monkeypatch: pytest.MonkeyPatch, count: in
     assert sum(len(names) for names in removed.values()) == 2 * (count - 1)
     rest = found[5:]  # the first ones take what the edge told
     print(f"{count} sessions: {max(rest):.2f} ms")
-    assert max(rest) < 2 * ROUND_MS
+    assert max(rest) < ROUND_MS
 
 
 def test_a_filter_that_comes_back_before_its_route_was_removed_keeps_it() -> None:
