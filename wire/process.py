@@ -40,8 +40,9 @@ logger = logging.getLogger(__name__)
 EXIT_RESTART = 75  # EX_TEMPFAIL: the map ended this incarnation; start the process again
 EXIT_PUT_ASIDE = 74  # EX_IOERR: a damaged store was put aside; start the process again
 # Connections, routes and sessions live long and form no cycles: a look at all of them, which is what the last
-# threshold counts, takes a tenth of a second and finds nothing. Young objects are looked at in small portions.
-GC_THRESHOLDS = (5_000, 10, 10_000)
+# threshold counts, takes a tenth of a second and finds nothing. Young objects are looked at in small portions: what
+# survives is walked twice whatever the first two thresholds are, and their product bounds how long a message waits.
+GC_THRESHOLDS = (2_000, 2, 100_000)
 
 EXIT_DAMAGED = 65  # EX_DATAERR: what the disk promised is gone; somebody must act before the process can serve
 
