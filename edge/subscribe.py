@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["SubscribeDesk", "count_filters"]
 
 NO_SUBSCRIPTION_EXISTED = 0x11
-STEPS_MAX = 20  # of a round, for what clients ask and again for those that leave
+STEPS_MAX = 10  # of a round, for what clients ask and again for those that leave
 JUDGED_PER_STEP = 50
 CHANGED_PER_STEP = 20  # filters added or removed in one go; a broad one is told to the owner of every shard
 CHANGED_COST = 10

@@ -200,8 +200,8 @@ def judge(scale: Scale, storages: int) -> None:
     with local_cluster("--routers", "1", "--storages", str(storages), "--edges", "2") as cluster:
         ports = [cluster.port(edge, "plain") for edge in range(2)]
         print(f"started after {time.monotonic() - began:.1f} s")
-        pair = Pair(ports, [int(node["pid"]) for node in cluster.state["nodes"].values()])
         fill(ports, scale)
+        pair = Pair(ports, [int(node["pid"]) for node in cluster.state["nodes"].values()])
         print(f"filled after {time.monotonic() - began:.1f} s")
         before = lives(cluster)
         slow: dict[str, list[str]] = {}
