@@ -21,6 +21,7 @@ from urllib.parse import unquote
 from jobs.file_rules import Replica, content_findings, identity_findings, lineage_findings
 from jobs.files import FileFacts, FileSystem, local_rows, open_directory
 from jobs.findings import ExitCode, Finding, Severity
+from jobs.report_page import page_unavailable_reason
 from jobs.spark import (
     SMALL_ROWS,
     SparkUnavailable,
@@ -435,6 +436,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser().parse_args(argv)
     except SystemExit as stop:
         return int(stop.code or 0)
+    reason = page_unavailable_reason() if arguments.output else ""
+    if reason:  # before minutes of work
+        return could_not_run("audit", SparkUnavailable(reason))
     try:
         rows = local_rows(arguments.input)
         spark = open_session(

@@ -1,6 +1,7 @@
 """Make the archive that spark-submit hands to the driver: python -m jobs.bundle stratamq-jobs.zip.
 
-Only the driver runs Python, and of ours only these rooms; executors need no Python package. The driver needs msgspec.
+Only the driver runs Python, and of ours only these rooms; executors need no Python package. The driver needs msgspec,
+and jinja2 for the page of an audit.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _MODULES = (
 def bundle(path: Path) -> None:
     """Write the archive."""
     root = Path(__file__).parent.parent
-    files = sorted((root / "jobs").glob("*.py")) + [root / name for name in _MODULES]
+    own = [file for pattern in ("*.py", "*.html") for file in sorted((root / "jobs").glob(pattern))]
+    files = own + [root / name for name in _MODULES]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:
             archive.write(file, file.relative_to(root).as_posix())

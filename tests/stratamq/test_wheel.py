@@ -26,7 +26,8 @@ def test_a_wheel_has_one_name(tmp_path: Path) -> None:
     shown = environment.run_any(str(environment.bin / "python"), "-P", "-c", WHERE)
     assert shown.count("/stratamq/_rooms/") == 2, shown
     environment.run("jobs", "bundle", "jobs.zip")
-    assert {"jobs/compact.py", "wire/sstable_schema.py"} <= set(names_in(environment.folder / "jobs.zip"))
+    bundled = set(names_in(environment.folder / "jobs.zip"))
+    assert {"jobs/compact.py", "jobs/report_page.html", "wire/sstable_schema.py"} <= bundled
 
 
 @pytest.mark.slow
