@@ -7,7 +7,7 @@ stands beside the job.
 import argparse
 import sys
 import textwrap
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jobs.findings import ExitCode
 
@@ -20,10 +20,21 @@ COLUMN = 28  # where the descriptions begin
 class JobParser(argparse.ArgumentParser):
     """A parser whose help and errors look like those of ``stratamq ring`` or ``stratamq store``."""
 
+    def __init__(self, prog: str, description: str) -> None:
+        self._options: list[argparse.Action] = []  # in the order in which the help shows them
+        super().__init__(prog=prog, description=description, add_help=False)
+        self._help = super().add_argument("-h", "--help", action="help", help="show this help message and exit")
+
+    def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
+        """Add an option, as argparse does."""
+        option = super().add_argument(*names, **settings)
+        self._options.append(option)
+        return option
+
     def format_help(self) -> str:
         """Return the usage line, the description and one entry for each option."""
         lines = [self.format_usage().rstrip(), "", f"  {self.description}", "", "Options:"]
-        for action in sorted(self._actions, key=lambda action: isinstance(action, argparse._HelpAction)):
+        for action in (*self._options, self._help):
             takes = "" if action.nargs == 0 else f" <{_type_of(action)}>"
             head = ", ".join(action.option_strings) + takes
             text = (action.help or "") + (" [required]" if action.required else "")
