@@ -1,5 +1,6 @@
 """A stolen node's certificate: what it says in the name of others changes nothing, and ends its link."""
 
+import itertools
 import os
 import re
 import signal
@@ -8,13 +9,14 @@ import ssl
 import struct
 import time
 from collections.abc import Iterator
+from zlib import crc32
 
 import pytest
 
 from router.raft import messages as raft
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_hostile_links import CLUSTER, authority, connect, frame, is_closed
-from wire.batches import encode_publish_ack
+from wire.batches import Push, encode_publish_ack, encode_push
 from wire.cluster_map import NodeEntry
 from wire.frames import HEADER_BYTES, FrameKind
 from wire.hello import NodeIdentity, encode_hello
@@ -135,6 +137,28 @@ def test_a_forged_acknowledgement_is_none(cluster: LocalCluster, tier: str) -> N
         received = b""
         while b"\x40\x02\x00\x09" not in received:
             received += client.recv(4096)
+
+
+@pytest.mark.parametrize("tier", ["edge", "storage"])
+def test_a_forged_push_reaches_nobody(cluster: LocalCluster, tier: str) -> None:
+    """Any node could hand a client messages that nobody published."""
+    client_id = f"pushed-{tier}"
+    partition = crc32(client_id.encode()) % 256
+    with mqtt_client(cluster, client_id) as client, link(cluster, "edge-0", tier, f"{tier}-12") as stolen:
+        subscribe(client, f"pushed/{tier}")
+        forged = [
+            Push(partition << 48 | number, epoch << 32 | count, epoch, 99, 99, 1, b"forged", b"m")
+            for number, epoch, count in itertools.product(range(4), (1, 2), range(4))
+        ]
+        stolen.sendall(frame(FrameKind.PUSH, b"".join(map(encode_push, forged)), 1))
+        if tier == "edge":
+            assert is_closed(stolen)
+        publish(client, f"pushed/{tier}")  # what comes back for it comes behind what was forged
+        client.settimeout(20)
+        received = b""
+        while b"\x40\x02\x00\x09" not in received or b"pushed/" not in received:
+            received += client.recv(4096)
+        assert b"forged" not in received
 
 
 # --- a client that stores its session, in as few bytes as possible
