@@ -14,10 +14,10 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from jobs.audit_result import AuditResult
 from jobs.file_rules import Replica, content_findings, identity_findings, lineage_findings
 from jobs.files import FileFacts, FileSystem, local_rows, open_directory
 from jobs.findings import ExitCode, Finding, Severity
@@ -40,40 +40,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from jobs.facts import Measured
-    from jobs.proof import Proof
 
-__all__ = ["AuditResult", "main", "run_audit"]
+__all__ = ["main", "run_audit"]
 
 TASKS_PER_SHUFFLE = 4  # partitions differ in size: with several tasks a core none waits long for another
 SESSIONS_BROADCAST_MAX = 1_000_000
 LEDGER_RECORD_BYTES = 40  # of a record in a ledger file, about; compressed ones have fewer
 EXAMPLES_MAX = 100  # findings listed per rule and replica; the total is in the detail of the last one
-
-
-@dataclass(slots=True)
-class AuditResult:
-    """What an audit found."""
-
-    findings: list[Finding] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)  # violations by finding, beyond those listed too
-    proof: Proof | None = None
-    manifests: dict[str, Manifest] = field(default_factory=dict)  # by input
-    measured: dict[str, dict[str, Measured]] = field(default_factory=dict)  # input -> path -> facts
-    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # small tables for the report
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def exit_code(self) -> ExitCode:
-        return ExitCode.FINDINGS if self.findings else ExitCode.CLEAN
-
-    def add(self, finding: Finding, violations: int = 1) -> None:
-        """List a finding; violations counts those that share its name beyond the listed ones."""
-        self.findings.append(finding)
-        self.counts[finding.finding] = self.counts.get(finding.finding, 0) + violations
-
-    def names(self) -> set[str]:
-        """Names of what was found."""
-        return set(self.counts)
 
 
 def run_audit(

@@ -55,7 +55,10 @@ def audit(context: typer.Context) -> None:
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
 def report(context: typer.Context) -> None:
     """Audit, and write findings, summary and page."""
-    _run("jobs.report", context)
+    if not any(word in ("--help", "-h") or word.partition("=")[0] == "--output" for word in context.args):
+        print("stratamq jobs report: --output is required", file=sys.stderr)
+        raise typer.Exit(ExitCode.USAGE)
+    _run("jobs.audit", context)
 
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)

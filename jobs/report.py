@@ -1,31 +1,26 @@
 """The report of an audit: findings as a Parquet table, a JSON summary for scripts, a page for people.
 
-    stratamq jobs report --input DIR [--ledger DIR ...] --output DIR
-
-is the audit with its report; ``stratamq jobs audit --output`` writes the same. The page is in ``jobs/report_page.py``.
+``stratamq jobs audit --output DIR`` writes it, and ``stratamq jobs report``, which is the same with ``--output``
+required. The page is in ``jobs/report_page.py``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from jobs.audit_result import AuditResult
 from jobs.files import FileSystem, open_directory
-from jobs.findings import FINDING_SCHEMA, ExitCode
+from jobs.findings import FINDING_SCHEMA
 from jobs.report_page import page
-from jobs.spark import close_session
 from wire.manifest import Manifest, ManifestDamaged, decode_manifest, manifest_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from jobs.audit import AuditResult
-
-__all__ = ["main", "partition_table", "summary", "write_report"]
+__all__ = ["partition_table", "summary", "write_report"]
 
 
 def partition_table(manifest: Manifest, parent: Manifest | None) -> list[dict[str, Any]]:
@@ -103,20 +98,3 @@ def write_report(spark: SparkSession, result: AuditResult, output: str) -> None:
     frame = literal_frame(spark, findings, FINDING_SCHEMA)
     frame.coalesce(1).write.option("compression", "zstd").mode("errorifexists").parquet(target.uri("findings"))
     target.write("report.html", page(described, findings).encode())
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Audit and report; return the audit's exit code."""
-    from jobs import audit
-
-    words = list(sys.argv[1:] if argv is None else argv)
-    if not any(word == "--output" or word.startswith("--output=") for word in words) and "--help" not in words:
-        print("stratamq jobs report: --output is required", file=sys.stderr)
-        return ExitCode.USAGE
-    return audit.main(words)
-
-
-if __name__ == "__main__":
-    code = main()
-    close_session()
-    sys.exit(code)

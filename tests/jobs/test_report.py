@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from jobs.cli import app
 from jobs.files import LocalFiles, newest_with_bytes
+from jobs.findings import ExitCode
 from jobs.report import _parent, partition_table
 from wire.manifest import FileEntry, Manifest, next_manifest, publish_manifest
 
@@ -27,3 +31,10 @@ def test_sizes_before_are_the_inputs_wherever_the_output_lies(tmp_path: Path) ->
         assert (row["generations"], row["rows"], row["bytes"]) == (1, 9, 90)
         assert (row["generations_before"], row["rows_before"], row["bytes_before"]) == (2, 20, 200)
         assert row.get("garbage_before") == garbage
+
+
+def test_a_report_wants_an_output() -> None:
+    """Without one the audit would print, and write nothing."""
+    done = CliRunner().invoke(app, ["report", "--input", "exported"])
+    assert done.exit_code == ExitCode.USAGE
+    assert "stratamq jobs report: --output is required" in done.output

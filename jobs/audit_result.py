@@ -1,0 +1,41 @@
+"""The result of an audit: findings, their counts, and what a report shows of the stores that were read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jobs.findings import ExitCode, Finding
+from wire.manifest import Manifest
+
+if TYPE_CHECKING:
+    from jobs.facts import Measured
+    from jobs.proof import Proof
+
+__all__ = ["AuditResult"]
+
+
+@dataclass(slots=True)
+class AuditResult:
+    """What an audit found."""
+
+    findings: list[Finding] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)  # violations by finding, beyond those listed too
+    proof: Proof | None = None
+    manifests: dict[str, Manifest] = field(default_factory=dict)  # by input
+    measured: dict[str, dict[str, Measured]] = field(default_factory=dict)  # input -> path -> facts
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # small tables for the report
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return ExitCode.FINDINGS if self.findings else ExitCode.CLEAN
+
+    def add(self, finding: Finding, violations: int = 1) -> None:
+        """List a finding; violations counts those that share its name beyond the listed ones."""
+        self.findings.append(finding)
+        self.counts[finding.finding] = self.counts.get(finding.finding, 0) + violations
+
+    def names(self) -> set[str]:
+        """Names of what was found."""
+        return set(self.counts)
