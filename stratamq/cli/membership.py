@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.operator import DATA, DataOption, RouterOption, show
+from stratamq.cli.asking import Options, show
 from stratamq.cli.output import OutputFormat, OutputOption, render
+from stratamq.cli.verbs import asks
 
 __all__ = ["register"]
 
@@ -52,43 +53,41 @@ def show_file(file: Annotated[Path, typer.Argument(metavar="FILE")], output: Out
     typer.echo(render(ids, output))
 
 
-def list_keys(router: RouterOption = "", data: DataOption = DATA, output: OutputOption = OutputFormat.TABLE) -> None:
+@asks
+def list_keys(options: Options) -> None:
     """Show which member holds and which seals with which key."""
-    show("membership keys list", {}, router, data, output)
+    show("membership keys list", {}, options)
 
 
+@asks
 def install(
+    options: Options,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Key file; its first key is installed.")],
-    router: RouterOption = "",
-    data: DataOption = DATA,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """First step of a rotation: every member learns a new key."""
     import base64
 
-    show("membership keys install", {"key": base64.b64encode(_read(file)[0]).decode()}, router, data, output)
+    show("membership keys install", {"key": base64.b64encode(_read(file)[0]).decode()}, options)
 
 
+@asks
 def use(
+    options: Options,
     key: KeyIdArgument,
     force: ForceOption = False,
-    router: RouterOption = "",
-    data: DataOption = DATA,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Second step: every member seals with a key that all have installed."""
-    show("membership keys use", {"key_id": key, "force": force}, router, data, output)
+    show("membership keys use", {"key_id": key, "force": force}, options)
 
 
+@asks
 def remove(
+    options: Options,
     key: KeyIdArgument,
     force: ForceOption = False,
-    router: RouterOption = "",
-    data: DataOption = DATA,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Last step: every member forgets a key that none seals with."""
-    show("membership keys remove", {"key_id": key, "force": force}, router, data, output)
+    show("membership keys remove", {"key_id": key, "force": force}, options)
 
 
 def _read(file: Path) -> list[bytes]:

@@ -11,10 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from stratamq.cli.operator import DATA, DataOption, RouterOption, ask, group, show, verb, verb_about
-from stratamq.cli.output import OutputFormat, OutputOption, render
+from stratamq.cli.asking import Options, ask, show
+from stratamq.cli.output import render
+from stratamq.cli.verbs import asks, group, verb, verb_about
 
-__all__ = ["ring"]
+__all__ = ["register"]
 
 POLL_S = 0.3
 BAR_WIDTH = 30
@@ -27,107 +28,101 @@ ThrottleOption = Annotated[int, typer.Option("--throttle", min=0, help="MiB/s of
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE")]
 
 
-def ring() -> typer.Typer:
-    """Return the group."""
-    made = group()
-    verb(made, "ring show", "Partitions and shards: primary, copies, epochs.")
-    verb(made, "ring export", "The whole map, for programs (-o json).")
-    verb(made, "ring status", "The rebalance that runs, or the last one.")
-    verb(made, "ring pause", "Begin no further move.", changes=True)
-    verb(made, "ring resume", "Go on after a pause.", changes=True)
-    verb(made, "ring abort", "Stop: what is half-way goes back, or on if that is nearer.", changes=True)
-    verb_about(made, "ring explain", "name", "Where a client identifier or a topic lives, and why.")
-    verb_about(made, "ring remove", "node", "Forget a node that was drained and stopped.", confirm=True)
-    verb_about(made, "ring undelegate", "prefix", "Take a delegation back.", confirm=True)
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    ring = group(app, "ring", "Where everything lives, and why.")
+    verb(ring, "ring show", "Partitions and shards: primary, copies, epochs.")
+    verb(ring, "ring export", "The whole map, for programs (-o json).")
+    verb(ring, "ring status", "The rebalance that runs, or the last one.")
+    verb(ring, "ring pause", "Begin no further move.", changes=True)
+    verb(ring, "ring resume", "Go on after a pause.", changes=True)
+    verb(ring, "ring abort", "Stop: what is half-way goes back, or on if that is nearer.", changes=True)
+    verb_about(ring, "ring explain", "name", "Where a client identifier or a topic lives, and why.")
+    verb_about(ring, "ring remove", "node", "Forget a node that was drained and stopped.", confirm=True)
+    verb_about(ring, "ring undelegate", "prefix", "Take a delegation back.", confirm=True)
     for command in (plan, rebalance, verify, add, drain, delegate, recover):
-        made.command(command.__name__)(command)
-    return made
+        ring.command(command.__name__)(command)
 
 
+@asks
 def plan(
+    options: Options,
     add: Annotated[list[str] | None, typer.Option("--add", help="As if this node took its share again.")] = None,
     drain: Annotated[list[str] | None, typer.Option("--drain", help="As if this node were emptied.")] = None,
-    router: RouterOption = "",
-    data: DataOption = DATA,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show what a rebalance would move, without doing anything."""
-    show("ring plan", {"add": add or [], "drain": drain or []}, router, data, output)
+    show("ring plan", {"add": add or [], "drain": drain or []}, options)
 
 
+@asks
 def rebalance(
+    options: Options,
     plan: Annotated[
         Path | None, typer.Option("--plan", help="Output of `ring plan -o json`: only if still true.")
     ] = None,
     throttle: ThrottleOption = 0,
     dry_run: DryRunOption = False,
     detach: DetachOption = False,
-    router: RouterOption = "",
-    data: DataOption = DATA,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Move partitions and shards to where the ring wants them, and watch it."""
     arguments: dict[str, object] = {"throttle_bytes_s": throttle << 20}
     if plan is not None:
         arguments["map_epoch"] = _epoch_of(plan)
-    _rebalance(arguments, dry_run=dry_run, detach=detach, router=router, data=data, output=output)
+    _rebalance(arguments, dry_run=dry_run, detach=detach, options=options)
 
 
-def verify(router: RouterOption = "", data: DataOption = DATA, output: OutputOption = OutputFormat.TABLE) -> None:
+@asks
+def verify(options: Options) -> None:
     """Compare the last plan with what was done; exit code 1 if something is missing."""
-    reply = _asked("ring verify", {}, router, data)
-    typer.echo(render(reply, output))
+    reply = _asked("ring verify", {}, options)
+    typer.echo(render(reply, options.output))
     if not reply["ok"]:
         raise typer.Exit(1)
 
 
+@asks
 def add(
+    options: Options,
     node: NodeArgument,
     throttle: ThrottleOption = 0,
     dry_run: DryRunOption = False,
     detach: DetachOption = False,
-    router: RouterOption = "",
-    data: DataOption = DATA,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Give a node that has joined its share."""
-    _for_node("add", node, throttle, dry_run, detach, router, data, output)
+    _for_node(options, "add", node, throttle, dry_run, detach)
 
 
+@asks
 def drain(
+    options: Options,
     node: NodeArgument,
     throttle: ThrottleOption = 0,
     dry_run: DryRunOption = False,
     detach: DetachOption = False,
-    router: RouterOption = "",
-    data: DataOption = DATA,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Move everything away from a node."""
-    _for_node("drain", node, throttle, dry_run, detach, router, data, output)
+    _for_node(options, "drain", node, throttle, dry_run, detach)
 
 
+@asks
 def delegate(
+    options: Options,
     prefix: Annotated[str, typer.Argument(help="Whole levels without wildcard, as in plant-7/line-1.")],
     depth: Annotated[int, typer.Option(min=1, max=32, help="Levels of the route key below this prefix.")],
     pin: Annotated[str, typer.Option(help="Router that owns the subtree; default: the ring decides.")] = "",
     dry_run: DryRunOption = False,
-    router: RouterOption = "",
-    data: DataOption = DATA,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Give a subtree of the topic hierarchy a jurisdiction of its own."""
-    show("ring delegate", {"prefix": prefix, "depth": depth, "pin": pin, "dry_run": dry_run}, router, data, output)
+    show("ring delegate", {"prefix": prefix, "depth": depth, "pin": pin, "dry_run": dry_run}, options)
 
 
+@asks
 def recover(
+    options: Options,
     partition: Annotated[str, typer.Argument(help="A partition without a primary, or all of them: all.")],
     accept_loss: Annotated[
         str, typer.Option("--accept-loss", metavar="NODE", help="Begin with what this node has; the rest is lost.")
     ] = "",
-    router: RouterOption = "",
-    data: DataOption = DATA,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show what is left of partitions whose whole copies are gone; with --accept-loss, serve that.
 
@@ -137,22 +132,24 @@ def recover(
     """
     from conf.errors import UserError
 
-    lost = _asked("ring lost", {"partition": partition}, router, data)
+    lost = _asked("ring lost", {"partition": partition}, options)
     if accept_loss:
-        typer.echo(render(_asked("ring recover", {"partition": partition, "node": accept_loss}, router, data), output))
+        typer.echo(
+            render(_asked("ring recover", {"partition": partition, "node": accept_loss}, options), options.output)
+        )
         return
     numbers = [row["partition"] for row in lost["partitions"]]
     for row in lost["partitions"]:
         row["whole_copies"] = ", ".join(f"{node} ({state})" for node, state in row["whole_copies"].items()) or "none"
     for node, address in lost.pop("storages").items():
         try:
-            reply = ask("store copies", {"partitions": numbers}, address, data, follow_leader=False)
+            reply = ask("store copies", {"partitions": numbers}, address, options.data, follow_leader=False)
             said = reply.result if reply.ok else {}
         except UserError:
             said = {}
         for row in lost["partitions"]:
             row[node] = said.get(str(row["partition"]), "does not answer")
-    typer.echo(render(lost, output))
+    typer.echo(render(lost, options.output))
     if numbers:
         typer.echo(
             "Nothing was changed. Start a node with a whole copy; if none is left, "
@@ -161,48 +158,44 @@ def recover(
         )
 
 
-def _for_node(
-    word: str, node: str, throttle: int, dry_run: bool, detach: bool, router: str, data: Path, output: OutputFormat
-) -> None:
+def _for_node(options: Options, word: str, node: str, throttle: int, dry_run: bool, detach: bool) -> None:
     if dry_run:
-        show("ring plan", {word: [node]}, router, data, output)
+        show("ring plan", {word: [node]}, options)
         return
-    _asked(f"ring {word}", {"node": node}, router, data)
+    _asked(f"ring {word}", {"node": node}, options)
     arguments: dict[str, object] = {"throttle_bytes_s": throttle << 20}
-    _rebalance(arguments, dry_run=False, detach=detach, router=router, data=data, output=output)
+    _rebalance(arguments, dry_run=False, detach=detach, options=options)
 
 
-def _rebalance(
-    arguments: dict[str, object], *, dry_run: bool, detach: bool, router: str, data: Path, output: OutputFormat
-) -> None:
+def _rebalance(arguments: dict[str, object], *, dry_run: bool, detach: bool, options: Options) -> None:
     if dry_run:
-        show("ring plan", {}, router, data, output)
+        show("ring plan", {}, options)
         return
-    started = _asked("ring rebalance", arguments, router, data)
+    started = _asked("ring rebalance", arguments, options)
     if started.get("rebalance") is None or detach:
-        typer.echo(render(started, output))
+        typer.echo(render(started, options.output))
         return
-    final = _watch(router, data)
-    typer.echo(render(final, output))
+    final = _watch(options)
+    typer.echo(render(final, options.output))
     if final["phase"] != "done":
         raise typer.Exit(PARTIAL if final["phase"] in ("aborted", "paused") else 1)
 
 
-def _asked(verb_: str, arguments: dict[str, object], router: str, data: Path, *, lost_s: float = 0.0) -> dict[str, Any]:
+def _asked(name: str, arguments: dict[str, object], options: Options, *, lost_s: float = 0.0) -> dict[str, Any]:
     from conf.errors import ExitCode, UserError
 
-    reply = ask(verb_, arguments, router, data, lost_s=lost_s)
+    reply = ask(name, arguments, options.router, options.data, lost_s=lost_s)
     if not reply.ok:
-        raise UserError(reply.error or f"{verb_} failed", reply.exit_code or ExitCode.FAILED)
+        raise UserError(reply.error or f"{name} failed", reply.exit_code or ExitCode.FAILED)
     return dict(reply.result)
 
 
-def _watch(router: str, data: Path) -> dict[str, Any]:
+def _watch(options: Options) -> dict[str, Any]:
     """Follow a rebalance to its end; a change of the leader is only waited for."""
     began = time.monotonic()
     first: int | None = None
     while True:
-        status = _asked("ring status", {}, router, data, lost_s=LOST_S)
+        status = _asked("ring status", {}, options, lost_s=LOST_S)
         answered = time.monotonic()
         first = status["done"] if first is None else first
         rate = (status["done"] - first) / max(answered - began, 0.001)

@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from conf.errors import UserError
-from stratamq.cli.operator import ask
+from stratamq.cli.asking import ask
 from stratamq.history.check import judge
 from stratamq.history.history import parse_history
 from stratamq.history.operations import Kind

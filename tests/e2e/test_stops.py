@@ -19,7 +19,7 @@ from paho.mqtt.properties import Properties
 from bench.failover import Load, by_role
 from conf.errors import UserError
 from mqtt.packets import Disconnect
-from stratamq.cli.operator import ask
+from stratamq.cli.asking import ask
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_endings import Raw
 

@@ -5,7 +5,7 @@ import pytest
 from router.cluster_map import Bootstrap, Command, Delegate, ForgetNode, MapMachine, Order, RegisterNode, encode_command
 from router.core import Applied, FrameArrived, ProposalFailed, RoleChanged, RouterCore, RouterSettings
 from router.orders import ORDERS_MAX
-from stratamq.cli.operator import leader_address
+from stratamq.cli.asking import leader_address
 from wire.cluster_map import NodeEntry
 from wire.frames import FrameKind
 from wire.hello import PeerKey

@@ -1,119 +1,46 @@
-"""Verbs that a router answers: ``cluster``, ``node``, ``ring``.
+"""Questions to a router: which one is asked, with which certificate, and how an election is waited for.
 
 Finds a router (``--router``, STRATAMQ_ROUTER, or the `up` that runs over ``--data``), asks, prints. What a verb means
-is the router's business; here are only its name and its arguments.
+is the router's business.
 """
 
 import secrets
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from stratamq.cli.output import OutputFormat, OutputOption, render
+from stratamq.cli.output import OutputFormat, render
 
 if TYPE_CHECKING:
     from wire.messages import Admin
     from wire.operator_access import Access
 
-__all__ = ["DATA", "DataOption", "RouterOption", "ask", "group", "register", "show", "verb", "verb_about"]
+__all__ = ["Options", "ask", "leader_address", "show"]
 
-RouterOption = Annotated[
-    str, typer.Option("--router", help="host:port of a router; default: STRATAMQ_ROUTER, or --data.")
-]
-DataOption = Annotated[Path, typer.Option("--data", help="Folder of a running `stratamq up`; also its certificates.")]
-DATA = Path("data")
 ELECTION_S = 5.0  # how long to go on asking while no router leads: an election takes a second or two
 ASK_AGAIN_S = 0.25
-DRY = ("ring remove", "ring undelegate", "cluster forget")  # steps of the map: carried out on a copy of it
 
 
-def register(app: typer.Typer) -> None:
-    """Add the groups, each also under its plural."""
-    from stratamq.cli.ring import ring
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``--router``, ``--data`` and ``-o`` of one command line."""
 
-    groups = {"cluster": _cluster(), "node": _node(), "ring": ring()}
-    texts = {"cluster": "The cluster as a whole.", "node": "Its nodes.", "ring": "Where everything lives, and why."}
-    for name, made in groups.items():
-        app.add_typer(made, name=name, help=texts[name], no_args_is_help=True)
-        app.add_typer(made, name=f"{name}s", hidden=True, no_args_is_help=True)
+    router: str
+    data: Path
+    output: OutputFormat
 
 
-def _cluster() -> typer.Typer:
-    made = group()
-    verb(made, "cluster status", "Leader, epochs, and every node with its lease.")
-    verb_about(made, "cluster join", "node", "Make a waiting router (router.join = true) a voter of the group.")
-    verb_about(
-        made, "cluster leave", "node", "Take a router out of the group; a leader hands over first.", confirm=True
-    )
-    verb_about(made, "cluster transfer", "node", "Hand the leadership over to another router.")
-    verb_about(made, "cluster forget", "node", "Remove a dead node from the map.", confirm=True)
-    return made
-
-
-def _node() -> typer.Typer:
-    made = group()
-    verb(made, "node list", "Every node: tier, state, address, incarnation.")
-    verb_about(made, "node drain", "node", "Move everything away from a node.")
-    verb_about(made, "node undrain", "node", "Let a drained node take its share again.")
-    return made
-
-
-def group() -> typer.Typer:
-    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-
-
-def verb(to: typer.Typer, name: str, text: str, *, changes: bool = False) -> None:
-    """Add a verb without arguments."""
-
-    def command(
-        router: RouterOption = "",
-        data: DataOption = DATA,
-        output: OutputOption = OutputFormat.TABLE,
-        dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Only show what would change.", hidden=not changes)
-        ] = False,
-    ) -> None:
-        show(name, {"dry_run": True} if dry_run and changes else {}, router, data, output)
-
-    to.command(name.partition(" ")[2], help=text)(command)
-
-
-def verb_about(to: typer.Typer, name: str, argument: str, text: str, *, confirm: bool = False) -> None:
-    """Add a verb about one thing; one that cannot be undone wants --yes."""
-    dry = name in DRY
-
-    def command(
-        value: Annotated[str, typer.Argument(metavar=argument.upper())],
-        router: RouterOption = "",
-        data: DataOption = DATA,
-        output: OutputOption = OutputFormat.TABLE,
-        yes: Annotated[bool, typer.Option("--yes", help="Do it.", hidden=not confirm)] = False,
-        dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Only show what would change.", hidden=not dry)
-        ] = False,
-    ) -> None:
-        from conf.errors import ExitCode, UserError
-
-        if dry_run and dry:
-            show(name, {argument: value, "dry_run": True}, router, data, output)
-            return
-        if confirm and not yes:
-            raise UserError(f"`{name} {value}` changes the cluster for good: say --yes", ExitCode.USAGE)
-        show(name, {argument: value}, router, data, output)
-
-    to.command(name.partition(" ")[2], help=text)(command)
-
-
-def show(verb: str, arguments: dict[str, object], router: str, data: Path, output: OutputFormat) -> None:
+def show(verb: str, arguments: dict[str, object], options: Options) -> None:
     """Ask, print, and end with the reply's exit code."""
     from conf.errors import ExitCode, UserError
 
-    reply = ask(verb, arguments, router, data)
+    reply = ask(verb, arguments, options.router, options.data)
     if reply.ok and reply.result is not None:
-        typer.echo(render(reply.result, output))
+        typer.echo(render(reply.result, options.output))
     if not reply.ok:
         raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
     if reply.exit_code:

@@ -1,0 +1,96 @@
+"""How verbs become commands: their names, their arguments, and the three options that each of them has."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Concatenate, ParamSpec
+
+import typer
+
+from stratamq.cli.asking import Options, show
+from stratamq.cli.output import OutputFormat, OutputOption
+
+__all__ = ["asks", "group", "verb", "verb_about"]
+
+DRY = ("ring remove", "ring undelegate", "cluster forget")  # steps of the map: carried out on a copy of it
+P = ParamSpec("P")
+ROUTER = Annotated[str, typer.Option("--router", help="host:port of a router; default: STRATAMQ_ROUTER, or --data.")]
+DATA = Annotated[Path, typer.Option("--data", help="Folder of a running `stratamq up`; also its certificates.")]
+ADDED = {  # name -> annotation, default: in the order of --help, after a command's own
+    "router": (ROUTER, ""),
+    "data": (DATA, Path("data")),
+    "output": (OutputOption, OutputFormat.TABLE),
+}
+
+
+def asks(command: Callable[Concatenate[Options, P], None]) -> Callable[..., None]:
+    """Add ``--router``, ``--data`` and ``-o`` to a command, which gets them as its first argument.
+
+    typer reads parameters from the signature, so the added ones stand there as if they had been written.
+    """
+    first, *own = inspect.signature(command).parameters.values()
+
+    @wraps(command)
+    def asked(*, router: str, data: Path, output: OutputFormat, **values: object) -> None:
+        command(Options(router, data, output), **values)  # type: ignore[call-arg, arg-type]
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    added = [
+        inspect.Parameter(name, kind, default=default, annotation=annotation)
+        for name, (annotation, default) in ADDED.items()
+    ]
+    asked.__annotations__ = {
+        **{name: of for name, of in command.__annotations__.items() if name != first.name},
+        **{name: annotation for name, (annotation, _) in ADDED.items()},
+    }
+    asked.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+    return asked
+
+
+def group(app: typer.Typer, name: str, text: str) -> typer.Typer:
+    """Add an empty group of verbs to the command, also under its plural, and return it."""
+    made = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.add_typer(made, name=name, help=text, no_args_is_help=True)
+    app.add_typer(made, name=f"{name}s", hidden=True, no_args_is_help=True)
+    return made
+
+
+def verb(to: typer.Typer, name: str, text: str, *, changes: bool = False) -> None:
+    """Add a verb without arguments."""
+
+    @asks
+    def command(
+        options: Options,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Only show what would change.", hidden=not changes)
+        ] = False,
+    ) -> None:
+        show(name, {"dry_run": True} if dry_run and changes else {}, options)
+
+    to.command(name.partition(" ")[2], help=text)(command)
+
+
+def verb_about(to: typer.Typer, name: str, argument: str, text: str, *, confirm: bool = False) -> None:
+    """Add a verb about one thing; one that cannot be undone wants --yes."""
+    dry = name in DRY
+
+    @asks
+    def command(
+        options: Options,
+        value: Annotated[str, typer.Argument(metavar=argument.upper())],
+        yes: Annotated[bool, typer.Option("--yes", help="Do it.", hidden=not confirm)] = False,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Only show what would change.", hidden=not dry)
+        ] = False,
+    ) -> None:
+        from conf.errors import ExitCode, UserError
+
+        if dry_run and dry:
+            show(name, {argument: value, "dry_run": True}, options)
+            return
+        if confirm and not yes:
+            raise UserError(f"`{name} {value}` changes the cluster for good: say --yes", ExitCode.USAGE)
+        show(name, {argument: value}, options)
+
+    to.command(name.partition(" ")[2], help=text)(command)
