@@ -30,6 +30,7 @@ from router.commands import (
     StopNodes,
     decode_command,
     encode_command,
+    name_of,
 )
 from router.map_snapshot import MapState, decode_snapshot, encode_snapshot
 from router.orders import OrderMemory, OrderOutcome
@@ -146,8 +147,8 @@ class MapMachine:
         except MemoryError:
             raise  # of this router alone: the others carried it out
         except Exception as error:  # the same at every router, for it comes of the command and the map
-            logger.exception("a committed %s cannot be carried out", type(command).__name__)
-            return _Judged(Outcome(refusal=f"{type(command).__name__} cannot be carried out: {type(error).__name__}"))
+            logger.exception("a committed %s cannot be carried out", name_of(command))
+            return _Judged(Outcome(refusal=f"{name_of(command)} cannot be carried out: {type(error).__name__}"))
 
     def _judge(self, command: Command) -> _Judged:
         refusal = out_of_range(command, self.map)
@@ -234,7 +235,7 @@ class _Step:
             return self.set_admin_state(command)
         if isinstance(command, ForgetNode):
             return self.forget(command)
-        return f"a {type(command).__name__} is no step of the map"
+        return f"a {name_of(command)} is no step of the map"
 
     @property
     def changed(self) -> bool:

@@ -28,14 +28,15 @@ __all__ = [
     "decode_command",
     "encode_command",
     "is_readable",
+    "name_of",
 ]
 
 
-class _Command(msgspec.Struct, tag=True):
-    """Root of the commands in the Raft log; the tag is the class name."""
+class _Command(msgspec.Struct):
+    """Root of the commands in the Raft log. The tag is the format: it stays when a class gets another name."""
 
 
-class Bootstrap(_Command):
+class Bootstrap(_Command, tag="Bootstrap"):
     """First command of a cluster: what is fixed for ever."""
 
     cluster: str
@@ -46,7 +47,7 @@ class Bootstrap(_Command):
     lease_s: float
 
 
-class RegisterNode(_Command):
+class RegisterNode(_Command, tag="RegisterNode"):
     """Let an incarnation in. The leader proposes it only when the former one's lease has surely run out or is proved
     ended; committing it ends the former incarnation."""
 
@@ -54,27 +55,27 @@ class RegisterNode(_Command):
     whole: bool = True
 
 
-class DeclareDead(_Command):
+class DeclareDead(_Command, tag="DeclareDead"):
     """The lease of this incarnation has surely run out."""
 
     node: str
     incarnation: int
 
 
-class StopNodes(_Command):
+class StopNodes(_Command, tag="StopNodes"):
     """These incarnations stop, all at the same time: what they own goes to nodes that stay, as far as there are any."""
 
     lives: dict[str, int]  # node -> incarnation; one that is over is left out
 
 
-class PlacePartitions(_Command):
+class PlacePartitions(_Command, tag="PlacePartitions"):
     """Compare-and-set of placements: an entry is for a partition that is at the epoch below it."""
 
     entries: dict[int, PartitionEntry]
     each: bool = False  # an entry that does not fit is left out; otherwise all are, and it is said why
 
 
-class AcceptLoss(_Command):
+class AcceptLoss(_Command, tag="AcceptLoss"):
     """An operator's word that the whole copies of partitions are gone for good: another node begins with what it has.
 
     All or none; each partition must be at the epoch that is named, and without a primary.
@@ -84,14 +85,14 @@ class AcceptLoss(_Command):
     node: str
 
 
-class PlaceShards(_Command):
+class PlaceShards(_Command, tag="PlaceShards"):
     """New owners of shards, each at the next epoch of its shard; all or none."""
 
     owners: dict[int, str]
     epochs: dict[int, int] = {}  # where named, the shard must be at this shard_epoch
 
 
-class Delegate(_Command):
+class Delegate(_Command, tag="Delegate"):
     """Set (depth > 0) or remove (depth 0) the jurisdiction of a topic prefix."""
 
     prefix: str
@@ -99,20 +100,20 @@ class Delegate(_Command):
     pin: str = ""
 
 
-class SetAdminState(_Command):
+class SetAdminState(_Command, tag="SetAdminState"):
     """An operator's word about a node: "draining" or ""."""
 
     node: str
     state: str
 
 
-class ForgetNode(_Command):
+class ForgetNode(_Command, tag="ForgetNode"):
     """Remove a dead node that holds nothing."""
 
     node: str
 
 
-class StartRebalance(_Command):
+class StartRebalance(_Command, tag="StartRebalance"):
     """Begin to carry out a plan; it must be of this very map."""
 
     plan: Plan
@@ -120,7 +121,7 @@ class StartRebalance(_Command):
     automatic: bool = False  # the leader's own, for a storage node that came late
 
 
-class SetRebalance(_Command):
+class SetRebalance(_Command, tag="SetRebalance"):
     """Pause, resume, abort or end the job of this number."""
 
     job: int
@@ -131,7 +132,7 @@ class SetRebalance(_Command):
 OperatorCommand = AcceptLoss | Delegate | SetAdminState | ForgetNode | StartRebalance | SetRebalance
 
 
-class Order(_Command):
+class Order(_Command, tag="Order"):
     """An operator's command with the identifier that the command line gave it: it is carried out once."""
 
     identifier: str
@@ -170,6 +171,11 @@ def decode_command(data: bytes) -> Command:
         Unreadable: If it is not one.
     """
     return _decode(data)
+
+
+def name_of(command: Command) -> str:
+    """Return the command's tag: refusals with it stand in the routers' snapshots, the same in each."""
+    return str(type(command).__struct_config__.tag)
 
 
 def is_readable(data: bytes) -> bool:

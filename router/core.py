@@ -24,7 +24,7 @@ from router.cluster_map import (
     encode_command,
 )
 from router.command_bounds import COMMAND_BYTES_MAX, out_of_range
-from router.commands import is_readable
+from router.commands import is_readable, name_of
 from router.late_storage import LateStorage
 from router.leases import LeaseTable, lives
 from router.placement_changes import placement_change
@@ -420,9 +420,9 @@ class RouterCore:
         outcome = self.machine.suppose(command) if peer else Outcome(refusal=out_of_range(command, self.machine.map))
         data = encode_command(command) if not outcome.refusal else b""
         if len(data) > COMMAND_BYTES_MAX:
-            outcome = Outcome(refusal=f"{type(command).__name__} of {len(data)} bytes: a log entry holds less")
+            outcome = Outcome(refusal=f"{name_of(command)} of {len(data)} bytes: a log entry holds less")
         elif data and not is_readable(data):
-            outcome = Outcome(refusal=f"{type(command).__name__} with a part that is out of range")
+            outcome = Outcome(refusal=f"{name_of(command)} with a part that is out of range")
         if outcome.refusal:
             self.count("commands_refused")
             self._not_proposed(peer, request, outcome)

@@ -120,7 +120,7 @@ class Delegation(msgspec.Struct, frozen=True):
 Delegations: TypeAlias = Annotated[tuple[Delegation, ...], Meta(max_length=DELEGATIONS_MAX)]
 
 
-class MapDelta(msgspec.Struct, frozen=True, tag=True):
+class MapDelta(msgspec.Struct, frozen=True, tag="MapDelta"):
     """What one committed step changed: from epoch - 1 to epoch."""
 
     epoch: Counted
@@ -131,7 +131,7 @@ class MapDelta(msgspec.Struct, frozen=True, tag=True):
     delegations: Delegations | None = None
 
 
-class ClusterMap(msgspec.Struct, tag=True):
+class ClusterMap(msgspec.Struct, tag="ClusterMap"):
     """One epoch of the map. Followers mutate theirs only through ``apply``."""
 
     cluster: SomeNode  # its name has the form of a node's; "" before the bootstrap

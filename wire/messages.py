@@ -1,4 +1,4 @@
-"""Control messages between nodes: one msgspec struct each, tagged with its name, in CONTROL frames.
+"""Control messages between nodes: one msgspec struct each, in CONTROL frames, told apart by its tag.
 
 Per-message traffic is not here (``wire/batches.py``). A request carries ``request``, a number of its sender, and the
 answer repeats it. Whatever depends on placement carries the epoch it was made under; the receiver acts only at its own
@@ -56,14 +56,14 @@ __all__ = ["Control", "decode_control", "encode_control"]
 RELAYED_BYTES_MAX = 256 * 1024  # of a message that a router hands on: one client identifier and a few numbers
 
 
-class Message(msgspec.Struct, tag=True, omit_defaults=True):
-    """Root of the control messages; the tag is the class name."""
+class Message(msgspec.Struct, omit_defaults=True):
+    """Root of the control messages. The tag is the format: it stays when a class gets another name."""
 
 
 # --- nodes and routers: registration, leases, the map ------------------------------------------------------------
 
 
-class Register(Message):
+class Register(Message, tag="Register"):
     """Any node to a router: let this incarnation in. A committed step; it ends the former incarnation."""
 
     request: U64
@@ -72,7 +72,7 @@ class Register(Message):
     ended_incarnation: Incarnation = 0  # proof from the same host that this former process is gone; 0: none
 
 
-class Registered(Message):
+class Registered(Message, tag="Registered"):
     """The incarnation stands in the map at this epoch. The answer may come to the next life of its node."""
 
     request: U64
@@ -80,7 +80,7 @@ class Registered(Message):
     map_epoch: Counted
 
 
-class Refused(Message):
+class Refused(Message, tag="Refused"):
     """Why a request was not carried out, in one line; leader_hint where another router would do it."""
 
     request: U64
@@ -90,7 +90,7 @@ class Refused(Message):
     leader_address: Address = ""
 
 
-class Heartbeat(Message):
+class Heartbeat(Message, tag="Heartbeat"):
     """Node to leader, only while the node's main loop makes rounds. ``sent_at`` is the node's own clock, echoed."""
 
     node: NodeName
@@ -105,7 +105,7 @@ class Heartbeat(Message):
     stores_aside: Annotated[int, Meta(ge=0, le=64)] = 0  # damaged stores that a storage node keeps aside
 
 
-class HeartbeatReply(Message):
+class HeartbeatReply(Message, tag="HeartbeatReply"):
     """The lease runs until sent_at + lease_s on the holder's clock; sent only after a later quorum round."""
 
     incarnation: Incarnation  # whose lease; the node's next life, which may get this, may have another clock
@@ -117,7 +117,7 @@ class HeartbeatReply(Message):
     map_epoch: Counted = 0  # the leader's: who stays behind it follows the map of a router that lags
 
 
-class FollowMap(Message):
+class FollowMap(Message, tag="FollowMap"):
     """Send me the map, and its steps from then on; or the page at ``offset`` of the map that I am reading."""
 
     epoch: Counted  # of the sender's map
@@ -125,7 +125,7 @@ class FollowMap(Message):
     offset: Counted = 0
 
 
-class MapPage(Message):
+class MapPage(Message, tag="MapPage"):
     """Bytes of a whole map from ``offset`` on (``wire/map_pages.py``); the next page is asked for with FollowMap."""
 
     epoch: Counted
@@ -135,13 +135,13 @@ class MapPage(Message):
     data: Annotated[bytes, Meta(max_length=MAP_PAGE_BYTES)]
 
 
-class MapStep(Message):
+class MapStep(Message, tag="MapStep"):
     """The next epoch; a step longer than a page comes as a whole map."""
 
     delta: MapDelta
 
 
-class RequestChange(Message):
+class RequestChange(Message, tag="RequestChange"):
     """Storage or router to the leader: a compare-and-set on a partition's configuration."""
 
     request: U64
@@ -151,15 +151,15 @@ class RequestChange(Message):
     node: NodeName
 
 
-class Drain(Message):
+class Drain(Message, tag="Drain"):
     """Node to the leader: this life of mine stops, give its roles to others. It goes on meanwhile; the map answers."""
 
 
-class Leave(Message):
+class Leave(Message, tag="Leave"):
     """Node to the leader: this life of mine is over, it decides nothing any more. Its lease need not run out."""
 
 
-class Changed(Message):
+class Changed(Message, tag="Changed"):
     """The change is committed at this map epoch."""
 
     request: U64
@@ -193,7 +193,7 @@ class RouteEntry(msgspec.Struct, array_like=True):
     members: Members = 0
 
 
-class Resolve(Message):
+class Resolve(Message, tag="Resolve"):
     """Edge to shard owner: destinations of these topics; ``kept``: a registration of cached topics at a new owner."""
 
     request: U64
@@ -203,7 +203,7 @@ class Resolve(Message):
     kept: bool = False
 
 
-class Resolved(Message):
+class Resolved(Message, tag="Resolved"):
     """One answer per topic, in order, for the first ones that fit into a frame: the others are asked for again.
 
     Void if an invalidation that matches the topic came after the request left.
@@ -215,7 +215,7 @@ class Resolved(Message):
     answers: Annotated[list[Destinations], Meta(max_length=ROUTES_MAX)]
 
 
-class AddRoutes(Message):
+class AddRoutes(Message, tag="AddRoutes"):
     """Delivery node to shard owner. Answered when no edge holds a cached answer without these routes any more."""
 
     request: U64
@@ -227,7 +227,7 @@ class AddRoutes(Message):
     routes: Annotated[list[RouteEntry], Meta(max_length=ROUTES_MAX)]
 
 
-class RoutesAdded(Message):
+class RoutesAdded(Message, tag="RoutesAdded"):
     """Every matching cached answer is gone everywhere. The sender's next life, whose numbers begin anew, may get it."""
 
     request: U64
@@ -236,7 +236,7 @@ class RoutesAdded(Message):
     sender_epoch: Incarnation  # of the AddRoutes
 
 
-class RemoveRoutes(Message):
+class RemoveRoutes(Message, tag="RemoveRoutes"):
     """Lazy; sent only after the removal is committed (partition) or the UNSUBACK is written (edge)."""
 
     shard: ShardNumber
@@ -258,7 +258,7 @@ class SenderReport(msgspec.Struct, array_like=True):
     last: bool = True
 
 
-class ReportRoutes(Message):
+class ReportRoutes(Message, tag="ReportRoutes"):
     """What a delivery node wants a shard's new owner to know, of itself or of its partitions."""
 
     shard: ShardNumber
@@ -266,7 +266,7 @@ class ReportRoutes(Message):
     reports: Annotated[list[SenderReport], Meta(max_length=2 * PARTITIONS_MAX)]
 
 
-class Invalidate(Message):
+class Invalidate(Message, tag="Invalidate"):
     """Owner to edge: drop every cached answer that these filters match. Honoured at any epoch."""
 
     number: U64
@@ -275,7 +275,7 @@ class Invalidate(Message):
     topic_filters: Annotated[list[TopicText], Meta(max_length=ROUTES_MAX)]
 
 
-class Invalidated(Message):
+class Invalidated(Message, tag="Invalidated"):
     """Edge to owner; after the retained writes resolved with the dropped answers are acknowledged."""
 
     number: U64
@@ -283,7 +283,7 @@ class Invalidated(Message):
     shard_epoch: Epoch  # of the Invalidate: the numbers begin anew with it
 
 
-class Moved(Message):
+class Moved(Message, tag="Moved"):
     """Not mine, or not at that epoch: wait for this epoch and ask again. ``what`` is "shard" or "partition"."""
 
     request: U64
@@ -319,7 +319,7 @@ class Subscription(msgspec.Struct, array_like=True):
     identifier: U32 = 0  # 0: none
 
 
-class OpenSession(Message):
+class OpenSession(Message, tag="OpenSession"):
     """Edge to the client ID's partition: this connection claims the client ID."""
 
     request: U64
@@ -338,7 +338,7 @@ class OpenSession(Message):
     may_create: bool = True  # a stored session; False: only one that exists may be resumed or replaced
 
 
-class SessionOpened(Message):
+class SessionOpened(Message, tag="SessionOpened"):
     """The claim is committed. Pushes for a durable session follow behind this on the same link."""
 
     request: U64
@@ -354,7 +354,7 @@ class SessionOpened(Message):
     ] = []  # QoS 2 packet identifiers not yet released
 
 
-class CloseSession(Message):
+class CloseSession(Message, tag="CloseSession"):
     """The connection ended. ``clean``: DISCONNECT 0x00 was read, so the will is discarded."""
 
     request: U64
@@ -366,7 +366,7 @@ class CloseSession(Message):
     expiry_s: Annotated[int, Meta(ge=-1, lt=1 << 32)] = -1  # changed at DISCONNECT; -1: as before
 
 
-class SessionClosed(Message):
+class SessionClosed(Message, tag="SessionClosed"):
     """Committed (durable, or with a will), or forgotten (ephemeral).
 
     ``accepted``: the connection owned the client ID until now, so a DISCONNECT 0x00 discarded its will.
@@ -376,7 +376,7 @@ class SessionClosed(Message):
     accepted: bool = False
 
 
-class KickSession(Message):
+class KickSession(Message, tag="KickSession"):
     """Storage to the edge of an older connection: another one owns the client ID; send 0x8E, read no more."""
 
     request: U64
@@ -385,7 +385,7 @@ class KickSession(Message):
     owner_epoch: U64  # of the older connection
 
 
-class SessionKicked(Message):
+class SessionKicked(Message, tag="SessionKicked"):
     """The older connection is gone. ``clean``: it had sent DISCONNECT 0x00 before."""
 
     request: U64
@@ -394,7 +394,7 @@ class SessionKicked(Message):
     owner_epoch: U64 = 0  # of the question: answers that took another way may come late
 
 
-class Relay(Message):
+class Relay(Message, tag="Relay"):
     """Any node to a router: hand this on, for the direct link is down. KickSession and SessionKicked only."""
 
     node: NodeName
@@ -402,7 +402,7 @@ class Relay(Message):
     message: Annotated[bytes, Meta(max_length=RELAYED_BYTES_MAX)]  # of a CONTROL frame
 
 
-class Relayed(Message):
+class Relayed(Message, tag="Relayed"):
     """What a router hands on, as sent by this life of a node."""
 
     node: NodeName
@@ -410,7 +410,7 @@ class Relayed(Message):
     message: Annotated[bytes, Meta(max_length=RELAYED_BYTES_MAX)]
 
 
-class SubscribeSession(Message):
+class SubscribeSession(Message, tag="SubscribeSession"):
     """SUBSCRIBE of a durable session; answered when committed and its routes stand everywhere."""
 
     request: U64
@@ -422,7 +422,7 @@ class SubscribeSession(Message):
     read: U64 = 0  # first request of the same SUBSCRIBE, which names the retained read that follows; 0: this one
 
 
-class SessionSubscribed(Message):
+class SessionSubscribed(Message, tag="SessionSubscribed"):
     """One reason code per subscription; ``existed`` tells which filters the session had before (retain handling 1)."""
 
     request: U64
@@ -430,7 +430,7 @@ class SessionSubscribed(Message):
     existed: Annotated[list[bool], Meta(max_length=ROUTES_MAX)]
 
 
-class UnsubscribeSession(Message):
+class UnsubscribeSession(Message, tag="UnsubscribeSession"):
     """UNSUBSCRIBE of a durable session."""
 
     request: U64
@@ -441,7 +441,7 @@ class UnsubscribeSession(Message):
     topic_filters: Annotated[list[TopicText], Meta(max_length=ROUTES_MAX)]
 
 
-class SessionUnsubscribed(Message):
+class SessionUnsubscribed(Message, tag="SessionUnsubscribed"):
     """One reason code per filter (0x00 or 0x11)."""
 
     request: U64
@@ -458,7 +458,7 @@ class SharePick(msgspec.Struct, array_like=True):
     attempt: U32 = 0  # a higher one replaces a lower one: its destination refused, or was an edge and died
 
 
-class RecordInbound(Message):
+class RecordInbound(Message, tag="RecordInbound"):
     """QoS 2 PUBLISH of a durable publisher, before any fan-out; the same origin and picks again until released."""
 
     request: U64
@@ -472,7 +472,7 @@ class RecordInbound(Message):
     ] = []  # kept where none of that group and attempt, or of a higher one, is recorded
 
 
-class InboundRecorded(Message):
+class InboundRecorded(Message, tag="InboundRecorded"):
     """The origin is (session, counter); committed."""
 
     request: U64
@@ -483,7 +483,7 @@ class InboundRecorded(Message):
     ] = []  # all that are recorded: send there, wherever else one would pick now
 
 
-class ReleaseInbound(Message):
+class ReleaseInbound(Message, tag="ReleaseInbound"):
     """PUBREL, or a PUBREC of 0x80 and above is about to leave: delete the record durably first."""
 
     request: U64
@@ -494,7 +494,7 @@ class ReleaseInbound(Message):
     packet_identifier: PacketIdentifier
 
 
-class InboundReleased(Message):
+class InboundReleased(Message, tag="InboundReleased"):
     """Committed. ``known``: the identifier had a record."""
 
     request: U64
@@ -514,7 +514,7 @@ class RetainedMessage(msgspec.Struct, array_like=True):
     origin_b: U64 = 0
 
 
-class ReadRetained(Message):
+class ReadRetained(Message, tag="ReadRetained"):
     """Edge to a partition's primary: registers that a filter matches, sorted by topic, after a topic."""
 
     request: U64
@@ -526,7 +526,7 @@ class ReadRetained(Message):
     waits_s: Seconds = 60.0  # so long the edge waits for it
 
 
-class ReadRetainedAll(Message):
+class ReadRetainedAll(Message, tag="ReadRetainedAll"):
     """Edge to a storage node: the first page of every partition that it is the primary of, for a wildcard filter."""
 
     request: U64
@@ -535,7 +535,7 @@ class ReadRetainedAll(Message):
     waits_s: Seconds = 60.0
 
 
-class RetainedPage(Message):
+class RetainedPage(Message, tag="RetainedPage"):
     """One partition's registers; ``more``: ask that partition again after the last topic."""
 
     request: U64
@@ -544,14 +544,14 @@ class RetainedPage(Message):
     partition: PartitionOrEdge = -1
 
 
-class RetainedNone(Message):
+class RetainedNone(Message, tag="RetainedNone"):
     """These partitions of the asked node have no register that matches."""
 
     request: U64
     partitions: Annotated[list[PartitionNumber], Meta(max_length=PARTITIONS_MAX)]
 
 
-class DeliverRetained(Message):
+class DeliverRetained(Message, tag="DeliverRetained"):
     """Retained copies for a durable session: enqueue them at the session's primary, before the held live messages.
 
     The last one (``done``) ends the holding of live messages of its ``read``.
@@ -570,14 +570,14 @@ class DeliverRetained(Message):
     read: U64 = 0  # request of the SubscribeSession that began the read; this one's own: it begins (again) here
 
 
-class RetainedDelivered(Message):
+class RetainedDelivered(Message, tag="RetainedDelivered"):
     """Committed; or not done (``again``): the read began under a former primary."""
 
     request: U64
     again: bool = False
 
 
-class PollClaims(Message):
+class PollClaims(Message, tag="PollClaims"):
     """New primary to every live edge: which connections of this partition do you hold?"""
 
     request: U64
@@ -596,7 +596,7 @@ class Claim(msgspec.Struct, array_like=True):
     outbound: Annotated[list[tuple[PacketIdentifier, Epoch, U64]], Meta(max_length=65_536)] = []
 
 
-class Claims(Message):
+class Claims(Message, tag="Claims"):
     """After this the edge takes no SessionOpened of a lower partition_epoch. Many come in pieces, in order."""
 
     request: U64
@@ -607,7 +607,7 @@ class Claims(Message):
     last: bool = True  # only now nobody else is claimed
 
 
-class FireWill(Message):
+class FireWill(Message, tag="FireWill"):
     """Primary to one live edge: fan this out; repeated to another edge until one says WillFired."""
 
     request: U64
@@ -618,7 +618,7 @@ class FireWill(Message):
     client_id: ClientId = ""
 
 
-class WillFired(Message):
+class WillFired(Message, tag="WillFired"):
     """The fan-out is complete."""
 
     request: U64
@@ -626,7 +626,7 @@ class WillFired(Message):
     op_index: OpIndex
 
 
-class HandOn(Message):
+class HandOn(Message, tag="HandOn"):
     """Primary to one live edge: what an ended member of a group did not acknowledge goes to another member.
 
     Without ``pick`` the edge answers where it would go; that is recorded and comes back, and then the edge sends it
@@ -642,7 +642,7 @@ class HandOn(Message):
     pick: SharePick | None = None
 
 
-class HandedOn(Message):
+class HandedOn(Message, tag="HandedOn"):
     """With ``pick``: record that the message goes there. Without: a member has it, or the group has ended."""
 
     request: U64
@@ -654,7 +654,7 @@ class HandedOn(Message):
 # --- operators ---------------------------------------------------------------------------------------------------
 
 
-class Admin(Message):
+class Admin(Message, tag="Admin"):
     """Operator to a node: one verb of the command line ("ring show", "cluster status", ...).
 
     ``order`` is the same in each repeat of a question, so that the routers carry out once what it asks for.
@@ -668,7 +668,7 @@ class Admin(Message):
     repeated: bool = False
 
 
-class AdminReply(Message):
+class AdminReply(Message, tag="AdminReply"):
     """``error`` is one line: what, where, what to do. ``result`` is what ``-o json`` prints."""
 
     request: U64

@@ -29,11 +29,11 @@ RowKey: TypeAlias = Annotated[bytes, Meta(max_length=256 * 1024)]
 STALE = -1  # as index of an answer: the question was of a lower partition_epoch, nothing was looked at
 
 
-class _Message(msgspec.Struct, array_like=True, tag=True):
+class _Message(msgspec.Struct, array_like=True):
     """Root of the replication messages."""
 
 
-class Append(_Message):
+class Append(_Message, tag="Append"):
     """Operations that follow (previous_index, previous_epoch); without rows a question whether that is shared."""
 
     partition: PartitionNumber
@@ -46,7 +46,7 @@ class Append(_Message):
     rows: Annotated[list[bytes], Meta(max_length=ROWS_MAX)]  # packed LogRows, ascending by one
 
 
-class TransferSlice(_Message):
+class TransferSlice(_Message, tag="TransferSlice"):
     """One slice of a range transfer: the receiver's rows of [start, stop) become these."""
 
     partition: PartitionNumber
@@ -62,7 +62,7 @@ class TransferSlice(_Message):
     floor_epoch: Epoch = 0  # and it was ordered under this partition_epoch
 
 
-class AppendAck(_Message):
+class AppendAck(_Message, tag="AppendAck"):
     """A replica's answer, once everything before it is synced."""
 
     partition: PartitionNumber

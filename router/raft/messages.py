@@ -85,7 +85,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
         return [*self.voters, *self.learners]
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Message(msgspec.Struct, frozen=True, array_like=True):
     """Header of every message."""
 
     sender: NodeName
@@ -96,7 +96,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     expected_storage_id: U64
 
 
-class PreVote(Message, frozen=True):
+class PreVote(Message, frozen=True, tag="PreVote"):
     """Would you vote for me in ``proposed_term``? Changes nothing at the receiver."""
 
     proposed_term: OpIndex
@@ -104,14 +104,14 @@ class PreVote(Message, frozen=True):
     last_log_term: OpIndex
 
 
-class PreVoteReply(Message, frozen=True):
+class PreVoteReply(Message, frozen=True, tag="PreVoteReply"):
     """A refusal's ``term`` is adopted by the asker; without it two nodes can block each other for ever."""
 
     proposed_term: OpIndex
     granted: bool
 
 
-class RequestVote(Message, frozen=True):
+class RequestVote(Message, frozen=True, tag="RequestVote"):
     """``transfer``: the leader itself asked for this election, so its lease does not stand against it."""
 
     last_log_index: OpIndex
@@ -119,11 +119,11 @@ class RequestVote(Message, frozen=True):
     transfer: bool = False
 
 
-class RequestVoteReply(Message, frozen=True):
+class RequestVoteReply(Message, frozen=True, tag="RequestVoteReply"):
     granted: bool
 
 
-class AppendEntries(Message, frozen=True):
+class AppendEntries(Message, frozen=True, tag="AppendEntries"):
     """Replication and heartbeat in one; ``round`` numbers the leader's heartbeat rounds for ReadIndex."""
 
     prev_log_index: OpIndex
@@ -133,7 +133,7 @@ class AppendEntries(Message, frozen=True):
     entries: Annotated[tuple[Entry, ...], Meta(max_length=ENTRIES_MAX)] = ()
 
 
-class AppendEntriesReply(Message, frozen=True):
+class AppendEntriesReply(Message, frozen=True, tag="AppendEntriesReply"):
     """Success: the log equals the leader's up to ``match_index`` and is on disk that far.
 
     Refusal: ``prev_log_index`` did not match; ``hint_index`` and ``hint_term`` name the last entry of the follower
@@ -148,7 +148,7 @@ class AppendEntriesReply(Message, frozen=True):
     hint_term: OpIndex = 0
 
 
-class InstallSnapshot(Message, frozen=True):
+class InstallSnapshot(Message, frozen=True, tag="InstallSnapshot"):
     """One chunk of a snapshot, beginning at byte ``offset``."""
 
     snapshot_index: OpIndex
@@ -160,7 +160,7 @@ class InstallSnapshot(Message, frozen=True):
     round: OpIndex
 
 
-class InstallSnapshotReply(Message, frozen=True):
+class InstallSnapshotReply(Message, frozen=True, tag="InstallSnapshotReply"):
     """``offset``: the next byte wanted; ``match_index``: set once the snapshot is on disk."""
 
     snapshot_index: OpIndex
@@ -169,17 +169,17 @@ class InstallSnapshotReply(Message, frozen=True):
     round: OpIndex
 
 
-class TimeoutNow(Message, frozen=True):
+class TimeoutNow(Message, frozen=True, tag="TimeoutNow"):
     """Campaign at once: the leader hands over."""
 
 
-class ReadIndex(Message, frozen=True):
+class ReadIndex(Message, frozen=True, tag="ReadIndex"):
     """A follower asks on behalf of its reader; answered when leadership was confirmed afterwards."""
 
     context: Context
 
 
-class ReadIndexReply(Message, frozen=True):
+class ReadIndexReply(Message, frozen=True, tag="ReadIndexReply"):
     """``asker_incarnation`` stops an answer to a former life from being taken for a later read's.
 
     ``read_index`` is -1 when the receiver of the question does not lead.

@@ -4,6 +4,8 @@ A test that fails here says that a node of this tree cannot talk to one of the t
 If that is meant, ``python -m tests.golden`` shows the difference and ``--write`` takes it over.
 """
 
+import re
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -19,6 +21,7 @@ from tests.golden.golden_file import FOLDER, Example, parse, render
 from wire.messages import Control
 from wire.replication import ReplicaMessage
 
+ROOT = Path(__file__).parents[2]
 GOLDEN = [(name, each) for name in FORMATS for each in parse((FOLDER / f"{name}.txt").read_text())]
 FULL = [(FORMATS[name].codecs[each.kind].kind, each) for name, each in GOLDEN if each.name.endswith(", full")]
 UNIONS = {
@@ -82,3 +85,11 @@ def test_a_class_without_an_example_is_noticed() -> None:
     }
     made: Any = example(Newcomer, full=True)
     assert made == {"type": "Newcomer", "number": 1001}
+
+
+def test_no_name_of_a_class_is_a_tag() -> None:
+    """``tag=True`` would make the name of a class the format of links and files: a rename would change both."""
+    rooms = [folder for folder in ROOT.iterdir() if folder.is_dir() and folder.name not in ("tests", "build")]
+    product = [path for folder in rooms if folder.name[0] != "." for path in folder.rglob("*.py")]
+    assert len(product) > 100
+    assert not [str(path) for path in product if re.search(r"\btag\s*=\s*(True|str\.|lambda)", path.read_text())]
