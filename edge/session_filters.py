@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionFilters"]
 
-FILTERS_PER_PIECE = 64
+FILTERS_PER_PIECE = 32
 
 Subscribed = Callable[[list[int], list[bool], int], None]  # codes, whether each stood before, name of the read
 Unsubscribed = Callable[[list[int]], None]  # codes
