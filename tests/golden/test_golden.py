@@ -1,7 +1,8 @@
 """The bytes of every format, as they stand in the golden files: what links, stores, Raft logs and exports hold.
 
 A test that fails here says that a node of this tree cannot talk to one of the tree before, or cannot read its files.
-If that is meant, ``python -m tests.golden`` shows the difference and ``--write`` takes it over.
+If that is meant, ``python -m tests.golden`` shows the difference and ``--write`` takes it over (and what is on disks:
+``python -m tests.golden.old_data``).
 """
 
 import re
