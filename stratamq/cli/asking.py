@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from stratamq.cli.output import OutputFormat, render
+from stratamq.cli.output import OutputFormat, print_result
 
 if TYPE_CHECKING:
     from wire.messages import Admin
@@ -40,7 +40,7 @@ def show(verb: str, arguments: dict[str, object], options: Options) -> None:
 
     reply = ask(verb, arguments, options.router, options.data)
     if reply.ok and reply.result is not None:
-        typer.echo(render(reply.result, options.output))
+        print_result(reply.result, options.output)
     if not reply.ok:
         raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
     if reply.exit_code:

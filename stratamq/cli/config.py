@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.output import OutputFormat, OutputOption, render
+from stratamq.cli.output import OutputFormat, OutputOption, print_result
 from stratamq.cli.tiers import ConfigOption, SetOption
 
 __all__ = ["register"]
@@ -32,7 +32,7 @@ def show(
 ) -> None:
     """Show what a node would run with, and where each value comes from."""
     rows = [row for row in _rows(tier, config, settings or []) if effective or row["source"] != "default"]
-    typer.echo(render(rows, output))
+    print_result(rows, output)
 
 
 def check(tier: TierArgument, config: ConfigOption = None, settings: SetOption = None) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from stratamq.cli.asking import Options, show
-from stratamq.cli.output import OutputFormat, OutputOption, render
+from stratamq.cli.output import OutputFormat, OutputOption, print_result
 from stratamq.cli.verbs import asks
 
 __all__ = ["register"]
@@ -50,7 +50,7 @@ def show_file(file: Annotated[Path, typer.Argument(metavar="FILE")], output: Out
     from membership.keyring import key_id
 
     ids = [{"key_id": key_id(key).hex(), "seals": index == 0} for index, key in enumerate(_read(file))]
-    typer.echo(render(ids, output))
+    print_result(ids, output)
 
 
 @asks

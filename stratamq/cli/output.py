@@ -1,17 +1,25 @@
-"""How results are printed: tables for people, JSON for programs.
+"""Results on the command line: tables for people, JSON for programs.
 
 A list of objects is a table, its columns in the order in which keys first appear; an object is a list of facts, and a
-list of objects inside it is a table of its own.
+list of objects inside it is a table of its own. Into a pipe tables go as plain text of any width, which stays as it is
+from version to version; a terminal gets them in its own width and with bold heads. ``rich`` lays both out and is
+imported when there is a table to draw.
 """
 
 import enum
 import json
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-__all__ = ["OutputFormat", "OutputOption", "render"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["OutputFormat", "OutputOption", "print_result", "render"]
+
+PIPE_WIDTH = 100_000  # columns: no line of a pipe is broken
 
 
 class OutputFormat(enum.StrEnum):
@@ -24,23 +32,56 @@ class OutputFormat(enum.StrEnum):
 OutputOption = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")]
 
 
+def print_result(result: object, output: OutputFormat) -> None:
+    """Print a result as the receiver of stdout can use it."""
+    if output is OutputFormat.TABLE and sys.stdout.isatty():
+        from rich.console import Console
+
+        console = Console(markup=False, emoji=False, highlight=False)
+        for number, table in enumerate(_tables(result, heads="bold")):
+            if number:
+                console.print()
+            console.print(table)
+    else:
+        typer.echo(render(result, output))
+
+
 def render(result: object, output: OutputFormat) -> str:
-    """Return a result as text, without a final newline."""
+    """Return a result as plain text, without a final newline."""
     if output is OutputFormat.JSON:
         return json.dumps(result, indent=2, default=_plain, ensure_ascii=False)
-    return "\n".join(_lines(result))
+    return "\n\n".join(_text(table) for table in _tables(result))
 
 
 def _plain(value: object) -> object:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _lines(result: object) -> list[str]:
+def _text(table: "Table | str") -> str:
+    if isinstance(table, str):
+        return table
+    from rich.console import Console
+
+    console = Console(width=PIPE_WIDTH, markup=False, emoji=False, highlight=False, no_color=True)
+    with console.capture() as shown:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in shown.get().splitlines())
+
+
+def _tables(result: object, heads: str = "none") -> "list[Table | str]":
+    """Return a result's facts and tables, or its one value.
+
+    Args:
+        heads: Style of the heads of columns and of the names of facts.
+    """
     if _is_table(result):
-        return _table(result)  # type: ignore[arg-type]
-    if isinstance(result, Mapping):
-        return _facts(result)
-    return [_cell(result)] if result is not None else []
+        return [_table(result, heads)]  # type: ignore[arg-type]
+    if not isinstance(result, Mapping):
+        return [] if result is None else [_cell(result)]
+    facts = {str(key): _shown(str(key), value) for key, value in result.items() if not _is_table(value)}
+    tables = [_table(value, heads) for value in result.values() if _is_table(value)]
+    width = max(len(str(key)) for key in result) if result else 0
+    return [_grid(facts, width, heads), *tables] if facts else [*tables]
 
 
 def _is_table(value: object) -> bool:
@@ -59,24 +100,30 @@ def _shown(key: str, value: object) -> str:
     return _cell(value)
 
 
-def _facts(facts: Mapping[str, Any]) -> list[str]:
-    width = max((len(str(key)) for key in facts), default=0)
-    lines: list[str] = []
-    tables: list[str] = []
-    for key, value in facts.items():
-        if _is_table(value):
-            tables += ["", *_table(value)]
-        else:
-            lines.append(f"{str(key).ljust(width)}  {_shown(str(key), value)}")
-    return lines + tables if lines else tables[1:]
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _table(rows: Sequence[Mapping[str, Any]], heads: str) -> "Table":
     columns = list(dict.fromkeys(str(key) for row in rows for key in row))
-    cells = [[column.upper() for column in columns]]
-    cells += [[_shown(column, row.get(column)) for column in columns] for row in rows]
-    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
-    return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    table = _empty(heads)
+    for column in columns:
+        table.add_column(column.upper(), overflow="fold")
+    for row in rows:
+        table.add_row(*(_shown(column, row.get(column)) for column in columns))
+    return table
+
+
+def _grid(facts: Mapping[str, str], width: int, heads: str) -> "Table":
+    """Return names, of at least this width, and values."""
+    table = _empty(heads, show_header=False)
+    table.add_column(style=heads, no_wrap=True, min_width=width)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(name, value)
+    return table
+
+
+def _empty(heads: str, *, show_header: bool = True) -> "Table":
+    from rich.table import Table
+
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=heads, show_header=show_header)
 
 
 def _cell(value: object) -> str:

@@ -4,7 +4,6 @@ A rebalance is a job in the routers' log: this command starts it and watches. En
 ends the watching and nothing else; ``ring status`` goes on with it, ``ring abort`` stops it. Refusals are one line.
 """
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from stratamq.cli.asking import Options, ask, show
-from stratamq.cli.output import render
+from stratamq.cli.output import print_result
+from stratamq.cli.progress import progress_bar
 from stratamq.cli.verbs import asks, group, verb, verb_about
 
 __all__ = ["register"]
 
 POLL_S = 0.3
-BAR_WIDTH = 30
 LOST_S = 30.0  # without an answer of any router before watching is given up
 PARTIAL = 3
 
@@ -75,7 +74,7 @@ def rebalance(
 def verify(options: Options) -> None:
     """Compare the last plan with what was done; exit code 1 if something is missing."""
     reply = _asked("ring verify", {}, options)
-    typer.echo(render(reply, options.output))
+    print_result(reply, options.output)
     if not reply["ok"]:
         raise typer.Exit(1)
 
@@ -134,9 +133,7 @@ def recover(
 
     lost = _asked("ring lost", {"partition": partition}, options)
     if accept_loss:
-        typer.echo(
-            render(_asked("ring recover", {"partition": partition, "node": accept_loss}, options), options.output)
-        )
+        print_result(_asked("ring recover", {"partition": partition, "node": accept_loss}, options), options.output)
         return
     numbers = [row["partition"] for row in lost["partitions"]]
     for row in lost["partitions"]:
@@ -149,7 +146,7 @@ def recover(
             said = {}
         for row in lost["partitions"]:
             row[node] = said.get(str(row["partition"]), "does not answer")
-    typer.echo(render(lost, options.output))
+    print_result(lost, options.output)
     if numbers:
         typer.echo(
             "Nothing was changed. Start a node with a whole copy; if none is left, "
@@ -173,10 +170,10 @@ def _rebalance(arguments: dict[str, object], *, dry_run: bool, detach: bool, opt
         return
     started = _asked("ring rebalance", arguments, options)
     if started.get("rebalance") is None or detach:
-        typer.echo(render(started, options.output))
+        print_result(started, options.output)
         return
     final = _watch(options)
-    typer.echo(render(final, options.output))
+    print_result(final, options.output)
     if final["phase"] != "done":
         raise typer.Exit(PARTIAL if final["phase"] in ("aborted", "paused") else 1)
 
@@ -192,29 +189,13 @@ def _asked(name: str, arguments: dict[str, object], options: Options, *, lost_s:
 
 def _watch(options: Options) -> dict[str, Any]:
     """Follow a rebalance to its end; a change of the leader is only waited for."""
-    began = time.monotonic()
-    first: int | None = None
-    while True:
-        status = _asked("ring status", {}, options, lost_s=LOST_S)
-        answered = time.monotonic()
-        first = status["done"] if first is None else first
-        rate = (status["done"] - first) / max(answered - began, 0.001)
-        _draw(status, rate)
-        if status["phase"] not in ("running", "aborting"):
-            return status
-        time.sleep(POLL_S)
-
-
-def _draw(status: dict[str, Any], rate: float) -> None:
-    if not sys.stderr.isatty():
-        return
-    done, total = status["done"], max(status["total"], 1)
-    filled = BAR_WIDTH * done // total
-    eta = f"{(total - done) / rate:.0f} s left" if rate > 0 else "..."
-    line = f"[{'#' * filled}{' ' * (BAR_WIDTH - filled)}] {done}/{total} moves  {rate:.1f}/s  {eta}"
-    end = "\n" if status["phase"] not in ("running", "aborting") else ""
-    sys.stderr.write(f"\r{line:<78}{end}")
-    sys.stderr.flush()
+    with progress_bar("moves") as show_done:
+        while True:
+            status = _asked("ring status", {}, options, lost_s=LOST_S)
+            show_done(status["done"], max(status["total"], 1))
+            if status["phase"] not in ("running", "aborting"):
+                return status
+            time.sleep(POLL_S)
 
 
 def _epoch_of(file: Path) -> int:

@@ -15,12 +15,12 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
+from stratamq.cli.progress import progress_bar
 from tests.simulation.faults import Fault
 from tests.simulation.simulation import Mode, Options, Result, run_seed, shorter
 from tests.simulation.traces import Trace, TracesUnreadable, compare_traces, plan, read_traces, write_traces
 
 SHRINK_REAL_S = 60.0  # spent on shortening one seed's faults
-BAR_WIDTH = 30
 
 
 def main() -> int:
@@ -54,28 +54,30 @@ def main() -> int:
     totals: Counter[str] = Counter()
     failed: list[int] = []
     started = time.monotonic()
-    for number in range(arguments.seeds):
-        seed = first + number
-        options = Options(
-            mode=_mode(arguments.mode, seed),
-            seconds=arguments.seconds,
-            log=arguments.log is not None,
-            hardware=_hardware(arguments.hardware, seed),
-            heedless=arguments.heedless,
-            hostile=arguments.hostile,
-            stops=arguments.stops,
-        )
-        if arguments.only_faults is not None:
-            options = _only(seed, options, arguments.only_faults)
-        result = run_seed(seed, options)
-        _count(totals, result)
-        if result.failures:
-            failed.append(seed)
-            _report(result, options, shrink=not arguments.no_shrink and arguments.only_faults is None)
-        if result.failures or arguments.seeds == 1:
-            _write(arguments.log, "\n".join(result.log).encode())
-            _write(arguments.history, result.history)
-        _progress(number + 1, arguments.seeds, len(failed), started)
+    with progress_bar("seeds") as show:
+        for number in range(arguments.seeds):
+            seed = first + number
+            options = Options(
+                mode=_mode(arguments.mode, seed),
+                seconds=arguments.seconds,
+                log=arguments.log is not None,
+                hardware=_hardware(arguments.hardware, seed),
+                heedless=arguments.heedless,
+                hostile=arguments.hostile,
+                stops=arguments.stops,
+            )
+            if arguments.only_faults is not None:
+                options = _only(seed, options, arguments.only_faults)
+            result = run_seed(seed, options)
+            _count(totals, result)
+            if result.failures:
+                failed.append(seed)
+                _report(result, options, shrink=not arguments.no_shrink and arguments.only_faults is None)
+            if result.failures or arguments.seeds == 1:
+                _write(arguments.log, "\n".join(result.log).encode())
+                _write(arguments.history, result.history)
+            show(number + 1, arguments.seeds, f"{len(failed)} failed")
+            _progress(number + 1, arguments.seeds, len(failed), started)
     _summary(totals, arguments.seeds, failed, time.monotonic() - started)
     return 1 if failed else 0
 
@@ -156,12 +158,10 @@ def _count(totals: Counter[str], result: Result) -> None:
 
 
 def _progress(done: int, total: int, failed: int, started: float) -> None:
-    if not sys.stderr.isatty() and done % 50 and done != total:
-        return
-    filled = BAR_WIDTH * done // total
-    rate = done / max(0.001, time.monotonic() - started)
-    line = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done}/{total} seeds, {rate:.2f}/s, {failed} failed"
-    print(line, end="\r" if sys.stderr.isatty() and done < total else "\n", file=sys.stderr, flush=True)
+    """Write a line now and then where no bar is drawn."""
+    if not sys.stderr.isatty() and (done % 50 == 0 or done == total):
+        rate = done / max(0.001, time.monotonic() - started)
+        print(f"{done}/{total} seeds, {rate:.2f}/s, {failed} failed", file=sys.stderr, flush=True)
 
 
 def _report(result: Result, options: Options, *, shrink: bool) -> None:

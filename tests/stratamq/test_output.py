@@ -1,0 +1,91 @@
+"""Tables and bars of the command line: plain in a pipe, in its own width on a terminal, drawn by ``rich`` only then."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratamq.cli.output import OutputFormat, print_result, render
+from stratamq.cli.progress import progress_bar
+
+ROOT = Path(__file__).parent.parent.parent
+ROWS: list[dict[str, Any]] = [
+    {"node": "[red]a[/red]", "note": "x" * 300, "bytes": 3 << 20},
+    {"node": ":smile:", "copies": ["a", "b"], "lease_s": 1.5},
+]
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_pipe_gets_plain_lines_of_any_width(capsys: pytest.CaptureFixture[str]) -> None:
+    """Programs cut columns of it: no line is broken, no style is written, no text counts as markup."""
+    print_result(ROWS, OutputFormat.TABLE)
+    shown = capsys.readouterr().out
+    assert shown == render(ROWS, OutputFormat.TABLE) + "\n"
+    first, second, third = shown.splitlines()
+    assert first.split() == ["NODE", "NOTE", "BYTES", "COPIES", "LEASE_S"]
+    assert second == f"[red]a[/red]  {'x' * 300}  3 MiB  -       -"
+    assert third.split() == [":smile:", "-", "-", "a,b", "1.5"]
+
+
+def test_facts_keep_the_width_of_all_names() -> None:
+    """Names of tables count, so that facts stand where they stood without them."""
+    assert render({"a": 1, "longer": [{"x": 1}]}, OutputFormat.TABLE) == "a       1\n\nX\n1"
+    assert render([], OutputFormat.TABLE) == "-" and render(None, OutputFormat.TABLE) == ""
+    assert render({}, OutputFormat.TABLE) == ""
+
+
+def test_a_terminal_gets_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long cells are folded, none is cut off; JSON is the same everywhere."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    print_result(ROWS, OutputFormat.TABLE)
+    shown = terminal.getvalue()
+    assert "\x1b[1m" in shown and shown.count("x") == 300
+    plain = shown.replace("\x1b[1m", "").replace("\x1b[0m", "")
+    assert max(map(len, plain.splitlines())) <= 60
+    terminal.truncate(0)
+    print_result({"a": 1}, OutputFormat.JSON)
+    assert terminal.getvalue().strip("\0\n") == '{\n  "a": 1\n}'
+
+
+def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends at its total, with the note behind it."""
+    for stream in (io.StringIO(), Terminal()):
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setenv("TERM", "xterm")
+        with progress_bar("moves") as show:
+            for done in range(4):
+                show(done, 3, f"{done} [failed]")
+        if stream.isatty():
+            assert all(part in stream.getvalue() for part in ("3/3", "moves", "3 [failed]"))
+        else:
+            assert not stream.getvalue()
+
+
+def test_the_library_is_imported_when_a_table_is_drawn() -> None:
+    """JSON does not pay for it, nor does a bar that nobody sees."""
+    code = """
+import sys
+from stratamq.cli.output import OutputFormat, print_result
+from stratamq.cli.progress import progress_bar
+print_result([{"a": 1}], OutputFormat.JSON)
+with progress_bar("moves") as show:
+    show(1, 2)
+print("rich" in sys.modules)
+print_result([{"a": 1}], OutputFormat.TABLE)
+print("rich" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert [line for line in done.stdout.splitlines() if line in ("True", "False")] == ["False", "True"]
