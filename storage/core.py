@@ -79,6 +79,7 @@ REPORT_ROOM_BYTES = 16 * 1024 * 1024  # of a link, below which its owner's repor
 COUNTED_PER_LOOK = 50_000  # sessions
 SLICE_STEPS = 50  # of about ten microseconds: what every message waits for that comes while a slice is done
 SLICE_EVERY_S = 0.004  # at most between two slices, though other events come in every round
+SYNC_REST_S = 0.001  # after one while something is synced: that thread gets no lock from a loop that never sleeps
 STOP_S = 3.5  # from the order to stop to the end, when others do not take over
 NOBODY = -1  # an owner_epoch that no connection has
 LOOK_S = 0.5  # between two looks at who is not reached, and at what partitions hold
@@ -389,7 +390,7 @@ class StorageCore:
         reports = now if self._reports else min(self._reports_due.values(), default=float("inf"))
         if not self._fenced:
             if self._slices:
-                return now
+                return now + SYNC_REST_S if self._synced_commit < self._commit else now
             reports = min(reports, self.placements.window.deadline)
         timers = max(min(self._timer_deadline, reports), self._next_sweep)
         return min(self.lease.next_deadline(), self.stop.next_deadline(), self.placements.deadline(now), timers)

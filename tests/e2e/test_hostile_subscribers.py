@@ -30,7 +30,7 @@ MIB = 1024 * 1024
 WINDOW = 500  # messages of the filling publisher that wait for PUBACK
 ATTEMPTS = 3  # of an attack under which the pair was slow, as on a busy machine
 CLOCK_S = 0.001  # the finest latency that means something, once waits for a processor are taken off
-STORAGE_S = 0.2  # a stored session's storage node also looks up and sends the retained messages of its filters
+STORAGE_S = 0.05  # a stored session's storage node also looks up and sends the retained messages of its filters
 PAUSE_S = 0.004  # between two messages of the pair
 
 

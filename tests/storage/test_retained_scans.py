@@ -8,6 +8,7 @@ from tests.storage.storage_cluster import Cluster, Edge
 from wire.batches import PublishMessage
 from wire.frames import FrameKind
 from wire.messages import ReadRetained, ReadRetainedAll, RetainedNone, RetainedPage, encode_control
+from wire.node_events import Tick
 
 ROUND_MS = 5  # most processor time of one round
 
@@ -124,3 +125,19 @@ def test_a_partition_that_moved_away_is_not_looked_into() -> None:
         cluster.nodes["s1"].step()
         cluster.step()
     assert answered(edge, request) == before - {moved}
+
+
+def test_a_loop_with_look_ups_lets_the_thread_that_syncs_run() -> None:
+    """That thread wants the interpreter's lock, which a loop that goes on at once takes back before it wakes."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    fill(cluster, 20_000)
+    core = cluster.nodes["s1"].core
+    hosted = core.partitions[0]
+    core._scans.add(RetainedScan("e1", ReadRetainedAll(1, "+/+/+/+/x", 1), [(0, hosted)]), cluster.now)
+    assert core.handle(cluster.now, [Tick()]).next_deadline == cluster.now
+    edge.publish(PublishMessage(0, b"a", b"p", 1, retain=True), 0)
+    cluster.step()
+    assert core._synced_commit < core._commit and len(core._scans)
+    deadline = core.handle(cluster.now, [Tick()]).next_deadline
+    assert cluster.now < deadline <= cluster.now + 0.002
