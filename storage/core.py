@@ -519,7 +519,7 @@ class StorageCore:
         if hosted is None or epoch > hosted.core.epoch:
             if not self._early.keep(number, self._as_early(number, epoch, record, peer, since)):
                 self._refuse(record, number, peer)
-        elif epoch < hosted.since:
+        elif epoch < hosted.core.since:
             self._count("publishes_of_former_times")
         else:
             self._publish_to(number, epoch, record, peer, since)

@@ -73,7 +73,6 @@ class HostedPartition:
         self.changed = True  # since it was counted
         self.serving = False
         self.reported = False  # the shards' owners were told this partition's filters
-        self.since = 0  # partition_epoch from which on this node is the primary without a break
         self.placed_at = 0  # map epoch that made this node the primary
         self.loaded_to = 0  # op_index that every replica in sync must have before this one serves
         self._map = cluster_map

@@ -3,7 +3,8 @@
 Commit first, then push: an entry is written with its packet identifier, and its PUSH leaves behind that operation.
 A message that finds the window full is queued without one. The next entries of a queue that is being sent get theirs
 together, some way ahead of the window, in the session row: when one of them enters the window that is committed long
-since, and a drain does not wait for the disk once per window.
+since, and a drain does not wait for the disk once per window. So a push may overtake a PUBREL that waits for its
+commit; both carry the epoch since which this node is the primary, for an edge takes nothing of a lower one.
 """
 
 from itertools import islice
@@ -42,7 +43,7 @@ class Outbound:
         push = Push(
             session.number,
             session.owner_epoch,
-            self._partition.epoch,
+            self._partition.since,
             0,
             0,
             0,
@@ -70,7 +71,7 @@ class Outbound:
         push = Push(
             session.number,
             session.owner_epoch,
-            partition.epoch,
+            partition.since,
             entry.session_seq,
             flight.packet_identifier,
             entry.qos,
@@ -88,7 +89,7 @@ class Outbound:
         push = Push(
             session.number,
             session.owner_epoch,
-            self._partition.epoch,
+            self._partition.since,
             session_seq,
             flight.packet_identifier,
             2,
@@ -248,7 +249,7 @@ class Outbound:
             push = Push(
                 session.number,
                 session.owner_epoch,
-                self._partition.epoch,
+                self._partition.since,
                 0,
                 0,
                 0,

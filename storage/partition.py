@@ -55,6 +55,7 @@ class Partition:
         self.store = store
         self.overlay = overlay
         self.epoch = 0  # partition_epoch that this node serves under
+        self.since = 0  # the one from which on it is the primary without a break
         self.meta = MetaRow()
         self.local = LocalRow()
         self.log_needed = NO_REPLICA  # every replica has this op_index and all below: the log may forget them

@@ -148,7 +148,7 @@ class Placements:
         replica.promote()
         self._touched.add(number)
         hosted = HostedPartition(number, self._settings, self._store, self._overlay, self._map, now, self.window)
-        hosted.since, hosted.placed_at = placement.epoch, cluster_map.epoch
+        hosted.core.since, hosted.placed_at = placement.epoch, cluster_map.epoch
         hosted.core.ledger = self._ledger(number)
         self.hosted[number] = hosted
         replication = self.replication[number] = Replication(hosted.core, self._node)

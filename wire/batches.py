@@ -30,6 +30,8 @@ PUBLISH_ACK (storage to edge):  u64 tag | u16 partition | u8 reason code, per fi
 PUSH (storage to edge):
     u64 session | u64 owner_epoch | u32 partition_epoch | u64 session_seq | u16 packet identifier | u8 flags |
     u32 expiry_s | u16 topic bytes | u32 property bytes | u32 payload bytes | topic | properties | payload
+    partition_epoch: since which the sender has been the primary without a break. All that it pushes meanwhile is good,
+    in whatever order it comes; what a former primary pushed is not.
     flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 DUP, bit 4: PUBREL only (no topic, properties, payload).
     properties: MQTT 5 block without length (subscription identifiers included), empty towards 3.1.1 readers too.
 

@@ -89,6 +89,7 @@ class Connection:
     answered: dict[int, int] = field(default_factory=dict)  # session_seq -> type of the last packet of the client
     received: list[Push] = field(default_factory=list)
     open: bool = True
+    push_epoch: int = 0  # the highest of its pushes
 
 
 class Edge:
@@ -195,6 +196,9 @@ class Edge:
         connection = self.by_session.get(push.session)
         if connection is None or push.owner_epoch != connection.owner_epoch:
             return
+        if push.partition_epoch < connection.push_epoch:
+            return  # of a former primary: the present one pushes everything anew
+        connection.push_epoch = push.partition_epoch
         answered = connection.answered.get(push.session_seq, 0)
         if push.qos and (answered in (4, 7) or (answered == 5 and not push.pubrel)):
             self.acknowledge(push, answered)  # what the client said is never asked of it again

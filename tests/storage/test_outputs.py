@@ -1,11 +1,15 @@
-"""The order in which what a partition says leaves its node."""
+"""The order in which what a partition says leaves its node, and what it is worth there."""
 
+from router.cluster_map import PlacePartitions
 from storage.durable_sessions import DurableSession
 from storage.partition import Partition
 from storage.settings import PartitionSettings
 from tests.simulation.model_store import ModelDisk, ModelStore
-from tests.storage.storage_cluster import STORE_SETTINGS
+from tests.storage.storage_cluster import STORE_SETTINGS, Cluster
+from wire.batches import PublishMessage
+from wire.cluster_map import PartitionEntry
 from wire.frames import FrameKind
+from wire.messages import Subscription
 
 
 def test_what_needed_no_commit_is_not_overtaken_while_nothing_may_leave() -> None:
@@ -25,3 +29,36 @@ def test_what_needed_no_commit_is_not_overtaken_while_nothing_may_leave() -> Non
     pushes = [b"first", b"second", b"third"]
     assert partition.committed_outputs() == [("e1", FrameKind.PUSH, payload) for payload in pushes]
     assert partition.committed_outputs() == []
+
+
+def test_a_pubrel_that_waits_for_a_backup_is_good_after_a_step_of_the_epoch() -> None:
+    """Seed 103 of ``tests/e2e/test_paho_kills.py``: a storage node stood still, and each of two clients that kept their
+    connections was never given a message of QoS 2. A push that needed no commit had overtaken PUBREL under the epoch of
+    the next step, and edges take nothing of a lower epoch than they saw.
+    """
+    cluster = Cluster(nodes=3, replicas=3, min_in_sync=2, partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice", receive_maximum=2)
+    edge.subscribe(alice, Subscription("two", 2), Subscription("one", 1))
+    for topic, qos in ((b"two", 2), (b"one", 1), (b"one", 1), (b"one", 1)):
+        edge.publish(PublishMessage(0, topic, b"m", qos), 0)
+    cluster.settle()
+    edge.acknowledge(edge.pushes[1], 4)
+    cluster.settle()
+    first, _, second = edge.pushes  # two are open; what follows has its identifier, and that is committed
+    placement = cluster.machine.map.partitions[0]
+    silent, other = (name for name in placement.in_sync if name != placement.primary)
+    cluster.cut(placement.primary, silent)
+    edge.acknowledge(first, 5)
+    cluster.run(0.05)
+    cluster.cut(placement.primary, other)  # so that what waits goes on waiting for a moment
+    left = (placement.primary, other)
+    assert not cluster.apply(PlacePartitions({0: PartitionEntry(placement.epoch + 1, placement.primary, left)}))
+    cluster.run(0.05)
+    edge.acknowledge(second, 4)
+    cluster.run(0.05)
+    assert [push.session_seq for push in edge.pushes] == [1, 2, 3, 4], "a place in the window was free"
+    cluster.heal(placement.primary, other)
+    cluster.run(1.0)
+    assert cluster.primary(0).core.node == placement.primary
+    assert [push.session_seq for push in edge.pushes if push.pubrel] == [first.session_seq]
