@@ -441,6 +441,25 @@ def test_shared_pick_and_ordinary_copy_at_one_partition(hot: Any) -> None:
     assert broker.take(pub) == [ack(0x40, 3)]
 
 
+def test_a_step_of_the_epoch_sends_again_what_the_same_primary_has_not_answered(hot: Any) -> None:
+    """It drops, without a word, what was meant for an earlier time of its as primary."""
+    broker = Broker(hot)
+    store = Node(broker, 3, "storage")
+    broker.hot.set_epoch(5, 8)
+    broker.hot.set_primary(5, store.peer)
+    broker.route_to(partitions=(5,))
+    pub = broker.client()
+    broker.send(pub, publish(b"t", b"a", 1, 1) + publish(b"t", b"b", 1, 2))
+    first, second = store.records()
+    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(first.tag, 5, 0))
+    broker.hot.set_epoch(5, 10)
+    broker.hot.set_primary(5, store.peer)
+    assert broker.hot.replay_partition(5, store.peer) == 1
+    broker.round()
+    (again,) = store.records()
+    assert (again.tag, again.repeat, again.epochs) == (second.tag, True, (10,))
+
+
 # -- lease
 
 
