@@ -1,4 +1,4 @@
-"""What a node writes to standard error: one JSON object per line, or text for a person at a terminal.
+"""Lines that a node writes to standard error: one JSON object each, or text for a person at a terminal.
 
 Decides the fields (``ts``, ``level``, ``event``, ``node``, ``logger``, then the caller's) and leaves out repeats of a
 flood, counted. Modules log through the standard library; facts go into ``extra={"fields": {...}}``. Payloads,

@@ -44,7 +44,7 @@ class Histogram:
 
 
 class Metrics:
-    """What one process exposes. Readers are called from the page's task, synchronously; they must be quick."""
+    """Figures that one process exposes. Readers run in the page's task, synchronously; they must be quick."""
 
     def __init__(self, tier: str, node: str, version: str) -> None:
         self._families: dict[str, tuple[str, str, Callable[[], Any], tuple[str, ...]]] = {}

@@ -1,4 +1,4 @@
-"""What is nobody else's business: folders and files for their owner alone, and what is refused at start.
+"""Folders and files for their owner alone, and what is refused at start.
 
 Messages, keys and logs lie in them. What is new is made with modes 0700 and 0600 (``keep_private``); what exists is
 judged without following a link, because whoever may replace a file of ours is the node.

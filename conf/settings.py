@@ -50,7 +50,7 @@ ROOMS: dict[str, type[BaseModel]] = {
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """What every tier is started with."""
+    """Configuration that every tier starts with."""
 
     node: NodeSettings
     membership: Any  # membership.settings.MembershipSettings

@@ -21,7 +21,7 @@ __all__ = ["Authentication", "AuthenticationDesk", "Exchange", "Method", "Step"]
 
 
 class Step(Protocol):
-    """What a method answers: go on with data, accept with data and an identity, or refuse."""
+    """An answer of a method: go on with data, accept with data and an identity, or refuse."""
 
     @property
     def data(self) -> bytes:
@@ -29,7 +29,7 @@ class Step(Protocol):
 
     @property
     def identity(self) -> str:
-        """Who the client proved to be; "" while the exchange goes on."""
+        """Identity that the client proved; "" while the exchange goes on."""
 
     @property
     def refused(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a durable member of a shared group left unacknowledged: find another member, and send it there.
+"""Copies that a durable member of a shared group left unacknowledged: find another member, and send them there.
 
 A partition hands the message over. Where it goes is said to the partition first, which records it; the answer names the
 recorded pick, and only then anything is sent. A pick that refuses, or was an edge that died, is replaced by one with a

@@ -48,7 +48,7 @@ class Hold:
 
 
 class Waiting:
-    """What is held for one client, of all its SUBSCRIBEs: one order, so that a topic's messages keep theirs."""
+    """Messages held for one client, of all its SUBSCRIBEs: one order, so that a topic's messages keep theirs."""
 
     __slots__ = ("bytes", "conn", "holds", "messages", "passed")
 

@@ -15,7 +15,7 @@ __all__ = ["EdgeLedger"]
 
 
 class EdgeLedger:
-    """What the loop calls when ``hot.ledger`` is set.
+    """Calls that the loop makes when ``hot.ledger`` is set.
 
     Args:
         sink: Where records go.

@@ -1,4 +1,4 @@
-"""What a new map means at this edge: dead peers are struck off, partitions get their primaries, shards their owners.
+"""Effects of a new map at this edge: dead peers are struck off, partitions get primaries, shards get owners.
 
 Called before the epoch is acknowledged, so everything here is in force by then.
 """

@@ -1,4 +1,4 @@
-"""What an edge does when its clients make it hold too much: refuse new ones first, then cut the largest holders.
+"""Defence of an edge whose clients make it hold too much: refuse new ones first, then cut the largest holders.
 
 The loop keeps the sum (``edge/hot/memory.py``); here it is compared with ``edge.memory_max``. Without a bound on the
 sum a thousand clients within their own bounds are a gigabyte, and the kernel ends the process for all of them.

@@ -28,7 +28,7 @@ SALT_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class ScramUser:
-    """What the server knows of a user: nothing that a client could log in with."""
+    """Facts that the server keeps of a user: nothing that a client could log in with."""
 
     iterations: int
     salt: bytes
@@ -38,7 +38,7 @@ class ScramUser:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an exchange says to one message of the client; ``Step`` of ``edge/authentication.py``."""
+    """Answer of an exchange to one message of the client; ``Step`` of ``edge/authentication.py``."""
 
     data: bytes = b""
     identity: str = ""

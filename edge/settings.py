@@ -1,4 +1,4 @@
-"""What the edge core is told about bounds; plain values (the operator's model is conf/edge_settings.py)."""
+"""Bounds of the edge core; plain values (the operator's model is conf/edge_settings.py)."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ DEFAULT = EdgeSettings()  # one default per setting, and its description: conf/e
 
 @dataclass(frozen=True, slots=True)
 class ListenerPolicy:
-    """What a listener allows; ``Client.policy``."""
+    """Rights that a listener gives; ``Client.policy``."""
 
     name: str = "default"
     allow_anonymous: bool = False

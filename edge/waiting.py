@@ -1,4 +1,4 @@
-"""What an edge waits for before it serves clients, in one line; the words of all tiers are in ``wire/waiting.py``."""
+"""Reason why an edge does not serve clients yet, in one line; the words of all tiers are in ``wire/waiting.py``."""
 
 from collections.abc import Sequence
 

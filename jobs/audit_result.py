@@ -17,7 +17,7 @@ __all__ = ["AuditResult"]
 
 @dataclass(slots=True)
 class AuditResult:
-    """What an audit found."""
+    """Result of an audit."""
 
     findings: list[Finding] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)  # violations by finding, beyond those listed too

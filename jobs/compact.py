@@ -59,7 +59,7 @@ class CompactionFailed(RuntimeError):
 
 @dataclass(slots=True)
 class CompactResult:
-    """What a compaction did."""
+    """Result of a compaction."""
 
     manifest_no: int = 0  # 0: nothing to do, nothing published
     partitions: list[int] = field(default_factory=list)

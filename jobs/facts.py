@@ -22,7 +22,7 @@ __all__ = ["Measured", "entry_differences", "fill_entry", "measure"]
 
 
 class Measured(NamedTuple):
-    """What is in one file."""
+    """Content of one file."""
 
     rows: int
     bad_rows: int

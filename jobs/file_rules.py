@@ -1,4 +1,4 @@
-"""What must hold for each file of a manifest and between the files of a partition. Pure rules over measured facts."""
+"""Rules for each file of a manifest and between the files of a partition. Pure rules over measured facts."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _RENAME_SCHEMES = ("file", "hdfs", "viewfs", "abfs", "abfss")  # FileContext.ren
 
 
 class FileFacts(NamedTuple):
-    """What identifies a file."""
+    """Facts that identify a file."""
 
     bytes: int
     sha256: str

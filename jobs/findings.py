@@ -1,4 +1,4 @@
-"""What a job found: one row per finding, and the exit codes that say so to a script."""
+"""Findings of a job: one row each, and the exit codes that tell a script."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _QUEUED, _RETAINED = F.lit(int(RowKind.QUEUED)), F.lit(int(RowKind.RETAINED))
 
 @dataclass(slots=True)
 class Counts:
-    """What the merge saw and did, observed while it wrote."""
+    """Counts of the merge, observed while it wrote."""
 
     rows_in: int = 0
     crc_in: int = 0  # sum of crc, comparable with the digests of the input files

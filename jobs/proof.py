@@ -134,7 +134,7 @@ def _acknowledged(row: Column) -> Column:
 
 
 def _of_operation(operation: Column) -> Column:
-    """What an operation took and what it finished, as records."""
+    """Return messages that an operation took and that it finished, as records."""
     of = {"t": F.col("t"), "p": operation["p"], "op": operation["op"], "pe": operation["pe"]}
     taken = F.transform(operation["m"], lambda row: _queued(row, of))
     finished = F.flatten(F.transform(operation["d"], lambda run: _delivered(run, of)))
@@ -227,7 +227,7 @@ def _picked(records: DataFrame) -> DataFrame:
 
 
 def _outcomes(records: DataFrame, entries: DataFrame, store: DataFrame | None, op_index: DataFrame) -> DataFrame:
-    """What became of each entry: its flags, then one row per debt with the flags of all its entries."""
+    """Return the outcome of each entry: its flags, then one row per debt with the flags of all its entries."""
     finished = _event(records, "delivered", "expired", "dropped").where("n IS NOT NULL")
     by_node = finished.groupBy("folder", *_ENTRY).agg(
         *[F.count_if(F.col("e") == name).alias(name) for name in ("delivered", "expired", "dropped")]

@@ -31,7 +31,7 @@ HOUR_MS = 3_600_000
 
 @dataclass(slots=True)
 class Plan:
-    """What may go."""
+    """Files that may go."""
 
     manifests: list[int] = field(default_factory=list)
     files: dict[str, int] = field(default_factory=dict)  # path -> bytes

@@ -1,4 +1,4 @@
-"""What must hold between the rows of a store: one function per rule, each from the newest versions to its violations.
+"""Rules between the rows of a store: one function per rule, each from the newest versions to its violations.
 
 Every function returns partition, key (hex), seq, detail. The rules are those of the exported columns in
 ``wire/sstable_schema.py``; no value is decoded.

@@ -1,4 +1,4 @@
-"""What an operator asks of gossip: the key ring of all members, step by step.
+"""Operators' orders to gossip: the key ring of all members, step by step.
 
 A rotation is three steps, each on every member: ``install`` the new key, ``use`` it, ``remove`` the old one. A step
 that did not reach everybody is reported as a failure with the names, as a member that misses it may be cut off by the
@@ -38,7 +38,7 @@ RETRY_PAUSE_S = 0.2
 
 
 class KeyHolder(Protocol):
-    """What this file needs of a ``Gossip``."""
+    """The part of ``Gossip`` that this file needs."""
 
     def members(self) -> list[MemberView]:
         """Return every member."""

@@ -1,4 +1,4 @@
-"""What news still has to be told, and how often.
+"""News that still has to be told, and how often.
 
 One piece of news per member: a newer one about the same member replaces it, so the queue is bounded by the number of
 members. Each goes out at most lambda * log10(N + 1) times, least-told first. Which member receives a packet is

@@ -1,4 +1,4 @@
-"""What goes into the SWIM core and what comes out of it.
+"""Input and output of the SWIM core.
 
 ``Swim.handle(now, event)`` takes one of the inputs and returns a ``Ready``. Timers are inputs too (``Tick``). The node
 events are what services of the tiers see; none of them is a decision (see ``docs/membership.md``).

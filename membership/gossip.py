@@ -130,7 +130,7 @@ class Gossip:
         return max(0.0, self._now() - member.since)
 
     def counters(self) -> dict[str, int]:
-        """What happened so far; ``dropped_<reason>`` for every reason to drop a packet, also those that never came."""
+        """Counts of events so far; ``dropped_<reason>`` for every reason to drop a packet, unseen ones too."""
         dropped = {f"dropped_{reason}": self._envelope.dropped[reason] for reason in DROP_REASONS}
         return {**self._swim.counters, **self._counters, **dropped, "local_health": self._swim.health.score}
 

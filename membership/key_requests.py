@@ -31,7 +31,7 @@ class KeyRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeyResponse(msgspec.Struct, frozen=True, array_like=True):
-    """What one member did, and the keys it has now."""
+    """Answer of one member: what it did, and the keys it has now."""
 
     name: Name
     ok: bool

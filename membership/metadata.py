@@ -1,4 +1,4 @@
-"""What a member tells about itself: tier, addresses, zone, weight, load, version, and which start of the process it is.
+"""Facts that a member tells about itself: tier, addresses, zone, weight, load, version, start of the process.
 
 The bound is 512 encoded bytes, so that two of them fit one packet. What the fields mean for placement is the
 ClusterMap's business; gossip only carries them.

@@ -1,4 +1,4 @@
-"""What one call of the SWIM core wants sent and told, collected until it returns.
+"""Output of one call of the SWIM core, collected until it returns.
 
 Decides what rides along: first the accusation against the receiver itself, so that it can refute at once (the buddy
 system of Lifeguard, section IV.C; extended to members we hold dead, which heals one-sided partitions), then news in

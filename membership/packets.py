@@ -1,4 +1,4 @@
-"""What members say to each other, and its encoding: compact, bounded, strict.
+"""Messages between members, and their encoding: compact, bounded, strict.
 
 Messages are msgpack arrays ``[kind, field, ...]``; a reader takes longer arrays (fields of a later release) and refuses
 unknown kinds, missing fields and values out of bounds. A datagram holds a handful of messages; a full exchange over

@@ -1,4 +1,4 @@
-"""What to believe: the rules for alive, suspect, dead and left.
+"""Beliefs about members: the rules for alive, suspect, dead and left.
 
 Decides the state of every member from what is said about it, and answers what is said about us (refutation by
 incarnation). Who is probed, and when, is in ``probing.py``. Source: SWIM (2002) section 4.2, the order of Alive,

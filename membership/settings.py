@@ -1,4 +1,4 @@
-"""What an operator may set about gossip. The constants of the protocol are chosen by ``profile``, not one by one."""
+"""Settings of gossip for operators. The constants of the protocol are chosen by ``profile``, not one by one."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self

@@ -102,7 +102,7 @@ class Swim:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What happened so far, by name."""
+        """Counts of events so far, by name."""
         return dict(self._outbox.counters)
 
     def views(self) -> list[MemberView]:

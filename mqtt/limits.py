@@ -1,4 +1,4 @@
-"""What a receiver is ready to take, beyond what the specification allows.
+"""Limits of a receiver, beyond what the specification allows.
 
 Only bounds that must hold while a packet is being decoded; limits on topics, sessions and rates are the broker's.
 """

@@ -21,7 +21,7 @@ PAGE_VISITS = 1024  # topics looked at in one step: at most a few milliseconds
 
 
 class Page(NamedTuple, Generic[Value]):
-    """What one step of a match found."""
+    """Result of one step of a match."""
 
     found: list[tuple[str, Value]]  # topic, value
     after: str | None  # where to go on; None at the end

@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a command did: the step, or why there is none."""
+    """Effect of a command: the step, or why there is none."""
 
     delta: MapDelta | None = None
     refusal: str = ""
@@ -73,7 +73,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class _Judged(msgspec.Struct, frozen=True):
-    """What a command would do, all of it made and nothing of it done."""
+    """Effect that a command would have, all of it made and nothing of it done."""
 
     outcome: Outcome = Outcome()
     map: ClusterMap | None = None  # of a new cluster

@@ -103,7 +103,7 @@ ShardMessage = Resolve | AddRoutes | RemoveRoutes | ReportRoutes
 
 @dataclass(frozen=True, slots=True)
 class RouterSettings:
-    """What the core is told; the operator's model is conf/router_settings.py."""
+    """Bounds of the core; the operator's model is conf/router_settings.py."""
 
     cluster: str = "stratamq"
     partitions: int = DEFAULT.partitions

@@ -1,4 +1,4 @@
-"""What the router's process answers itself: who belongs to the Raft group, and the keys that seal gossip.
+"""Questions that the router's process answers itself: members of the Raft group, and keys that seal gossip.
 
 ``cluster join`` adds a router that waits with ``router.join = true``: a learner until it is caught up, then a voter.
 ``cluster leave`` removes one; a leader hands over first. Each is one step of the group's log after the other, so a

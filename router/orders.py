@@ -12,7 +12,7 @@ ORDERS_MAX = 1_000
 
 
 class OrderOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of an order."""
+    """Outcome of an order."""
 
     refusal: str  # "": it was carried out
     map_epoch: int

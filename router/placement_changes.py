@@ -1,4 +1,4 @@
-"""What a storage node may ask of its partition's configuration, judged against the map: compare-and-set steps.
+"""Changes that a storage node may ask of its partition's configuration: compare-and-set steps, judged by the map.
 
 A drop that would leave fewer than the minimum in sync is refused; whatever stops acknowledging stays promotable. A
 joining replica counts for acknowledging before it is in sync, and for promotion only after. Rules: docs/protocol.md

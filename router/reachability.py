@@ -1,4 +1,4 @@
-"""Who reaches whom, as this router sees it and as the leader hears it: routers that left their shards, ends to give up.
+"""Links between nodes, as this router sees them and the leader hears of them: shards to move, ends to give up.
 
 A lease proves one link, to the leader. Shards of a silent router are moved before its lease is over, which is safe: a
 new owner needs no lease of the old one. A node that others wait for in vain loses its lease, the worse-connected end

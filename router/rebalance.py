@@ -1,4 +1,4 @@
-"""What a rebalance would move, as data; and the next step of each move, read off the map.
+"""Moves of a rebalance, as data; and the next step of each move, read off the map.
 
 A plan is a pure function of one map; a step is a pure function of a move and of the map as of now. So nothing about
 progress needs to be kept: a new leader, or the same after a crash, goes on where the map stands, and each partition is
@@ -74,7 +74,7 @@ class RebalanceJob(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What a move needs next: a new placement, or patience, or nothing any more."""
+    """Next need of a move: a new placement, or patience, or nothing any more."""
 
     placement: PartitionEntry | None = None
     verb: str = ""  # "add_joining", "relinquish", "drop", "wait", "done", "failed"

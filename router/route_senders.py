@@ -20,7 +20,7 @@ Routes = AddRoutes | RemoveRoutes | ReportRoutes
 
 
 class Judged(NamedTuple):
-    """What is left of a message, and whether its sender is to repeat the rest."""
+    """Remainder of a message that was judged, and whether its sender is to repeat the rest."""
 
     message: Routes | None
     repeat: bool  # the two maps differ

@@ -1,4 +1,4 @@
-"""Who owns a client ID: opening, taking over and closing sessions, and the will of each connection.
+"""Ownership of client IDs: opening, taking over and closing sessions, and the will of each connection.
 
 A *claim* names the one connection that may act for a client ID, by ``owner_epoch``. Opening asks the edge of an older
 claim to close it and waits a short while for its answer; then one operation raises ``owner_epoch``, decides the old

@@ -1,4 +1,4 @@
-"""What clients have finished: counted at once, told to the store in batches.
+"""Entries that clients have finished: counted at once, told to the store in batches.
 
 A consumed entry's rows go with the session row that says so, ``acks_per_row`` of them together or after
 ``ack_delay_s``; until then a restart sends them again, as repeats (docs/adr/0009-key-order-and-sstables.md).

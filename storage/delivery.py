@@ -39,7 +39,7 @@ OVERTAKEN_MAX = 64  # topics per session whose waiting copies are older than wha
 
 
 class Delivery:
-    """What one partition does with messages and their acknowledgements."""
+    """Messages of one partition, and their acknowledgements."""
 
     def __init__(self, partition: Partition, live: Callable[[str, int], str]) -> None:
         self._partition = partition

@@ -20,7 +20,7 @@ Early = tuple[float, int, Callable[[], object]]  # since when it waits, bytes, w
 
 
 class EarlyRequests:
-    """What waits for this node's map, by partition."""
+    """Requests that wait for this node's map, by partition."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[Early]] = {}

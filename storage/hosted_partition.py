@@ -40,7 +40,7 @@ SESSION_BYTES = 256  # rows of a session without its queue, roughly
 
 
 class Tally(NamedTuple):
-    """What a partition held when it was counted last."""
+    """Content of a partition when it was counted last."""
 
     online: int  # sessions
     queued: int  # unconsumed entries

@@ -42,7 +42,7 @@ class ImportRefused(UserError):
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What was loaded, and where the former store is, if there was one."""
+    """Amount that was loaded, and where the former store is, if there was one."""
 
     rows: int
     finished: int  # left out

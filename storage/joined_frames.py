@@ -1,4 +1,4 @@
-"""What one round sends, joined into as few frames as may be: a frame costs both ends more than a record in it.
+"""Output of one round, joined into as few frames as may be: a frame costs both ends more than a record in it.
 
 Records of one kind to one node share a frame. PUSH, PUBLISH_ACK and PUBLISH say nothing about one another (what each
 shows is committed), so those of a round may change places; a control message overtakes none of them and none overtakes

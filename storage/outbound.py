@@ -28,7 +28,7 @@ AHEAD_BYTES = 512 * 1024  # of their bodies, in memory
 
 
 class Outbound:
-    """What one partition sends to the connections of its sessions."""
+    """Entries on their way from one partition to the connections of its sessions."""
 
     def __init__(self, partition: Partition, bodies: Bodies, consumed: Consumed) -> None:
         self._partition = partition

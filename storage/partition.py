@@ -37,7 +37,7 @@ Overlay = dict[bytes, tuple[int, bytes | None]]  # written and not yet in the st
 
 
 class Reads(Protocol):
-    """What a partition reads from its store."""
+    """Reads of a partition from its store."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, None if absent."""

@@ -38,7 +38,7 @@ TRANSFERS_AT_A_TIME = 4  # of all partitions of a node; each keeps one slice on 
 
 
 class CatchUp:
-    """What a node may read in one round for copies that are not in sync: hundreds begin at once when a node returns."""
+    """Reads of a node in one round for copies that are not in sync: hundreds begin at once when a node returns."""
 
     __slots__ = ("rows", "transfers")
 

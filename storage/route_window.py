@@ -82,7 +82,7 @@ class UnsentRoutes:
 
 
 class RouteWindow:
-    """What owners have not answered, which partitions wait for that, and which have routes to remove."""
+    """Routes that owners have not answered, partitions that wait for that, and partitions with routes to remove."""
 
     def __init__(self) -> None:
         self._open: dict[str, dict[int, int]] = {}  # owner -> partition -> its routes that are not answered

@@ -61,7 +61,7 @@ class MetaRow(msgspec.Struct, array_like=True):
 
 
 class LocalRow(msgspec.Struct, array_like=True):
-    """What one replica knows about its own copy; never replicated."""
+    """Facts of one replica about its own copy; never replicated."""
 
     epoch: int = 0  # highest partition_epoch seen; lower ones are refused
     log_start: int = 1  # op_index of the oldest operation still in the log

@@ -61,7 +61,7 @@ class RangeDigest:
 
 @dataclass(slots=True)
 class ScrubReport:
-    """What a scrub saw: counts per first two key bytes (the partition), and what is wrong."""
+    """Result of a scrub: counts per first two key bytes (the partition), and what is wrong."""
 
     ranges: dict[int, RangeDigest] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the cores of the storage tier are told about bounds; plain values (the operator's model is conf/settings.py)."""
+"""Bounds of the storage tier's cores; plain values (the operator's model is conf/settings.py)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a store, by what must be done about it.
+"""Errors of a store, by what must be done about each.
 
 ``StoreError`` is refused work: the store is whole and goes on. ``StoreUnproven`` is a store that must not serve until
 it is repaired from a replica. ``StoreFatal`` ends the process: nothing read or written after it proves anything.

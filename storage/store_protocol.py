@@ -1,4 +1,4 @@
-"""What the storage room asks of a key-value store, so that a model can stand in for it in the simulation.
+"""The key-value store as the storage room needs it, so that a model can stand in for it in the simulation.
 
 Writes are visible at once and durable once a sync that *started* after their commit has ended. Commits become durable
 in order: after a power loss a store holds a prefix of them, whole transactions only.

@@ -1,4 +1,4 @@
-"""What a stopped node's store holds, counted: ``stratamq store stats``."""
+"""Content of a stopped node's store, counted: ``stratamq store stats``."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who in a partition gets a message: subscriptions merged per session, and one member of a shared group.
+"""Receivers of a message in a partition: subscriptions merged per session, and one member of a shared group.
 
 Source: MQTT 5.0 sections 3.3.4 and 4.8.2.
 """

@@ -1,4 +1,4 @@
-"""What `stratamq init` lays out: nodes on hosts, their ports, and the settings of each.
+"""Plan of `stratamq init`: nodes on hosts, their ports, and the settings of each.
 
 Decides names, ports and copies; writes nothing (``stratamq/init_folder.py``). Ports are fixed: whoever opens a firewall
 has to know them, and several nodes on one host take the next ones.

@@ -1,4 +1,4 @@
-"""What a local cluster consists of: nodes, ports, certificates, one configuration file per node.
+"""Plan of a local cluster: nodes, ports, certificates, one configuration file per node.
 
 Decides names, ports and the defaults of `stratamq up`; starts nothing (``stratamq/processes.py``). Ports that nobody
 named are chosen here, before anything starts: all tiers start at once, and a restarted node comes back where it was.

@@ -1,4 +1,4 @@
-"""What only the top of the house may know: the tiers' services and the models of all rooms, imported when needed.
+"""Knowledge of the top of the house: the tiers' services and the models of all rooms, imported when needed.
 
 Each lookup imports one room and nothing else, so that a command pays only for what it uses.
 """

@@ -1,4 +1,4 @@
-"""What keeps a node from starting: files that others could read or replace, authorities that mix clients and nodes.
+"""Conditions that keep a node from starting: files open to others, authorities that mix clients and nodes.
 
 Decides what is looked at for each tier; ``conf/private_files.py`` judges files, ``wire/tls.py`` authorities. Nodes of
 `stratamq up` keep their files in one folder that is closed as a whole: theirs are not judged one by one.

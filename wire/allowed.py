@@ -1,4 +1,4 @@
-"""Who may say what on a link: one table of message type, sender tier and receiver tier, each cell with its rule.
+"""Rights on a link: one table of message type, sender tier and receiver tier, each cell with its rule.
 
 Routers, storage nodes and edges judge every frame by it, the edge's compiled loop too. A message without a cell, or one
 that speaks for another node, has no honest cause: it is refused and its link is closed until that node starts again. A
@@ -35,7 +35,7 @@ IDENTITY = "identity"  # it speaks for another node, or another life
 
 
 class Rule(enum.Enum):
-    """What must hold beside the tiers."""
+    """Condition that must hold beside the tiers."""
 
     TIERS = "nothing more: the receiver looks whom it asked by the number, and whether the sender lives"
     OWN_LIFE = "the node, tier and incarnation of the link"
@@ -191,7 +191,7 @@ def _are_own_routes(peer: PeerKey, message: m.Control) -> bool:
 
 
 class Standing(enum.Enum):
-    """What a map says of a node that speaks as the primary of a partition."""
+    """A map's view of a node that speaks as the primary of a partition."""
 
     PRIMARY = "it is the primary, and was at that partition_epoch"
     LATER = "the partition_epoch is above the map's: the map may say so soon"

@@ -83,7 +83,7 @@ _PUSH_ACK = struct.Struct(">QQIQBB")
 
 
 class OriginKind:
-    """Who numbered a message (docs/protocol.md rule 4.7)."""
+    """Kind of sender that numbered a message (docs/protocol.md rule 4.7)."""
 
     EDGE = 0
     SESSION = 1

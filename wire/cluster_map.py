@@ -121,7 +121,7 @@ Delegations: TypeAlias = Annotated[tuple[Delegation, ...], Meta(max_length=DELEG
 
 
 class MapDelta(msgspec.Struct, frozen=True, tag="MapDelta"):
-    """What one committed step changed: from epoch - 1 to epoch."""
+    """Changes of one committed step: from epoch - 1 to epoch."""
 
     epoch: Counted
     nodes: Annotated[tuple[NodeEntry, ...], Meta(max_length=NODES_MAX)] = ()

@@ -1,4 +1,4 @@
-"""What a payload that is not what its kind says becomes: one error, whatever went wrong inside a decoder.
+"""One error for a payload that is not what its kind says, whatever went wrong inside a decoder.
 
 msgspec raises more than its own errors: RecursionError for what is nested too deep, UnicodeDecodeError and
 OverflowError from places that its documentation does not name. Whoever has a format wraps its decoder here, once, so

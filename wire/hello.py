@@ -1,4 +1,4 @@
-"""Who is at the other end of a link: identities and the HELLO frame. Who may say what is in ``wire/allowed.py``.
+"""The other end of a link: identities and the HELLO frame. Rights are in ``wire/allowed.py``.
 
 The dialling side writes its HELLO at once; the accepting side reads it, then answers with its own, so that each can
 say how many frames of the other's incarnation it has taken (what that is for: ``wire/link.py``). Pure logic; sockets
@@ -70,7 +70,7 @@ def first_number(incarnation: int) -> int:
 
 
 class NodeIdentity(NamedTuple):
-    """What a node says about itself in HELLO.
+    """Facts that a node tells about itself in HELLO.
 
     ``incarnation`` grows with every start of the node: a lower one than the last seen is refused.
     ``address`` is where others dial it, ``host:port``; empty for who listens nowhere.
@@ -97,7 +97,7 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class _Version(msgspec.Struct, frozen=True):
-    """What a HELLO of any version holds."""
+    """Fields that a HELLO of any version has."""
 
     version: U32
 

@@ -1,4 +1,4 @@
-"""What every node does towards the routers: register its incarnation, hold a lease, follow the map.
+"""Duties of every node towards the routers: register its incarnation, hold a lease, follow the map.
 
 Sans-IO. The holder counts its lease from when it *sent* the heartbeat that was answered; it beats only when its owner
 calls ``beat`` from a loop that makes rounds. Acknowledging a map epoch says that its effects are in force here, so the

@@ -98,7 +98,7 @@ def topic_hash(topic: str) -> int:
 
 
 class LedgerOperation(msgspec.Struct, omit_defaults=True):
-    """What one operation of a partition did with messages, as rows: the most frequent records share their context."""
+    """Messages of one operation of a partition, as rows: the most frequent records share their context."""
 
     p: int  # partition
     op: int  # op_index

@@ -35,7 +35,7 @@ Told = tuple[int, int]  # (incarnation, taken) of our own HELLO: the peer resume
 
 
 class LinkConnection(Protocol):
-    """What the table asks of a connection."""
+    """A connection as the table needs it."""
 
     def wake(self) -> None:
         """There is something to write."""

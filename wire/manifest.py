@@ -100,7 +100,7 @@ class RingEntry(msgspec.Struct, kw_only=True):
 
 
 class JobEntry(msgspec.Struct, kw_only=True):
-    """What made this manifest."""
+    """The job that made this manifest."""
 
     kind: str = "export"  # export | compact
     now_ms: int = 0  # the time that decided on expiry

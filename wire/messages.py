@@ -259,7 +259,7 @@ class SenderReport(msgspec.Struct, array_like=True):
 
 
 class ReportRoutes(Message, tag="ReportRoutes"):
-    """What a delivery node wants a shard's new owner to know, of itself or of its partitions."""
+    """Filters that a delivery node reports to a shard's new owner, of itself or of its partitions."""
 
     shard: ShardNumber
     shard_epoch: Epoch
@@ -403,7 +403,7 @@ class Relay(Message, tag="Relay"):
 
 
 class Relayed(Message, tag="Relayed"):
-    """What a router hands on, as sent by this life of a node."""
+    """A message that a router hands on, as sent by this life of a node."""
 
     node: NodeName
     incarnation: Incarnation

@@ -1,4 +1,4 @@
-"""What happens to the core of a router or storage node from outside: frames, links, time.
+"""Events that reach the core of a router or storage node from outside: frames, links, time.
 
 Each tier adds its own events (a sync ended, Raft committed); these are the same for all that talk through links.
 """

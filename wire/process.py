@@ -1,4 +1,4 @@
-"""What the process of any tier does around its core: data folder, identity, certificates, clock, signals, metrics page.
+"""The process of any tier around its core: data folder, identity, certificates, clock, signals, metrics page.
 
 A service is a trio function that runs inside ``run_process``. SIGTERM sets ``NodeProcess.stopping``, and the service
 ends in order by itself; where it does not in time, or on SIGINT, it is cancelled, and the process ends with what was
@@ -80,7 +80,7 @@ class NodeProcess:
 
     @property
     def identity(self) -> NodeIdentity:
-        """What HELLO says; without an address until it is bound."""
+        """Identity for HELLO; without an address until it is bound."""
         node = self.config.node
         return NodeIdentity(node.cluster, node.id, self.tier, self.folder.incarnation, node.advertise)
 

@@ -1,4 +1,4 @@
-"""What signals do to a node: end in order, end at once, write the state to the log, nothing.
+"""Effects of signals on a node: end in order, end at once, write the state to the log, nothing.
 
 SIGTERM ends it in order (``wire/orderly_stop.py``); a second one, or SIGINT, at once; SIGHUP is counted and logged, for
 there is nothing to reload yet; SIGUSR1 writes the node's state to the log, bounded.

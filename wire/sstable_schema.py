@@ -33,7 +33,7 @@ _U64 = (1 << 64) - 1
 
 
 class RowKind(IntEnum):
-    """What a row is, and which typed columns it fills so that an audit needs to decode no value.
+    """Kind of a row, and the typed columns that it fills so that an audit needs to decode no value.
 
     Every row has partition, kind, key, seq, tombstone, expiry_ms (0: never), epoch and crc. A tombstone has no value,
     and carries the typed columns that its key determines (session_id, session_seq, packet_identifier, body_id).

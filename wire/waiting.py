@@ -1,4 +1,4 @@
-"""What a node waits for before it serves, in one line: for its log, ``/readyz`` and ``cluster status``.
+"""Reason why a node does not serve yet, in one line: for its log, ``/readyz`` and ``cluster status``.
 
 Decides the words and how often they are logged. Which of them concern a tier is decided by the tier.
 """
@@ -54,7 +54,7 @@ def missing_from_map(cluster_map: ClusterMap) -> str:
 
 
 class MapGaps:
-    """What the map lacks, and who is a primary in it: judged once an epoch, because maps may be large."""
+    """Gaps of the map, and its primaries: judged once an epoch, because maps may be large."""
 
     def __init__(self) -> None:
         self._epoch = -1

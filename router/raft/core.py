@@ -64,7 +64,7 @@ class RaftCore(Reception):
 
     @property
     def leader_hint(self) -> str | None:
-        """Who leads, as far as we know."""
+        """Peer that leads, as far as this one knows."""
         return self.leader
 
     def handle(self, now: float, event: Event) -> Ready:

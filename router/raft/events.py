@@ -1,4 +1,4 @@
-"""What goes into the Raft core and what comes out of it: settings, events, stored state, Ready.
+"""Input and output of the Raft core: settings, events, stored state, Ready.
 
 The order of effects is the safety rule and is written at each field of ``Ready`` (Raft paper, figure 2; the habit of
 etcd's Ready). This file decides nothing.
@@ -41,7 +41,7 @@ class RaftInvariantBroken(Exception):
 
 
 class Role(enum.Enum):
-    """What a peer is at the moment; a learner is a follower that is not among the voters."""
+    """Part that a peer plays at the moment; a learner is a follower that is not among the voters."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre_candidate"
@@ -73,7 +73,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True):
-    """What must survive any crash beside the log. ``bindings``: storage ids learnt before the log holds them."""
+    """State that survives any crash beside the log. ``bindings``: storage ids learnt before the log holds them."""
 
     term: int = 0
     voted_for: str | None = None
@@ -90,7 +90,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """What a disk holds when a peer starts; entries follow the snapshot without a gap."""
+    """Content of a disk when a peer starts; entries follow the snapshot without a gap."""
 
     storage_id: int
     hard_state: HardState = HardState()

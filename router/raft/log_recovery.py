@@ -56,7 +56,7 @@ class Segment(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """What the folder holds. ``torn``: segments behind the torn place. ``void``: the log ends before the snapshot."""
+    """Content of the folder. ``torn``: segments behind the torn place. ``void``: the log ends before the snapshot."""
 
     stored_hard_state: StoredHardState
     snapshot: Snapshot | None

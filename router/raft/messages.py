@@ -1,4 +1,4 @@
-"""What Raft peers say to each other, and what a log entry is.
+"""Messages between Raft peers, and the entries of the log.
 
 Names are the paper's ("In Search of an Understandable Consensus Algorithm", Ongaro and Ousterhout 2014, figures 2 and
 13; TimeoutNow and learners from Ongaro's thesis, sections 3.10 and 4.2.1). PreVote is section 9.6 of the thesis,
@@ -66,7 +66,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Configuration(msgspec.Struct, frozen=True, array_like=True):
-    """Who votes and who learns, with the storage id of each (0: not bound to a disk yet)."""
+    """Voters and learners, with the storage id of each (0: not bound to a disk yet)."""
 
     voters: Peers = {}
     learners: Peers = {}

@@ -1,4 +1,4 @@
-"""Who waits for which entry or read, and what they are told.
+"""Waiters for entries and reads, and the outcomes that they get.
 
 Decides the fate a proposer hears: the result of *his* entry (same index and same term), "unknown" when another entry
 took its index or leadership was lost. A timed-out or displaced proposal is never reported as failed: it may yet

@@ -1,4 +1,4 @@
-"""What a leader knows about one peer's log: where it is, and how much may be sent before an answer.
+"""A leader's view of one peer's log: where it is, and how much may be sent before an answer.
 
 Three states, after etcd's practice: ``probe`` (position unknown: one empty append at a time), ``replicate`` (position
 known: appends are pipelined and next_index runs ahead), ``snapshot`` (what the peer needs is compacted).

@@ -16,7 +16,7 @@ __all__ = ["ReadIndexes"]
 
 
 class _PendingRead:
-    """Who asked, and since when leadership must be confirmed."""
+    """A read with its asker, and since when leadership must be confirmed."""
 
     __slots__ = ("asker", "asker_incarnation", "context", "read_index", "round")
 

@@ -1,4 +1,4 @@
-"""What the Raft shell needs of a disk; the real one is ``router/raft/log.py``, simulations bring a model."""
+"""Disk as the Raft shell needs it; the real one is ``router/raft/log.py``, simulations bring a model."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""What a recording client says and hears, and the lines of its history (MQTT 3.1.1 and 5.0, QoS 0 to 2).
+"""Packets of a recording client, and the lines of its history (MQTT 3.1.1 and 5.0, QoS 0 to 2).
 
 Decides everything but how bytes travel and who waits: every request is written to the history before its first byte
 leaves, every answer and message before anything is done about it, so the order of lines is the order of things. What is

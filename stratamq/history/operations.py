@@ -35,7 +35,7 @@ class Phase(enum.StrEnum):
 
 
 class Kind(enum.StrEnum):
-    """What a line is about; the second group are events."""
+    """Subject of a line; the second group are events."""
 
     CONNECT = "connect"
     DISCONNECT = "disconnect"  # ok: the broker closed the connection in order after reading it

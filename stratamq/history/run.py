@@ -1,4 +1,4 @@
-"""What the clients of one recording share: seed, clock, history, phases, and what is still on its way.
+"""State that the clients of one recording share: seed, clock, history, phases, messages still on their way.
 
 A run has three phases: work, until the time is up; quiet, in which clients reconnect and nothing new is sent; and the
 end, when nothing is on its way any more or the quiet phase has lasted as long as it may. Which deliveries are

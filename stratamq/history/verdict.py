@@ -1,4 +1,4 @@
-"""What the checkers found: findings with the records that prove them, and how much was looked at.
+"""Findings of the checkers with the records that prove them, and how much was looked at.
 
 A report without findings is only as good as the number of things it checked, so that number stands beside it.
 """
@@ -27,7 +27,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What one checker has to say.
+    """Findings of one checker.
 
     Attributes:
         promise: The promise that it checks, such as "R1".

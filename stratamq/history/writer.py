@@ -16,7 +16,7 @@ __all__ = ["ByteSink", "HistoryWriter"]
 
 
 class ByteSink(Protocol):
-    """What a history is written to: a binary file, or a list in tests."""
+    """Place that a history is written to: a binary file, or a list in tests."""
 
     def write(self, data: bytes, /) -> object: ...
 

@@ -1,4 +1,4 @@
-"""What every workload is: clients that set themselves up, work, and read the final state."""
+"""A workload: clients that set themselves up, work, and read the final state."""
 
 from __future__ import annotations
 
