@@ -210,7 +210,7 @@ class RouteCache:
         """Take an owner's answers to the first topics; what it left out, or was invalidated meanwhile, is asked again.
 
         Raises:
-            Unreadable: They are answers to something else.
+            Unreadable: They are answers to something else, or name destinations that are not there.
         """
         question = self._questions.get(answer.request)
         if question is None or not self._is_owned(question.shard, answer.shard_epoch):
@@ -218,6 +218,8 @@ class RouteCache:
         count, topics = len(answer.answers), question.topics
         if count > len(topics) or (topics and not count):
             raise Unreadable(f"{count} answers for {len(topics)} topics")
+        if answer.answers and max(answer.answers) >= len(answer.destinations):
+            raise Unreadable(f"answer {max(answer.answers)} of {len(answer.destinations)}")
         del self._questions[answer.request]
         question.topics = topics[:count]
         self._fresh.update((topic, None) for topic in topics[count:] if topic in self._waiting)
@@ -225,14 +227,18 @@ class RouteCache:
         self._work.add(self._resolving(question, answer))
 
     def _resolving(self, question: _Question, answer: Resolved) -> Iterator[int]:
-        for position, (topic, destinations) in enumerate(zip(question.topics, answer.answers, strict=True)):
+        shared: dict[int, Answer] = {}
+        for position, (topic, place) in enumerate(zip(question.topics, answer.answers, strict=True)):
             if position % TOPICS_PER_STEP == 0 and position:
                 yield 1
             if not self._is_owned(question.shard, answer.shard_epoch) or self._void.is_void(topic, question.number):
                 if topic in self._waiting:
                     self._fresh[topic] = None
                 continue
-            cached = _Cached(self._answers.get(destinations), self._void.done, question.shard, answer.shard_epoch)
+            same = shared.get(place)
+            if same is None:
+                same = shared[place] = self._answers.get(answer.destinations[place])
+            cached = _Cached(same, self._void.done, question.shard, answer.shard_epoch)
             self._answers.look_up(cached.answer)
             self._keep(topic, cached)
         self._answered.discard(question)

@@ -5,32 +5,88 @@ long alone, through its shared groups: each needs one destination to be served, 
 that have no room for one, the longest names, are left out. A client may choose a name of 1 KiB for each of its groups.
 """
 
-from collections.abc import Iterable
-
+from router.route_trie import Value
 from wire.messages import Destinations, GroupDestinations
 
-__all__ = ["ANSWER_BYTES", "PIECE_BYTES", "answers_that_fit", "shortened"]
+__all__ = ["ANSWER_BYTES", "PIECE_BYTES", "AnswerTable", "destinations_of", "shortened"]
 
 PIECE_BYTES = 1024 * 1024  # of answers beyond which no further topic is answered in the same message
 ANSWER_BYTES = 4 * 1024 * 1024  # of one topic's answer; with a piece before it well below FRAME_BYTES_MAX
+STEPS_MAX = 300  # of one question, about a millisecond; a topic that takes more is answered alone
+VALUES_PER_STEP = 300  # destinations of a topic whose answer is there already
+NEW_VALUES_PER_STEP = 20
 
+_PLACE_BYTES = 5
 _HEAD_BYTES = 32  # of an answer, or of a group, with the lengths of its lists
 _ENTRY_BYTES = 12  # of a destination beside its name: lengths, a partition's number, the members
 
 
-def answers_that_fit(answers: Iterable[Destinations]) -> tuple[list[Destinations], int]:
-    """Return the answers from the first on that one message holds, one at least, and how many had to be shortened."""
-    taken: list[Destinations] = []
-    size = cut = 0
-    for answer in answers:
-        length = _bytes_of(answer)
-        if length > ANSWER_BYTES:
-            answer, cut = shortened(answer), cut + 1
-        taken.append(answer)
-        size += length
-        if size > PIECE_BYTES:
-            break
-    return taken, cut
+class AnswerTable:
+    """Answers to one question: different ones stand in it once.
+
+    Attributes:
+        destinations: Different answers.
+        answers: Of each topic, the place of its answer.
+        shortened: How many had to leave out destinations.
+        steps: What it took to make them, each some microseconds.
+    """
+
+    def __init__(self) -> None:
+        self.destinations: list[Destinations] = []
+        self.answers: list[int] = []
+        self.shortened = 0
+        self.steps = 0
+        self._places: dict[frozenset[int], int] = {}  # by the routes that match: equal routes, equal destinations
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the message, or what one may cost, has room for no further topic."""
+        return self._bytes > PIECE_BYTES or self.steps >= STEPS_MAX
+
+    def add(self, found: list[Value]) -> None:
+        """Answer one more topic, which these routes match."""
+        key = frozenset(map(id, found))
+        place = self._places.get(key)
+        self.steps += 1 + len(found) // VALUES_PER_STEP
+        if place is None:
+            place = self._places[key] = len(self.destinations)
+            self.steps += len(found) // NEW_VALUES_PER_STEP
+            answer = destinations_of(found)
+            size = _bytes_of(answer)
+            if size > ANSWER_BYTES:
+                answer = shortened(answer)
+                self.shortened += 1
+            self.destinations.append(answer)
+            self._bytes += size
+        self.answers.append(place)
+        self._bytes += _PLACE_BYTES
+
+
+def destinations_of(found: list[Value]) -> Destinations:
+    """Return where messages go that these routes match."""
+    edges: set[str] = set()
+    partitions: set[int] = set()
+    groups: dict[str, GroupDestinations] = {}
+    for value in found:
+        if len(value) == 2:
+            if value[0]:
+                edges.add(value[0])
+            else:
+                partitions.add(value[1])
+            continue
+        edge, partition, name, members = value
+        group = groups.get(name)
+        if group is None:
+            group = groups[name] = GroupDestinations(name, [], [])
+        if edge:
+            group.edges.append((edge, members))
+        else:
+            group.partitions.append((partition, members))
+    for group in groups.values():
+        group.edges.sort()
+        group.partitions.sort()
+    return Destinations(sorted(edges), sorted(partitions), [groups[name] for name in sorted(groups)])
 
 
 def shortened(answer: Destinations) -> Destinations:

@@ -32,6 +32,7 @@ from router.reachability import Reachability
 from router.rebalance_run import RebalanceRunner
 from router.route_senders import Routes, RouteSenders
 from router.route_shard import RouteShard
+from router.shard_work import ShardMessage, ShardWork
 from router.stop_requests import StopRequests
 from wire.allowed import RELAYED, TIER, fault_of
 from wire.cluster_map import MapDelta, NodeEntry, NodeState, PartitionEntry
@@ -60,7 +61,6 @@ from wire.messages import (
     Relay,
     Relayed,
     RemoveRoutes,
-    ReportRoutes,
     RequestChange,
     Resolve,
     decode_control,
@@ -73,6 +73,7 @@ from wire.refusals import Refusals
 
 __all__ = [
     "Applied",
+    "Event",
     "FrameArrived",
     "LinkDown",
     "LinkUp",
@@ -95,10 +96,8 @@ TRANSFER_AGAIN_S = 0.5  # with another router: the one asked before is behind, o
 LOOK_S = 0.25  # between two looks at what was waited for too long
 TOO_LARGE = 1  # exit code of a question whose answer fits no frame
 CHANGES_MAX = 1_024  # placements of one command: it fits a log entry, whatever their names
-VISITS_PER_ROUND = 400  # cached topics looked at in slices: one to three milliseconds
-VISITS_PER_TURN = 50  # of one shard, at least
 REGISTRATIONS_MAX = 10_000  # waiting for a former incarnation's lease to run out
-ShardMessage = Resolve | AddRoutes | RemoveRoutes | ReportRoutes
+STEPS_OF_ACKNOWLEDGEMENT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +224,7 @@ class RouterCore:
         self._owned: dict[int, int] = {}  # shard -> epoch of self.shards
         self._touched: set[int] = set()  # shards that may have something to send
         self._waiting: set[int] = set()  # shards that wait for somebody
-        self._sweeping: set[int] = set()  # shards that look for cached topics in slices
-        self._swept = 0  # the shard to begin with
+        self._work = ShardWork()
         self._resized: set[int] = set()  # shards that were touched since the last look
         self._next_look = float("-inf")
         self.reach = Reachability(entry.node)
@@ -259,31 +257,19 @@ class RouterCore:
                     self.holder.router_up(event.peer.node, now)
             elif isinstance(event, LinkDown):
                 self._link_down(event.peer)
+        if not events or not all(isinstance(event, Applied | RoundEnded) for event in events):
+            # Those are handed in one by one, many between two turns of the loop.
+            self._touched |= self._work.turn(now, self.shards, self._shard_message)
         self._time(now)  # also what a Suspected asks for: leases and links are looked at, by their own rules
         return self._ready()
 
-    def _sweep(self) -> None:
-        """Go on with what shards look for in slices, each its share."""
-        share = max(VISITS_PER_TURN, VISITS_PER_ROUND // max(1, len(self._sweeping)))
-        left = VISITS_PER_ROUND
-        for number in sorted(self._sweeping, key=lambda number: (number - self._swept) % (1 << 20)):
-            shard = self.shards.get(number)
-            if shard is not None and shard.sweeps and left > 0:
-                shard.now = self._now
-                left -= shard.go_on(share)
-                self._touched.add(number)
-                self._swept = number + 1  # the others are first in the next round
-            if shard is None or not shard.sweeps:
-                self._sweeping.discard(number)
-
     def _ready(self) -> Ready:
-        self._sweep()
         for number in sorted(self._touched):
             shard = self.shards.get(number)
             for node, message in shard.take_sends() if shard is not None else ():
                 self.tell(node, message)
             if shard is not None and shard.sweeps:
-                self._sweeping.add(number)
+                self._work.goes_on(number)
             if shard is not None and shard.waits:
                 self._waiting.add(number)
             else:
@@ -297,7 +283,7 @@ class RouterCore:
         ready.condemned.extend(self._condemned.items())
         self._condemned.clear()
         ready.next_deadline = min(self.holder.next_deadline(), self.stop.next_deadline())
-        if self._sweeping:
+        if self._work:
             ready.next_deadline = min(ready.next_deadline, self._now)
         ready.ended = self.holder.ended and not self.stop.begun
         ready.stopped = self.stop.ended
@@ -628,9 +614,8 @@ class RouterCore:
         elif isinstance(message, FollowMap):
             self._follow(node, peer, message)
         elif isinstance(message, ShardMessage):
-            self._shard_message(node, peer, message)
-        elif isinstance(message, Invalidated):
-            self._invalidated(peer, message)
+            if peer is None or not self._work.add(peer, message):
+                self.count("shard_messages_dropped")
         elif isinstance(message, RequestChange):
             self._request_change(node, message)
         elif isinstance(message, Drain | Leave):
@@ -717,52 +702,59 @@ class RouterCore:
         if peer.tier == TIER_ROUTER:
             self.holder.router_down(peer.node)
 
-    def _shard_message(self, node: str, peer: PeerKey | None, message: ShardMessage) -> None:
-        if peer is not None and self._is_over(peer):
+    def _shard_message(self, peer: PeerKey, message: ShardMessage) -> int:
+        """Hand a message to its shard; return the steps that it took."""
+        if isinstance(message, Invalidated):
+            return self._invalidated(peer, message)
+        if self._is_over(peer):
             self.count("frames_of_dead")
-            return
+            return 1
         shard = self.shards.get(message.shard)
         current = self.holder.has_lease(self._now) if self.machine.map.lease_s else True
-        if peer is not None and peer.tier == TIER_EDGE:
+        if peer.tier == TIER_EDGE:
             # The step that ends an edge's former life takes from the shards what the edge said: not before that.
             current = current and self.machine.map.is_alive(peer.node, peer.incarnation)
+        request = message.request if isinstance(message, Resolve | AddRoutes) else 0
         if shard is None or shard.epoch != message.shard_epoch or not current:
             epoch = shard.epoch if shard is not None else 0
-            request = message.request if isinstance(message, Resolve | AddRoutes) else 0
-            self.tell(node, Moved(request, "shard", message.shard, epoch, self.machine.map.epoch))
-            return
+            self.tell(peer.node, Moved(request, "shard", message.shard, epoch, self.machine.map.epoch))
+            return 1
         shard.now = self._now
-        if peer is not None and isinstance(message, Routes):
-            judged = self._senders.judge(self.machine.map, peer, message)
-            if judged.repeat:
-                request = message.request if isinstance(message, AddRoutes) else 0
-                self.tell(node, Moved(request, "shard", message.shard, shard.epoch, self.machine.map.epoch))
-            if judged.refused:
-                self._refusals.refuse(self._now, peer, type(message).__name__, "placement")
-            if judged.message is None:
-                return
-            message = judged.message
-        self._touched.add(message.shard)
+        began = shard.steps
         if isinstance(message, Resolve):
-            shard.resolve(node, message)
-        elif isinstance(message, AddRoutes):
-            shard.add(node, message)
-        elif isinstance(message, RemoveRoutes):
-            shard.remove(node, message)
+            shard.resolve(peer.node, message)
         else:
-            shard.report(node, message)
+            self._routes(shard, peer, message)
+        self._touched.add(message.shard)
+        return 1 + shard.steps - began
 
-    def _invalidated(self, peer: PeerKey | None, message: Invalidated) -> None:
+    def _routes(self, shard: RouteShard, peer: PeerKey, message: Routes) -> None:
+        judged = self._senders.judge(self.machine.map, peer, message)
+        if judged.repeat:
+            request = message.request if isinstance(message, AddRoutes) else 0
+            self.tell(peer.node, Moved(request, "shard", message.shard, shard.epoch, self.machine.map.epoch))
+        if judged.refused:
+            self._refusals.refuse(self._now, peer, type(message).__name__, "placement")
+        if isinstance(judged.message, AddRoutes):
+            shard.add(peer.node, judged.message)
+        elif isinstance(judged.message, RemoveRoutes):
+            shard.remove(peer.node, judged.message)
+        elif judged.message is not None:
+            shard.report(peer.node, judged.message)
+
+    def _invalidated(self, peer: PeerKey, message: Invalidated) -> int:
         """An edge has dropped what it was told to: the life that the map has, not the one that follows it."""
         shard = self.shards.get(message.shard)
         if shard is None or shard.epoch != message.shard_epoch:
-            return
-        if peer is None or not self.machine.map.is_alive(peer.node, peer.incarnation):
+            return 1
+        if not self.machine.map.is_alive(peer.node, peer.incarnation):
             self.count("invalidated_by_others")
-            return
+            return 1
         shard.now = self._now
+        began = shard.steps
         shard.invalidated(peer.node, message)
         self._touched.add(message.shard)
+        return STEPS_OF_ACKNOWLEDGEMENT + shard.steps - began
 
     def _relay(self, peer: PeerKey | None, message: Relay) -> None:
         """Hand a message on from one life to another, where both live; the sender repeats what gets no answer.

@@ -9,22 +9,20 @@ a report of every live edge and every partition, and every live edge's cached to
 from collections import deque
 from collections.abc import Iterable
 
-from router.answers import answers_that_fit
+from router.answers import AnswerTable
 from router.cached_topics import CachedTopics, Invalidation
-from router.route_trie import RouteTrie, Sender
+from router.route_trie import Sender
+from router.sender_routes import SenderRoutes, sender_of
 from router.sweep import Sweep
 from wire.messages import (
     AddRoutes,
     Control,
-    Destinations,
-    GroupDestinations,
     Invalidate,
     Invalidated,
     RemoveRoutes,
     ReportRoutes,
     Resolve,
     Resolved,
-    RouteEntry,
     RoutesAdded,
     SenderReport,
 )
@@ -34,6 +32,7 @@ __all__ = ["RouteShard"]
 INVALIDATE_FILTERS_MAX = 1_000  # in one message
 HELD_MAX = 10_000  # messages that wait for the reports; the oldest is dropped, its sender repeats it
 VISITS_AT_ONCE = 300  # cached topics looked at when a message comes; what is left goes on in later rounds
+LEAVING_AT_ONCE = 100  # of an order that is over: topics forgotten when the last edge acknowledges it
 REPEAT_S = 1.0  # an invalidation that was not acknowledged is sent again: a full link may have refused it
 
 
@@ -72,22 +71,19 @@ class RouteShard:
         """
         self.number = number
         self.epoch = epoch
-        self.routes = 0
-        self.bytes = 0  # of the filters' names: what a report of them is long
+        self.steps = 0  # done so far, each some microseconds: whoever hands messages in does so many in a turn
         self.held_dropped = 0
         self.answers_shortened = 0  # some of their groups' destinations were left out
         self.now = now  # set by the owner before it hands a message in
         self._began = now
-        self._trie = RouteTrie()
-        self._epochs: dict[Sender, int] = {}  # sender_epoch of what is here
-        self._filters: dict[Sender, dict[str, int]] = {}  # filter, $share included -> route_version
-        self._reporting: dict[Sender, int] = {}  # route_version of a report that has begun
+        self._routes = SenderRoutes()
+        self._gone: list[str] = []  # filters that left, whose cached topics are to be dropped
         self._cached = CachedTopics()
         self._cached_max = cached_topics_max
         self._unreported: set[Sender] = {(edge, -1) for edge in edges} | {("", partition) for partition in partitions}
         self._unregistered: set[str] = set(edges)
-        self._held: list[tuple[str, Resolve]] = []
-        self._held_adds: list[tuple[str, AddRoutes]] = []
+        self._held: deque[tuple[str, Resolve]] = deque()
+        self._held_adds: deque[tuple[str, AddRoutes]] = deque()
         self._invalidations: dict[int, Invalidation[_Waiter]] = {}
         self._next_invalidation = 0
         self._sweeps: deque[Sweep[_Waiter]] = deque()
@@ -134,24 +130,43 @@ class RouteShard:
     @property
     def coarse_routes(self) -> int:
         """Routes that reach more topics than their filters match, because exact ones would cost too much."""
-        return self._trie.coarse
+        return self._routes.coarse
+
+    @property
+    def routes(self) -> int:
+        """Routes that are here."""
+        return self._routes.routes
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the filters' names: what a report of them is long."""
+        return self._routes.bytes
 
     # --- questions
 
     def resolve(self, edge: str, request: Resolve) -> None:
         """Answer topics, the first ones that fit into a frame, and note that the edge now caches them."""
-        if self.collecting:
+        if self.collecting or self._held:
             if request.kept:  # a repeated registration replaces the former: only the last answer will be taken
-                self._held = [(peer, item) for peer, item in self._held if peer != edge or not item.kept]
+                self._held = deque((peer, item) for peer, item in self._held if peer != edge or not item.kept)
             self._held.append((edge, request))
             if len(self._held) > HELD_MAX:
                 del self._held[0]
                 self.held_dropped += 1
             return
-        answers, shortened = answers_that_fit(map(self.destinations, request.topics))
-        self.answers_shortened += shortened
-        self._cached.hold(edge, request.topics[: len(answers)])
-        self._sends.append((edge, Resolved(request.request, self.number, self.epoch, answers)))
+        self._resolve(edge, request)
+
+    def _resolve(self, edge: str, request: Resolve) -> None:
+        table = AnswerTable()
+        for topic in request.topics:
+            table.add(self._routes.match(topic))
+            if table.is_full:
+                break
+        self.steps += table.steps
+        self.answers_shortened += table.shortened
+        self._cached.hold(edge, request.topics[: len(table.answers)])
+        answer = Resolved(request.request, self.number, self.epoch, table.destinations, table.answers)
+        self._sends.append((edge, answer))
         if request.kept and edge in self._unregistered:
             # Registered is who has *taken* the answer: what comes back for this order was read behind it.
             self._order([edge], [], []).registers = edge
@@ -159,45 +174,25 @@ class RouteShard:
         if excess:
             self._invalidate(excess)
 
-    def destinations(self, topic: str) -> Destinations:
-        """Return where a topic's messages must go."""
-        edges: set[str] = set()
-        partitions: set[int] = set()
-        groups: dict[str, GroupDestinations] = {}
-        for value in self._trie.match(topic):
-            if len(value) == 2:
-                if value[0]:
-                    edges.add(value[0])
-                else:
-                    partitions.add(value[1])
-                continue
-            edge, partition, name, members = value
-            group = groups.get(name)
-            if group is None:
-                group = groups[name] = GroupDestinations(name, [], [])
-            if edge:
-                group.edges.append((edge, members))
-            else:
-                group.partitions.append((partition, members))
-        for group in groups.values():
-            group.edges.sort()
-            group.partitions.sort()
-        return Destinations(sorted(edges), sorted(partitions), [groups[name] for name in sorted(groups)])
-
     # --- registrations
 
     def add(self, peer: str, request: AddRoutes) -> None:
         """Add routes; the answer leaves when every matching cached answer is gone."""
-        if self.collecting or self._unregistered:
+        if self._waits_to_add or self._held_adds:
             self._held_adds.append((peer, request))
             if len(self._held_adds) > HELD_MAX:
                 del self._held_adds[0]
                 self.held_dropped += 1
             return
-        sender = _sender(peer, request.partition)
-        if not self._accept(sender, request.sender_epoch):
+        self._add(peer, request)
+
+    def _add(self, peer: str, request: AddRoutes) -> None:
+        sender = sender_of(peer, request.partition)
+        if not self._routes.accept(sender, request.sender_epoch):
             return
-        fresh = [route.topic_filter for route in request.routes if self._put(sender, route, request.route_version)]
+        put, version = self._routes.put, request.route_version
+        fresh = [route.topic_filter for route in request.routes if put(sender, route, version)]
+        self.steps += len(request.routes)
         reply = RoutesAdded(request.request, self.number, self.epoch, request.sender_epoch)
         asked = [route.topic_filter for route in request.routes]
         if self._takes_long(asked):
@@ -215,85 +210,41 @@ class RouteShard:
 
     def remove(self, peer: str, request: RemoveRoutes) -> None:
         """Remove routes, unless a newer add of the same sender came first; lazily, nobody waits."""
-        sender = _sender(peer, request.partition)
-        if not self._accept(sender, request.sender_epoch):
+        sender = sender_of(peer, request.partition)
+        if not self._routes.accept(sender, request.sender_epoch):
             return
-        filters = self._filters.get(sender, {})
-        gone = []
-        for route in request.routes:
-            version = filters.get(_name(route))
-            if version is not None and version < request.route_version:
-                self._drop(sender, _name(route))
-                gone.append(route.topic_filter)
-        self._invalidate(gone)
+        remove, version = self._routes.remove, request.route_version
+        self.steps += len(request.routes)
+        self._invalidate([route.topic_filter for route in request.routes if remove(sender, route, version)])
 
     def report(self, peer: str, request: ReportRoutes) -> None:
         """Take whole reports: each replaces everything older of its sender."""
         for report in request.reports:
-            self._report(_sender(peer, report.partition), report)
+            self._report(sender_of(peer, report.partition), report)
         self._retry()
 
     def _report(self, sender: Sender, report: SenderReport) -> None:
-        if not self._accept(sender, report.sender_epoch):
+        routes, version = self._routes, report.route_version
+        if not routes.accept(sender, report.sender_epoch):
             return
         if report.first:
-            self._reporting[sender] = report.route_version
-        changed = [route.topic_filter for route in report.routes if self._put(sender, route, report.route_version)]
-        if report.last and self._reporting.pop(sender, None) == report.route_version:
-            filters = self._filters.get(sender, {})
+            routes.report_begins(sender, version)
+        fresh = [route.topic_filter for route in report.routes if routes.put(sender, route, version)]
+        self.steps += 1 + len(report.routes)
+        if report.last and routes.report_ends(sender, version):
             # Only now, when all that stays is in place: nobody may be answered without it.
-            for name in [name for name, version in filters.items() if version < report.route_version]:
-                changed.append(_parts(name)[1])
-                self._drop(sender, name)
             self._unreported.discard(sender)
-        if len(self._cached):
-            self._invalidate(changed)
-
-    def _accept(self, sender: Sender, sender_epoch: int) -> bool:
-        """Refuse a former incarnation or partition_epoch; a newer one voids what the former said only by its report."""
-        known = self._epochs.get(sender, 0)
-        if sender_epoch < known:
-            return False
-        if sender_epoch > known:  # its versions count from the beginning again
-            filters = self._filters.get(sender, {})
-            for name in filters:
-                filters[name] = 0
-            self._epochs[sender] = sender_epoch
-            self._reporting.pop(sender, None)
-        return True
-
-    def _put(self, sender: Sender, route: RouteEntry, version: int) -> bool:
-        """Insert a route; True if it is a destination that answers so far lacked."""
-        filters = self._filters.get(sender)
-        if filters is None:
-            filters = self._filters[sender] = {}
-        topic_filter, share = route.topic_filter, route.share_name
-        name = _name(route)
-        known = filters.get(name)
-        if known is None or known < version:
-            filters[name] = version
-        if share:
-            value = (*sender, f"{share}/{topic_filter}", route.members)
-            self._trie.add(topic_filter, (*sender, share), value)
-        elif known is None:
-            self._trie.add(topic_filter, sender, sender)  # one object for all routes of a sender
-        if known is None:
-            self.routes += 1
-            self.bytes += len(name)
-        return known is None
-
-    def _drop(self, sender: Sender, name: str) -> None:
-        del self._filters[sender][name]
-        share, topic_filter = _parts(name)
-        self._trie.remove(topic_filter, (*sender, share) if share else sender)
-        self.routes -= 1
-        self.bytes -= len(name)
+        self._invalidate(fresh)
+        if report.last and not self._sweeps:
+            self._go_on_leaving(LEAVING_AT_ONCE)
 
     # --- invalidation
 
     def _invalidate(self, topic_filters: list[str]) -> list[Invalidation[_Waiter]]:
         """Ask every edge that caches a matching topic to drop it; return what must be acknowledged."""
         orders: list[Invalidation[_Waiter]] = []
+        if not topic_filters or not len(self._cached):
+            return orders
         if self._takes_long(topic_filters):
             self._sweep(topic_filters, [], None)
             return orders
@@ -306,8 +257,8 @@ class RouteShard:
 
     def _takes_long(self, topic_filters: list[str]) -> bool:
         """Whether cached topics are looked for in slices; behind others that are, all are, to keep their sequence."""
-        wild = any("+" in topic_filter or "#" in topic_filter for topic_filter in topic_filters)
-        return bool(self._sweeps) or (wild and self._cached.is_large(VISITS_AT_ONCE))
+        wild = sum("+" in topic_filter or "#" in topic_filter for topic_filter in topic_filters)
+        return bool(self._sweeps) or (wild > 0 and self._cached.is_large(VISITS_AT_ONCE // wild))
 
     def _sweep(self, fresh: list[str], asked: list[str], waiter: _Waiter | None, request: int = 0) -> None:
         """Look for cached topics in slices, one at once: the order leaves when all of them are found."""
@@ -327,11 +278,12 @@ class RouteShard:
     @property
     def sweeps(self) -> bool:
         """Whether ``go_on`` has something to do."""
-        return bool(self._sweeps or self._over)
+        held = (self._held and not self.collecting) or (self._held_adds and not self._waits_to_add)
+        return bool(self._sweeps or self._over or self._gone or self._routes.leaves or held)
 
     def go_on(self, visits: int) -> int:
-        """Do the work of one slice; return how many topics were looked at."""
-        done = 0
+        """Do the work of one slice; return how many topics and filters were looked at."""
+        done = self._go_on_held(visits)
         while self._sweeps and done < visits:
             sweep = self._sweeps[0]
             done += sweep.step(visits - done)
@@ -343,7 +295,19 @@ class RouteShard:
             done += max(1, left)
             if not self._over[0].topics:
                 self._over.popleft()
+        if not self._sweeps:  # somebody waits for those
+            done += self._go_on_leaving(visits - done)
         return done
+
+    def _go_on_leaving(self, count: int) -> int:
+        """Let some routes go, and have what edges cached of them dropped: many together, for a look at all costs."""
+        if count <= 0:
+            return 0
+        self._gone += self._routes.leave_some(count)
+        if len(self._gone) >= INVALIDATE_FILTERS_MAX or not self._routes.leaves:
+            gone, self._gone = self._gone, []
+            self._invalidate(gone)
+        return count
 
     def _swept(self, sweep: "Sweep[_Waiter]") -> None:
         item, waiter = sweep.item, sweep.waiter
@@ -369,7 +333,7 @@ class RouteShard:
         item.over = True
         for waiter in item.waiters:
             self._waited(waiter)
-        if self._cached.left(item, VISITS_AT_ONCE) == VISITS_AT_ONCE:
+        if self._cached.left(item, LEAVING_AT_ONCE) == LEAVING_AT_ONCE:
             self._over.append(item)
 
     def _waited(self, waiter: _Waiter) -> None:
@@ -400,7 +364,7 @@ class RouteShard:
         self._release(item)
         if item.registers:
             self._unregistered.discard(item.registers)
-            self._retry_adds()
+            self._retry()
 
     def tick(self, now: float) -> None:
         """Send again what was not acknowledged."""
@@ -416,53 +380,29 @@ class RouteShard:
 
     def edge_dead(self, edge: str) -> None:
         """The map declares an edge dead: its routes and cached answers are gone, nobody waits for it."""
-        sender: Sender = (edge, -1)
-        gone = []
-        for name in list(self._filters.get(sender, {})):
-            self._drop(sender, name)
-            gone.append(_parts(name)[1])
-        self._filters.pop(sender, None)
-        self._epochs.pop(sender, None)
-        self._reporting.pop(sender, None)
-        self._unreported.discard(sender)
+        self._routes.sender_dead(sender_of(edge, -1))
+        self._unreported.discard(sender_of(edge, -1))
         self._unregistered.discard(edge)
         self._cached.forget_edge(edge)
-        self._held = [(peer, request) for peer, request in self._held if peer != edge]
-        self._held_adds = [(peer, request) for peer, request in self._held_adds if peer != edge]
+        self._held = deque((peer, request) for peer, request in self._held if peer != edge)
+        self._held_adds = deque((peer, request) for peer, request in self._held_adds if peer != edge)
         for number in [number for number, item in self._invalidations.items() if edge in item.edges]:
             self.invalidated(edge, Invalidated(number, self.number, self.epoch))
-        self._invalidate(gone)
         self._retry()
 
+    @property
+    def _waits_to_add(self) -> bool:
+        return self.collecting or bool(self._unregistered)
+
     def _retry(self) -> None:
-        """Answer what waited for the reports."""
-        if self.collecting:
-            return
-        held, self._held = self._held, []
-        for edge, request in held:
-            self.resolve(edge, request)
-        self._retry_adds()
+        """Answer what waited for the reports, or begin to."""
+        self._go_on_held(VISITS_AT_ONCE)
 
-    def _retry_adds(self) -> None:
-        if self.collecting or self._unregistered:
-            return
-        held, self._held_adds = self._held_adds, []
-        for peer, request in held:
-            self.add(peer, request)
-
-
-def _sender(peer: str, partition: int) -> Sender:
-    return (peer, -1) if partition < 0 else ("", partition)
-
-
-def _name(route: RouteEntry) -> str:
-    """Return a filter as its subscriber wrote it."""
-    return f"$share/{route.share_name}/{route.topic_filter}" if route.share_name else route.topic_filter
-
-
-def _parts(name: str) -> tuple[str, str]:
-    """Return (share name, topic filter); no ordinary filter begins with $share/ (MQTT 5.0 section 4.8.2)."""
-    if not name.startswith("$share/"):
-        return "", name
-    share, _, topic_filter = name[7:].partition("/")
-    return share, topic_filter
+    def _go_on_held(self, steps: int) -> int:
+        """Take some of the messages that waited, in their order."""
+        began = self.steps
+        while self._held and not self.collecting and self.steps - began < steps:
+            self._resolve(*self._held.popleft())
+        while self._held_adds and not self._waits_to_add and self.steps - began < steps:
+            self._add(*self._held_adds.popleft())
+        return self.steps - began

@@ -11,7 +11,7 @@ from itertools import islice
 from mqtt.topic_trie import TopicTrie
 from mqtt.topics import matches
 
-__all__ = ["ROUTE_VISITS_MAX", "RouteTrie", "Sender"]
+__all__ = ["ROUTE_VISITS_MAX", "RouteTrie", "Sender", "Value"]
 
 ROUTE_VISITS_MAX = 20_000  # nodes that one topic may touch: under a millisecond
 REFINED_PER_REMOVAL = 16  # coarse entries that are tried again when there may be room

@@ -206,13 +206,15 @@ class Resolve(Message, tag="Resolve"):
 class Resolved(Message, tag="Resolved"):
     """One answer per topic, in order, for the first ones that fit into a frame: the others are asked for again.
 
-    Void if an invalidation that matches the topic came after the request left.
+    Most topics of a question have the same destinations, so these stand here once. An answer is void if an invalidation
+    that matches its topic came after the request left.
     """
 
     request: U64
     shard: ShardNumber
     shard_epoch: Epoch
-    answers: Annotated[list[Destinations], Meta(max_length=ROUTES_MAX)]
+    destinations: Annotated[list[Destinations], Meta(max_length=ROUTES_MAX)]  # different ones
+    answers: Annotated[list[U32], Meta(max_length=ROUTES_MAX)]  # of each topic: its place among the destinations
 
 
 class AddRoutes(Message, tag="AddRoutes"):

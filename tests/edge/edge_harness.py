@@ -159,8 +159,8 @@ class Edge:
 
     def _reply(self, message: Any) -> Control | None:
         if isinstance(message, Resolve):
-            answers = [self.routes.get(topic, Destinations()) for topic in message.topics]
-            return Resolved(message.request, message.shard, message.shard_epoch, answers)
+            found = [self.routes.get(topic, Destinations()) for topic in message.topics]
+            return Resolved(message.request, message.shard, message.shard_epoch, found, list(range(len(found))))
         if isinstance(message, AddRoutes):
             return RoutesAdded(message.request, message.shard, message.shard_epoch, message.sender_epoch)
         if isinstance(message, OpenSession):

@@ -178,7 +178,7 @@ _CONTROLS = tuple(
         messages.Heartbeat("edge-1", 1, 5.0, 3, ["storage-1"], {1: (2, 3)}),
         messages.HeartbeatReply(1, 5.0, 2.0, 3, "router-1"),
         messages.Resolve(1, 2, 3, ["a/b", "c"]),
-        messages.Resolved(1, 2, 3, [messages.Destinations(["edge-1"], [4], [])]),
+        messages.Resolved(1, 2, 3, [messages.Destinations(["edge-1"], [4], [])], [0, 0]),
         messages.AddRoutes(1, 2, 3, 4, 5, 6, [messages.RouteEntry("a/#", "group", 2)]),
         messages.Invalidate(1, 2, 3, ["a/#"]),
         messages.KickSession(1, "client", 2, 3),

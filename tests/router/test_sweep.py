@@ -49,7 +49,7 @@ class Shard:
             _, topics, voided = self.asked.pop(message.request)
             for topic, answer in zip(topics, message.answers, strict=True):
                 if topic not in voided:
-                    self.caches[edge][topic] = answer
+                    self.caches[edge][topic] = message.destinations[answer]
         elif isinstance(message, Invalidate):
             for topic_filter in message.topic_filters:
                 for topic in [topic for topic in self.caches[edge] if matches(topic_filter, topic)]:

@@ -69,8 +69,10 @@ def test_only_its_own_error(decode: Callable[[bytes], object], good: bytes, erro
         messages.Heartbeat("e", 1, float("nan"), 1),
         messages.Heartbeat("e", 1, float("inf"), 1),
         messages.Heartbeat("e", 1 << 44, 1.0, 1),
-        messages.Resolved(1, 1, 1, [messages.Destinations([], [-1], [])]),
-        messages.Resolved(1, 1, 1, [messages.Destinations([], [], [messages.GroupDestinations("g/t", [("e", -1)])])]),
+        messages.Resolved(1, 1, 1, [messages.Destinations([], [-1], [])], [0]),
+        messages.Resolved(
+            1, 1, 1, [messages.Destinations([], [], [messages.GroupDestinations("g/t", [("e", -1)])])], [0]
+        ),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -92,7 +94,7 @@ def test_what_the_settings_allow_can_be_said() -> None:
             1, PARTITIONS_MAX - 1, 1, [messages.Claim("c", 1, 1, (1 << 64) - 1, [(65_535, 1, 2)] * 65_535)]
         ),
         messages.RetainedNone(1, list(range(PARTITIONS_MAX))),
-        messages.Resolved(1, 1, 1, [messages.Destinations(names, list(range(PARTITIONS_MAX)), [])]),
+        messages.Resolved(1, 1, 1, [messages.Destinations(names, list(range(PARTITIONS_MAX)), [])], [0]),
         messages.AddRoutes(1, 65_535, 1, -1, (1 << 44) - 1, 9, [messages.RouteEntry("f" * 65_535, "s", 10_000_000)]),
     ):
         assert messages.decode_control(messages.encode_control(message)) == message
