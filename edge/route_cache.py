@@ -18,6 +18,7 @@ from edge.slices import Slices
 from wire.cluster_map import ClusterMap
 from wire.decoding import Unreadable
 from wire.messages import Control, Invalidate, Invalidated, Moved, Resolve, Resolved
+from wire.pieces import pieces
 
 __all__ = ["RouteCache"]
 
@@ -191,8 +192,8 @@ class RouteCache:
         for topic in topics:
             by_shard.setdefault(cluster_map.shard_for_topic(topic), []).append(topic)
         for shard, some in sorted(by_shard.items()):
-            for start in range(0, len(some), TOPICS_PER_RESOLVE):
-                self._send(shard, some[start : start + TOPICS_PER_RESOLVE], now)
+            for piece in pieces(some, TOPICS_PER_RESOLVE):
+                self._send(shard, piece, now)
 
     def _send(self, shard: int, topics: list[str], now: float) -> None:
         number = self._next_number()

@@ -26,6 +26,7 @@ from wire.messages import (
     RoutesAdded,
     SenderReport,
 )
+from wire.pieces import pieces
 
 __all__ = ["RouteShard"]
 
@@ -248,8 +249,7 @@ class RouteShard:
         if self._takes_long(topic_filters):
             self._sweep(topic_filters, [], None)
             return orders
-        for start in range(0, len(topic_filters), INVALIDATE_FILTERS_MAX):
-            piece = topic_filters[start : start + INVALIDATE_FILTERS_MAX]
+        for piece in pieces(topic_filters, INVALIDATE_FILTERS_MAX):
             holders, topics = self._cached.take(piece)
             if holders:
                 orders.append(self._order(holders, piece, topics))
@@ -266,8 +266,7 @@ class RouteShard:
         if whose is not None and not fresh and any(sweep.request == whose for sweep in self._sweeps):
             return  # a repeat: either answer will do
         first = not self._sweeps
-        for start in range(0, len(fresh) or 1, INVALIDATE_FILTERS_MAX):
-            piece = fresh[start : start + INVALIDATE_FILTERS_MAX]
+        for piece in list(pieces(fresh, INVALIDATE_FILTERS_MAX)) or [[]]:
             item: Invalidation[_Waiter] = Invalidation(set(), piece, [], self.now)
             if waiter is not None:
                 waiter.left += 1

@@ -74,7 +74,8 @@ __all__ = ["FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Synced
 SWEEP_S = 0.02  # between two looks at every partition: what timers may be late by
 REPORT_AGAIN_S = 0.1
 REPORTED_PER_ROUND = 5_000  # filters: more would keep the loop, and a report of a million fits in no link
-REPORT_ROUTES_MAX = 10_000  # in one message; a longer one of a single partition comes in pieces anyway
+REPORT_ROUTES_MAX = 500  # in one message, fewer of long ones; a longer one of one partition comes in pieces anyway
+REPORT_CHARACTERS = 200  # of filters that count as one more route
 REPORT_ROOM_BYTES = 16 * 1024 * 1024  # of a link, below which its owner's reports wait: acknowledgements go first
 COUNTED_PER_LOOK = 50_000  # sessions
 SLICE_STEPS = 50  # of about ten microseconds: what every message waits for that comes while a slice is done
@@ -852,9 +853,11 @@ def _cut(reports: list[SenderReport]) -> list[list[SenderReport]]:
     pieces: list[list[SenderReport]] = [[]]
     routes = 0
     for report in reports:
-        if pieces[-1] and routes + len(report.routes) > REPORT_ROUTES_MAX:
+        size = len(report.routes)
+        size += sum(len(route.topic_filter) + len(route.share_name) for route in report.routes) // REPORT_CHARACTERS
+        if pieces[-1] and routes + size > REPORT_ROUTES_MAX:
             pieces.append([])
             routes = 0
         pieces[-1].append(report)
-        routes += len(report.routes)
+        routes += size
     return pieces

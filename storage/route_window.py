@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Protocol
 
+from wire.pieces import pieces
 from wire.route_registrar import REMOVED_PER_TICK, ROUTES_ASKED_MAX, ROUTES_PER_REQUEST
 
 __all__ = ["REMOVAL_TICK_S", "RouteWindow", "UnsentRoutes"]
@@ -56,7 +57,7 @@ class UnsentRoutes:
             shard = next(iter(shards))
             del shards[shard]
             waiting = self._names.pop(shard, {})
-            names = list(islice(waiting, ROUTES_PER_REQUEST))
+            names = next(pieces(list(islice(waiting, ROUTES_PER_REQUEST)), ROUTES_PER_REQUEST), [])
             for name in names:
                 del waiting[name]
             if waiting:

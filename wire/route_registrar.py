@@ -12,6 +12,7 @@ from itertools import islice
 from mqtt.topics import parse_shared
 from wire.cluster_map import ClusterMap
 from wire.messages import AddRoutes, Control, RemoveRoutes, RouteEntry, RoutesAdded, SenderReport
+from wire.pieces import pieces
 
 __all__ = ["REPEAT_S", "RouteRegistrar", "by_shard", "route_entry", "sender_reports"]
 
@@ -58,7 +59,7 @@ def sender_reports(
     reports = {}
     for shard in range(len(cluster_map.shards)):
         names = placed.get(shard, [])
-        pieces = [names[at : at + REPORT_ROUTES_MAX] for at in range(0, len(names), REPORT_ROUTES_MAX)] or [[]]
+        cut = list(pieces(names, REPORT_ROUTES_MAX)) or [[]]
         reports[shard] = [
             SenderReport(
                 partition,
@@ -66,9 +67,9 @@ def sender_reports(
                 version,
                 [route_entry(name, holders[name]) for name in piece],
                 number == 0,
-                number == len(pieces) - 1,
+                number == len(cut) - 1,
             )
-            for number, piece in enumerate(pieces)
+            for number, piece in enumerate(cut)
         ]
     return reports
 
@@ -203,18 +204,13 @@ class RouteRegistrar:
         entries = {name: self._entry(name) for name in gone}
         for shard, left in sorted(by_shard(self._map(), gone).items()):
             placement = self._map().shards[shard]
-            self._version += 1
-            self._tell(
-                placement.owner,
-                RemoveRoutes(
-                    shard,
-                    placement.epoch,
-                    self._partition,
-                    self._sender_epoch,
-                    self._version,
-                    [entries[name] for name in left],
-                ),
-            )
+            for piece in pieces(left, REMOVED_PER_TICK):
+                self._version += 1
+                routes = [entries[name] for name in piece]
+                removal = RemoveRoutes(
+                    shard, placement.epoch, self._partition, self._sender_epoch, self._version, routes
+                )
+                self._tell(placement.owner, removal)
 
     def _entry(self, name: str) -> RouteEntry:
         return route_entry(name, self._holders.get(name, 0))
@@ -229,9 +225,9 @@ class RouteRegistrar:
 
     def _ask(self, shard: int, names: list[str], now: float) -> None:
         owner = self._map().shards[shard].owner
-        for at in range(0, len(names), ROUTES_PER_REQUEST):
+        for piece in pieces(names, ROUTES_PER_REQUEST):
             self._request += 1
-            self._asked[self._request] = _Asked(shard, names[at : at + ROUTES_PER_REQUEST], owner)
+            self._asked[self._request] = _Asked(shard, piece, owner)
             self._unsent.setdefault(owner, deque()).append(self._request)
         self._send_more(owner, now)
 

@@ -1,0 +1,102 @@
+"""Whatever names everybody's topics and filters have, no message about them is longer than a frame."""
+
+from itertools import count
+
+import pytest
+
+from router.route_shard import RouteShard
+from storage.core import _cut
+from storage.route_window import UnsentRoutes
+from tests.edge.edge_harness import Edge
+from wire.cluster_map import ClusterMap, ShardEntry
+from wire.frames import FRAME_BYTES_MAX
+from wire.messages import AddRoutes, Control, Invalidate, ReportRoutes, Resolve, Resolved, RouteEntry, encode_control
+from wire.pieces import pieces
+from wire.route_registrar import RouteRegistrar, route_entry, sender_reports
+
+# The largest topic_bytes_max, in three bytes a character.
+LONG = [f"{number:05}/" + "\u20ac" * ((65_535 - 6) // 3) for number in range(300)]
+WILD = [f"{name[:-1]}/+" for name in LONG]
+MAP = ClusterMap("c", 1, shards=[ShardEntry(1, "r0")], base_shards=1)
+
+
+def check(messages: list[Control]) -> None:
+    assert messages
+    for message in messages:
+        assert len(encode_control(message)) < FRAME_BYTES_MAX // 4
+
+
+@pytest.mark.parametrize("length", [1, 100, 700, 70_000])
+def test_pieces_are_all_of_it_in_order(length: int) -> None:
+    names = [str(number) * length for number in range(250)]
+    cut = list(pieces(names, 100))
+    assert [name for piece in cut for name in piece] == names
+    assert all(0 < len(piece) <= 100 for piece in cut)
+    assert list(pieces([], 100)) == []
+
+
+def test_routes_and_reports_of_an_edge() -> None:
+    told: list[Control] = []
+    registrar = RouteRegistrar(-1, 7, lambda _, message: told.append(message), lambda: MAP, lambda _: None)
+    registrar.hold(LONG, 0.0)
+    check(told)
+    assert isinstance(told[0], AddRoutes)
+    check([ReportRoutes(0, 1, [piece]) for piece in registrar.reports()[0]])
+    told.clear()
+    registrar.release(LONG)
+    check(told)
+
+
+def test_routes_and_reports_of_partitions() -> None:
+    reports = [
+        piece for number in range(20) for piece in sender_reports(MAP, number, 1, 1, dict.fromkeys(LONG[:50], 1))[0]
+    ]
+    cut = _cut(reports)
+    assert [report for piece in cut for report in piece] == reports
+    check([ReportRoutes(0, 1, piece) for piece in cut])
+    unsent = UnsentRoutes()
+    unsent.add("r0", 0, list(LONG))
+    asked: list[str] = []
+    while unsent.waits_for("r0"):
+        _, names = unsent.take("r0")
+        check([AddRoutes(1, 0, 1, 3, 1, 1, [route_entry(name, 1) for name in names])]) if names else None
+        asked += names
+    assert sorted(asked) == LONG
+
+
+def test_questions_of_an_edge() -> None:
+    edge = Edge()
+    edge.held = {Resolve}
+    for topic in LONG:
+        edge.core.cache.need(topic, lambda _: None)
+    asked: list[Resolve] = []
+    while edge.core.cache.waits and not asked:
+        edge.core.cache.flush(edge.now)
+        asked += edge.take(Resolve)
+    check(list(asked))
+    assert sorted(topic for question in asked for topic in question.topics) == LONG
+
+
+def test_answers_and_orders_of_a_router() -> None:
+    """1 000 routes that each match one cached topic come at once, by AddRoutes, and go again with their edge."""
+    shard = RouteShard(0, 1, [], [], 100_000)
+    sent: list[Control] = []
+
+    def go_on() -> None:
+        while shard.sweeps:
+            shard.go_on(100)
+        sent.extend(message for _, message in shard.take_sends())
+
+    numbers = count(1)
+    for filters in (LONG, WILD):
+        shard.resolve("e1", Resolve(next(numbers), 0, 1, LONG))
+        go_on()
+        number = next(numbers)
+        shard.add("e2", AddRoutes(number, 0, 1, -1, 1, number, [RouteEntry(name) for name in filters]))
+        go_on()
+        shard.resolve("e1", Resolve(next(numbers), 0, 1, LONG))
+        shard.edge_dead("e2")
+        go_on()
+    assert any(isinstance(message, Invalidate) for message in sent)
+    assert any(isinstance(message, Resolved) for message in sent)
+    check(sent)
