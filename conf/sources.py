@@ -1,7 +1,7 @@
 """Where settings come from: defaults < TOML file < environment < flags, and the one line per mistake.
 
 Decides precedence, names in the environment, suggestions for unknown names, and the words of each error. Which rooms
-and keys exist is said by the pydantic models it is given.
+and keys exist is said by the pydantic models it is given. Why not pydantic-settings: docs/adr/0028.
 """
 
 import difflib

@@ -2,7 +2,8 @@
 
 An idle node pays for wake-ups, and most of a wake-up is what trio does between two turns. ``trio.SSLStream`` takes
 three of them for a frame: it asks the socket before it waits, and yields after it wrote. This one waits first, and
-writes at once whatever the socket takes. Decides nothing; certificates and contexts are made in ``wire/tls.py``.
+writes at once whatever the socket takes. Decides nothing; certificates and contexts are made in ``wire/tls.py``. What
+it saves: ``python -m bench.tls_stream``, docs/adr/0028.
 """
 
 import socket
