@@ -39,6 +39,7 @@ def main() -> int:
         help="full disks, flipped bits and clocks that drift; without a word every other seed has them",
     )
     parser.add_argument("--stops", action="store_true", help="also SIGTERM for nodes and whole tiers")
+    parser.add_argument("--freezes", action="store_true", help="also SIGSTOP, also within a turn")
     parser.add_argument("--heedless", action="store_true", help="also clients that send above Receive Maximum")
     parser.add_argument("--hostile", action="store_true", help="also a node that says what is not its to say")
     parser.add_argument("--only-faults", default=None, help="replay: positions of the drawn faults to keep, 0,3,7")
@@ -65,6 +66,7 @@ def main() -> int:
                 heedless=arguments.heedless,
                 hostile=arguments.hostile,
                 stops=arguments.stops,
+                freezes=arguments.freezes,
             )
             if arguments.only_faults is not None:
                 options = _only(seed, options, arguments.only_faults)
@@ -180,6 +182,7 @@ def _report(result: Result, options: Options, *, shrink: bool) -> None:
     replay = f"--seed {result.seed} --mode {options.mode} --seconds {options.seconds}"
     replay += " --hardware" if options.hardware else " --no-hardware"
     replay += " --stops" if options.stops else ""
+    replay += " --freezes" if options.freezes else ""
     replay += " --heedless" if options.heedless else ""
     replay += " --hostile" if options.hostile else ""
     if shrink:

@@ -4,6 +4,7 @@ What ``edge/hot/loop.py`` and ``edge/service.py`` do with epoll and trio: rounds
 """
 
 import random
+from collections import deque
 
 from edge.client import Client
 from edge.core import EdgeCore
@@ -191,8 +192,22 @@ class EdgeProcess(Process):
         sockets = self._sockets.values()
         for socket in [one for one in sockets if one.end.inbox or one.end.eof or one.end.reset]:
             self._read(socket)
-        hot.end_round(now_ns)
-        self._flush()
+        if not self.stops_here("read", self._end_turn):
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        """What follows reading looks at the clock again."""
+        now = self.clock()
+        self.core.hot.end_round(int(now * NS))
+        self._flush_turn(now, deque(self.core.hot.dirty_conns()))
+
+    def _flush_turn(self, now: float, dirty: deque[Conn]) -> None:
+        hot = self.core.hot
+        now_ns = int(now * NS)
+        while dirty:
+            if self.stops_here("flush", lambda: self._flush_turn(now, dirty)):
+                return
+            self._flush_one(dirty.popleft())
         if now - self._swept >= SWEEP_S:
             self._swept = now
             hot.sweep(now_ns)
@@ -230,17 +245,20 @@ class EdgeProcess(Process):
                 self.poke()
 
     def _flush(self) -> None:
+        for conn in self.core.hot.dirty_conns():
+            self._flush_one(conn)
+
+    def _flush_one(self, conn: Conn) -> None:
         hot = self.core.hot
-        for conn in hot.dirty_conns():
-            socket = self._sockets.get(conn.number)
-            if socket is None:
-                continue
+        socket = self._sockets.get(conn.number)
+        if socket is None:
+            return
+        data = hot.take_output(conn)
+        while data:
+            socket.end.send(data)
             data = hot.take_output(conn)
-            while data:
-                socket.end.send(data)
-                data = hot.take_output(conn)
-            if conn.closed:
-                socket.end.close()
-                self._sockets.pop(conn.number, None)
-            elif not conn.parked and (hot.reading or conn.kind == LINK) and (socket.end.inbox or socket.end.eof):
-                self.poke()
+        if conn.closed:
+            socket.end.close()
+            self._sockets.pop(conn.number, None)
+        elif not conn.parked and (hot.reading or conn.kind == LINK) and (socket.end.inbox or socket.end.eof):
+            self.poke()

@@ -11,7 +11,7 @@ from stratamq.history.operations import Kind
 from tests.simulation.cluster import Cluster
 from tests.simulation.storage_process import StorageProcess
 
-__all__ = ["KINDS", "Fault", "draw_faults", "draw_hardware_faults", "draw_stops", "inflict"]
+__all__ = ["KINDS", "Fault", "draw_faults", "draw_freezes", "draw_hardware_faults", "draw_stops", "inflict"]
 
 KINDS = (
     "kill",
@@ -116,6 +116,26 @@ def draw_stops(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fau
     return faults
 
 
+def draw_freezes(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fault]:
+    """Draw SIGSTOP for edges and storage nodes, at points of their turns, at times that overlap and last about as long
+    as a lease or what follows its end; and kills right before and behind them. Apart from the other faults so that
+    those of a seed stay what they are.
+    """
+    names = [name for name in cluster.nodes if name[0] in "se"]
+    faults = []
+    at = rng.uniform(0.0, 2.0)
+    while at < seconds:
+        tier = rng.choice("see")
+        target = rng.choice([name for name in names if name[0] == tier])
+        if rng.random() < 0.25:
+            faults.append(Fault(at, at + rng.uniform(0.01, 1.0), "kill", target))
+        else:
+            lasts = rng.choice((rng.uniform(0.2, 2.0), rng.uniform(1.8, 6.0)))
+            faults.append(Fault(at, at + lasts, "freeze", target, rng.choice(("read", "flush", ""))))
+        at += rng.choice((rng.uniform(0.0, 1.0), rng.uniform(1.0, 5.0)))
+    return faults
+
+
 def inflict(cluster: Cluster, faults: list[Fault], start: float) -> None:
     """Put a list of faults on the clock."""
     for fault in faults:
@@ -153,8 +173,10 @@ def _begin(cluster: Cluster, fault: Fault) -> None:
         for name in cluster.nodes:
             if name.startswith(target):
                 cluster.kill(name, power=other == "power")
-    elif kind == "pause":
+    elif kind == "pause" or (kind == "freeze" and not other):
         cluster.nodes[target].pause()
+    elif kind == "freeze":
+        cluster.nodes[target].pause_within(other)
     elif kind in ("cut", "client_cut"):
         network.jam(target, other)
         network.jam(other, target)
@@ -196,7 +218,7 @@ def _finish(cluster: Cluster, fault: Fault) -> None:
         for name in cluster.nodes:
             if name.startswith(target):
                 cluster.start_anew(name)
-    elif kind == "pause":
+    elif kind in ("pause", "freeze"):
         cluster.nodes[target].resume()
     elif kind in ("cut", "client_cut"):
         network.release(target, other)

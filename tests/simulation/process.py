@@ -1,7 +1,8 @@
 """One simulated process: lives, turns of its loop, pauses, and a boot clock of its own.
 
 Decides when a turn runs; what a turn does is the tier's (``router_process``, ``storage_process``, ``edge_process``). A
-turn that is due while the process is stopped (SIGSTOP) runs when it goes on.
+turn that is due while the process is stopped (SIGSTOP) runs when it goes on; one that is under way goes on in its
+middle, with what it had read of its clock before.
 """
 
 from collections.abc import Callable
@@ -37,6 +38,8 @@ class Process:
         self._rate = 1.0  # of the boot clock
         self._due = float("inf")  # of the earliest turn asked for, on the scheduler's clock
         self._missed = False
+        self._stops_at = ""  # a point of a turn
+        self._rest: Callable[[], None] | None = None  # of the turn in which it stopped
         self._suspended_at = float("nan")
         self.turns = 0
         world.network.processes[host] = self
@@ -106,6 +109,11 @@ class Process:
         self.turns += 1
         self.turn()
 
+    def _go_on(self, life: int, rest: Callable[[], None]) -> None:
+        if life == self.life and self.up:
+            rest()
+            self.poke()
+
     def turn(self) -> None:
         """One round of the process's loop."""
         raise NotImplementedError
@@ -118,6 +126,7 @@ class Process:
         self.paused = False
         self._due = float("inf")
         self._missed = False
+        self._stops_at, self._rest = "", None
         self.poke()
 
     def end(self, *, power: bool = False) -> None:
@@ -133,6 +142,18 @@ class Process:
         self.paused = True
         self.world.scheduler.note(f"{self.host} stops")
 
+    def pause_within(self, point: str) -> None:
+        """SIGSTOP at a point of the next turn that comes there."""
+        self._stops_at = point
+
+    def stops_here(self, point: str, rest: Callable[[], None]) -> bool:
+        """Say that a turn is at a point; True if it stops there, and does the rest when it goes on."""
+        if self._stops_at != point:
+            return False
+        self._stops_at, self._rest = "", rest
+        self.pause()
+        return True
+
     def suspend(self) -> None:
         """The host sleeps: nothing runs."""
         self._suspended_at = self.world.scheduler.now
@@ -145,9 +166,15 @@ class Process:
 
     def resume(self) -> None:
         """SIGCONT."""
+        self._stops_at = ""
         if self.paused:
             self.paused = False
             self.world.scheduler.note(f"{self.host} goes on")
+            rest, self._rest = self._rest, None
+            if rest is not None:
+                self._missed = False
+                self._due = float("inf")
+                self.world.scheduler.after(0.0, self._go_on, self.life, rest)
             if self._missed:
                 self._missed = False
                 self._due = float("inf")

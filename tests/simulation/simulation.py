@@ -16,7 +16,7 @@ from stratamq.history.operations import Kind
 from tests.chaos.chaos_result import within_lease
 from tests.simulation.cluster import Cluster, Knobs
 from tests.simulation.edge_process import EdgeProcess
-from tests.simulation.faults import Fault, draw_faults, draw_hardware_faults, draw_stops, heal, inflict
+from tests.simulation.faults import Fault, draw_faults, draw_freezes, draw_hardware_faults, draw_stops, heal, inflict
 from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
@@ -44,6 +44,7 @@ class Options:
     heedless: bool = False  # also clients that send above Receive Maximum
     hardware: bool = False  # also full disks, flipped bits and clocks that drift
     stops: bool = False  # also SIGTERM for nodes and tiers
+    freezes: bool = False  # also SIGSTOP in the middle of a turn, and clients that each wait at one edge
     log: bool = False
     real_time_max_s: float = 60.0
 
@@ -164,6 +165,8 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
         works = ("queue", *works)  # a seed without accepted messages to deliver checks little
     if options.heedless:
         works = (*works, "backlog")
+    if options.freezes:
+        works = (*works, "pinned")
     result.works = works
     workload = Workload(cluster, works, clients=rng.choice((4, 8, 12)), pace_s=rng.choice((0.02, 0.1, 0.3)))
     cluster.run(1.0)
@@ -178,6 +181,8 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
             result.faults += draw_hardware_faults(hardware, cluster, options.seconds - 1.0)
     if options.stops and options.faults is None:
         result.faults += draw_stops(cluster.rng("stops"), cluster, options.seconds - 1.0)
+    if options.freezes and options.faults is None:
+        result.faults += draw_freezes(cluster.rng("freezes"), cluster, options.seconds - 1.0)
     inflict(cluster, result.faults, cluster.scheduler.now)
     if options.hostile:
         cluster.start_hostile()
@@ -272,9 +277,21 @@ def _broken_invariants(cluster: Cluster) -> list[str]:
             left = node.core.hot.counters()["outbox_bytes"]
             if left:
                 broken.append(f"{name} still keeps {left} bytes that storage has not acknowledged")
-        elif isinstance(node, StorageProcess) and node.up and not node.core.serving:
-            broken.append(f"{name} does not serve at rest")
+        elif isinstance(node, StorageProcess) and node.up:
+            if not node.core.serving:
+                broken.append(f"{name} does not serve at rest")
+            broken.extend(_unfinished(name, node))
     return broken
+
+
+def _unfinished(name: str, node: StorageProcess) -> list[str]:
+    """What connected clients have not been given, or not finished: QoS 2 ends for many of them with PUBREL only."""
+    return [
+        f"{name} still has {session.queued} messages for {session.client_id}, which is connected to {session.edge}"
+        for hosted in node.core.partitions.values()
+        for session in hosted.core.sessions.values()
+        if session.edge and session.queued
+    ]
 
 
 def shorter(options: Options, faults: list[Fault]) -> Options:

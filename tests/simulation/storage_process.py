@@ -145,7 +145,15 @@ class StorageProcess(LinkProcess):
             self.failed()
             return
         self.disk.admitted = self.disk.admitted or self.core.lease.active
+        if not self.stops_here("read", lambda: self._end_turn(ready)):
+            self._end_turn(ready)
+
+    def _end_turn(self, ready: Ready) -> None:
         self._carry_out(ready)
+        if not self.stops_here("flush", lambda: self._flush_turn(ready)):
+            self._flush_turn(ready)
+
+    def _flush_turn(self, ready: Ready) -> None:
         self.flush_links()
         if ready.stopped:
             self.world.scheduler.note(f"{self.node} has stopped")

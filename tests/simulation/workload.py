@@ -24,6 +24,7 @@ WITH_WILL = 0x04
 EPHEMERAL = ClientOptions(clean_start=True, session_expiry_interval_s=0)
 BACKLOG_WINDOW = 40  # above any Receive Maximum of a seed, below its bounds of unreleased identifiers
 BURST = 60
+PINNED, PINNED_PACE_S = 4, 0.05
 WORKS = ("queue", "routes", "takeover", "wills", "retained", "shared", "qos0")
 
 
@@ -59,6 +60,7 @@ class Workload:
         self._mortals: list[WorkingClient] = []
         self._contested: list[WorkingClient] = []
         self._final_readers: list[tuple[WorkingClient, str]] = []
+        self._pinned_to: dict[str, str] = {}  # clients that wait for one edge
         for work in works:
             getattr(self, f"_{work}")()
 
@@ -79,7 +81,7 @@ class Workload:
         return f"{rng.choice(edges)}:2"
 
     async def _connect(self, client: WorkingClient, rng: random.Random, options: ClientOptions | None = None) -> bool:
-        client.connect(self._address(rng), options)
+        client.connect(self._pinned_to.get(client.process) or self._address(rng), options)
         await client.change.until(lambda: client.connected or not client.trying)
         return client.connected
 
@@ -169,6 +171,26 @@ class Workload:
                 payload = f"{publisher.process}-{serial}"
                 await self._publish(publisher, f"backlog/{publisher.process}", payload, rng.choice((1, 2)))
             await self._pace(rng, 10.0)
+
+    # -- pinned: durable clients that each wait at one edge, as those of users do; only where it is asked for
+
+    def _pinned(self) -> None:
+        edges = [name for name in self.cluster.nodes if name.startswith("e")]
+        for number in range(PINNED):
+            version, edge = 4 + number // 2 % 2, f"{edges[number % len(edges)]}:2"
+            reader = self._client(f"pr{number}", ClientOptions(protocol_version=version, silence_s=8.0))
+            options = ClientOptions(protocol_version=version, silence_s=8.0, window=BACKLOG_WINDOW, heedless=True)
+            publisher = self._client(f"pp{number}", options)
+            self._pinned_to |= {reader.process: edge, publisher.process: edge}
+            self._member(reader, {"pinned/#": 2})
+            self._run(self._publish_on(self._member(publisher, {}), 1 + (number + number // 2) % 2))
+
+    async def _publish_on(self, publisher: WorkingClient, qos: int) -> None:
+        serial = 0
+        while True:
+            serial += 1
+            await self._publish(publisher, f"pinned/{publisher.process}", f"{publisher.process}-{serial}", qos)
+            await sleep(PINNED_PACE_S)
 
     # -- qos0: live traffic between ephemeral sessions
 
