@@ -15,6 +15,7 @@ import pytest
 from edge.route_cache import RouteCache
 from router.leases import LeaseTable
 from router.route_shard import RouteShard
+from router.sender_routes import SenderRoutes
 from storage.claims import ClaimTable
 from storage.durable_sessions import DurableSession, InFlight
 from storage.inbound import Inbound
@@ -359,8 +360,8 @@ BUGS: tuple[SeededBug, ...] = (
     ),
     _bug(
         "former primary registers routes",
-        RouteShard,
-        "_accept",
+        SenderRoutes,
+        "accept",
         lambda *_: True,
         SCENARIOS.former_primary_registers_nothing,
     ),
