@@ -1,4 +1,4 @@
-"""What the shards of a router have to do, a bounded number of steps a turn: Raft and leases have the same loop.
+"""Work that the shards of a router have to do, a bounded number of steps a turn: Raft and leases have the same loop.
 
 Messages of nodes to shards wait here in their order, each judged when its turn comes, as if it had come later. One
 message is small enough for a turn: its sender cuts it, and of a question only the first topics are answered. What a
