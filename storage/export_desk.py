@@ -7,17 +7,16 @@ command publishes a manifest that lists them. Verbs: ``store export`` begins, ``
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
 from conf.errors import ExitCode, UserError
 from storage.aside_stores import AsideStores
-from storage.core import StorageCore
 from storage.export import ExportError, ExportTarget, PartitionExport
 from storage.partition import Reads
 from storage.rows import MetaRow
@@ -34,25 +33,44 @@ PAUSE_S = 0.002  # between two slices of about 2 ms: an export takes at most hal
 WAIT_COMMITTED_S = 30.0  # without progress: too few copies are in sync
 
 
+class Copies(Protocol):
+    """The copies of partitions at this node; read only (``storage/live_copies.py``)."""
+
+    @property
+    def node(self) -> str:
+        """Name of the node."""
+
+    def served(self) -> list[int]:
+        """Return the partitions whose primary is this node, ascending."""
+
+    def in_sync(self) -> list[int]:
+        """Return the partitions that the map calls in sync at this node, ascending."""
+
+    def committed(self, number: int, *, was_primary: bool) -> int:
+        """Return the op_index up to which operations of a partition are committed, or -1."""
+
+    def served_ms(self, number: int, meta: MetaRow) -> int:
+        """Return the served clock of a partition now."""
+
+    def describe(self, numbers: Iterable[int]) -> dict[str, str]:
+        """Return what the copies of partitions are worth, by number."""
+
+
 @dataclass(frozen=True, slots=True)
 class _LiveCopy:
     """A copy that goes on meanwhile."""
 
     number: int
     store: Reads
-    core: StorageCore
-    primary: bool
+    copies: Copies
+    was_primary: bool
 
     @property
     def committed(self) -> int:
-        hosted = self.core.partitions.get(self.number)
-        if hosted is None:
-            return -1 if self.primary else 1 << 62  # a backup applies what is committed and nothing else
-        return hosted.core.commit_index if self.core.placements.loaded(self.number) else -1
+        return self.copies.committed(self.number, was_primary=self.was_primary)
 
     def served_ms(self, meta: MetaRow) -> int:
-        hosted = self.core.partitions.get(self.number)
-        return meta.served_ms if hosted is None else hosted.core.served_ms
+        return self.copies.served_ms(self.number, meta)
 
 
 @dataclass(slots=True)
@@ -73,22 +91,25 @@ class ExportDesk:
     """Answers an operator's ``store`` verbs at a storage node.
 
     Args:
-        core: The node's partitions.
+        copies: The node's copies of partitions.
         store: Their rows.
         spawn: Starts a task of the service.
         export_dir: The folder that exports are written below.
         aside: The stores that this node put aside.
+        count_aside: Takes how many are left after one was removed: the node's heartbeats say it.
     """
 
     def __init__(
         self,
-        core: StorageCore,
+        copies: Copies,
         store: Store,
         spawn: Callable[[Callable[[], Awaitable[None]]], None],
         export_dir: Path,
         aside: AsideStores,
+        count_aside: Callable[[int], None],
     ) -> None:
-        self._core = core
+        self._copies = copies
+        self._count_aside = count_aside
         self._export_dir = export_dir
         self._aside = aside
         self._store = store
@@ -104,7 +125,7 @@ class ExportDesk:
             "store export cancel": lambda _: self._cancel(),
             "store aside": lambda _: self._aside.listed(),
             "store aside remove": self._remove_aside,
-            "store copies": lambda wanted: self._core.placements.describe(wanted["partitions"]),
+            "store copies": lambda wanted: self._copies.describe(wanted["partitions"]),
         }
         verb = verbs.get(question.verb)
         if verb is None:
@@ -113,19 +134,19 @@ class ExportDesk:
         try:
             return AdminReply(question.request, True, verb(arguments_of(question, STORAGE_VERBS)))
         except BadQuestion as error:
-            return AdminReply(question.request, False, None, f"{self._core.node}: {error}", ExitCode.USAGE)
+            return AdminReply(question.request, False, None, f"{self._copies.node}: {error}", ExitCode.USAGE)
         except UserError as error:
             return AdminReply(question.request, False, None, error.message, error.exit_code)
         except OSError as error:
-            return AdminReply(question.request, False, None, f"{self._core.node}: {error}", ExitCode.FAILED)
+            return AdminReply(question.request, False, None, f"{self._copies.node}: {error}", ExitCode.FAILED)
 
     def _begin(self, arguments: dict[str, Any]) -> dict[str, object]:
         if self._job is not None and not self._job.done:
-            raise UserError(f"{self._core.node} is exporting already; see `store export status`, or cancel it")
+            raise UserError(f"{self._copies.node} is exporting already; see `store export status`, or cancel it")
         root, folder = self._permitted(Path(arguments["root"]), Path(arguments["folder"]))
         folder.mkdir(parents=True, exist_ok=True)
-        target = ExportTarget(folder, root, self._core.node, arguments["now_ms"])
-        held = self._held() if arguments["replicas"] else sorted(self._core.partitions)
+        target = ExportTarget(folder, root, self._copies.node, arguments["now_ms"])
+        held = self._copies.in_sync() if arguments["replicas"] else self._copies.served()
         since = {int(number): index for number, index in arguments["since"].items()}
         generations = {int(number): value for number, value in arguments["generations"].items()}
         self._job = job = _Job(target, held, since, generations)
@@ -134,7 +155,7 @@ class ExportDesk:
 
     def _remove_aside(self, arguments: dict[str, Any]) -> dict[str, object]:
         removed = self._aside.remove(arguments["name"], dry_run=arguments["dry_run"])
-        self._core.lease.stores_aside = len(self._aside)
+        self._count_aside(len(self._aside))
         return removed
 
     def _permitted(self, root: Path, folder: Path) -> tuple[Path, Path]:
@@ -142,25 +163,20 @@ class ExportDesk:
         try:
             root, folder, permitted = root.resolve(), folder.resolve(), self._export_dir.resolve()
         except (OSError, RuntimeError) as error:
-            raise UserError(f"{self._core.node}: {error}") from None
+            raise UserError(f"{self._copies.node}: {error}") from None
         if root not in folder.parents or not (permitted == root or permitted in root.parents):
             raise UserError(
-                f"{self._core.node} exports below {permitted} only (storage.export_dir), not to {folder}",
+                f"{self._copies.node} exports below {permitted} only (storage.export_dir), not to {folder}",
                 ExitCode.USAGE,
             )
         return root, folder
-
-    def _held(self) -> list[int]:
-        return [
-            number for number, placement in enumerate(self._core.map.partitions) if self._core.node in placement.in_sync
-        ]
 
     def _status(self) -> dict[str, object]:
         job = self._job
         if job is None:
             raise UserError("no export was asked for since this node started")
         status: dict[str, object] = {
-            "node": self._core.node,
+            "node": self._copies.node,
             "done": job.done,
             "error": job.error,
             "partitions": len(job.partitions),
@@ -182,7 +198,7 @@ class ExportDesk:
         try:
             with job.scope:
                 for number in job.partitions:
-                    copy = _LiveCopy(number, self._store, self._core, number in self._core.partitions)
+                    copy = _LiveCopy(number, self._store, self._copies, number in self._copies.served())
                     export = PartitionExport(copy, job.target, job.generations.get(number, 1), job.since.get(number))
                     job.exports.append(export)
                     await self._export(export)

@@ -20,6 +20,7 @@ from storage.created_marker import CreatedMarker
 from storage.export_desk import ExportDesk
 from storage.group_committer import GroupCommitter
 from storage.ledger import PartitionLedger
+from storage.live_copies import LiveCopies
 from storage.settings import PartitionSettings
 from storage.store import Store, quarantine
 from storage.store_errors import (
@@ -201,9 +202,7 @@ class StorageService:
                 self._process.lease = self.core.lease
                 self._process.links = lambda: [peer.node for peer in self._hub.connected()]
                 nursery.start_soon(self._stop_when_told)
-                self._desk = ExportDesk(
-                    self.core, self._store, nursery.start_soon, self._export_dir(), AsideStores(self._path)
-                )
+                self._desk = self._make_desk(nursery)
                 self._register_metrics()
                 nursery.start_soon(NodeGossip(self._process, self._config.membership).run, bound)
                 await self._loop()
@@ -214,6 +213,16 @@ class StorageService:
             except StoreError as error:
                 logger.error("closing the store: %s", error)
             self._ledger.close(_wall_ms())
+
+    def _make_desk(self, nursery: trio.Nursery) -> ExportDesk:
+        core = self.core
+
+        def count_aside(stores: int) -> None:
+            core.lease.stores_aside = stores
+
+        copies = LiveCopies(core.node, core.placements, lambda: core.map)
+        aside = AsideStores(self._path)
+        return ExportDesk(copies, self._store, nursery.start_soon, self._export_dir(), aside, count_aside)
 
     def _export_dir(self) -> Path:
         """Return where exports may be written: as set, else beside the store."""
