@@ -96,7 +96,7 @@ class ExportDesk:
         spawn: Starts a task of the service.
         export_dir: The folder that exports are written below.
         aside: The stores that this node put aside.
-        count_aside: Takes how many are left after one was removed: the node's heartbeats say it.
+        count_aside: Takes how many there are, at once and after each removal: the node's heartbeats say it.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class ExportDesk:
     ) -> None:
         self._copies = copies
         self._count_aside = count_aside
+        count_aside(len(aside))
         self._export_dir = export_dir
         self._aside = aside
         self._store = store

@@ -1,0 +1,56 @@
+"""Operators' verbs at a storage node, over copies that are made up."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+from storage.aside_stores import AsideStores
+from storage.export_desk import ExportDesk
+from storage.rows import MetaRow
+from storage.store import Store, quarantine
+from wire.messages import Admin
+
+
+class MadeUpCopies:
+    """A node that serves partition 3 and is in sync for 3 and 5."""
+
+    node = "storage-0"
+
+    def served(self) -> list[int]:
+        return [3]
+
+    def in_sync(self) -> list[int]:
+        return [3, 5]
+
+    def committed(self, number: int, *, was_primary: bool) -> int:
+        return number if was_primary else -1
+
+    def served_ms(self, number: int, meta: MetaRow) -> int:
+        return meta.served_ms + number
+
+    def describe(self, numbers: Iterable[int]) -> dict[str, str]:
+        return {str(number): "made up" for number in numbers}
+
+
+def desk_of(folder: Path, counted: list[int]) -> ExportDesk:
+    aside = AsideStores(folder / "store.db")
+    return ExportDesk(MadeUpCopies(), cast(Store, None), cast(Any, None), folder / "exports", aside, counted.append)
+
+
+def test_stores_put_aside_before_the_start_are_counted_at_once(tmp_path: Path) -> None:
+    """`cluster status` names them while an operator has yet to look."""
+    for _ in range(2):
+        (tmp_path / "store.db").write_bytes(b"x")
+        aside = quarantine(tmp_path / "store.db")
+    counted: list[int] = []
+    desk = desk_of(tmp_path, counted)
+    assert counted == [2]
+    reply = desk.ask(Admin(1, "store aside remove", {"name": aside.name, "dry_run": False}))
+    assert reply.ok, reply.error
+    assert counted == [2, 1]
+
+
+def test_the_copies_are_described_as_the_node_has_them(tmp_path: Path) -> None:
+    """The desk asks for nothing but the partitions that the question names."""
+    reply = desk_of(tmp_path, []).ask(Admin(1, "store copies", {"partitions": [5]}))
+    assert reply.ok and reply.result == {"5": "made up"}
