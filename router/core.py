@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from conf.router_settings import RouterSettings as OperatorSettings
-from router.admin import AdminDesk
+from router.admin import Change, ForProcess, decide, not_committed, reply_to
 from router.cluster_map import (
     Bootstrap,
     Command,
@@ -28,8 +28,10 @@ from router.commands import is_readable, name_of
 from router.late_storage import LateStorage
 from router.leases import LeaseTable, lives
 from router.placement_changes import placement_change
+from router.proposals import Asker, Proposals
 from router.reachability import Reachability
 from router.rebalance_run import RebalanceRunner
+from router.ring_desk import Due
 from router.route_senders import Routes, RouteSenders
 from router.route_shard import RouteShard
 from router.shard_work import ShardMessage, ShardWork
@@ -204,7 +206,6 @@ class RouterCore:
         self._senders = RouteSenders()
         self.questions: list[tuple[str, Admin]] = []
         self.believes: Callable[[], dict[str, str]] = dict  # node -> its state as gossip sees it
-        self._admin = AdminDesk(self)
         self._now = 0.0
         self._followers: dict[str, int] = {}  # node -> incarnation that follows our map
         self._shelf = MapShelf(settings.map_page_bytes)
@@ -212,12 +213,9 @@ class RouterCore:
         self._condemned: dict[PeerKey, str] = {}  # in this round
         self._own: list[Control] = []  # messages of this node to itself
         self._proposals: list[Proposal] = []
-        self._proposed: dict[int, tuple[str, int, Command, bytes]] = {}  # number -> peer, request, command, its data
-        self._by_data: dict[bytes, list[int]] = {}  # proposals of the same command are answered in their order
-        self._number = 0
+        self._proposed = Proposals()
         self._changes: dict[int, PartitionEntry] = {}  # asked for in this round
         self._askers: list[tuple[str, RequestChange]] = []
-        self._asked_changes: dict[int, list[tuple[str, RequestChange]]] = {}  # by proposal
         self._rounds: list[int] = []
         self._sends: list[tuple[str, int, bytes]] = []
         self._bootstrapping = False
@@ -233,6 +231,7 @@ class RouterCore:
         self._transfers = 0
         self._next_transfer = float("-inf")
         self.rebalancer = RebalanceRunner(self.machine, self.leases, self.propose)
+        self._due = Due()
         self._late_storage = LateStorage(self.machine, self.leases, self.propose)
 
     # --- the one entry
@@ -398,12 +397,25 @@ class RouterCore:
         self.tell(router, message)
         return True
 
-    def propose(self, command: Command, peer: str = "", request: int = 0) -> int:
-        """Give a command to Raft, and return its number, 0 if it is refused; the peer hears what became of it.
+    def rebalance_due(self) -> int:
+        """Return how many partitions the ring wants elsewhere than they are."""
+        return self._due.of(self.machine.map)
 
-        What somebody asks for is carried out on a copy first: what would be refused then costs no entry of the log.
+    def rebalance_status(self) -> dict[str, object]:
+        """Return the state of the present rebalance, or of the last one."""
+        return self.rebalancer.status(self._now)
+
+    def propose(
+        self, command: Command, asker: Asker | None = None, changes: tuple[tuple[str, RequestChange], ...] = ()
+    ) -> None:
+        """Give a command to Raft, unless it is refused; the asker is told what became of it.
+
+        A command that somebody asks for is carried out on a copy first: a refused one costs no entry of the log.
+
+        Args:
+            changes: Requests of storage nodes that it joins; each is answered when the command is committed.
         """
-        outcome = self.machine.suppose(command) if peer else Outcome(refusal=out_of_range(command, self.machine.map))
+        outcome = self.machine.suppose(command) if asker else Outcome(refusal=out_of_range(command, self.machine.map))
         data = encode_command(command) if not outcome.refusal else b""
         if len(data) > COMMAND_BYTES_MAX:
             outcome = Outcome(refusal=f"{name_of(command)} of {len(data)} bytes: a log entry holds less")
@@ -411,39 +423,30 @@ class RouterCore:
             outcome = Outcome(refusal=f"{name_of(command)} with a part that is out of range")
         if outcome.refusal:
             self.count("commands_refused")
-            self._not_proposed(peer, request, outcome)
-            return 0
-        self._number += 1
-        self._proposed[self._number] = (peer, request, command, data)
-        self._by_data.setdefault(data, []).append(self._number)
-        self._proposals.append(Proposal(self._number, command))
-        return self._number
-
-    def _not_proposed(self, peer: str, request: int, outcome: Outcome) -> None:
-        if not peer:
-            logger.error("not proposed: %s", outcome.refusal)
-        elif not self._admin.answered(peer, request, outcome):
-            self._refuse(peer, request, "invalid", outcome.refusal)
+            if asker is None:
+                logger.error("not proposed: %s", outcome.refusal)
+            else:
+                self._answer(asker, command, outcome)
+            return
+        proposed = self._proposed.add(command, data, asker, changes)
+        self._proposals.append(Proposal(proposed.number, command))
 
     def _proposal_failed(self, event: ProposalFailed) -> None:
-        if event.number not in self._proposed:
+        proposed = self._proposed.failed(event.number)
+        if proposed is None:
             return
-        peer, request, command, data = self._proposed.pop(event.number)
-        self._forget_proposal(data, event.number)
+        command, asker = proposed.command, proposed.asker
         if isinstance(command, DeclareDead):
             self.leases.proposal_failed((command.node, command.incarnation))
         if isinstance(command, Bootstrap):
             self._bootstrapping = False
-        for asker, change in self._asked_changes.pop(event.number, ()):
-            self._refuse(asker, change.request, "unavailable", "not committed")
-        if peer and not self._admin.failed(peer, request, event.leader_hint):
-            self._refuse(peer, request, "not_leader" if event.leader_hint else "unavailable", "not committed")
-
-    def _forget_proposal(self, data: bytes, number: int) -> None:
-        numbers = self._by_data[data]
-        numbers.remove(number)
-        if not numbers:
-            del self._by_data[data]
+        for node, change in proposed.changes:
+            self._refuse(node, change.request, "unavailable", "not committed")
+        if asker is not None and asker.question is not None:
+            self.tell(asker.node, not_committed(asker.question, event.leader_hint))
+        elif asker is not None:
+            code = "not_leader" if event.leader_hint else "unavailable"
+            self._refuse(asker.node, asker.request, code, "not committed")
 
     def _refuse(self, peer: str, request: int, code: str, detail: str) -> None:
         leader = self.machine.map.nodes.get(self.leader)
@@ -496,24 +499,35 @@ class RouterCore:
             self._map_replaced()
         if outcome.delta is not None:
             self._stepped(outcome.delta, before)
-        if data in self._by_data:
-            self._answer(data, outcome)
-
-    def _answer(self, data: bytes, outcome: Outcome) -> None:
-        """Tell whoever asked for a command what became of it."""
-        number = self._by_data[data][0]
-        peer, request, command, _ = self._proposed.pop(number)
-        self._forget_proposal(data, number)
-        for asker, change in self._asked_changes.pop(number, ()):
-            self._answer_change(asker, change, command)
-        if not peer or self._admin.answered(peer, request, outcome):
+        proposed = self._proposed.committed(data)
+        if proposed is None:
             return
-        if outcome.refusal:
-            self._refuse(peer, request, "invalid", outcome.refusal)
+        for node, change in proposed.changes:
+            self._answer_change(node, change, proposed.command)
+        if proposed.asker is not None:
+            self._answer(proposed.asker, proposed.command, outcome)
+
+    def _answer(self, asker: Asker, command: Command, outcome: Outcome) -> None:
+        """Tell the node that asked for a command what became of it."""
+        if asker.question is not None:
+            self.tell(asker.node, reply_to(asker.question, outcome, self.machine))
+        elif outcome.refusal:
+            self._refuse(asker.node, asker.request, "invalid", outcome.refusal)
         elif isinstance(command, RegisterNode):
-            self.tell(peer, Registered(request, command.entry.incarnation, self.machine.map.epoch))
+            registered = Registered(asker.request, command.entry.incarnation, self.machine.map.epoch)
+            self.tell(asker.node, registered)
         else:
-            self.tell(peer, Changed(request, self.machine.map.epoch))
+            self.tell(asker.node, Changed(asker.request, self.machine.map.epoch))
+
+    def _asked(self, node: str, question: Admin) -> None:
+        """Answer an operator's question, propose what it asks for, or leave it to the process."""
+        decision = decide(question, self)
+        if isinstance(decision, Change):
+            self.propose(decision.command, Asker(node, question.request, question))
+        elif isinstance(decision, ForProcess):
+            self.questions.append((node, question))
+        else:
+            self.tell(node, decision)
 
     def _answer_change(self, asker: str, change: RequestChange, command: Command) -> None:
         assert isinstance(command, PlacePartitions)
@@ -623,7 +637,7 @@ class RouterCore:
         elif isinstance(message, Relay):
             self._relay(peer, message)
         elif isinstance(message, Admin):
-            self._admin.ask(node, message)
+            self._asked(node, message)
         elif not self.holder.handle(self._now, message):
             self.count("messages_unknown")
 
@@ -683,9 +697,8 @@ class RouterCore:
                 or self.leases.surely_over(self._now, (node, former.incarnation))
             ):
                 registration = self._registrations.pop(node)
-                self.propose(
-                    RegisterNode(entry, registration.message.whole), registration.peer, registration.message.request
-                )
+                asker = Asker(registration.peer, registration.message.request)
+                self.propose(RegisterNode(entry, registration.message.whole), asker)
 
     def _follow(self, node: str, peer: PeerKey | None, message: FollowMap) -> None:
         self._followers[node] = peer.incarnation if peer is not None else 0
@@ -815,9 +828,8 @@ class RouterCore:
         changes = list(self._changes.items())
         for at in range(0, len(changes), CHANGES_MAX):
             entries = dict(changes[at : at + CHANGES_MAX])
-            number = self.propose(PlacePartitions(entries, each=True))
-            if number:
-                self._asked_changes[number] = [asker for asker in self._askers if asker[1].partition in entries]
+            askers = tuple(asker for asker in self._askers if asker[1].partition in entries)
+            self.propose(PlacePartitions(entries, each=True), changes=askers)
         self._changes, self._askers = {}, []
 
     def count(self, what: str, amount: int = 1) -> None:

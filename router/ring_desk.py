@@ -4,168 +4,165 @@ Judges what an operator asks against the map before anything is proposed, and sa
 What moves, and how, is ``router/rebalance.py``; the machine judges every command again when it is committed.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from router.cluster_map import AcceptLoss, ForgetNode, SetAdminState, SetRebalance, StartRebalance
 from router.commands import OperatorCommand
-from router.rebalance import MOVES_MAX, Move, Plan, make_plan, ring_nodes
+from router.leases import LeaseTable
+from router.rebalance import MOVES_MAX, Move, Plan, RebalanceJob, make_plan, ring_nodes
 from router.rebalance_run import reached
-from wire.cluster_map import ClusterMap
+from wire.cluster_map import ClusterMap, NodeEntry
 from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE
 
-if TYPE_CHECKING:
-    from router.core import RouterCore
-
-__all__ = ["RingDesk"]
+__all__ = ["Due", "Sizes", "command", "lost", "plan", "problems", "rebalance", "sizes", "verify"]
 
 Answer = dict[str, Any]
+Sizes = tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]  # of partitions and shards: keys, bytes
 DRAINING = "draining"
 
 
-class RingDesk:
-    """The verbs of one router about moving things."""
+class Due:
+    """How many partitions the ring wants elsewhere than they are: counted once for each epoch of the map."""
 
-    def __init__(self, router: "RouterCore") -> None:
-        self._router = router
-        self._due = (-1, 0)  # map epoch, partitions that a rebalance would move
+    def __init__(self) -> None:
+        self._counted = (-1, 0)  # map epoch, partitions
 
-    def plan(self, arguments: Answer) -> Answer:
-        """Return what a rebalance would do now, or would do if nodes were added or drained."""
-        cluster_map = self._router.machine.map
-        supposed = msgspec.structs.replace(cluster_map, nodes=dict(cluster_map.nodes))
-        for key, state in (("drain", DRAINING), ("add", "")):
-            for name in arguments[key]:
-                entry = self._node(cluster_map, name)
-                supposed.nodes[entry.node] = msgspec.structs.replace(entry, admin_state=state)
-        return describe(self._plan(supposed), cluster_map)
-
-    def status(self, _: Answer) -> Answer:
-        """Return how the present rebalance, or the last one, stands."""
-        return self._router.rebalancer.status(self._router.now)
-
-    def verify(self, _: Answer) -> Answer:
-        """Compare the last plan with the map, and the map with what every map must keep."""
-        machine = self._router.machine
-        found = [
-            {"what": f"{move.kind} {move.number}", "problem": f"planned at {_names(move)}, is not"}
-            for move in (machine.job.plan.moves if machine.job is not None else ())
-            if not reached(machine.map, move)
-        ]
-        found += [{"what": f"partition {number}", "problem": text} for number, text in problems(machine.map)]
-        return {
-            "id": machine.job.number if machine.job is not None else None,
-            "phase": machine.job.state if machine.job is not None else "none",
-            "checked": len(machine.job.plan.moves) if machine.job is not None else 0,
-            "problems": found,
-            "ok": not found,
-        }
-
-    def lost(self, arguments: Answer) -> Answer:
-        """Return the partitions that have no primary, and where their last whole copies are."""
-        cluster_map = self._router.machine.map
-        partitions = []
-        for number in _lost(cluster_map, arguments["partition"]):
-            placement = cluster_map.partitions[number]
-            states = {name: _state(cluster_map, name) for name in placement.in_sync}
-            partitions.append({"partition": number, "partition_epoch": placement.epoch, "whole_copies": states})
-        storages = {entry.node: entry.address for entry in cluster_map.live(TIER_STORAGE)}
-        return {"map_epoch": cluster_map.epoch, "partitions": partitions, "storages": storages}
-
-    def command(self, verb: str, arguments: Answer) -> OperatorCommand | Answer:
-        """Return the command that a verb stands for, or an answer when there is nothing to do.
-
-        Raises:
-            ValueError: Why it is refused.
-        """
-        cluster_map = self._router.machine.map
-        if verb == "ring rebalance":
-            return self._rebalance(cluster_map, arguments)
-        if verb in ("ring pause", "ring resume", "ring abort"):
-            job = self._router.machine.job
-            if job is None:
-                raise ValueError("no rebalance was ever started")
-            states = {"ring pause": "paused", "ring resume": "running", "ring abort": "aborting"}
-            return SetRebalance(job.number, states[verb])
-        entry = self._node(cluster_map, arguments["node"])
-        if verb == "ring recover":
-            lost = _lost(cluster_map, arguments["partition"])
-            if not lost:
-                raise ValueError("every partition has a primary: nothing to recover")
-            return AcceptLoss({number: cluster_map.partitions[number].epoch for number in lost}, entry.node)
-        if verb in ("ring drain", "node drain"):
-            self._check_drain(cluster_map, entry.node)
-            return SetAdminState(entry.node, DRAINING)
-        if verb in ("ring add", "node undrain"):
-            if not entry.alive:
-                raise ValueError(f"{entry.node} is {entry.state}: start it first")
-            return SetAdminState(entry.node, "")
-        holds = self._holds(cluster_map, entry.node)
-        if holds:
-            raise ValueError(f"{entry.node} still holds {holds}: `ring drain {entry.node}` first, then stop it")
-        return ForgetNode(entry.node)
-
-    def _rebalance(self, cluster_map: ClusterMap, arguments: Answer) -> OperatorCommand | Answer:
-        wanted = arguments["map_epoch"]
-        if wanted is not None and wanted != cluster_map.epoch:
-            raise ValueError(f"the plan is of map epoch {wanted}, the map is at {cluster_map.epoch}: plan again")
-        job = self._router.machine.job
-        if job is not None and job.automatic and job.state == "running":  # it does what is asked for
-            return {"map_epoch": cluster_map.epoch, "rebalance": job.number}
-        plan = self._plan(cluster_map)
-        if not plan.moves:
-            return {"id": None, "phase": "nothing to move", "moves": 0, "map_epoch": cluster_map.epoch}
-        plan = msgspec.structs.replace(plan, moves=plan.moves[:MOVES_MAX])
-        return StartRebalance(plan, arguments["throttle_bytes_s"])
-
-    def due(self) -> int:
-        """Return how many partitions the ring wants elsewhere than they are."""
-        cluster_map = self._router.machine.map
-        if self._due[0] != cluster_map.epoch:
+    def of(self, cluster_map: ClusterMap) -> int:
+        """Return the count for this map."""
+        if self._counted[0] != cluster_map.epoch:
             moves = make_plan(cluster_map).moves
-            self._due = cluster_map.epoch, sum(move.kind == "partition" for move in moves)
-        return self._due[1]
+            self._counted = cluster_map.epoch, sum(move.kind == "partition" for move in moves)
+        return self._counted[1]
 
-    def sizes(self) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
-        """Return (keys, bytes) of partitions and of route shards, as their owners told the leader last."""
-        cluster_map = self._router.machine.map
-        partitions: dict[int, tuple[int, int]] = {}
-        shards: dict[int, tuple[int, int]] = {}
-        for name in sorted(cluster_map.nodes):
-            entry = cluster_map.nodes[name]
-            sizes = self._router.leases.sizes((name, entry.incarnation))
-            (partitions if entry.tier == TIER_STORAGE else shards).update(sizes)
-        return partitions, shards
 
-    def _plan(self, cluster_map: ClusterMap) -> Plan:
-        return make_plan(cluster_map, *self.sizes())
+def sizes(cluster_map: ClusterMap, leases: LeaseTable) -> Sizes:
+    """Return (keys, bytes) of partitions and of route shards, as their owners told the leader last."""
+    partitions: dict[int, tuple[int, int]] = {}
+    shards: dict[int, tuple[int, int]] = {}
+    for name in sorted(cluster_map.nodes):
+        entry = cluster_map.nodes[name]
+        told = leases.sizes((name, entry.incarnation))
+        (partitions if entry.tier == TIER_STORAGE else shards).update(told)
+    return partitions, shards
 
-    def _node(self, cluster_map: ClusterMap, name: str) -> Any:
-        entry = cluster_map.nodes.get(name)
-        if entry is None:
-            raise ValueError(f"unknown node {name}: the map knows {', '.join(sorted(cluster_map.nodes))}")
-        return entry
 
-    def _check_drain(self, cluster_map: ClusterMap, node: str) -> None:
-        entry = cluster_map.nodes[node]
-        if entry.tier == TIER_EDGE:
-            return
-        left = [other.name for other in ring_nodes(cluster_map, entry.tier) if other.name != node]
-        if not left:
-            thing = "the last replica of its partitions" if entry.tier == TIER_STORAGE else "its route shards"
-            raise ValueError(f"{node} is the only {entry.tier} node that may hold {thing}: add another one first")
-        if entry.tier == TIER_STORAGE and len(left) < cluster_map.min_in_sync:
-            raise ValueError(
-                f"without {node} there are {len(left)} storage nodes for min_in_sync {cluster_map.min_in_sync}: "
-                "add another one first"
-            )
+def plan(cluster_map: ClusterMap, known: Sizes, arguments: Answer) -> Answer:
+    """Return what a rebalance would do now, or would do if nodes were added or drained."""
+    supposed = msgspec.structs.replace(cluster_map, nodes=dict(cluster_map.nodes))
+    for key, state in (("drain", DRAINING), ("add", "")):
+        for name in arguments[key]:
+            entry = _node(cluster_map, name)
+            supposed.nodes[entry.node] = msgspec.structs.replace(entry, admin_state=state)
+    return describe(make_plan(supposed, *known), cluster_map)
 
-    def _holds(self, cluster_map: ClusterMap, node: str) -> str:
-        copies = sum(1 for placement in cluster_map.partitions if node in (*placement.in_sync, *placement.joining))
-        shards = sum(1 for shard in cluster_map.shards if shard.owner == node)
-        said = [f"{copies} partitions"] * bool(copies) + [f"{shards} route shards"] * bool(shards)
-        return " and ".join(said)
+
+def verify(cluster_map: ClusterMap, job: RebalanceJob | None) -> Answer:
+    """Compare the last plan with the map, and the map with what every map must keep."""
+    found = [
+        {"what": f"{move.kind} {move.number}", "problem": f"planned at {_names(move)}, is not"}
+        for move in (job.plan.moves if job is not None else ())
+        if not reached(cluster_map, move)
+    ]
+    found += [{"what": f"partition {number}", "problem": text} for number, text in problems(cluster_map)]
+    return {
+        "id": job.number if job is not None else None,
+        "phase": job.state if job is not None else "none",
+        "checked": len(job.plan.moves) if job is not None else 0,
+        "problems": found,
+        "ok": not found,
+    }
+
+
+def lost(cluster_map: ClusterMap, arguments: Answer) -> Answer:
+    """Return the partitions that have no primary, and where their last whole copies are."""
+    partitions = []
+    for number in _lost(cluster_map, arguments["partition"]):
+        placement = cluster_map.partitions[number]
+        states = {name: _state(cluster_map, name) for name in placement.in_sync}
+        partitions.append({"partition": number, "partition_epoch": placement.epoch, "whole_copies": states})
+    storages = {entry.node: entry.address for entry in cluster_map.live(TIER_STORAGE)}
+    return {"map_epoch": cluster_map.epoch, "partitions": partitions, "storages": storages}
+
+
+def command(cluster_map: ClusterMap, job: RebalanceJob | None, verb: str, arguments: Answer) -> OperatorCommand:
+    """Return the command that a verb stands for; ``ring rebalance`` has a function of its own.
+
+    Raises:
+        ValueError: Why it is refused.
+    """
+    if verb in ("ring pause", "ring resume", "ring abort"):
+        if job is None:
+            raise ValueError("no rebalance was ever started")
+        states = {"ring pause": "paused", "ring resume": "running", "ring abort": "aborting"}
+        return SetRebalance(job.number, states[verb])
+    entry = _node(cluster_map, arguments["node"])
+    if verb == "ring recover":
+        found = _lost(cluster_map, arguments["partition"])
+        if not found:
+            raise ValueError("every partition has a primary: nothing to recover")
+        return AcceptLoss({number: cluster_map.partitions[number].epoch for number in found}, entry.node)
+    if verb in ("ring drain", "node drain"):
+        _check_drain(cluster_map, entry.node)
+        return SetAdminState(entry.node, DRAINING)
+    if verb in ("ring add", "node undrain"):
+        if not entry.alive:
+            raise ValueError(f"{entry.node} is {entry.state}: start it first")
+        return SetAdminState(entry.node, "")
+    holds = _holds(cluster_map, entry.node)
+    if holds:
+        raise ValueError(f"{entry.node} still holds {holds}: `ring drain {entry.node}` first, then stop it")
+    return ForgetNode(entry.node)
+
+
+def rebalance(
+    cluster_map: ClusterMap, job: RebalanceJob | None, known: Sizes, arguments: Answer
+) -> OperatorCommand | Answer:
+    """Return the command that starts a rebalance, or an answer when there is nothing to do.
+
+    Raises:
+        ValueError: Why it is refused.
+    """
+    wanted = arguments["map_epoch"]
+    if wanted is not None and wanted != cluster_map.epoch:
+        raise ValueError(f"the plan is of map epoch {wanted}, the map is at {cluster_map.epoch}: plan again")
+    if job is not None and job.automatic and job.state == "running":  # it does what is asked for
+        return {"map_epoch": cluster_map.epoch, "rebalance": job.number}
+    made = make_plan(cluster_map, *known)
+    if not made.moves:
+        return {"id": None, "phase": "nothing to move", "moves": 0, "map_epoch": cluster_map.epoch}
+    made = msgspec.structs.replace(made, moves=made.moves[:MOVES_MAX])
+    return StartRebalance(made, arguments["throttle_bytes_s"])
+
+
+def _node(cluster_map: ClusterMap, name: str) -> NodeEntry:
+    entry = cluster_map.nodes.get(name)
+    if entry is None:
+        raise ValueError(f"unknown node {name}: the map knows {', '.join(sorted(cluster_map.nodes))}")
+    return entry
+
+
+def _check_drain(cluster_map: ClusterMap, node: str) -> None:
+    entry = cluster_map.nodes[node]
+    if entry.tier == TIER_EDGE:
+        return
+    left = [other.name for other in ring_nodes(cluster_map, entry.tier) if other.name != node]
+    if not left:
+        thing = "the last replica of its partitions" if entry.tier == TIER_STORAGE else "its route shards"
+        raise ValueError(f"{node} is the only {entry.tier} node that may hold {thing}: add another one first")
+    if entry.tier == TIER_STORAGE and len(left) < cluster_map.min_in_sync:
+        raise ValueError(
+            f"without {node} there are {len(left)} storage nodes for min_in_sync {cluster_map.min_in_sync}: "
+            "add another one first"
+        )
+
+
+def _holds(cluster_map: ClusterMap, node: str) -> str:
+    copies = sum(1 for placement in cluster_map.partitions if node in (*placement.in_sync, *placement.joining))
+    shards = sum(1 for shard in cluster_map.shards if shard.owner == node)
+    said = [f"{copies} partitions"] * bool(copies) + [f"{shards} route shards"] * bool(shards)
+    return " and ".join(said)
 
 
 def _lost(cluster_map: ClusterMap, wanted: str) -> list[int]:
