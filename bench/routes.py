@@ -18,7 +18,8 @@ from pathlib import Path
 from bench.hot import build_mqload
 from bench.plain_client import PlainClient
 from router.cluster_map import Bootstrap, RegisterNode, encode_command
-from router.core import Applied, FrameArrived, RoleChanged, RoundEnded, RouterCore, RouterSettings
+from router.core import RouterCore, RouterSettings
+from router.events import Applied, RoleChanged, RoundEnded
 from wire.cluster_map import NodeEntry
 from wire.frames import FrameKind
 from wire.hello import PeerKey
@@ -35,6 +36,7 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
+from wire.node_events import FrameArrived
 from wire.process import collect_rarely
 
 EDGES = tuple(PeerKey(f"edge-{number}", "edge", 1) for number in range(3))

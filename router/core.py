@@ -6,7 +6,7 @@ Sans-IO. Raft is next to it, not inside: the shell gives committed commands as `
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from conf.router_settings import RouterSettings as OperatorSettings
 from router.admin import Change, ForProcess, decide, not_committed, reply_to
@@ -25,6 +25,7 @@ from router.cluster_map import (
 )
 from router.command_bounds import COMMAND_BYTES_MAX, out_of_range
 from router.commands import is_readable, name_of
+from router.events import Applied, Event, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded
 from router.late_storage import LateStorage
 from router.leases import LeaseTable, lives
 from router.placement_changes import placement_change
@@ -68,27 +69,12 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
-from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.node_events import FrameArrived, LinkDown, LinkUp
 from wire.orderly_stop import OrderlyStop
 from wire.ranges import MAP_PAGE_BYTES
 from wire.refusals import Refusals
 
-__all__ = [
-    "Applied",
-    "Event",
-    "FrameArrived",
-    "LinkDown",
-    "LinkUp",
-    "Proposal",
-    "ProposalFailed",
-    "Ready",
-    "RoleChanged",
-    "RoundEnded",
-    "RouterCore",
-    "RouterSettings",
-    "Suspected",
-    "Tick",
-]
+__all__ = ["RouterCore", "RouterSettings"]
 
 DEFAULT = OperatorSettings()  # one default per setting, and its description: conf/router_settings.py
 logger = logging.getLogger(__name__)
@@ -115,70 +101,6 @@ class RouterSettings:
     lease_margin_s: float = DEFAULT.lease_margin_s
     cached_topics_max: int = DEFAULT.cached_topics_max
     map_page_bytes: int = MAP_PAGE_BYTES  # lower only where tests want many pages
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """Raft committed this command; ``proposal`` is ours if this router proposed it, else 0."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ProposalFailed:
-    """Raft did not take a proposal, or its fate is unknown."""
-
-    number: int
-    leader_hint: str
-
-
-@dataclass(frozen=True, slots=True)
-class RoleChanged:
-    """Raft's role and leader, as this router sees them."""
-
-    leads: bool
-    leader: str
-
-
-@dataclass(frozen=True, slots=True)
-class RoundEnded:
-    """A quorum round that this core asked for has ended; ``confirmed`` if this router led throughout."""
-
-    context: int
-    confirmed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Suspected:
-    """Gossip holds a node dead: a reason to look at its lease now, and nothing else."""
-
-    node: str
-
-
-Event = Suspected | FrameArrived | LinkUp | LinkDown | Applied | ProposalFailed | RoleChanged | RoundEnded | Tick
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A command for Raft; ``ProposalFailed`` names it by number."""
-
-    number: int
-    command: Command
-
-
-@dataclass(slots=True)
-class Ready:
-    """Work for the shell: propose, start quorum rounds, send."""
-
-    proposals: list[Proposal] = field(default_factory=list)
-    rounds: list[int] = field(default_factory=list)
-    sends: list[tuple[str, int, bytes]] = field(default_factory=list)
-    next_deadline: float = float("inf")
-    questions: list[tuple[str, Admin]] = field(default_factory=list)  # (who asked, what): the shell answers
-    condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # broke the protocol, and how: end their links
-    ended: bool = False  # this router's incarnation is dead in the map: start anew
-    transfer: str = ""  # this router stops: give the leadership to that one
-    stopped: bool = False  # the orderly stop is over: end the process
 
 
 @dataclass(slots=True)

@@ -13,22 +13,8 @@ from conf.errors import UserError
 from conf.settings import NodeConfig, RouterConfig
 from membership.node_gossip import NodeGossip
 from router.cluster_map import encode_command
-from router.core import (
-    Applied,
-    Event,
-    FrameArrived,
-    LinkDown,
-    LinkUp,
-    Proposal,
-    ProposalFailed,
-    Ready,
-    RoleChanged,
-    RoundEnded,
-    RouterCore,
-    RouterSettings,
-    Suspected,
-    Tick,
-)
+from router.core import RouterCore, RouterSettings
+from router.events import Applied, Event, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded, Suspected
 from router.map_snapshot import snapshot_fault
 from router.membership_desk import MembershipDesk
 from router.raft.events import ChangeMembership, RaftConfig, Role
@@ -41,6 +27,7 @@ from wire.decoding import Unreadable
 from wire.frames import FrameKind
 from wire.hello import TIER_ROUTER, PeerKey
 from wire.messages import Admin, encode_control
+from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
 from wire.process import EXIT_DAMAGED, NodeProcess, run_process
 from wire.service import LinkHub
 from wire.waiting import MapGaps, WaitingLog

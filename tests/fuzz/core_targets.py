@@ -14,16 +14,8 @@ from collections.abc import Callable
 import msgspec
 
 from router.cluster_map import encode_command
-from router.core import (
-    Applied,
-    FrameArrived,
-    LinkUp,
-    RoleChanged,
-    RoundEnded,
-    RouterCore,
-    RouterSettings,
-    Tick,
-)
+from router.core import RouterCore, RouterSettings
+from router.events import Applied, RoleChanged, RoundEnded
 from tests.edge.edge_harness import Edge
 from tests.fuzz.good_messages import CONTROLS
 from tests.fuzz.nested import mutate_tree
@@ -47,6 +39,7 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
+from wire.node_events import FrameArrived, LinkUp, Tick
 from wire.replication import Append, AppendAck, TransferSlice, encode_replica_message
 
 __all__ = [

@@ -20,7 +20,8 @@ from router.cluster_map import (
     StartRebalance,
     encode_command,
 )
-from router.core import Applied, FrameArrived, LinkUp, RoleChanged, RoundEnded, RouterCore, RouterSettings, Tick
+from router.core import RouterCore, RouterSettings
+from router.events import Applied, RoleChanged, RoundEnded
 from router.map_snapshot import snapshot_fault
 from router.raft import messages as raft
 from router.raft.core import RaftCore
@@ -33,6 +34,7 @@ from wire.decoding import Unreadable
 from wire.frames import FrameKind
 from wire.hello import PeerKey
 from wire.messages import Admin, FollowMap, Heartbeat, Register, Resolve, encode_control
+from wire.node_events import FrameArrived, LinkUp, Tick
 
 __all__ = ["RAFT", "SNAPSHOTS", "mutate_raft", "raft_messages", "snapshots"]
 

@@ -25,7 +25,8 @@ from router.cluster_map import (
     encode_command,
 )
 from router.commands import is_readable
-from router.core import Applied, RouterCore, RouterSettings
+from router.core import RouterCore, RouterSettings
+from router.events import Applied
 from router.raft.events import RaftConfig
 from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry

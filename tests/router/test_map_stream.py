@@ -6,13 +6,15 @@ import msgspec
 import pytest
 
 from router.cluster_map import Bootstrap, Command, DeclareDead, RegisterNode, encode_command
-from router.core import Applied, FrameArrived, RouterCore, RouterSettings
+from router.core import RouterCore, RouterSettings
+from router.events import Applied
 from wire.cluster_map import ClusterMap, NodeEntry
 from wire.frames import FRAME_BYTES_MAX, FrameKind
 from wire.hello import PeerKey
 from wire.lease_holder import PAGE_WAIT_S, LeaseHolder
 from wire.map_pages import ENCODED_MAX, STEPS_MAX, MapReader, map_pages
 from wire.messages import Control, FollowMap, MapPage, MapStep, decode_control, encode_control
+from wire.node_events import FrameArrived
 from wire.ranges import MAP_PAGE_BYTES, PARTITIONS_MAX
 
 LONG = 64  # characters of a name

@@ -3,13 +3,15 @@
 import pytest
 
 from router.cluster_map import Bootstrap, Command, Delegate, ForgetNode, MapMachine, Order, RegisterNode, encode_command
-from router.core import Applied, FrameArrived, ProposalFailed, RoleChanged, RouterCore, RouterSettings
+from router.core import RouterCore, RouterSettings
+from router.events import Applied, ProposalFailed, RoleChanged
 from router.orders import ORDERS_MAX
 from stratamq.cli.asking import leader_address
 from wire.cluster_map import NodeEntry
 from wire.frames import FrameKind
 from wire.hello import PeerKey
 from wire.messages import Admin, AdminReply, decode_control, encode_control
+from wire.node_events import FrameArrived
 
 OPERATOR = PeerKey("cli-1", "operator", 1)
 ROUTER = NodeEntry("r1", "router", 1, "h:1")

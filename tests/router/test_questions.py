@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from router.core import FrameArrived, RouterCore, RouterSettings
+from router.core import RouterCore, RouterSettings
 from tests.router.test_ring_export import OPERATOR
 from tests.wire.test_verbs import WRONG
 from wire.cluster_map import NodeEntry
 from wire.frames import FrameKind
 from wire.messages import Admin, AdminReply, decode_control, encode_control
+from wire.node_events import FrameArrived
 
 
 @pytest.mark.parametrize(("verb", "arguments"), WRONG, ids=lambda value: value if isinstance(value, str) else "")

@@ -3,20 +3,8 @@
 from collections.abc import Sequence
 
 from router.cluster_map import Bootstrap, Command, DeclareDead, Delegate, PlaceShards, RegisterNode, encode_command
-from router.core import (
-    Applied,
-    Event,
-    FrameArrived,
-    LinkDown,
-    LinkUp,
-    Ready,
-    RoleChanged,
-    RoundEnded,
-    RouterCore,
-    RouterSettings,
-    Suspected,
-    Tick,
-)
+from router.core import RouterCore, RouterSettings
+from router.events import Applied, Event, Ready, RoleChanged, RoundEnded, Suspected
 from wire.cluster_map import NodeEntry
 from wire.frames import FrameKind
 from wire.hello import PeerKey
@@ -39,6 +27,7 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
+from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
 
 TIERS = {"r": "router", "s": "storage", "e": "edge"}
 

@@ -6,7 +6,7 @@ import pytest
 
 from bench.routes import EDGES, Router
 from router.cluster_map import DeclareDead, RegisterNode, encode_command
-from router.core import Applied, Event, FrameArrived, Ready
+from router.events import Applied, Event, Ready
 from router.sender_routes import SenderRoutes
 from router.service import events_of_turn
 from router.shard_work import STEPS_PER_TURN, WAITING_MAX
@@ -27,6 +27,7 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
+from wire.node_events import FrameArrived
 from wire.route_registrar import REPORT_ROUTES_MAX, ROUTES_PER_REQUEST
 
 WILD = [f"site/+/line/{number}/+" for number in range(5000)]

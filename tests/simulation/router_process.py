@@ -8,20 +8,8 @@ from dataclasses import dataclass
 import msgspec
 
 from router.cluster_map import encode_command
-from router.core import (
-    Applied,
-    Event,
-    FrameArrived,
-    LinkDown,
-    LinkUp,
-    ProposalFailed,
-    Ready,
-    RoleChanged,
-    RoundEnded,
-    RouterCore,
-    RouterSettings,
-    Tick,
-)
+from router.core import RouterCore, RouterSettings
+from router.events import Applied, Event, ProposalFailed, Ready, RoleChanged, RoundEnded
 from router.map_snapshot import snapshot_fault
 from router.raft.core import RaftCore
 from router.raft.events import Event as RaftEvent
@@ -46,6 +34,7 @@ from tests.simulation.process import World
 from wire.cluster_map import NodeEntry
 from wire.frames import FrameKind
 from wire.hello import TIER_ROUTER, PeerKey
+from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
 
 __all__ = ["RaftKnobs", "RouterProcess"]
 

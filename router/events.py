@@ -1,0 +1,74 @@
+"""Events that the router's core takes, and the work that it asks of its shell."""
+
+from dataclasses import dataclass, field
+
+from router.cluster_map import Command
+from wire.hello import PeerKey
+from wire.messages import Admin
+from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
+
+__all__ = ["Applied", "Event", "Proposal", "ProposalFailed", "Ready", "RoleChanged", "RoundEnded", "Suspected"]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Raft committed this command; ``proposal`` is ours if this router proposed it, else 0."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalFailed:
+    """Raft did not take a proposal, or its fate is unknown."""
+
+    number: int
+    leader_hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """Raft's role and leader, as this router sees them."""
+
+    leads: bool
+    leader: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnded:
+    """A quorum round that this core asked for has ended; ``confirmed`` if this router led throughout."""
+
+    context: int
+    confirmed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """Gossip holds a node dead: a reason to look at its lease now, and nothing else."""
+
+    node: str
+
+
+Event = Suspected | FrameArrived | LinkUp | LinkDown | Applied | ProposalFailed | RoleChanged | RoundEnded | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A command for Raft; ``ProposalFailed`` names it by number."""
+
+    number: int
+    command: Command
+
+
+@dataclass(slots=True)
+class Ready:
+    """Work for the shell: propose, start quorum rounds, send."""
+
+    proposals: list[Proposal] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    sends: list[tuple[str, int, bytes]] = field(default_factory=list)
+    next_deadline: float = float("inf")
+    questions: list[tuple[str, Admin]] = field(default_factory=list)  # (who asked, what): the shell answers
+    condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # broke the protocol, and how: end their links
+    ended: bool = False  # this router's incarnation is dead in the map: start anew
+    transfer: str = ""  # this router stops: give the leadership to that one
+    stopped: bool = False  # the orderly stop is over: end the process
