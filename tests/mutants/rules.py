@@ -79,14 +79,14 @@ def _restart_keeps_its_shards(original: Any, step: _Step, restarted: str) -> Non
     }
 
 
-def _former_owner_goes_on(original: Any, router: RouterCore, node: str, peer: Any, message: Any) -> None:
+def _former_owner_goes_on(original: Any, router: RouterCore, peer: Any, message: Any) -> int:
     if message.shard not in router.shards:
         router.shards[message.shard] = RouteShard(message.shard, message.shard_epoch, [], [], 100, router.now)
-        original(router, node, peer, message)
+        steps = int(original(router, peer, message))
         for to, answer in router.shards.pop(message.shard).take_sends():
             router.tell(to, answer)
-        return
-    original(router, node, peer, message)
+        return steps
+    return int(original(router, peer, message))
 
 
 def _former_answers_count(original: Any, cache: RouteCache, shard: int, shard_epoch: int) -> bool:
