@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from edge.client import Client, Phase
 from edge.hot.options import SessionOptions
 from edge.partition_requests import RequestsFull
-from edge.publishing import is_reserved
 from edge.session_rate import SessionRate, metered_address
 from mqtt.codec import Limits, decode_packet, encode_packet
 from mqtt.decode_connect import decode_connect
@@ -23,7 +22,7 @@ from mqtt.packets import Connack, Connect, Disconnect
 from mqtt.properties import PropertyId
 from mqtt.properties import encode_properties as encode_block
 from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode, connect_return_code
-from mqtt.topics import validate_topic_name
+from mqtt.topics import is_reserved, validate_topic_name
 from wire.messages import (
     CloseSession,
     Control,

@@ -17,7 +17,7 @@ from edge.partition_requests import RequestsFull
 from edge.shared_groups import HERE, SharedGroup
 from mqtt.errors import MqttError
 from mqtt.reasons import ReasonCode
-from mqtt.topics import validate_topic_name
+from mqtt.topics import is_reserved, validate_topic_name
 from wire.batches import OriginKind
 from wire.messages import (
     Control,
@@ -33,19 +33,7 @@ from wire.messages import (
 if TYPE_CHECKING:
     from edge.core import EdgeCore
 
-__all__ = ["PublishDesk", "is_reserved"]
-
-
-def is_reserved(topic: str) -> bool:
-    """Whether clients may not publish to a topic: $SYS is ours to write, $share names subscriptions (section 4.8.2).
-
-    The state that bridges of other brokers announce about themselves is theirs: $SYS/broker/connection/<name>/state.
-    """
-    if not topic.startswith("$"):
-        return False
-    if topic.startswith("$SYS/broker/connection/") and topic.endswith("/state"):
-        return topic.count("/") != 4
-    return topic.startswith(("$SYS", "$share/"))
+__all__ = ["PublishDesk"]
 
 
 class PublishDesk:

@@ -43,6 +43,7 @@ from mqtt.reasons import ConnectReturnCode, PacketType, ReasonCode, connect_retu
 from mqtt.session_state import InboundAliases, KeepAlive, OutboundAliases, PacketIdentifiers
 from mqtt.topics import (
     is_concrete_over,
+    is_reserved,
     levels,
     matches,
     parse_shared,
@@ -94,6 +95,7 @@ __all__ = [
     "encode_publish",
     "encode_varint",
     "is_concrete_over",
+    "is_reserved",
     "levels",
     "matches",
     "parse_shared",

@@ -12,6 +12,7 @@ __all__ = [
     "TOPIC_BYTES_MAX",
     "has_wildcard",
     "is_concrete_over",
+    "is_reserved",
     "levels",
     "matches",
     "parse_shared",
@@ -31,6 +32,19 @@ def levels(topic: str) -> list[str]:
 def has_wildcard(topic_filter: str) -> bool:
     """Whether a valid filter has a wildcard."""
     return "+" in topic_filter or "#" in topic_filter
+
+
+def is_reserved(topic: str) -> bool:
+    """Return whether a topic is closed to clients: only the broker writes $SYS, and $share names subscriptions.
+
+    The state that bridges of other brokers announce about themselves is theirs: $SYS/broker/connection/<name>/state.
+    Source: MQTT 5.0 sections 4.7.2, 4.8.2.
+    """
+    if not topic.startswith("$"):
+        return False
+    if topic.startswith("$SYS/broker/connection/") and topic.endswith("/state"):
+        return topic.count("/") != 4
+    return topic.startswith(("$SYS", "$share/"))
 
 
 def validate_topic_name(

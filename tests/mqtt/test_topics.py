@@ -7,6 +7,7 @@ from mqtt import (
     ReasonCode,
     RemoteProtocolError,
     is_concrete_over,
+    is_reserved,
     levels,
     matches,
     parse_shared,
@@ -132,3 +133,21 @@ def test_is_concrete_over(topic_filter: str, depth: int, concrete: bool) -> None
 def test_levels() -> None:
     """Empty levels count."""
     assert levels("/a//b/") == ["", "a", "", "b", ""]
+
+
+@pytest.mark.parametrize(
+    ("topic", "reserved"),
+    [
+        ("a", False),
+        ("$other/a", False),
+        ("$SYS", True),
+        ("$SYS/broker/uptime", True),
+        ("$share/g/a", True),
+        ("$share", False),
+        ("$SYS/broker/connection/bridge/state", False),
+        ("$SYS/broker/connection/a/b/state", True),
+    ],
+)
+def test_topics_that_clients_may_not_publish_to(topic: str, reserved: bool) -> None:
+    """$SYS belongs to the broker, but for what bridges announce about themselves; $share names subscriptions."""
+    assert is_reserved(topic) is reserved
