@@ -1,91 +1,68 @@
 """Enhanced authentication: the AUTH exchange of MQTT 5, with the methods that this edge knows.
 
-A method is a ``Method``; the desk runs its exchange before CONNACK and again when the client re-authenticates.
-Source: MQTT 5.0 section 4.12.
+The authenticator runs a ``Method``'s exchange before CONNACK and again when the client re-authenticates, and returns
+what happened; its caller answers the client. Source: MQTT 5.0 section 4.12.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
 
-from edge.client import Client, Phase
-from mqtt.codec import Limits, decode_packet, encode_packet
+from edge.auth_method import Method
+from edge.client import Authentication, Client, Phase
+from edge.settings import EdgeLimits
+from mqtt.codec import Limits, decode_packet
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Auth, Connect
 from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 
-if TYPE_CHECKING:
-    from edge.core import EdgeCore
-
-__all__ = ["Authentication", "AuthenticationDesk", "Exchange", "Method", "Step"]
+__all__ = ["Accepted", "Authenticator", "Challenge", "Refused"]
 
 
-class Step(Protocol):
-    """An answer of a method: go on with data, accept with data and an identity, or refuse."""
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The exchange goes on: the client has to answer this data."""
 
-    @property
-    def data(self) -> bytes:
-        """For the client."""
-
-    @property
-    def identity(self) -> str:
-        """Identity that the client proved; "" while the exchange goes on."""
-
-    @property
-    def refused(self) -> bool:
-        """The exchange is over, without success."""
+    data: bytes
 
 
-class Exchange(Protocol):
-    """One exchange with one client."""
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The client proved who it is; the data is for its CONNACK, or for the AUTH that ends a re-authentication."""
 
-    def receive(self, data: bytes) -> Step:
-        """Take the client's data and answer."""
-
-
-class Method(Protocol):
-    """An authentication method by its name."""
-
-    @property
-    def name(self) -> str:
-        """As CONNECT and AUTH say it."""
-
-    def begin(self) -> Exchange:
-        """Start an exchange."""
+    identity: str
+    data: bytes
 
 
-class Authentication:
-    """``Client.authentication``: the method that CONNECT chose, and the exchange under way."""
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The client did not prove who it is, or names a method that this edge does not know."""
 
-    __slots__ = ("exchange", "final", "method")
-
-    def __init__(self, method: str, exchange: Exchange) -> None:
-        self.method = method
-        self.exchange: Exchange | None = exchange  # None between exchanges
-        self.final = b""  # data of the step that accepted, for CONNACK
+    reason_code: int
 
 
-class AuthenticationDesk:
+class Authenticator:
     """Runs the exchanges of one edge."""
 
-    def __init__(self, edge: "EdgeCore", methods: Sequence[Method] = ()) -> None:
-        self._edge = edge
+    def __init__(self, limits: EdgeLimits, methods: Sequence[Method] = ()) -> None:
         self._methods = {method.name: method for method in methods}
-        self._limits = Limits(user_properties_bytes_max=edge.limits.user_property_bytes_max, from_client=True)
+        self._limits = Limits(user_properties_bytes_max=limits.user_property_bytes_max, from_client=True)
 
-    def begin(self, client: Client, packet: Connect) -> None:
-        """CONNECT named a method: the exchange comes before CONNACK."""
+    def begin(self, client: Client, packet: Connect) -> Challenge | Accepted | Refused:
+        """Start the exchange of a CONNECT that names a method; it comes before CONNACK."""
         name = str(packet.properties[PropertyId.AUTHENTICATION_METHOD])
         method = self._methods.get(name)
         if method is None:  # [MQTT-4.12.0-1]
-            self._edge.connecting.refuse(client, ReasonCode.BAD_AUTHENTICATION_METHOD)
-            return
-        client.phase = Phase.AUTHENTICATING
+            return Refused(ReasonCode.BAD_AUTHENTICATION_METHOD)
         client.authentication = Authentication(name, method.begin())
-        self._go_on(client, client.authentication, packet.properties)
+        return self._step(client, client.authentication, packet.properties)
 
-    def auth(self, client: Client, first_byte: int, body: bytes) -> None:
-        """An AUTH packet: the next step, or the start of a re-authentication."""
+    def step(self, client: Client, first_byte: int, body: bytes) -> Challenge | Accepted | Refused:
+        """Take an AUTH packet: the next step, or the start of a re-authentication.
+
+        Raises:
+            MqttError: The packet is malformed or out of turn.
+        """
         packet = decode_packet(first_byte, body, 5, self._limits)
         assert isinstance(packet, Auth)
         running = client.authentication
@@ -97,39 +74,17 @@ class AuthenticationDesk:
             running.exchange = self._methods[running.method].begin()
         elif packet.reason_code != ReasonCode.CONTINUE_AUTHENTICATION or running.exchange is None:
             raise RemoteProtocolError("AUTH out of turn [MQTT-4.12.0-3]")
-        self._go_on(client, running, packet.properties)
+        return self._step(client, running, packet.properties)
 
-    def _go_on(self, client: Client, running: Authentication, properties: Mapping[int, object]) -> None:
+    def _step(
+        self, client: Client, running: Authentication, properties: Mapping[int, object]
+    ) -> Challenge | Accepted | Refused:
         assert running.exchange is not None
         data = properties.get(PropertyId.AUTHENTICATION_DATA, b"")
         step = running.exchange.receive(bytes(data))  # type: ignore[call-overload]
-        opened = client.phase == Phase.OPEN
-        if step.refused or (opened and step.identity not in ("", client.identity)):
-            if opened:  # [MQTT-4.12.1-2]
-                self._edge.disconnect(client, ReasonCode.NOT_AUTHORIZED)
-            else:
-                self._edge.connecting.refuse(client, ReasonCode.NOT_AUTHORIZED)
-            return
-        if step.identity:
-            running.exchange = None
-        if step.identity and not opened:
-            client.identity = step.identity
-            running.final = step.data
-            self._edge.connecting.open(client)
-            return
-        code = ReasonCode.SUCCESS if step.identity else ReasonCode.CONTINUE_AUTHENTICATION
-        answer: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: running.method}
-        if step.data:
-            answer[PropertyId.AUTHENTICATION_DATA] = step.data
-        self._edge.hot.write(client.conn, encode_packet(Auth(code, answer), 5))
-        self._edge.hot.resume(client.conn)
-
-    def connack_properties(self, client: Client) -> dict[int, object]:
-        """Return what CONNACK says about the exchange [MQTT-4.12.0-4]."""
-        running = client.authentication
-        if running is None:
-            return {}
-        properties: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: running.method}
-        if running.final:
-            properties[PropertyId.AUTHENTICATION_DATA] = running.final
-        return properties
+        if step.refused or (client.phase == Phase.OPEN and step.identity not in ("", client.identity)):
+            return Refused(ReasonCode.NOT_AUTHORIZED)  # [MQTT-4.12.1-2]
+        if not step.identity:
+            return Challenge(step.data)
+        running.exchange = None
+        return Accepted(step.identity, step.data)

@@ -1,13 +1,49 @@
-"""The answer to a claims poll in messages that fit into a frame, however many clients of a partition an edge holds."""
+"""Claims polls: a partition's new primary asks which of its clients this edge holds.
+
+The answer goes in messages that fit into a frame, however many clients of a partition an edge holds. Once a partition
+has polled, answers of its former primaries to CONNECTs count no more.
+"""
 
 from collections.abc import Iterator
 
-from wire.messages import Claim, Claims, PollClaims
+from edge.client import Phase
+from edge.clients import Clients
+from edge.node import EdgeNode
+from wire.messages import Claim, Claims, PollClaims, SessionOpened
 
-__all__ = ["PIECE_BYTES", "claims_in_pieces"]
+__all__ = ["PIECE_BYTES", "ClaimsPolls", "claims_in_pieces"]
 
 PIECE_BYTES = 1024 * 1024  # of one message, one claim at least; well below FRAME_BYTES_MAX
 CLAIM_BYTES = 48  # beside the client ID, whose characters take up to four bytes
+
+
+class ClaimsPolls:
+    """Answers the polls of one edge's partitions."""
+
+    def __init__(self, node: EdgeNode, clients: Clients) -> None:
+        self._node = node
+        self._clients = clients
+        self._polled: dict[int, int] = {}  # partition -> highest partition_epoch of a poll
+
+    def __len__(self) -> int:
+        return len(self._polled)
+
+    def answer(self, node: str, poll: PollClaims) -> None:
+        """Name the claims of a partition's clients."""
+        self._polled[poll.partition] = max(poll.partition_epoch, self._polled.get(poll.partition, 0))
+        claims = [
+            Claim(client.client_id, client.number, client.owner_epoch, client.session)
+            for client in self._clients.at_partition(poll.partition)
+            # One that is still opening has owner_epoch 0: its CONNECT may be committed, and is asked again.
+            if client.phase in (Phase.OPEN, Phase.OPENING)
+        ]
+        for piece in claims_in_pieces(poll, claims):
+            if not self._node.tell(node, piece):
+                return  # without the last piece none counts, and the poll comes again
+
+    def is_outdated(self, opened: SessionOpened) -> bool:
+        """Return whether an answer to CONNECT is of a primary that another one has followed."""
+        return opened.partition_epoch < self._polled.get(opened.partition, 0)
 
 
 def claims_in_pieces(poll: PollClaims, claims: list[Claim]) -> Iterator[Claims]:

@@ -6,17 +6,18 @@ per SUBSCRIBE, never per message.
 
 from typing import TYPE_CHECKING
 
+from edge.auth_method import Exchange
 from edge.hot.options import StreamFilter
 from edge.hot.state import Conn
 from edge.settings import ListenerPolicy
 from mqtt.packets import Connect
+from mqtt.properties import PropertyId
 from wire.messages import OpenSession, Subscription
 
 if TYPE_CHECKING:
-    from edge.authentication import Authentication
     from edge.proxied_socket import ProxiedSocket
 
-__all__ = ["Client", "Phase"]
+__all__ = ["Authentication", "Client", "Phase"]
 
 
 class Phase:
@@ -27,6 +28,24 @@ class Phase:
     OPENING = "opening"  # the claim is under way
     OPEN = "open"
     ENDED = "ended"
+
+
+class Authentication:
+    """The method that CONNECT chose, and the exchange under way."""
+
+    __slots__ = ("exchange", "final", "method")
+
+    def __init__(self, method: str, exchange: Exchange) -> None:
+        self.method = method
+        self.exchange: Exchange | None = exchange  # None between exchanges
+        self.final = b""  # data of the step that accepted, for CONNACK
+
+    def connack_properties(self) -> dict[int, object]:
+        """Return what CONNACK says about the exchange [MQTT-4.12.0-4]."""
+        properties: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: self.method}
+        if self.final:
+            properties[PropertyId.AUTHENTICATION_DATA] = self.final
+        return properties
 
 
 class Client:
@@ -77,7 +96,7 @@ class Client:
         self.opened_at = now
         self.phase = Phase.NEW
         self.connect: Connect | None = None
-        self.authentication: Authentication | None = None  # the method that CONNECT named
+        self.authentication: Authentication | None = None  # if CONNECT named a method
         self.identity = ""  # whom the certificate or the exchange proved, else the user name given; "" for anonymous
         self.client_id = ""
         self.version = 4

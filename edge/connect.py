@@ -1,84 +1,114 @@
-"""CONNECT to CONNACK, takeover, DISCONNECT: opening and closing the session of a connection.
+"""CONNECT to CONNACK: judging a CONNECT, proving who the client is, claiming its client ID, opening the session.
 
 Checks what the specification demands of CONNECT, applies this edge's caps, claims the client ID at its partition, and
-writes CONNACK when the claim is committed. Who owns a client ID is decided there (``storage/claims.py``), not here.
-Source: MQTT 5.0 sections 3.1, 3.2, 3.14, 4.13; MQTT 3.1.1 section 3.1.
+writes CONNACK when the claim is committed. Who owns a client ID is decided there (``storage/claims.py``), not here; how
+a connection ends, in ``edge/leaving.py``. Source: MQTT 5.0 sections 3.1, 3.2, 4.12; MQTT 3.1.1 section 3.1.
 """
 
 import secrets
-from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from edge.authentication import Accepted, Authenticator, Challenge, Refused
 from edge.client import Client, Phase
+from edge.clients import Clients
+from edge.connack import Connacks
 from edge.hot.options import SessionOptions
-from edge.partition_requests import RequestsFull
+from edge.hot.state import Conn
+from edge.leaving import GAP_GROWTH_MAX, Leaving
+from edge.memory_guard import MemoryGuard
+from edge.node import NS, EdgeNode
+from edge.partition_requests import PartitionRequests
+from edge.ports import SessionIO
 from edge.session_rate import SessionRate, metered_address
-from mqtt.codec import Limits, decode_packet, encode_packet
+from mqtt.codec import Limits, encode_packet
 from mqtt.decode_connect import decode_connect
 from mqtt.errors import RemoteProtocolError
-from mqtt.packets import Connack, Connect, Disconnect
+from mqtt.packets import Auth, Connect
 from mqtt.properties import PropertyId
 from mqtt.properties import encode_properties as encode_block
-from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode, connect_return_code
+from mqtt.reasons import ReasonCode
 from mqtt.topics import is_reserved, validate_topic_name
-from wire.messages import (
-    CloseSession,
-    Control,
-    KickSession,
-    OpenSession,
-    SessionClosed,
-    SessionKicked,
-    SessionOpened,
-    Will,
-)
+from wire.messages import Control, OpenSession, SessionOpened, Will
 
-if TYPE_CHECKING:
-    from edge.core import EdgeCore
-
-__all__ = ["ConnectDesk"]
+__all__ = ["Connecting"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
-NS = 1_000_000_000
-LEAVE_S = 10.0  # a client that said DISCONNECT is kept so long, at most, until its will is surely discarded
 CLAIMS_FEW, CLAIMS_MANY = 8, 16  # leave together: the gap between claims grows below, and shrinks above
-GAP_GROWTH_MAX = 4  # of claim_gap_s
-PACKET_BYTES_MAX = 268_435_460  # of the protocol (section 2.1.4): no limit of ours
 
 
-class ConnectDesk:
-    """Opens and closes the sessions of one edge's connections."""
+@dataclass(slots=True, frozen=True)
+class _Claim:
+    """A client ID that was claimed."""
 
-    def __init__(self, edge: "EdgeCore", new_client_id: Callable[[], str] | None = None) -> None:
-        self._edge = edge
-        self._limits = edge.limits
+    connecting: "Connecting"
+    client: Client
+
+    def answered(self, answer: Control) -> None:
+        """Open the session, or refuse the client."""
+        self.connecting.opened(self.client, answer)
+
+
+class Connecting:
+    """Opens the sessions of one edge's connections.
+
+    Args:
+        node: This edge.
+        loop: Where sessions are opened and answers written.
+        clients: The connections.
+        requests: Requests to partitions.
+        leaving: How connections end: reports of ends leave with claims.
+        authenticator: Runs the exchanges of CONNECT and AUTH.
+        memory: Whether this edge holds too much already.
+        identify: Whom a connection's certificate names, "" for none; None: a node, which is refused.
+        peer_of: Returns the peer's address of a socket, "" if it has none.
+        new_client_id: Makes a client ID for a client that has none.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: SessionIO,
+        clients: Clients,
+        requests: PartitionRequests,
+        leaving: Leaving,
+        authenticator: Authenticator,
+        memory: MemoryGuard,
+        identify: Callable[[Conn], str | None],
+        peer_of: Callable[[int], str],
+        new_client_id: Callable[[], str] | None = None,
+    ) -> None:
+        self._node = node
+        self._limits = node.limits
+        self._loop = loop
+        self._clients = clients
+        self._requests = requests
+        self._leaving = leaving
+        self._authenticator = authenticator
+        self._memory = memory
+        self._identify = identify
+        self._peer_of = peer_of
+        self._connacks = Connacks(node.limits)
         self._codec_limits = Limits(
-            maximum_packet_size=edge.limits.maximum_packet_size,
-            user_properties_bytes_max=edge.limits.user_property_bytes_max,
+            maximum_packet_size=node.limits.maximum_packet_size,
+            user_properties_bytes_max=node.limits.user_property_bytes_max,
             from_client=True,
         )
         self._new_client_id = new_client_id or (lambda: "auto-" + secrets.token_hex(10))
         self._waiting: list[Client] = []  # for a lease, or until claim_at
-        self.claim_at = 0.0
-        self._gap_s = edge.limits.claim_gap_s
-        self._unreported: list[Client] = []  # ended, and left nothing behind: reported with the next claims
-        self._report_at = float("inf")  # or then
-        self._leaving: deque[Client] = deque()  # their DISCONNECT 0x00 is reported, and not accepted yet
-        # (version, Session Present) -> a CONNACK that says nothing of the client's own
-        self._plain_connacks: dict[tuple[int, bool], bytes] = {}
-        self._session_rate = SessionRate(edge.limits.session_rate, edge.limits.session_burst)
-        self._tokens = max(1.0, edge.limits.connect_rate_max)  # CONNECTs that may still be taken
+        self._claim_at = 0.0
+        self._gap_s = node.limits.claim_gap_s
+        self._session_rate = SessionRate(node.limits.session_rate, node.limits.session_burst)
+        self._tokens = max(1.0, node.limits.connect_rate_max)  # CONNECTs that may still be taken
         self._filled_at = 0.0
 
     # --- CONNECT
 
     def connect(self, client: Client, first_byte: int, body: bytes) -> None:
-        """The first packet of a connection."""
-        edge = self._edge
+        """Take the first packet of a connection."""
         if first_byte >> 4 != 1:  # [MQTT-3.1.0-1]
-            edge.count_disconnect("not_connect")
-            edge.end(client)
+            self._clients.count_end("not_connect")
+            self._clients.end(client)
             return
         try:
             packet = decode_connect(first_byte, body, self._codec_limits)
@@ -93,34 +123,62 @@ class ConnectDesk:
             client.address = client.first_bytes.source
         reason_code = self._admit() or self._judge(client, packet)
         if reason_code:
-            self.refuse(client, reason_code)
+            self._clients.refuse(client, reason_code)
             return
         if packet.properties and PropertyId.AUTHENTICATION_METHOD in packet.properties:
-            edge.authentication.begin(client, packet)
+            client.phase = Phase.AUTHENTICATING
+            self._authenticated(client, self._authenticator.begin(client, packet))
             return
-        self.open(client)
+        self._open(client)
+
+    def authenticate(self, client: Client, first_byte: int, body: bytes) -> None:
+        """Take an AUTH packet.
+
+        Raises:
+            MqttError: It is malformed or out of turn.
+        """
+        self._authenticated(client, self._authenticator.step(client, first_byte, body))
+
+    def _authenticated(self, client: Client, outcome: Challenge | Accepted | Refused) -> None:
+        """Answer a client as its exchange demands; one that proved who it is before CONNACK is let in."""
+        is_open, running = client.phase == Phase.OPEN, client.authentication
+        if isinstance(outcome, Refused):
+            (self._clients.disconnect if is_open else self._clients.refuse)(client, outcome.reason_code)
+            return
+        assert running is not None
+        if isinstance(outcome, Accepted) and not is_open:
+            client.identity = outcome.identity
+            running.final = outcome.data
+            self._open(client)
+            return
+        code = ReasonCode.SUCCESS if isinstance(outcome, Accepted) else ReasonCode.CONTINUE_AUTHENTICATION
+        answer: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: running.method}
+        if outcome.data:
+            answer[PropertyId.AUTHENTICATION_DATA] = outcome.data
+        self._loop.write(client.conn, encode_packet(Auth(code, answer), 5))
+        self._loop.resume(client.conn)
 
     def _refuse_malformed(self, client: Client, error: RemoteProtocolError) -> None:
         version = getattr(error, "connect_version", None)
-        self._edge.count_disconnect("malformed_connect")
+        self._clients.count_end("malformed_connect")
         if version is None:
-            self._edge.end(client)
+            self._clients.end(client)
             return
         client.version = version
-        self.refuse(client, error.reason_code)
+        self._clients.refuse(client, error.reason_code)
 
     def _admit(self) -> int:
         """Return 0x89 while too many are connected or connect at once: an edge in a storm serves those that it has."""
-        edge, limits = self._edge, self._limits
-        if edge.client_count > limits.connections_max:
+        limits, now = self._limits, self._node.now
+        if len(self._clients) > limits.connections_max:
             return ReasonCode.SERVER_BUSY
-        if edge.memory.refuses:
-            edge.count("memory_refused")
+        if self._memory.refuses:
+            self._node.count("memory_refused")
             return ReasonCode.SERVER_BUSY
         if limits.connect_rate_max:
             burst = max(1.0, limits.connect_rate_max)
-            self._tokens = min(burst, self._tokens + (edge.now - self._filled_at) * limits.connect_rate_max)
-            self._filled_at = edge.now
+            self._tokens = min(burst, self._tokens + (now - self._filled_at) * limits.connect_rate_max)
+            self._filled_at = now
             if self._tokens < 1.0:
                 return ReasonCode.SERVER_BUSY
             self._tokens -= 1.0
@@ -135,7 +193,7 @@ class ConnectDesk:
             client.client_id = self._new_client_id()
         if len(client.client_id.encode()) > self._limits.client_id_bytes_max:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-        reason_code = self._identify(client, packet)
+        reason_code = self._find_identity(client, packet)
         if reason_code:
             return reason_code
         if packet.will is not None:
@@ -154,11 +212,11 @@ class ConnectDesk:
                 return ReasonCode.RETAIN_NOT_SUPPORTED
         return 0
 
-    def _identify(self, client: Client, packet: Connect) -> int:
+    def _find_identity(self, client: Client, packet: Connect) -> int:
         """Say who the client is: its verified certificate, else its exchange decides, else the listener's policy."""
-        identity = self._edge.identify(client.conn)
+        identity = self._identify(client.conn)
         if identity is None:
-            self._edge.count("certificates_of_nodes_refused")
+            self._node.count("certificates_of_nodes_refused")
             return ReasonCode.NOT_AUTHORIZED
         client.identity = identity
         if client.identity or PropertyId.AUTHENTICATION_METHOD in packet.properties:
@@ -168,38 +226,32 @@ class ConnectDesk:
         client.identity = packet.username or ""
         return 0
 
-    def open(self, client: Client) -> None:
+    def _open(self, client: Client) -> None:
         """Claim the client ID; without a lease wait for one, at most until the connect timeout."""
         assert client.connect is not None
         client.expiry_s = self._expiry(client.connect)
-        if not self._fits(client, client.connect):
-            self._edge.count_disconnect("connack_too_large")
-            self._edge.end(client)
+        if not self._connacks.fits(client, client.connect):
+            self._clients.count_end("connack_too_large")
+            self._clients.end(client)
             return
         client.phase = Phase.OPENING
         self._waiting.append(client)
-        self.claim_waiting(self._edge.now)
+        self.claim_waiting(self._node.now)
 
-    @property
-    def waits(self) -> bool:
-        """Whether a client that said DISCONNECT has not been let go."""
-        return bool(self._leaving)
-
-    @property
-    def reports(self) -> int:
-        """Ends of connections that wait to be reported."""
-        return len(self._unreported)
+    def lease_regained(self, now: float) -> None:
+        """Claim what waits at once."""
+        self._claim_at = now
 
     def claim_waiting(self, now: float) -> None:
         """Claim what waits, for the lease or for company: in a storm claims that go together cost a fraction."""
-        claims = bool(self._waiting) and now >= self.claim_at and self._edge.has_lease()
-        if claims or now >= self._report_at:
-            self._report_unreported()
+        claims = bool(self._waiting) and now >= self._claim_at and self._node.has_lease()
+        if claims or now >= self._leaving.report_at:
+            self._leaving.report_waiting()
         if not claims:
             return
         waiting, self._waiting = self._waiting, []
         self._gap_s = self._next_gap_s(len(waiting))
-        self.claim_at = now + self._gap_s
+        self._claim_at = now + self._gap_s
         for client in waiting:
             if not client.conn.closed:
                 self._claim(client, now)
@@ -211,27 +263,21 @@ class ConnectDesk:
             return max(gap_s, self._gap_s / 2)
         return min(gap_s * GAP_GROWTH_MAX, self._gap_s * 2) if claimed < CLAIMS_FEW else self._gap_s
 
-    def _report_unreported(self) -> None:
-        unreported, self._unreported = self._unreported, []
-        self._report_at = float("inf")
-        for client in unreported:
-            self._report(client, clean=client.clean)
-
     def next_deadline(self) -> float:
         """Return when claims or reports that wait for company are due."""
-        if self._waiting and self._edge.has_lease():
-            return min(self.claim_at, self._report_at)
-        return self._report_at
+        if self._waiting and self._node.has_lease():
+            return min(self._claim_at, self._leaving.report_at)
+        return self._leaving.report_at
 
     def _claim(self, client: Client, now: float) -> None:
-        edge, packet = self._edge, client.connect
+        packet = client.connect
         assert packet is not None
-        partition = edge.place(client)
+        partition = self._clients.place(client)
         receive_maximum = 65_535
         if packet.properties:
             receive_maximum = int(packet.properties.get(PropertyId.RECEIVE_MAXIMUM, 65_535))  # type: ignore[call-overload]
         request = OpenSession(
-            edge.requests.next_number(),
+            self._requests.next_number(),
             partition,
             0,
             client.client_id,
@@ -245,17 +291,15 @@ class ConnectDesk:
             may_create=self._may_create(client, now),
         )
         client.opening = request
-        try:
-            edge.requests.ask(request, partial(self._opened, client), now)
-        except RequestsFull:
+        if not self._requests.ask(request, _Claim(self, client).answered, now):
             self._settle_token(client, made=False)
-            self.refuse(client, ReasonCode.SERVER_BUSY)
+            self._clients.refuse(client, ReasonCode.SERVER_BUSY)
 
     def _may_create(self, client: Client, now: float) -> bool:
         """Take a token of the client's address where its CONNECT may make a stored session."""
         if not client.expiry_s or not self._session_rate.enabled:
             return True
-        address = metered_address(client, self._edge.peer_of)
+        address = metered_address(client, self._peer_of)
         if address is None:
             return True
         if self._session_rate.take(address, now):
@@ -266,7 +310,7 @@ class ConnectDesk:
     def _settle_token(self, client: Client, *, made: bool) -> None:
         address, client.session_token = client.session_token, None
         if address is not None and not made:
-            self._session_rate.give_back(address, self._edge.now)
+            self._session_rate.give_back(address, self._node.now)
 
     def _expiry(self, packet: Connect) -> int:
         """Return the session expiry that this connection gets, in seconds; 0 is ephemeral."""
@@ -276,27 +320,27 @@ class ConnectDesk:
         wanted: int = int(packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL, 0))  # type: ignore[call-overload]
         return min(wanted, cap) if cap else wanted
 
-    def _opened(self, client: Client, answer: Control) -> None:
-        edge = self._edge
+    def opened(self, client: Client, answer: Control) -> None:
+        """Take the partition's answer to a claim."""
         client.opening = None
         made = isinstance(answer, SessionOpened) and not (answer.reason_code or answer.session_present)
         self._settle_token(client, made=made)
         if not isinstance(answer, SessionOpened):
-            self.refuse(client, ReasonCode.SERVER_UNAVAILABLE)
+            self._clients.refuse(client, ReasonCode.SERVER_UNAVAILABLE)
             return
         client.owner_epoch = answer.owner_epoch
         client.session = answer.session
         if client.conn.closed:
             if answer.reason_code == 0:
-                self._report(client, clean=False)
+                self._leaving.report(client, clean=False)
             return
         if answer.reason_code:
-            self.refuse(client, answer.reason_code)
+            self._clients.refuse(client, answer.reason_code)
             return
         packet = client.connect
         assert packet is not None
         client.phase = Phase.OPEN
-        keep_alive_s, told_keep_alive = self._keep_alive(packet)
+        keep_alive_s, told_keep_alive = self._connacks.keep_alive(packet)
         limits, properties = self._limits, packet.properties
         options = SessionOptions(
             version=packet.protocol_version,
@@ -315,182 +359,25 @@ class ConnectDesk:
             options.maximum_packet_size = int(properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
             alias_maximum = int(properties.get(PropertyId.TOPIC_ALIAS_MAXIMUM, 0))  # type: ignore[call-overload]
             options.topic_alias_maximum = min(alias_maximum, limits.topic_alias_maximum)
-        edge.hot.open_session(client.conn, options)
+        self._loop.open_session(client.conn, options)
         if client.session:
-            edge.hot.set_home(client.conn, edge.primary_peer(client.partition))
+            self._loop.set_home(client.conn, self._node.primary_peer(client.partition))
         # Session Present as the partition found it [MQTT-3.2.2-2] [MQTT-3.2.2-3].
-        self._write_connack(client, packet, answer.session_present, told_keep_alive)
-        edge.opened(client)
+        connack = self._connacks.encoded(client, packet, answer.session_present, told_keep_alive)
+        if connack:
+            self._loop.write(client.conn, connack, needs_lease=True)
+        self._node.count("connects_0x00")
         client.has_will = packet.will is not None
         client.connect = None  # the will and the properties live at the partition
-        edge.hot.resume(client.conn)
-
-    def _keep_alive(self, packet: Connect) -> tuple[int, int | None]:
-        """Return the effective keep alive and what to announce as Server Keep Alive [MQTT-3.2.2-21]."""
-        cap = self._limits.keep_alive_max_s
-        if 0 < packet.keep_alive_s <= cap:
-            return packet.keep_alive_s, None
-        return cap, cap if packet.protocol_version == 5 else None
-
-    def _announcements(self, client: Client, keep_alive_s: int | None) -> dict[int, object]:
-        packet = client.connect
-        assert packet is not None
-        if client.version < 5:
-            return {}
-        limits = self._limits
-        properties: dict[int, object] = {
-            PropertyId.TOPIC_ALIAS_MAXIMUM: limits.topic_alias_maximum,
-            PropertyId.RECEIVE_MAXIMUM: limits.receive_maximum,
-        }
-        asked = limits.announce_maximum_packet_size or PropertyId.MAXIMUM_PACKET_SIZE in packet.properties
-        if asked and limits.maximum_packet_size < PACKET_BYTES_MAX:
-            # Whom it is not told learns of it by DISCONNECT 0x95 (section 3.2.2.3.6).
-            properties[PropertyId.MAXIMUM_PACKET_SIZE] = limits.maximum_packet_size
-        wanted = limits.response_information and packet.properties.get(PropertyId.REQUEST_RESPONSE_INFORMATION)
-        if wanted and not set(client.client_id) & set("+#/"):  # it becomes one level of a topic name
-            properties[PropertyId.RESPONSE_INFORMATION] = limits.response_information + client.client_id
-        if limits.maximum_qos < 2:
-            properties[PropertyId.MAXIMUM_QOS] = limits.maximum_qos
-        if not limits.retain_available:
-            properties[PropertyId.RETAIN_AVAILABLE] = 0
-        if not packet.client_id:
-            properties[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client.client_id  # [MQTT-3.2.2-16]
-        if keep_alive_s is not None:
-            properties[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
-        if client.expiry_s != packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL, 0):
-            properties[PropertyId.SESSION_EXPIRY_INTERVAL] = client.expiry_s
-        properties.update(self._edge.authentication.connack_properties(client))
-        return properties
-
-    def _fits(self, client: Client, packet: Connect) -> bool:
-        """False if our CONNACK, of which nothing may be left out, is too large for the client [MQTT-3.1.2-24]."""
-        if not packet.properties:
-            return True
-        limit: int = int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
-        if not limit:
-            return True
-        announced = self._announcements(client, self._keep_alive(packet)[1])
-        return len(encode_packet(Connack(False, ReasonCode.SUCCESS, announced), 5)) <= limit
-
-    def _write_connack(self, client: Client, packet: Connect, session_present: bool, keep_alive_s: int | None) -> None:
-        plain = client.version < 5 or not (
-            packet.properties
-            or client.expiry_s
-            or keep_alive_s is not None
-            or client.authentication is not None
-            or not packet.client_id
-        )
-        key = (client.version, session_present)
-        data = self._plain_connacks.get(key) if plain else None
-        if data is None:
-            announced = self._announcements(client, keep_alive_s)
-            data = encode_packet(Connack(session_present, ReasonCode.SUCCESS, announced), client.version)
-            if plain:
-                self._plain_connacks[key] = data
-        limit = 0
-        if packet.properties:
-            limit = int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
-        if not limit or len(data) <= limit:  # [MQTT-3.1.2-24]
-            self._edge.hot.write(client.conn, data, needs_lease=True)
-
-    def refuse(self, client: Client, reason_code: int, properties: dict[int, object] | None = None) -> None:
-        """Write a CONNACK with an error in the client's own version, and close [MQTT-3.2.2-7]."""
-        edge = self._edge
-        edge.count_connect(reason_code)
-        if reason_code not in ALLOWED_REASON_CODES[PacketType.CONNACK]:  # [MQTT-3.2.2-8]
-            reason_code = ReasonCode.UNSPECIFIED_ERROR
-        if client.version == 5:
-            data = encode_packet(Connack(False, reason_code, properties or {}), 5)
-        else:
-            code = connect_return_code(ReasonCode(reason_code))
-            data = encode_packet(Connack(False, code, {}), client.version) if code is not None else b""
-        edge.end(client, data)
-
-    # --- the end
-
-    def disconnect(self, client: Client, first_byte: int, body: bytes) -> None:
-        """DISCONNECT of the client: 0x00 discards the will [MQTT-3.14.4-3]; the expiry may change, not from 0."""
-        clean, changed = True, -1
-        if body or first_byte != 0xE0:  # section 3.14.2.1: without a body it is 0x00
-            packet = decode_packet(first_byte, body, client.version, self._codec_limits)
-            assert isinstance(packet, Disconnect)
-            clean = packet.reason_code == 0
-            expiry = packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL) if client.version == 5 else None
-            if expiry is not None:
-                changed = min(int(expiry), self._limits.session_expiry_max_s or NO_EXPIRY_INTERVAL)  # type: ignore[call-overload]
-                if changed and not client.expiry_s:
-                    raise RemoteProtocolError("session expiry 0 cannot be raised at DISCONNECT")  # section 3.14.2.2.2
-        client.clean = clean
-        if not client.clean or not client.has_will:
-            # The report leaves before the socket closes: what the primary took has happened.
-            self._report_end(client, changed)
-            self._edge.end(client)
-            return
-        # That we close says that the will is discarded, whatever dies next: so the report is committed first.
-        client.leaves_at = self._edge.now + LEAVE_S
-        self._leaving.append(client)
-        self._report(client, clean=True, expiry_s=changed)
+        self._loop.resume(client.conn)
 
     def ended(self, client: Client) -> None:
-        """A connection is gone without DISCONNECT, or after one that was reported."""
+        """Note that a connection is gone, whatever it waited for."""
         if client.phase == Phase.OPENING and client in self._waiting:
             self._waiting.remove(client)
         if client.opening is not None:
             client.opening.withdrawn = True  # should it be asked again, of another primary
-        if client.phase == Phase.OPEN:
-            self._report_end(client)
-        client.phase = Phase.ENDED
-
-    def tick(self, now: float) -> None:
-        """Close what said DISCONNECT long ago: its partition has no primary."""
-        while self._leaving and self._leaving[0].leaves_at <= now:
-            self._edge.end(self._leaving.popleft())
-
-    def _report_end(self, client: Client, expiry_s: int = -1) -> None:
-        """Report the end of a connection; where it leaves no session and no will, with the next claims.
-
-        Whoever connects with that client ID meanwhile takes the claim over from a connection that is gone.
-        """
-        client.phase = Phase.ENDED
-        if client.session or client.has_will or not self._limits.claim_gap_s:
-            self._report(client, clean=client.clean, expiry_s=expiry_s)
-            return
-        if not self._unreported:
-            self._report_at = self._edge.now + self._limits.claim_gap_s * GAP_GROWTH_MAX
-        self._unreported.append(client)
-
-    def _report(self, client: Client, *, clean: bool, expiry_s: int = -1) -> None:
-        edge = self._edge
-        client.phase = Phase.ENDED
-        request = CloseSession(
-            edge.requests.next_number(), client.partition, 0, client.client_id, client.owner_epoch, clean, expiry_s
-        )
-        try:
-            edge.requests.ask(request, partial(self._left, client) if client.leaves_at else _told, edge.now)
-        except RequestsFull:
-            edge.count_disconnect("reports_dropped")
-
-    def _left(self, client: Client, answer: Control) -> None:
-        """The answer to the report of a client that waits for it."""
-        if isinstance(answer, SessionClosed) and answer.accepted:
-            self._edge.end(client)
-
-    def kick(self, order: KickSession) -> SessionKicked:
-        """Another connection owns the client ID [MQTT-3.1.4-3]: say so, close, and return the answer."""
-        edge = self._edge
-        client = edge.client(order.connection)
-        clean = False
-        if client is not None and client.client_id == order.client_id and client.owner_epoch <= order.owner_epoch:
-            clean = client.clean
-            client.phase = Phase.ENDED
-            if not client.leaves_at:  # the answer to its report says whether it left in time
-                edge.count_disconnect("taken_over")
-                edge.disconnect(client, ReasonCode.SESSION_TAKEN_OVER)
-        return SessionKicked(order.request, order.client_id, clean, order.owner_epoch)
-
-
-def _told(_: Control) -> None:
-    """The answer to a report that nobody waits for."""
+        self._leaving.ended(client)
 
 
 def _will(packet: Connect) -> Will | None:

@@ -8,22 +8,20 @@ its topics are noted: the read's copies of them are older. Bounded like any ephe
 messages wait in its queue instead. Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md rule 7.4.
 """
 
-from typing import TYPE_CHECKING
-
 from edge.client import Client
+from edge.ephemeral_sessions import EphemeralSubscriptions
 from edge.hot.options import ConnOptions, SessionOptions
 from edge.hot.state import CLIENT, Inbound
 from edge.hot.state import Conn as HotConn
+from edge.node import NS, EdgeNode
+from edge.ports import Copies
 from mqtt.codec import Limits, decode_packet
 from mqtt.packets import Publish
 from mqtt.properties import PropertyId, encode_properties
 from mqtt.topic_trie import TopicTrie
 from wire.messages import RetainedMessage, Subscription
 
-if TYPE_CHECKING:
-    from edge.core import EdgeCore
-
-__all__ = ["HeldLive", "Hold"]
+__all__ = ["HeldMessages", "Hold"]
 
 NO_EXPIRY = 0xFFFFFFFF
 ANY_SIZE = Limits(user_properties_bytes_max=1 << 28)  # our own copies: they were checked when they came
@@ -73,11 +71,13 @@ class Waiting:
         return filters
 
 
-class HeldLive:
+class HeldMessages:
     """The holds of one edge."""
 
-    def __init__(self, edge: "EdgeCore") -> None:
-        self._edge = edge
+    def __init__(self, node: EdgeNode, loop: Copies, local: EphemeralSubscriptions) -> None:
+        self._node = node
+        self._loop = loop
+        self._local = local
         self._waiting: dict[int, Waiting] = {}  # by client
 
     def __len__(self) -> int:
@@ -99,13 +99,13 @@ class HeldLive:
         ]
         if not filters:
             return None
-        edge = self._edge
+        node = self._node
         waiting = self._waiting.get(client.number)
         if waiting is None:
-            conn = edge.hot.attach(-1, CLIENT, ConnOptions(connect_timeout_ns=0), int(edge.now * 1e9))
-            edge.hot.open_session(conn, SessionOptions(version=5))
+            conn = self._loop.attach(-1, CLIENT, ConnOptions(connect_timeout_ns=0), int(node.now * NS))
+            self._loop.open_session(conn, SessionOptions(version=5))
             waiting = self._waiting[client.number] = Waiting(conn)
-        hold = Hold(client, filters, edge.now + edge.limits.retained_hold_s)
+        hold = Hold(client, filters, node.now + node.limits.retained_hold_s)
         waiting.holds.append(hold)
         for name in filters:
             client.holds[name] = waiting.conn
@@ -148,16 +148,15 @@ class HeldLive:
         self._release(client, waiting, sorted(hold.topic_filters))
 
     def _release(self, client: Client, waiting: Waiting, changed: list[str]) -> None:
-        edge = self._edge
         self._collect(waiting)
         if not any(hold.topic_filters for hold in waiting.holds):
             waiting.holds.clear()
             del self._waiting[client.number]
-            edge.hot.close(waiting.conn, linger=False)
+            self._loop.close(waiting.conn, linger=False)
         if client.conn.closed:
             return
         for name in changed:
-            edge.ephemeral.released(client, name)
+            self._local.released(client, name)
         wanted = waiting.wanted_filters() if waiting.messages and waiting.holds else None
         messages, waiting.messages, waiting.bytes = waiting.messages, [], 0
         for since, publish in messages:
@@ -166,18 +165,17 @@ class HeldLive:
             else:
                 if waiting.holds and len(waiting.passed) <= TOPICS_MAX:
                     waiting.passed.add(publish.topic_name)
-                self._deliver(client, publish, edge.now - since)
+                self._deliver(client, publish, self._node.now - since)
 
     def _collect(self, waiting: Waiting) -> None:
         """Take what came, acknowledging it as its client would, so that more has room."""
-        edge = self._edge
-        while data := edge.hot.take_output(waiting.conn):
+        while data := self._loop.take_output(waiting.conn):
             answers = bytearray()
             for first, body in _packets(data):
                 publish = decode_packet(first, body, 5, ANY_SIZE)
                 if not isinstance(publish, Publish):
                     continue  # PUBREL for a refused PUBREC
-                waiting.add(edge.now, publish)
+                waiting.add(self._node.now, publish)
                 if publish.qos == 1:
                     answers += bytes((PUBACK, 2)) + (publish.packet_identifier or 0).to_bytes(2, "big")
                 elif publish.qos == 2:
@@ -186,7 +184,7 @@ class HeldLive:
                     )
             if not answers:
                 return
-            edge.hot.feed(waiting.conn, bytes(answers))
+            self._loop.feed(waiting.conn, bytes(answers))
 
     def _deliver(self, client: Client, publish: Publish, held_s: float) -> None:
         properties = dict(publish.properties)
@@ -194,14 +192,14 @@ class HeldLive:
         if expiry_s != NO_EXPIRY:
             expiry_s -= int(held_s)
             if expiry_s <= 0:  # [MQTT-3.3.2-5]
-                self._edge.count("dropped_held_expired")
+                self._node.count("dropped_held_expired")
                 return
         block = encode_properties(properties)
         start = next(position for position, byte in enumerate(block) if byte < 0x80) + 1  # behind the length
         inbound = Inbound(
             publish.topic_name.encode(), publish.payload, publish.qos, publish.retain, block[start:], 5, expiry_s
         )
-        self._edge.hot.deliver(client.conn, inbound, publish.qos)
+        self._loop.deliver(client.conn, inbound, publish.qos)
 
     def tick(self, now: float) -> None:
         """Let go what was held for long enough, and what became much; a read that ends later brings nothing older."""
@@ -218,7 +216,7 @@ class HeldLive:
                     self.end(hold)
                 elif full or hold.deadline <= now:
                     if not hold.late:
-                        self._edge.count("holds_cut_full" if full else "holds_cut_time")
+                        self._node.count("holds_cut_full" if full else "holds_cut_time")
                     hold.late = True
             if waiting.messages and any(hold.late for hold in waiting.holds):
                 self._release(waiting.holds[0].client, waiting, [])

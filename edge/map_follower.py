@@ -3,13 +3,15 @@
 Called before the epoch is acknowledged, so everything here is in force by then.
 """
 
-from typing import TYPE_CHECKING
-
+from edge.clients import Clients
+from edge.node import EdgeNode
+from edge.partition_requests import PartitionRequests
+from edge.peer_table import PeerTable
+from edge.ports import Primaries
+from edge.topic_routes import TopicRoutes
 from wire.cluster_map import ClusterMap, Delegation, PartitionEntry, ShardEntry
 from wire.messages import ReportRoutes
-
-if TYPE_CHECKING:
-    from edge.core import EdgeCore
+from wire.route_registrar import RouteRegistrar
 
 __all__ = ["MapFollower"]
 
@@ -17,10 +19,35 @@ REPORT_AGAIN_S = 0.1
 
 
 class MapFollower:
-    """Carries map changes into one edge's tables."""
+    """Carries map changes into one edge's tables.
 
-    def __init__(self, edge: "EdgeCore") -> None:
-        self._edge = edge
+    Args:
+        node: This edge.
+        loop: Partitions and their primaries.
+        peers: Links to other nodes.
+        clients: The connections of clients.
+        requests: Unanswered requests to partitions, sent again to a new primary.
+        routes: Routes, and the cached answers of shards' owners.
+        registrar: This edge's own routes at these owners.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: Primaries,
+        peers: PeerTable,
+        clients: Clients,
+        requests: PartitionRequests,
+        routes: TopicRoutes,
+        registrar: RouteRegistrar,
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._peers = peers
+        self._clients = clients
+        self._requests = requests
+        self._routes = routes
+        self._registrar = registrar
         self._partitions: list[PartitionEntry] = []
         self._shards: list[ShardEntry] = []
         self._delegations: tuple[Delegation, ...] = ()
@@ -30,54 +57,49 @@ class MapFollower:
 
     def moved(self, cluster_map: ClusterMap) -> None:
         """The map is at a new epoch."""
-        edge = self._edge
-        gone = edge.peers.strike_dead(cluster_map)
-        edge.peers.know(cluster_map)
+        gone = self._peers.strike_dead(cluster_map)
+        self._peers.know(cluster_map)
         self._partitions_moved(cluster_map)
-        if edge.lease.active:
+        if self._node.lease.active:
             self._shards_moved(cluster_map)
         if gone:
-            edge.peers_changed()
+            self._routes.peers_changed()
 
     def _partitions_moved(self, cluster_map: ClusterMap) -> None:
-        edge = self._edge
         former, self._partitions = self._partitions, list(cluster_map.partitions)
-        edge.hot.set_partitions(len(self._partitions))
+        self._loop.set_partitions(len(self._partitions))
         for number, placement in enumerate(cluster_map.partitions):
             if number < len(former) and former[number] == placement:
                 continue
             self._bind(number, placement)
-            edge.requests.placement_changed(number, edge.now)
+            self._requests.placement_changed(number, self._node.now)
 
     def _bind(self, number: int, placement: PartitionEntry) -> None:
-        edge = self._edge
-        peer = edge.peers.get(placement.primary) if placement.primary else None
-        edge.hot.set_epoch(number, placement.epoch)
-        edge.hot.set_primary(number, peer)
+        peer = self._peers.get(placement.primary) if placement.primary else None
+        self._loop.set_epoch(number, placement.epoch)
+        self._loop.set_primary(number, peer)
         if peer is not None:
-            edge.hot.replay_partition(number, peer)
-        for client in edge.clients_of(number):
+            self._loop.replay_partition(number, peer)
+        for client in self._clients.at_partition(number):
             if client.session and not client.conn.closed:
-                edge.hot.set_home(client.conn, peer)
+                self._loop.set_home(client.conn, peer)
 
     def storage_up(self, node: str) -> None:
         """A link to a storage node stands: its partitions can be reached."""
-        edge = self._edge
         for number, placement in enumerate(self._partitions):
-            if placement.primary == node and edge.hot.primaries[number] is not edge.peers.get(node):
+            if placement.primary == node and self._loop.primaries[number] is not self._peers.get(node):
                 self._bind(number, placement)
-        edge.requests.node_ready(node, edge.now)
+        self._requests.node_ready(node, self._node.now)
 
     def storage_linked(self) -> bool:
         """True if the primaries of all partitions are linked."""
         return bool(self._partitions) and all(
-            (peer := self._edge.peers.get(placement.primary)) is not None and peer.conn is not None
+            (peer := self._peers.get(placement.primary)) is not None and peer.conn is not None
             for placement in self._partitions
         )
 
     def _shards_moved(self, cluster_map: ClusterMap) -> None:
         """New owners of shards: report the filters, register the cached topics, ask again what is pending."""
-        edge = self._edge
         former, self._shards = self._shards, list(cluster_map.shards)
         changed = {
             number
@@ -90,13 +112,13 @@ class MapFollower:
         if not changed:
             return
         if moved_jurisdiction:
-            edge.registrar.jurisdiction_changed(edge.now)
+            self._registrar.jurisdiction_changed(self._node.now)
         # The first map too: an owner that began with this life in its map waits for it, even with nothing to say.
         self._unreported |= changed
-        self._report_at = edge.now
+        self._report_at = self._node.now
         self.report()
-        edge.registrar.placement_changed(changed, edge.now)
-        edge.cache.placement_changed(changed, edge.now, jurisdiction=moved_jurisdiction)
+        self._registrar.placement_changed(changed, self._node.now)
+        self._routes.cache.placement_changed(changed, self._node.now, jurisdiction=moved_jurisdiction)
 
     @property
     def waits(self) -> bool:
@@ -105,21 +127,19 @@ class MapFollower:
 
     def report(self) -> None:
         """Tell owners this edge's filters, as far as they are due."""
-        edge = self._edge
-        if not self._unreported or edge.now < self._report_at:
+        if not self._unreported or self._node.now < self._report_at:
             return
-        reports = edge.registrar.reports()
+        reports = self._registrar.reports()
         for number in sorted(self._unreported):
             shard = self._shards[number]
-            pieces = (
-                reports[number] if shard.owner else []
-            )  # each in a message of its own: together they may fit no frame
-            if pieces and all(edge.tell(shard.owner, ReportRoutes(number, shard.epoch, [piece])) for piece in pieces):
+            # Each in a message of its own: together they may fit no frame.
+            pieces = [ReportRoutes(number, shard.epoch, [piece]) for piece in reports[number]] if shard.owner else []
+            if pieces and all(self._node.tell(shard.owner, piece) for piece in pieces):
                 self._unreported.discard(number)
-        self._report_at = edge.now + REPORT_AGAIN_S if self._unreported else float("inf")
+        self._report_at = self._node.now + REPORT_AGAIN_S if self._unreported else float("inf")
 
     def report_again(self, shard: int) -> None:
         """The router that was told does not own the shard at that epoch yet, or any more."""
         if shard < len(self._shards):
             self._unreported.add(shard)
-            self._report_at = min(self._report_at, self._edge.now + REPORT_AGAIN_S)
+            self._report_at = min(self._report_at, self._node.now + REPORT_AGAIN_S)

@@ -7,8 +7,8 @@ sum a thousand clients within their own bounds are a gigabyte, and the kernel en
 from collections.abc import Callable
 from pathlib import Path
 
-from edge.hot.centre import Hot
 from edge.hot.state import Conn
+from edge.ports import HeldBytes
 
 __all__ = ["MemoryGuard", "available_bytes"]
 
@@ -23,27 +23,27 @@ class MemoryGuard:
     """Bounds what the clients of one edge make it hold.
 
     Args:
-        hot: The loop.
+        loop: What is held.
         bytes_max: ``edge.memory_max`` in bytes.
         cut: Ends a client's connection; called with the largest holders first.
     """
 
-    def __init__(self, hot: Hot, bytes_max: int, cut: Callable[[Conn], None]) -> None:
-        self._hot = hot
+    def __init__(self, loop: HeldBytes, bytes_max: int, cut: Callable[[Conn], None]) -> None:
+        self._loop = loop
         self._cut = cut
         self._refuse_above = int(bytes_max * REFUSE_ABOVE)
         self._cut_to = int(bytes_max * CUT_TO)
-        hot.bound_held_bytes(int(bytes_max * CUT_ABOVE))
+        loop.bound_held_bytes(int(bytes_max * CUT_ABOVE))
 
     @property
     def refuses(self) -> bool:
         """Whether new clients are refused."""
-        return self._hot.held_bytes > self._refuse_above
+        return self._loop.held_bytes > self._refuse_above
 
     def exceeded(self) -> None:
         """Cut the largest holders: each has more than any that stays."""
-        for conn in self._hot.largest_holders(CUT_MAX):
-            if self._hot.held_bytes <= self._cut_to:
+        for conn in self._loop.largest_holders(CUT_MAX):
+            if self._loop.held_bytes <= self._cut_to:
                 return
             self._cut(conn)
 

@@ -7,24 +7,39 @@ link exists; before that it waits here, bounded. Rules: docs/protocol.md section
 from collections.abc import Callable
 from typing import Protocol
 
+from edge.node import EdgeNode
 from wire.allowed import ANSWERS
-from wire.cluster_map import ClusterMap
 from wire.hello import first_number
-from wire.messages import Control, OpenSession
+from wire.messages import (
+    Control,
+    DeliverRetained,
+    OpenSession,
+    RecordInbound,
+    ReleaseInbound,
+    RetainedMessage,
+    SharePick,
+    SubscribeSession,
+    Subscription,
+    UnsubscribeSession,
+)
 
-__all__ = ["PartitionRequests", "RequestsFull"]
+__all__ = ["PartitionRequests", "SessionRequests"]
 
 RETRY_S = 0.5  # after "moved" without a newer map here, and for what was never answered
-
-
-class RequestsFull(Exception):
-    """Too many requests are unanswered: refuse the client, keep nothing."""
 
 
 class _Request(Protocol):
     request: int
     partition: int
     partition_epoch: int
+
+
+class _Session(Protocol):
+    """A connection of a durable session."""
+
+    partition: int
+    session: int
+    owner_epoch: int
 
 
 class _Pending:
@@ -41,17 +56,10 @@ class _Pending:
 class PartitionRequests:
     """All unanswered requests, by partition, in order."""
 
-    def __init__(
-        self,
-        cluster_map: Callable[[], ClusterMap],
-        tell: Callable[[str, Control], bool],
-        requests_max: int,
-        incarnation: int,
-    ) -> None:
-        self._map = cluster_map
-        self._tell = tell
-        self._max = requests_max
-        self._next = first_number(incarnation)
+    def __init__(self, node: EdgeNode) -> None:
+        self._node = node
+        self._max = node.limits.requests_max
+        self._next = first_number(node.incarnation)
         self._pending: dict[int, dict[int, _Pending]] = {}  # partition -> request -> pending
         self._where: dict[int, int] = {}  # request -> partition
 
@@ -63,18 +71,22 @@ class PartitionRequests:
         self._next += 1
         return self._next
 
-    def ask(self, message: Control, on_answer: Callable[[Control], None], now: float) -> None:
+    def of(self, client: _Session) -> "SessionRequests":
+        """Return what makes requests of a durable session."""
+        return SessionRequests(self.next_number(), client)
+
+    def ask(self, message: Control, on_answer: Callable[[Control], None], now: float) -> bool:
         """Send a request to its partition's primary, now or when there is one.
 
         Args:
             message: With ``request`` from ``next_number`` and ``partition``; its epoch is filled in here.
             on_answer: Called once with the answer; never for "moved".
             now: For the retry.
-        Raises:
-            RequestsFull: Nothing was kept.
+        Returns:
+            False if too many are unanswered: nothing was kept, and the client is to be refused.
         """
         if len(self._where) >= self._max:
-            raise RequestsFull
+            return False
         partition: int = message.partition  # type: ignore[union-attr]
         number: int = message.request  # type: ignore[union-attr]
         pending = _Pending(message, on_answer)
@@ -84,9 +96,10 @@ class PartitionRequests:
         requests[number] = pending
         self._where[number] = partition
         self._send(partition, pending, now)
+        return True
 
     def _send(self, partition: int, pending: _Pending, now: float) -> None:
-        cluster_map = self._map()
+        cluster_map = self._node.map
         pending.retry_at = now + RETRY_S
         if partition >= len(cluster_map.partitions):
             return
@@ -98,7 +111,7 @@ class PartitionRequests:
             pending.message.answered_below = next(iter(self._pending[partition]))
         if placement.primary not in pending.asked:
             pending.asked = (*pending.asked, placement.primary)
-        if self._tell(placement.primary, pending.message):
+        if self._node.tell(placement.primary, pending.message):
             pending.sent_epoch = placement.epoch
             pending.retry_at = float("inf")
 
@@ -129,7 +142,7 @@ class PartitionRequests:
 
     def node_ready(self, node: str, now: float) -> None:
         """A link to a storage node was made: send what waited for it."""
-        placements = self._map().partitions
+        placements = self._node.map.partitions
         for partition, requests in self._pending.items():
             if partition < len(placements) and placements[partition].primary == node:
                 for pending in list(requests.values()):
@@ -150,3 +163,37 @@ class PartitionRequests:
         partition = self._where.pop(number, None)
         if partition is not None:
             self._pending[partition].pop(number, None)
+
+
+class SessionRequests:
+    """Makes one request of a durable session; the partition's epoch is filled in when it leaves."""
+
+    __slots__ = ("_number", "_session")
+
+    def __init__(self, number: int, session: _Session) -> None:
+        self._number = number
+        self._session = session
+
+    def _leading(self) -> tuple[int, int, int, int, int]:
+        session = self._session
+        return self._number, session.partition, 0, session.session, session.owner_epoch
+
+    def record_inbound(self, packet_identifier: int, picks: list[SharePick]) -> RecordInbound:
+        """Record a QoS 2 packet identifier, and where its copies for shared groups go."""
+        return RecordInbound(*self._leading(), packet_identifier, picks)
+
+    def release_inbound(self, packet_identifier: int) -> ReleaseInbound:
+        """Forget a QoS 2 packet identifier."""
+        return ReleaseInbound(*self._leading(), packet_identifier)
+
+    def subscribe(self, subscriptions: list[Subscription], read: int) -> SubscribeSession:
+        """Add subscriptions, which belong to the retained read that ``read`` names; 0: this request names it."""
+        return SubscribeSession(*self._leading(), subscriptions, read=read or self._number)
+
+    def unsubscribe(self, topic_filters: list[str]) -> UnsubscribeSession:
+        """Remove subscriptions."""
+        return UnsubscribeSession(*self._leading(), topic_filters)
+
+    def deliver_retained(self, messages: list[RetainedMessage], read: int, *, done: bool) -> DeliverRetained:
+        """Queue retained messages of a read; 0: this request names it, and the partition begins to hold for it."""
+        return DeliverRetained(*self._leading(), messages, [True] * len(messages), done, read or self._number)

@@ -7,8 +7,8 @@ A peer is one life (incarnation) of one node; another life voids the former. Whi
 import logging
 from collections.abc import Callable
 
-from edge.hot.centre import Hot
 from edge.hot.state import Conn, Peer
+from edge.ports import LinkIO
 from edge.strangers import Strangers
 from wire.allowed import link_tiers
 from wire.cluster_map import ClusterMap
@@ -47,7 +47,7 @@ class PeerTable:
     """Peers of one edge by node name.
 
     Args:
-        hot: The loop.
+        loop: Links.
         identity: This edge, as its HELLO says.
         certify: (cluster, tier, node) of a link's certificate; None on a plaintext link.
         struck: A peer's life is over: whoever waits for it must ask somebody else.
@@ -56,14 +56,14 @@ class PeerTable:
 
     def __init__(
         self,
-        hot: Hot,
+        loop: LinkIO,
         identity: NodeIdentity,
         certify: Callable[[Conn], tuple[str, str, str] | None],
         struck: Callable[[PeerKey], None],
         count: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.identity = identity
-        self._hot = hot
+        self._loop = loop
         self._certify = certify
         self._struck = struck
         self._peers: dict[str, tuple[PeerKey, Peer]] = {}
@@ -117,7 +117,7 @@ class PeerTable:
     def _refuse(self, conn: Conn, reason: str, error: LinkError, answer: bytes = b"") -> None:
         logger.info("refused a link: %s", error)
         self._count(f"links_refused_{reason}")
-        self._hot.close(conn, answer, linger=False)
+        self._loop.close(conn, answer, linger=False)
 
     def condemn(self, peer: Peer) -> None:
         """Take no other connection of a life that broke the protocol."""
@@ -134,12 +134,12 @@ class PeerTable:
             peer = self._peer_of(key)
             dialled = conn.owner if isinstance(conn.owner, Dialled) else None
             if dialled is None:
-                self._hot.unbind_link(peer)
-                self._hot.write(conn, encode_hello(self.identity, key.incarnation, peer.link.taken))
+                self._loop.unbind_link(peer)
+                self._loop.write(conn, encode_hello(self.identity, key.incarnation, peer.link.taken))
             elif peer.link.taken != (dialled.taken if dialled.incarnation == key.incarnation else 0):
                 raise LinkError("another connection moved the link meanwhile")
             resumed = hello.taken if hello.peer_incarnation == self.identity.incarnation else 0
-            self._hot.bind_link(conn, peer, resumed)
+            self._loop.bind_link(conn, peer, resumed)
         except LinkError as error:
             answer = isinstance(error, OtherVersion) and not isinstance(conn.owner, Dialled)
             self._refuse(conn, "hello", error, encode_hello(self.identity) if answer else b"")
@@ -165,9 +165,9 @@ class PeerTable:
         if known is not None:
             if known[0].incarnation > key.incarnation:
                 raise LinkError(f"{key.node} incarnation {key.incarnation} is over")
-            self._hot.strike_peer(known[1])
+            self._loop.strike_peer(known[1])
             self._struck(known[0])
-        peer = self._hot.add_peer(0, key.tier, key.incarnation)
+        peer = self._loop.add_peer(0, key.tier, key.incarnation)
         peer.owner = key
         self._peers[key.node] = (key, peer)
         return peer
@@ -179,7 +179,7 @@ class PeerTable:
             self._spoken[node] = peer.link.last_sent
             if peer.conn is not None and not spoken:
                 peer.link.keepalive()
-                self._hot.write(peer.conn, b"")
+                self._loop.write(peer.conn, b"")
 
     def know(self, cluster_map: ClusterMap) -> None:
         """Make a peer of every live node: what is sent before the first connection waits in its link, in order.
@@ -205,7 +205,7 @@ class PeerTable:
                 entry.incarnation > key.incarnation or (entry.incarnation == key.incarnation and not entry.alive)
             )
             if over:
-                self._hot.strike_peer(peer)
+                self._loop.strike_peer(peer)
                 del self._peers[node]
                 gone.append(node)
                 self._struck(key)

@@ -6,17 +6,19 @@ Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md section 7.
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from edge.client import Client
 from edge.ephemeral_sessions import identifier_properties
-from edge.held_live import Hold
+from edge.held_live import HeldMessages, Hold
 from edge.hot.state import Inbound
-from edge.partition_requests import RequestsFull
+from edge.node import EdgeNode
+from edge.partition_requests import PartitionRequests
+from edge.ports import Delivery
+from edge.sys_topics import SysTopics
 from mqtt.topics import has_wildcard
 from wire.messages import (
     Control,
-    DeliverRetained,
     ReadRetained,
     ReadRetainedAll,
     RetainedDelivered,
@@ -25,9 +27,6 @@ from wire.messages import (
     RetainedPage,
     Subscription,
 )
-
-if TYPE_CHECKING:
-    from edge.core import EdgeCore
 
 __all__ = ["RetainedReads"]
 
@@ -71,11 +70,57 @@ class _Subscribe:
         self.over = False  # another one has taken its place
 
 
-class RetainedReads:
-    """Reads under way at one edge."""
+@dataclass(slots=True, frozen=True)
+class _Page:
+    """A page that one partition was asked for."""
 
-    def __init__(self, edge: "EdgeCore") -> None:
-        self._edge = edge
+    reads: "RetainedReads"
+    read: _Read
+    partition: int
+
+    def answered(self, answer: Control) -> None:
+        """Deliver it, and go on behind it."""
+        if isinstance(answer, RetainedPage):
+            self.reads.take_page(self.read, self.partition, answer)
+
+
+@dataclass(slots=True, frozen=True)
+class _Delivery:
+    """Retained messages that a durable session's partition was asked to queue."""
+
+    reads: "RetainedReads"
+    whole: _Subscribe
+    begins: bool  # the partition holds live messages from then on
+
+    def answered(self, answer: Control) -> None:
+        """Begin to read, or begin anew where the session has a new primary."""
+        if self.whole.client.conn.closed:
+            return
+        if self.begins:
+            self.reads.begin(self.whole)
+        elif isinstance(answer, RetainedDelivered) and answer.again:
+            self.reads.begin_again(self.whole)
+
+
+class RetainedReads:
+    """Reads under way at one edge.
+
+    Args:
+        node: This edge.
+        loop: Delivers copies to ephemeral sessions.
+        requests: Requests to partitions.
+        held: Live messages that wait for the retained ones.
+        sys: The values of $SYS.
+    """
+
+    def __init__(
+        self, node: EdgeNode, loop: Delivery, requests: PartitionRequests, held: HeldMessages, sys: SysTopics
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._requests = requests
+        self._held = held
+        self._sys = sys
         self._reads: dict[int, _Read] = {}  # by request of ReadRetainedAll
 
     @property
@@ -111,12 +156,12 @@ class RetainedReads:
                 continue  # [MQTT-3.3.1-10] [MQTT-3.3.1-11]
             wanted.append(subscription)
         if hold is not None and not wanted:
-            self._edge.held.end(hold)
-        self._read(_Subscribe(client, durable, hold, wanted, number))
+            self._held.end(hold)
+        self.begin(_Subscribe(client, durable, hold, wanted, number))
 
-    def _read(self, whole: _Subscribe) -> None:
+    def begin(self, whole: _Subscribe) -> None:
         """Begin to read what was subscribed to."""
-        whole.deadline = self._edge.now + self._edge.limits.retained_hold_s
+        whole.deadline = self._node.now + self._node.limits.retained_hold_s
         self._read_more(whole)
 
     def _read_more(self, whole: _Subscribe) -> None:
@@ -132,11 +177,11 @@ class RetainedReads:
         client = whole.client
         if whole.over or client.conn.closed:
             self._ended(whole)
-        elif self._edge.now > whole.deadline:
-            self._edge.count("retained_reads_missed")
+        elif self._node.now > whole.deadline:
+            self._node.count("retained_reads_missed")
             self._ended(whole)
         elif subscription.topic_filter.startswith("$SYS"):
-            self._edge.deliver_sys(client, subscription)
+            self._deliver_sys(client, subscription)
             self._ended(whole)
         elif has_wildcard(subscription.topic_filter):
             self._read_all(subscription, whole)
@@ -144,49 +189,41 @@ class RetainedReads:
             self._read_one(subscription, whole)
 
     def _new_read(self, subscription: Subscription, whole: _Subscribe) -> _Read:
-        return _Read(subscription, whole, self._edge.limits.retained_per_subscribe_max, whole.deadline)
+        return _Read(subscription, whole, self._node.limits.retained_per_subscribe_max, whole.deadline)
 
     def _read_one(self, subscription: Subscription, whole: _Subscribe) -> None:
         read = self._new_read(subscription, whole)
-        partition = self._edge.map.partition_for(subscription.topic_filter)
+        partition = self._node.map.partition_for(subscription.topic_filter)
         read.partitions.add(partition)
         self._ask(read, partition, "")
 
     def _read_all(self, subscription: Subscription, whole: _Subscribe) -> None:
-        edge = self._edge
+        node = self._node
         read = self._new_read(subscription, whole)
-        for number, placement in enumerate(edge.map.partitions):
+        for number, placement in enumerate(node.map.partitions):
             if placement.primary:
                 read.partitions.add(number)
                 read.nodes.add(placement.primary)
-        request = edge.requests.next_number()
+        request = self._requests.next_number()
         self._reads[request] = read
         read.request = request
-        for node in sorted(read.nodes):
-            edge.tell(node, ReadRetainedAll(request, subscription.topic_filter, PAGE, edge.limits.retained_hold_s))
+        for name in sorted(read.nodes):
+            node.tell(name, ReadRetainedAll(request, subscription.topic_filter, PAGE, node.limits.retained_hold_s))
         if not read.partitions:
             self._end(read)
 
     def _ask(self, read: _Read, partition: int, after: str) -> None:
-        edge = self._edge
         request = ReadRetained(
-            edge.requests.next_number(),
+            self._requests.next_number(),
             partition,
             0,
             read.subscription.topic_filter,
             after,
             min(PAGE, read.left),
-            edge.limits.retained_hold_s,
+            self._node.limits.retained_hold_s,
         )
-
-        def page(answer: Control) -> None:
-            if isinstance(answer, RetainedPage):
-                self._page(read, partition, answer)
-
-        try:
-            edge.requests.ask(request, page, edge.now)
-        except RequestsFull:
-            edge.count("retained_reads_dropped")
+        if not self._requests.ask(request, _Page(self, read, partition).answered, self._node.now):
+            self._node.count("retained_reads_dropped")
             self._done(read, partition)
 
     def page(self, answer: RetainedPage, node: str) -> bool:
@@ -194,7 +231,7 @@ class RetainedReads:
         read = self._reads.get(answer.request)
         if read is None or node not in read.nodes:
             return False
-        self._page(read, answer.partition, answer)
+        self.take_page(read, answer.partition, answer)
         return True
 
     def none(self, answer: RetainedNone, node: str) -> None:
@@ -205,12 +242,13 @@ class RetainedReads:
             if not read.partitions:
                 self._end(read)
 
-    def _page(self, read: _Read, partition: int, answer: RetainedPage) -> None:
+    def take_page(self, read: _Read, partition: int, answer: RetainedPage) -> None:
+        """Deliver what a partition found, and ask for more."""
         if partition not in read.partitions:
             return
         messages = answer.messages[: max(0, read.left)]
         if len(messages) < len(answer.messages):
-            self._edge.count("dropped_retained_limit", len(answer.messages) - len(messages))
+            self._node.count("dropped_retained_limit", len(answer.messages) - len(messages))
         read.left -= len(messages)
         if read.whole.over:
             return
@@ -244,18 +282,24 @@ class RetainedReads:
             self._read_more(whole)
             return
         if whole.hold is not None:
-            self._edge.held.end(whole.hold)
+            self._held.end(whole.hold)
         if whole.durable and not whole.over:
             self._send(whole, [], done=True)
 
     def tick(self, now: float) -> None:
         """End reads that a partition did not answer in time: what is missing is counted, live messages go on."""
         for read in [read for read in self._reads.values() if read.deadline <= now]:
-            self._edge.count("retained_partitions_missed", len(read.partitions))
+            self._node.count("retained_partitions_missed", len(read.partitions))
             read.partitions.clear()
             self._end(read)
 
     # --- delivery
+
+    def _deliver_sys(self, client: Client, subscription: Subscription) -> None:
+        """Deliver the current values of $SYS."""
+        identifiers = identifier_properties([subscription])
+        for topic, value in self._sys.matching(subscription.topic_filter):
+            self._loop.deliver(client.conn, Inbound(topic.encode(), value, 0, True), 0, identifiers)
 
     def _deliver(self, read: _Read, messages: list[RetainedMessage]) -> None:
         client, subscription = read.whole.client, read.subscription
@@ -263,7 +307,7 @@ class RetainedReads:
         if not read.whole.durable:
             hold = read.whole.hold
             for message in messages:
-                if hold is not None and self._edge.held.is_held(hold, message):
+                if hold is not None and self._held.is_held(hold, message):
                     continue  # the live one follows
                 publish = Inbound(
                     message.topic.encode(),
@@ -274,7 +318,7 @@ class RetainedReads:
                     5,
                     message.expiry_s,
                 )
-                self._edge.hot.deliver(client.conn, publish, min(message.qos, subscription.qos), identifiers)
+                self._loop.deliver(client.conn, publish, min(message.qos, subscription.qos), identifiers)
             return
         for message in messages:
             message.qos = min(message.qos, subscription.qos)
@@ -285,36 +329,12 @@ class RetainedReads:
     def _send(
         self, whole: _Subscribe, messages: list[RetainedMessage], *, done: bool = False, begin: bool = False
     ) -> None:
-        edge, client = self._edge, whole.client
-        number = edge.requests.next_number()
-        if begin:
-            whole.number = number
+        request = self._requests.of(whole.client).deliver_retained(messages, 0 if begin else whole.number, done=done)
+        whole.number = request.read
+        if not self._requests.ask(request, _Delivery(self, whole, begin).answered, self._node.now):
+            self._node.count("retained_reads_dropped")
 
-        def delivered(answer: Control) -> None:
-            if client.conn.closed:
-                return
-            if begin:
-                self._read(whole)
-            elif isinstance(answer, RetainedDelivered) and answer.again:
-                self._again(whole)
-
-        request = DeliverRetained(
-            number,
-            client.partition,
-            0,
-            client.session,
-            client.owner_epoch,
-            messages,
-            [True] * len(messages),
-            done,
-            whole.number,
-        )
-        try:
-            edge.requests.ask(request, delivered, edge.now)
-        except RequestsFull:
-            edge.count("retained_reads_dropped")
-
-    def _again(self, whole: _Subscribe) -> None:
+    def begin_again(self, whole: _Subscribe) -> None:
         """The session has a new primary, which held nothing while this was read: hold there, then read anew."""
         if whole.over:
             return
@@ -324,5 +344,5 @@ class RetainedReads:
             one for one in whole.wanted if held.get(one.topic_filter) is one
         ]  # neither removed nor replaced since
         if wanted:
-            self._edge.count("retained_reads_again")
+            self._node.count("retained_reads_again")
             self._send(_Subscribe(whole.client, True, None, wanted), [], begin=True)

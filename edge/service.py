@@ -16,7 +16,7 @@ import trio
 from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import EdgeConfig, EdgeSettings, NodeConfig
-from edge.authentication import Method
+from edge.auth_method import Method
 from edge.client import Client
 from edge.core import EdgeCore
 from edge.hot.descriptors import connections_allowed
@@ -98,22 +98,17 @@ class EdgeService:
                 identify=identify,
                 peer_of=peer_of,
                 methods=_methods(settings),
+                accept=self._accept,
+                relinked=self._look_whom_to_dial,
             )
-            self.core.accept = self._accept
             if settings.ledger is not None:
                 self._open_ledger(settings.ledger)
             gossip = NodeGossip(self._process, self._config.membership)
             trio_fd = trio_epoll_fd()
-            loop = Loop(self.core.hot, trio_fd)
+            loop = self._loop = Loop(self.core.hot, trio_fd)
             self._process.lease = self.core.lease
             self._process.links = lambda: [key.node for key in self.core.peers.connected()]
             self._register_metrics(loop)
-
-            def relinked() -> None:
-                self._relinked.set()
-                loop.kick()
-
-            self.core.relinked = relinked
             try:
                 loop.listen(links, None)
                 async with trio.open_nursery() as nursery:
@@ -126,6 +121,10 @@ class EdgeService:
                 loop.close()
                 if self.core.ledger is not None:
                     self.core.ledger.close()
+
+    def _look_whom_to_dial(self) -> None:
+        self._relinked.set()
+        self._loop.kick()
 
     async def _stop_when_told(self) -> None:
         await self._process.stopping.wait()
@@ -148,7 +147,7 @@ class EdgeService:
         """
         said_ready = False
         waiting = WaitingLog(logger)
-        reasons = EdgeWaiting(self.core, self._config.node.seeds)
+        reasons = EdgeWaiting(self.core.node, lambda: self.core.ready, self._config.node.seeds)
         self._process.metrics.explain(lambda: reasons.reason(boot_time()))
         while True:
             self._relinked = trio.Event()
@@ -167,7 +166,7 @@ class EdgeService:
             if self.core.lease.ended and not self.core.stopping.order.begun:
                 logger.warning("the map ended this incarnation; starting anew")
                 self._process.restart = True
-                self.core.close_clients(0x8B)
+                self.core.clients.close_all(0x8B)
                 return
             if not said_ready and self.core.ready and not self._process.stopping.is_set():
                 said_ready = True
@@ -187,16 +186,16 @@ class EdgeService:
             return
         assert isinstance(listener, Listener)
         limits = core.limits
-        if core.client_count >= limits.connections_max + REFUSED_MAX:
+        if len(core.clients) >= limits.connections_max + REFUSED_MAX:
             os.close(fd)  # not even room to say 0x89
-            core.count("connections_refused")
+            core.node.count("connections_refused")
             return
         first_bytes: ProxiedSocket | None = None
         if listener.front_door is not None:
             refusal = listener.front_door.trusted.refusal(fd)
             if refusal:
                 os.close(fd)
-                core.count(refusal)
+                core.node.count(refusal)
                 return
             first_bytes = listener.front_door.begin()
         stream_filter = listener.filter()
@@ -210,13 +209,13 @@ class EdgeService:
         conn = core.hot.attach(fd, CLIENT, options, now_ns)
         client = Client(conn, listener.policy, core.now, stream_filter, first_bytes)
         conn.owner = client
-        core.adopt(client)
+        core.clients.adopt(client)
 
     def _accept_link(self, fd: int, now_ns: int) -> None:
         strangers = self.core.peers.strangers
         if strangers.full:
             os.close(fd)
-            self.core.count("links_refused_strangers")
+            self.core.node.count("links_refused_strangers")
             return
         contexts = self._process.contexts
         tls = contexts.server if contexts is not None else None
@@ -288,7 +287,7 @@ class EdgeService:
         metrics, core = self._process.metrics, self.core
         counters = core.hot.counters
         metrics.gauge("connections", "Open connections, links included.", lambda: float(counters()["connections"]))
-        metrics.gauge("clients", "Client connections.", lambda: float(len(core.clients())))
+        metrics.gauge("clients", "Client connections.", lambda: float(len(core.clients)))
         metrics.counter(
             "messages_received_total",
             "PUBLISH packets of clients by QoS.",
@@ -323,7 +322,7 @@ class EdgeService:
             lambda: {(name,): float(amount) for name, amount in core.counts.items()},
             ("event",),
         )
-        metrics.gauge("subscriptions", "Subscriptions of ephemeral sessions.", lambda: float(len(core.ephemeral)))
+        metrics.gauge("subscriptions", "Subscriptions of ephemeral sessions.", lambda: float(len(core.routes.local)))
         metrics.gauge("routes_cached", "Topics in the route cache.", lambda: float(counters()["routes"]))
         metrics.gauge(
             "outbox_bytes", "Bytes that storage has not acknowledged.", lambda: float(counters()["outbox_bytes"])
@@ -333,7 +332,7 @@ class EdgeService:
             "Times that waiting between rounds was found to make larger batches.",
             lambda: float(loop.pacing_switched_on()),
         )
-        metrics.check("lease", core.has_lease)
+        metrics.check("lease", core.node.has_lease)
         metrics.check("storage", core.follower.storage_linked)
 
 

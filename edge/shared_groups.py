@@ -14,7 +14,7 @@ from zlib import crc32
 from edge.hot.state import Group, Peer, Remote
 from wire.messages import GroupDestinations, SharePick
 
-__all__ = ["HERE", "SharedGroup", "SharedGroups"]
+__all__ = ["HERE", "RecordedPick", "SharedGroup", "SharedGroups"]
 
 HERE = -2  # marks this edge among the destinations
 
@@ -104,6 +104,20 @@ class SharedGroup(Group):
         if peer is None or peer.struck or peer.incarnation != pick.incarnation:
             return None
         return Remote(peer, -1, self.share, pick.attempt)
+
+
+class RecordedPick(Group):
+    """A group of one message whose pick for it is recorded at a partition: the copy goes there and nowhere else.
+
+    Attributes:
+        group: The group as Routes name it.
+        choice: Where the copy goes; None: nowhere.
+    """
+
+    def __init__(self, group: SharedGroup, choice: Remote | int | None) -> None:
+        self.share = group.share
+        self.group = group
+        self.choice = choice
 
 
 class SharedGroups:

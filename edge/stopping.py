@@ -7,14 +7,16 @@ The listeners are the shell's: they are closed before ``begin``. Rules of the la
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from edge.client import Client, Phase
+from edge.clients import Clients
+from edge.leaving import Leaving
+from edge.node import EdgeNode
+from edge.partition_requests import PartitionRequests
+from edge.ports import Ending
 from mqtt.reasons import ReasonCode
 from wire.orderly_stop import OrderlyStop
-
-if TYPE_CHECKING:
-    from edge.core import EdgeCore
 
 __all__ = ["Stopping"]
 
@@ -25,23 +27,45 @@ CLIENTS_PER_ROUND = 200  # ended at once: leases are kept meanwhile
 
 
 class Stopping:
-    """The end of one edge, round by round."""
+    """The end of one edge, round by round.
 
-    def __init__(self, edge: "EdgeCore") -> None:
-        self._edge = edge
-        self._clients: deque[Client] = deque()  # still to be let go
+    Args:
+        node: This edge.
+        loop: What is still owed.
+        clients: The connections.
+        requests: Requests to partitions, answered or not.
+        leaving: Reports of ends.
+        ended: Called when nothing is left to do.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: Ending,
+        clients: Clients,
+        requests: PartitionRequests,
+        leaving: Leaving,
+        ended: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._clients = clients
+        self._requests = requests
+        self._reports = leaving
+        self._ended = ended
+        self._staying: deque[Client] = deque()  # still to be let go
         self._began = float("inf")
         self._answered_by = float("inf")
         self._flushed_by = float("inf")
-        self.order = OrderlyStop(edge.lease, STOP_S, idle=self._is_idle, hands_over=False)
+        self.order = OrderlyStop(node.lease, STOP_S, idle=self._is_idle, hands_over=False)
 
     def begin(self, now: float) -> None:
         """The node was told to stop, and takes no connections any more."""
         if self.order.begun:
             return
         self._answered_by, self._flushed_by = now + ANSWER_S, now + FLUSH_S
-        self._clients.extend(self._edge.clients())
-        self._edge.hot.stop_reading()
+        self._staying.extend(self._clients.all())
+        self._loop.stop_reading()
         self.order.begin(now)
 
     def step(self, now: float) -> bool:
@@ -49,40 +73,40 @@ class Stopping:
         if not self.order.begun or self.order.ended:
             return False
         ended = 0
-        for _ in range(min(CLIENTS_PER_ROUND, len(self._clients))):
-            client = self._clients.popleft()
+        for _ in range(min(CLIENTS_PER_ROUND, len(self._staying))):
+            client = self._staying.popleft()
             if self._let_go(client, late=now >= self._answered_by):
                 ended += 1
             else:
-                self._clients.append(client)
+                self._staying.append(client)
         self.order.step(now)
         if self.order.ended:
-            self._edge.relinked()
-        return bool(ended and self._clients)
+            self._ended()
+        return bool(ended and self._staying)
 
     def _let_go(self, client: Client, *, late: bool) -> bool:
-        edge = self._edge
+        clients = self._clients
         if client.conn.closed:
             return True
         if client.leaves_at:  # to close it would say that its DISCONNECT was accepted
             return late
         if client.phase == Phase.OPEN:
-            if edge.hot.owes(client.conn) and not late:
+            if self._loop.owes(client.conn) and not late:
                 return False
-            edge.count_disconnect(f"{int(ReasonCode.SERVER_SHUTTING_DOWN):#04x}")
-            edge.disconnect(client, ReasonCode.SERVER_SHUTTING_DOWN)
+            clients.count_end(f"{int(ReasonCode.SERVER_SHUTTING_DOWN):#04x}")
+            clients.disconnect(client, ReasonCode.SERVER_SHUTTING_DOWN)
         elif client.phase == Phase.OPENING and not late:
             return False
         elif client.phase in (Phase.OPENING, Phase.AUTHENTICATING):
-            edge.connecting.refuse(client, ReasonCode.SERVER_UNAVAILABLE)
+            clients.refuse(client, ReasonCode.SERVER_UNAVAILABLE)
         else:
-            edge.end(client)
+            clients.end(client)
         return True
 
     def _is_idle(self) -> bool:
         """Whether nothing is left that somebody waits for."""
-        edge = self._edge
-        if edge.now >= self._flushed_by:
+        if self._node.now >= self._flushed_by:
             return True
-        unreported = len(edge.requests) or edge.connecting.reports
-        return not (self._clients or edge.clients() or unreported or edge.hot.lingers() or edge.hot.owes_partitions())
+        unreported = len(self._requests) or self._reports.reports
+        loop = self._loop
+        return not (self._staying or len(self._clients) or unreported or loop.lingers() or loop.owes_partitions())

@@ -6,10 +6,16 @@ rule 3.8.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from edge.client import Client
-from edge.held_live import Hold
+from edge.clients import Clients
+from edge.ephemeral_sessions import EphemeralSubscriptions
+from edge.held_live import HeldMessages, Hold
+from edge.node import EdgeNode
+from edge.partition_requests import PartitionRequests
+from edge.ports import ClientIO
+from edge.retained_reads import RetainedReads
 from edge.session_filters import SessionFilters
 from edge.slices import Slices
 from mqtt.codec import Limits, decode_packet, encode_packet
@@ -19,11 +25,9 @@ from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 from mqtt.topics import parse_shared, validate_topic_filter
 from wire.messages import Subscription
+from wire.route_registrar import RouteRegistrar
 
-if TYPE_CHECKING:
-    from edge.core import EdgeCore
-
-__all__ = ["SubscribeDesk", "count_filters"]
+__all__ = ["Subscribing", "count_filters"]
 
 NO_SUBSCRIPTION_EXISTED = 0x11
 STEPS_MAX = 10  # of a round, for what clients ask and again for those that leave
@@ -47,18 +51,71 @@ class _Waiting:
         self.missing: set[str] = set()
 
 
-class SubscribeDesk:
-    """Handles the subscription packets of one edge; those of many filters, and ended connections, in slices."""
+@dataclass(slots=True, frozen=True)
+class _DurableSubscribe:
+    """A SUBSCRIBE of a durable session, whose filters its partition takes."""
 
-    def __init__(self, edge: "EdgeCore") -> None:
-        self._edge = edge
+    subscribing: "Subscribing"
+    item: _Waiting
+    granted: list[Subscription]
+
+    def subscribed(self, codes: list[int], existed: list[bool], read: int) -> None:
+        """Write SUBACK."""
+        self.subscribing.durable_subscribed(self.item, self.granted, codes, existed, read)
+
+
+@dataclass(slots=True, frozen=True)
+class _DurableUnsubscribe:
+    """An UNSUBSCRIBE of a durable session."""
+
+    subscribing: "Subscribing"
+    client: Client
+    packet: Unsubscribe
+
+    def unsubscribed(self, codes: list[int]) -> None:
+        """Write UNSUBACK."""
+        self.subscribing.durable_unsubscribed(self.client, self.packet, codes)
+
+
+class Subscribing:
+    """Handles the subscription packets of one edge; those of many filters, and ended connections, in slices.
+
+    Args:
+        node: This edge.
+        loop: Where answers are written.
+        clients: The connections.
+        requests: Requests to the partitions of durable sessions.
+        local: Subscriptions of ephemeral sessions.
+        registrar: Their routes at the owners of shards; it calls ``standing``.
+        held: Live messages that wait for retained ones.
+        retained: Reads retained messages after SUBACK.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: ClientIO,
+        clients: Clients,
+        requests: PartitionRequests,
+        local: EphemeralSubscriptions,
+        registrar: RouteRegistrar,
+        held: HeldMessages,
+        retained: RetainedReads,
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._clients = clients
+        self._local = local
+        self._registrar = registrar
+        self._held = held
+        self._retained = retained
         self._limits = Limits(
-            maximum_packet_size=edge.limits.maximum_packet_size,
-            user_properties_bytes_max=edge.limits.user_property_bytes_max,
+            maximum_packet_size=node.limits.maximum_packet_size,
+            user_properties_bytes_max=node.limits.user_property_bytes_max,
             from_client=True,
         )
         self._waiting: dict[str, list[_Waiting]] = {}  # by the filters that are missing
-        self._durable = SessionFilters(edge)
+        self._durable = SessionFilters(node, clients, requests)
         self._asked = Slices(STEPS_MAX)
         self._leaving = Slices(STEPS_MAX)
 
@@ -84,11 +141,11 @@ class SubscribeDesk:
 
     def _has_too_many(self, client: Client, body: bytes, option_bytes: int) -> bool:
         """End a connection whose packet has far more filters than a session may have: they are decoded in one go."""
-        most = self._edge.limits.filters_per_session_max + FILTERS_PER_PACKET
+        most = self._node.limits.filters_per_session_max + FILTERS_PER_PACKET
         if len(body) <= most * (2 + option_bytes) or count_filters(body, client.version, option_bytes, most) <= most:
             return False
-        self._edge.count("filters_too_many")
-        self._edge.error(client.conn, ReasonCode.QUOTA_EXCEEDED)
+        self._node.count("filters_too_many")
+        self._clients.error(client.conn, ReasonCode.QUOTA_EXCEEDED)
         return True
 
     def _subscribing(self, item: _Waiting) -> Iterator[int]:
@@ -103,7 +160,7 @@ class SubscribeDesk:
                     return
             code = self._judge(client, wanted.topic_filter, len(granted))
             if code < 0x80:
-                code = min(wanted.qos, self._edge.limits.maximum_qos)
+                code = min(wanted.qos, self._node.limits.maximum_qos)
                 granted.append(
                     Subscription(
                         wanted.topic_filter,
@@ -118,14 +175,14 @@ class SubscribeDesk:
             item.codes.append(code)
         if not granted:
             self._suback(client, packet, item.codes)
-            self._edge.hot.resume(client.conn)
+            self._loop.resume(client.conn)
         elif client.session:
             self._subscribe_durable(item, granted)
         else:
             yield from self._subscribe_ephemeral(item, granted)
 
     def _judge(self, client: Client, topic_filter: str, more: int) -> int:
-        limits = self._edge.limits
+        limits = self._node.limits
         try:
             shared = parse_shared(topic_filter)
             plain = shared[1] if shared is not None else topic_filter
@@ -141,30 +198,40 @@ class SubscribeDesk:
 
     def _suback(self, client: Client, packet: Subscribe, codes: list[int]) -> None:
         data = encode_packet(Suback(packet.packet_identifier, codes, {}), client.version)  # [MQTT-3.9.3-1]
-        self._edge.hot.write(client.conn, data, needs_lease=True)
+        self._loop.write(client.conn, data, needs_lease=True)
 
     def _subscribe_durable(self, item: _Waiting, granted: list[Subscription]) -> None:
-        edge, client = self._edge, item.client
+        self._durable.subscribe(item.client, granted, _DurableSubscribe(self, item, granted))
 
-        def subscribed(answers: list[int], existed: list[bool], read: int) -> None:
-            results = iter(answers)
-            codes = [_refusal(client, next(results)) if code < 0x80 else code for code in item.codes]
-            self._suback(client, item.packet, codes)
-            taken, before = [], []
-            for subscription, code, stood in zip(granted, answers, existed, strict=True):
-                if code < 0x80:
-                    client.subscriptions[subscription.topic_filter] = subscription
-                    taken.append(subscription)
-                    before.append(stood)
-            edge.hot.resume(client.conn)
-            edge.retained.read_for_session(client, taken, before, read)
+    def durable_subscribed(
+        self, item: _Waiting, granted: list[Subscription], answers: list[int], existed: list[bool], read: int
+    ) -> None:
+        """Write SUBACK of a durable session, and read retained messages for it.
 
-        self._durable.subscribe(client, granted, subscribed)
+        Args:
+            item: Its SUBSCRIBE.
+            granted: The filters that its partition was asked to take.
+            answers: The partition's reason code for each of these.
+            existed: Whether the session had each before.
+            read: The name of the retained read.
+        """
+        client = item.client
+        results = iter(answers)
+        codes = [_refusal(client, next(results)) if code < 0x80 else code for code in item.codes]
+        self._suback(client, item.packet, codes)
+        taken, before = [], []
+        for subscription, code, stood in zip(granted, answers, existed, strict=True):
+            if code < 0x80:
+                client.subscriptions[subscription.topic_filter] = subscription
+                taken.append(subscription)
+                before.append(stood)
+        self._loop.resume(client.conn)
+        self._retained.read_for_session(client, taken, before, read)
 
     def _subscribe_ephemeral(self, item: _Waiting, granted: list[Subscription]) -> Iterator[int]:
-        edge, client = self._edge, item.client
+        client = item.client
         existed = [subscription.topic_filter in client.subscriptions for subscription in granted]
-        item.hold = edge.held.begin(client, granted, existed)
+        item.hold = self._held.begin(client, granted, existed)
         positions = [position for position, code in enumerate(item.codes) if code < 0x80]
         for start in range(0, len(granted), CHANGED_PER_STEP):
             if start:
@@ -174,7 +241,7 @@ class SubscribeDesk:
             stop = start + CHANGED_PER_STEP
             some = list(zip(granted[start:stop], existed[start:stop], positions[start:stop], strict=True))
             self._add(item, self._affordable(item, some))
-        item.missing = {name for name in item.missing if not edge.registrar.stands(name)}
+        item.missing = {name for name in item.missing if not self._registrar.stands(name)}
         for name in item.missing:
             self._waiting.setdefault(name, []).append(item)
         if not item.missing:
@@ -184,31 +251,31 @@ class SubscribeDesk:
         self, item: _Waiting, some: list[tuple[Subscription, bool, int]]
     ) -> list[tuple[Subscription, bool]]:
         """Refuse the filters that would make matching too expensive; a durable session's partition does so itself."""
-        edge, client = self._edge, item.client
-        verdicts = edge.ephemeral.admits(client, [subscription.topic_filter for subscription, _, _ in some])
+        client = item.client
+        verdicts = self._local.admits(client, [subscription.topic_filter for subscription, _, _ in some])
         if not all(verdicts):
-            edge.count("refused_filter_cost", verdicts.count(False))
+            self._node.count("refused_filter_cost", verdicts.count(False))
             refused = [one for one, verdict in zip(some, verdicts, strict=True) if not verdict]
             for _, _, position in refused:
                 item.codes[position] = _refusal(client, ReasonCode.QUOTA_EXCEEDED)
-            edge.held.unsubscribed(client, [subscription.topic_filter for subscription, _, _ in refused])
+            self._held.unsubscribed(client, [subscription.topic_filter for subscription, _, _ in refused])
         return [(one, before) for (one, before, _), verdict in zip(some, verdicts, strict=True) if verdict]
 
     def _add(self, item: _Waiting, some: list[tuple[Subscription, bool]]) -> None:
-        edge, client = self._edge, item.client
+        client = item.client
         item.kept += some
         fresh = []
         for subscription, _ in some:
             name = subscription.topic_filter
             before = name in client.subscriptions
             client.subscriptions[name] = subscription
-            edge.ephemeral.add(client, subscription)
+            self._local.add(client, subscription)
             if name.startswith("$SYS"):
                 continue
             if not before:
                 fresh.append(name)
             item.missing.add(name)
-        edge.registrar.hold(fresh, edge.now)
+        self._registrar.hold(fresh, self._node.now)
 
     def standing(self, names: list[str]) -> None:
         """These filters' routes stand everywhere now."""
@@ -224,8 +291,8 @@ class SubscribeDesk:
             return
         self._suback(client, item.packet, item.codes)
         still = [one for one in item.kept if one[0].topic_filter in client.subscriptions]
-        self._edge.hot.resume(client.conn)
-        self._edge.retained.read_for_connection(
+        self._loop.resume(client.conn)
+        self._retained.read_for_connection(
             client, [subscription for subscription, _ in still], [before for _, before in still], item.hold
         )
 
@@ -233,7 +300,6 @@ class SubscribeDesk:
 
     def unsubscribe(self, client: Client, first_byte: int, body: bytes) -> None:
         """An UNSUBSCRIBE packet."""
-        edge = self._edge
         if self._has_too_many(client, body, 0):
             return
         packet = decode_packet(first_byte, body, client.version, self._limits)
@@ -241,18 +307,18 @@ class SubscribeDesk:
         if not client.session:
             self._asked.add(self._unsubscribing(client, packet))
             return
+        self._durable.unsubscribe(client, list(packet.topic_filters), _DurableUnsubscribe(self, client, packet))
 
-        def unsubscribed(codes: list[int]) -> None:
-            for name in packet.topic_filters:
-                client.subscriptions.pop(name, None)
-            self._unsuback(client, packet, codes)
-            edge.hot.resume(client.conn)
-
-        self._durable.unsubscribe(client, list(packet.topic_filters), unsubscribed)
+    def durable_unsubscribed(self, client: Client, packet: Unsubscribe, codes: list[int]) -> None:
+        """Write UNSUBACK of a durable session."""
+        for name in packet.topic_filters:
+            client.subscriptions.pop(name, None)
+        self._unsuback(client, packet, codes)
+        self._loop.resume(client.conn)
 
     def _unsuback(self, client: Client, packet: Unsubscribe, codes: list[int]) -> None:
         data = encode_packet(Unsuback(packet.packet_identifier, codes, {}), client.version)  # [MQTT-3.11.3-1]
-        self._edge.hot.write(client.conn, data, needs_lease=True)
+        self._loop.write(client.conn, data, needs_lease=True)
 
     def _unsubscribing(self, client: Client, packet: Unsubscribe) -> Iterator[int]:
         names = packet.topic_filters
@@ -269,14 +335,14 @@ class SubscribeDesk:
                 there.add(name)
             self._remove(client, some)
         self._unsuback(client, packet, codes)
-        self._edge.hot.resume(client.conn)
+        self._loop.resume(client.conn)
 
     def _remove(self, client: Client, names: list[str]) -> None:
         gone = [name for name in dict.fromkeys(names) if client.subscriptions.pop(name, None) is not None]
         for name in gone:
-            self._edge.ephemeral.remove(client, name)
-        self._edge.held.unsubscribed(client, gone)
-        self._edge.registrar.release([name for name in gone if not name.startswith("$SYS")])
+            self._local.remove(client, name)
+        self._held.unsubscribed(client, gone)
+        self._registrar.release([name for name in gone if not name.startswith("$SYS")])
 
     def ended(self, client: Client) -> None:
         """The connection of an ephemeral session is gone, its subscriptions with it.
@@ -299,7 +365,7 @@ class SubscribeDesk:
                     if not self._waiting[name]:
                         del self._waiting[name]
             self._remove(client, some)
-        self._edge.ephemeral.ended(client)
+        self._local.ended(client)
 
 
 def _refusal(client: Client, code: int) -> int:

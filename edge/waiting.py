@@ -1,8 +1,8 @@
 """Reason why an edge does not serve clients yet, in one line; the words of all tiers are in ``wire/waiting.py``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from edge.core import EdgeCore
+from edge.node import EdgeNode
 from wire.waiting import MapGaps, missing_from_routers
 
 __all__ = ["EdgeWaiting"]
@@ -12,23 +12,26 @@ class EdgeWaiting:
     """Reasons of one edge.
 
     Args:
+        node: The edge.
+        is_ready: Whether every partition has answered.
         seeds: Where it looks for routers (node.seeds).
     """
 
-    def __init__(self, core: EdgeCore, seeds: Sequence[str]) -> None:
-        self._core = core
+    def __init__(self, node: EdgeNode, is_ready: Callable[[], bool], seeds: Sequence[str]) -> None:
+        self._node = node
+        self._is_ready = is_ready
         self._seeds = seeds
         self._gaps = MapGaps()
 
     def reason(self, now: float) -> str:
         """Return why the edge does not serve clients, "" if it does."""
-        core = self._core
-        missing = missing_from_routers(core.lease, now, self._seeds) or self._gaps.reason(core.map)
+        node = self._node
+        missing = missing_from_routers(node.lease, now, self._seeds) or self._gaps.reason(node.map)
         if missing:
             return missing
-        for primary in self._gaps.primaries(core.map):
-            peer = core.peers.get(primary)
+        for primary in self._gaps.primaries(node.map):
+            peer = node.peer_of(primary)
             if peer is None or peer.conn is None:
-                entry = core.map.nodes.get(primary)
+                entry = node.map.nodes.get(primary)
                 return f"no link to {primary} at {entry.address if entry is not None else 'an unknown address'}"
-        return "" if core.ready else "not every partition has answered yet that it serves"
+        return "" if self._is_ready() else "not every partition has answered yet that it serves"

@@ -106,7 +106,7 @@ class RouteRegistrar:
         self,
         partition: int,
         sender_epoch: int,
-        tell: Callable[[str, Control], None],
+        tell: Callable[[str, Control], object],
         cluster_map: Callable[[], ClusterMap],
         on_standing: Callable[[list[str]], None],
     ) -> None:

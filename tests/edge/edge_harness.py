@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from edge.authentication import Method
+from edge.auth_method import Method
 from edge.client import Client
 from edge.core import EdgeCore
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, Conn
+from edge.node import EdgeNode
 from edge.settings import EdgeLimits, ListenerPolicy
 from mqtt.codec import decode_packet, encode_packet
 from mqtt.packets import Connect, Packet, Publish, Subscribe, SubscriptionRequest, Unsubscribe
@@ -63,16 +64,33 @@ def cluster_map(epoch: int = 1, primary: str = "s0", partition_epoch: int = 1, s
     )
 
 
-class RecordingEdge(EdgeCore):
-    """Notes what it says to other nodes instead of sending it."""
+class RecordingNode(EdgeNode):
+    """Notes what the edge says to other nodes instead of sending it."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.told: list[tuple[str, Control]] = []
+        self.reachable = True
+        super().__init__(*arguments)
 
     def tell(self, node: str, message: Control) -> bool:
-        if not hasattr(self, "told"):
-            self.told: list[tuple[str, Control]] = []
-            self.reachable = True
         if self.reachable:
             self.told.append((node, message))
         return self.reachable
+
+
+class RecordingEdge(EdgeCore):
+    """An edge whose messages to other nodes are noted."""
+
+    node_type = RecordingNode
+    node: RecordingNode
+
+    @property
+    def told(self) -> list[tuple[str, Control]]:
+        return self.node.told
+
+    @told.setter
+    def told(self, told: list[tuple[str, Control]]) -> None:
+        self.node.told = told
 
 
 class Edge:
@@ -97,7 +115,6 @@ class Edge:
             new_client_id=self._new_client_id,
         )
         self.core.told = []
-        self.core.reachable = True
         self.held: set[type] = set()
         self.seen: list[Control] = []  # all that was said, by anybody's answering
         self.routes: dict[str, Destinations] = {}  # topic -> what the router answers
@@ -134,10 +151,10 @@ class Edge:
     # --- other nodes
 
     def router(self, message: Control) -> None:
-        self.core._router_message("r0", message)
+        self.core.messages.from_router("r0", message)
 
     def storage(self, message: Control, node: str = "s0") -> None:
-        self.core._storage_message(node, message)
+        self.core.messages.from_storage(node, message)
 
     def take(self, kind: type) -> list[Any]:
         """Return and forget what was said of one kind."""
@@ -212,7 +229,7 @@ class Edge:
         conn = self.core.hot.attach(-1, CLIENT, options, self.ns)
         client = Client(conn, policy or ListenerPolicy("plain", True), self.core.now, stream_filter)
         conn.owner = client
-        self.core.adopt(client)
+        self.core.clients.adopt(client)
         return Session(self, client)
 
     def client(

@@ -236,8 +236,8 @@ def test_the_close_after_disconnect_says_that_the_will_is_discarded() -> None:
     (report,) = edge.take(CloseSession)
     assert report.clean and not session.closed
     edge.storage(KickSession(7, "c", session.client.number, report.owner_epoch))
-    assert not session.closed and edge.core.client(session.client.number) is session.client
-    edge.core.close_clients(0x8B)
+    assert not session.closed and edge.core.clients.get(session.client.number) is session.client
+    edge.core.clients.close_all(0x8B)
     assert not session.closed
     edge.storage(SessionClosed(report.request, True))
     edge.round()
@@ -486,9 +486,9 @@ def test_codes_that_a_packet_does_not_know() -> None:
     """[MQTT-3.2.2-8] [MQTT-3.14.2-1]: 0x80 stands for what CONNACK or DISCONNECT cannot say."""
     edge = Edge()
     session, waiting = edge.client(), edge.accept()
-    edge.core.disconnect(session.client, 0x88)
+    edge.core.clients.disconnect(session.client, 0x88)
     waiting.client.version = 5
-    edge.core.connecting.refuse(waiting.client, 0x93)
+    edge.core.clients.refuse(waiting.client, 0x93)
     assert [packet.reason_code for end in (session, waiting) for packet in end.read()] == [0x80, 0x80]
 
 

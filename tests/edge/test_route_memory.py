@@ -44,7 +44,7 @@ def test_subscribers_of_everything_are_one_tuple(cached: int, many: int) -> None
     found = routes(edge, names(cached))
     assert len({id(route.subs) for route in found}) == 1  # type: ignore[attr-defined]
     assert resident_bytes() - before < 256 * MIB
-    assert edge.core.shared_bytes.bytes < 64 * 1024
+    assert edge.core.routes.shared_bytes.bytes < 64 * 1024
 
 
 @pytest.mark.parametrize(("cached", "many"), SIZES)
@@ -72,7 +72,7 @@ def test_what_a_topic_has_alone_is_counted_and_the_oldest_go() -> None:
     edge.cache(topics)
     cached = len(edge.core.cache)
     assert 200 < cached < 400
-    assert edge.core.cache.bytes + edge.core.shared_bytes.bytes < MIB + 8_192
+    assert edge.core.cache.bytes + edge.core.routes.shared_bytes.bytes < MIB + 8_192
     assert edge.core.hot.route(topics[-1].encode()) is not None
     assert edge.core.hot.route(topics[0].encode()) is None
     publisher = edge.client("p")
@@ -85,15 +85,15 @@ def test_the_count_falls_when_the_last_route_is_gone() -> None:
     one = edge.client("one")
     one.subscribe("#", "plant/#", qos=0)
     edge.cache(names(100), Destinations(groups=[GroupDestinations("g/#", [("e1", 1)], [])]))
-    assert edge.core.shared_bytes.bytes > 0
+    assert edge.core.routes.shared_bytes.bytes > 0
     one.drop()
     edge.settle()
     while edge.core.cache.next_deadline() < float("inf"):  # the sweep renews Routes that nobody uses
         edge.step()
     for name in names(100):
         edge.core.cache._forget(name)
-    assert edge.core.shared_bytes.bytes == edge.core.cache.bytes == 0
-    assert len(edge.core.answers) == len(edge.core.answers._groups) == 0
+    assert edge.core.routes.shared_bytes.bytes == edge.core.cache.bytes == 0
+    assert len(edge.core.routes.answers) == len(edge.core.routes.answers._groups) == 0
 
 
 def test_a_route_follows_overlapping_subscriptions() -> None:

@@ -1,12 +1,16 @@
 """SUBSCRIBE, PUBLISH, retained reads, wills, shared groups, $SYS and authentication at one edge's core."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from edge import held_live
+from edge.ports import Publisher
+from edge.publishing import Publishing
+from edge.recording import Recording
 from edge.scram import Scram, make_user
+from edge.sending import Sending
 from edge.settings import EdgeLimits, ListenerPolicy
 from mqtt.packets import Auth, Connack, Connect, Disconnect, Puback, Publish, Pubrec, Suback, Unsuback
 from mqtt.properties import PropertyId
@@ -483,18 +487,16 @@ def test_silent_partition_is_counted_and_live_messages_go_on() -> None:
 class Registers:
     """Stands before the loop and keeps what goes to a register alone until the test says that it stands there."""
 
-    _hot: Any
-    waiting: list[Any]  # what to call with the reason code
-
     def __init__(self, edge: Edge) -> None:
-        self.__dict__.update(_hot=edge.core.hot, waiting=[])
-        edge.core.hot = self  # type: ignore[assignment]
+        self.waiting: list[Any] = []  # what to call with the reason code
+        core, loop = edge.core, cast(Publisher, self)
+        self._hot = core.hot
+        sending = Sending(core.node, loop, core.clients, core.routes)
+        recording = Recording(core.node, loop, core.clients, core.requests, core.routes, core.picking, sending)
+        core.publishing = Publishing(core.node, loop, core.clients, core.routes, sending, recording)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._hot, name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self._hot, name, value)
 
     def publish(self, route: Any, publish: Any, register: int = -1, *more: Any) -> int:
         if register < 0:

@@ -58,13 +58,13 @@ def test_one_subscribe_of_many_wildcards_and_its_unsubscribe(cached: int, many: 
     assert edge.worst_ms() < ROUND_MS
     (suback,) = session.read()
     assert isinstance(suback, Suback) and suback.reason_codes == [0] * 1_000
-    assert len(edge.core.ephemeral) == 1_000
+    assert len(edge.core.routes.local) == 1_000
     edge.step(edge.feed(session, Unsubscribe(2, filters, {})))
     edge.settle()
     assert edge.worst_ms() < ROUND_MS
     (unsuback,) = session.read()
     assert isinstance(unsuback, Unsuback) and unsuback.reason_codes == [0] * 1_000
-    assert len(edge.core.ephemeral) == len(edge.core.registrar) == 0
+    assert len(edge.core.routes.local) == len(edge.core.registrar) == 0
     del many
 
 
@@ -97,7 +97,7 @@ def test_subscribers_of_everything_that_leave_at_once(cached: int, many: int) ->
     assert edge.settle() > 3
     assert edge.worst_ms() < ROUND_MS
     assert [packet.payload for packet in stays.read() if isinstance(packet, Publish)] == [b"before", b"meanwhile"]
-    assert len(edge.core.ephemeral) == 1
+    assert len(edge.core.routes.local) == 1
     route = hot.route(b"r1/d1/v1")
     assert route is not None and len(route.subs) == 1
 
@@ -268,12 +268,12 @@ def test_a_client_that_leaves_while_it_subscribes_leaves_nothing() -> None:
     session = edge.client("c")
     edge.held = {AddRoutes}
     edge.step(edge.feed(session, subscribe([f"a{number}/+" for number in range(500)])))
-    while not len(edge.core.ephemeral):
+    while not len(edge.core.routes.local):
         edge.step()
-    assert 0 < len(edge.core.ephemeral) < 500
+    assert 0 < len(edge.core.routes.local) < 500
     edge.step(lambda: edge.core.hot.end_of_file(session.client.conn))
     edge.settle_alone()
-    assert len(edge.core.ephemeral) == len(edge.core.registrar) == 0
+    assert len(edge.core.routes.local) == len(edge.core.registrar) == 0
     assert not edge.core.subscribing._waiting
     for order in edge.take(AddRoutes):
         edge.router(RoutesAdded(order.request, order.shard, order.shard_epoch, order.sender_epoch))
@@ -310,6 +310,6 @@ def test_destinations_are_found_again_after_peers_changed() -> None:
     route = edge.core.hot.route(b"t")
     assert route is not None and len(route.edges) == 1
     edge.core.peers._peers.pop("e1")
-    edge.core.peers_changed()
+    edge.core.routes.peers_changed()
     route = edge.core.hot.route(b"t")
     assert route is not None and not route.edges

@@ -94,7 +94,7 @@ def test_it_leaves_when_its_clients_and_their_reports_are_gone() -> None:
     edge.held = set()
     edge.round(0.1)
     edge.round(0.1)
-    assert not edge.core.has_lease() and not edge.core.stopping.order.ended
+    assert not edge.core.node.has_lease() and not edge.core.stopping.order.ended
     assert any(isinstance(message, Leave) for message in edge.seen)
     dead = cluster_map(2)
     dead.nodes["e0"] = type(dead.nodes["e0"])("e0", "edge", 1, "e0:1", state=NodeState.DEAD)

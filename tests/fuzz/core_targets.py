@@ -196,7 +196,7 @@ def _edge() -> Callable[[bytes], None]:
         core = edge.core
         assert len(core.requests) <= core.limits.requests_max
         assert core.hot.counters()["routes"] <= 65_536
-        assert len(core._polled) <= INPUTS_MAX
+        assert len(core.claims) <= INPUTS_MAX
 
     def until_over(data: bytes) -> None:
         try:

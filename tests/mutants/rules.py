@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edge.partition_requests import PartitionRequests
-from edge.publishing import PublishDesk
+from edge.recording import Recording
 from edge.route_cache import RouteCache
 from router.cluster_map import _Step
 from router.core import RouterCore
@@ -138,9 +138,9 @@ def _released_is_forgotten(original: Any, origins: Origins, message: PublishMess
     return message.origin_kind != OriginKind.SESSION and original(origins, message, *sender)
 
 
-def _parks_nobody(original: Any, desk: PublishDesk, client: Any, *arguments: Any) -> None:
-    original(desk, client, *arguments)
-    desk._edge.hot.resume(client.conn)
+def _parks_nobody(original: Any, recording: Recording, client: Any, *arguments: Any) -> None:
+    original(recording, client, *arguments)
+    recording._loop.resume(client.conn)
 
 
 def _last_first(original: Any, requests: PartitionRequests, partition: int, now: float) -> None:
@@ -300,7 +300,7 @@ RULES: tuple[SeededBug, ...] = (
         "placement_changed",
         _last_first,
         schedules.test_c4_two_messages_wait_for_their_record,
-        _wrapped(PublishDesk, "_ask_to_record", _parks_nobody),
+        _wrapped(Recording, "_ask_to_record", _parks_nobody),
     ),
     _rule(
         "D1: complaints end no lease",

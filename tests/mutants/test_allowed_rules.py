@@ -27,6 +27,6 @@ def test_a_hostile_seed_notices_that_every_storage_node_may_push(monkeypatch: py
     """Clients get what nobody published; with the rule in place the seed passes."""
     options = Options(seconds=4.0, hostile=True, faults=())
     assert not run_seed(2037, options).failures
-    monkeypatch.setattr("edge.core.standing", lambda *_: Standing.PRIMARY)
+    monkeypatch.setattr("edge.node_messages.standing", lambda *_: Standing.PRIMARY)
     failures = run_seed(2037, options).failures
     assert any("was given a forged message" in failure for failure in failures), failures

@@ -120,7 +120,7 @@ class EdgeProcess(Process):
             conn = hot.attach(-1, CLIENT, options, now_ns)
             client = Client(conn, ListenerPolicy("plain", True), core.now)
             conn.owner = client
-            core.adopt(client)
+            core.clients.adopt(client)
         self._add(conn, end)
 
     def _add(self, conn: Conn, end: Endpoint) -> None:
@@ -218,7 +218,7 @@ class EdgeProcess(Process):
             return
         if self.core.lease.ended and not self.core.stopping.order.begun:
             self.world.scheduler.note(f"{self.node} is ended by the map")
-            self.core.close_clients(0x8B)
+            self.core.clients.close_all(0x8B)
             hot.end_round(now_ns)
             self._flush()
             self.ended()

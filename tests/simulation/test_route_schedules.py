@@ -474,12 +474,12 @@ def test_b4_a_new_life_without_proof_waits_for_the_lease_of_the_old_one() -> Non
     killed_at = scene.cluster.scheduler.now
     scene.kill("e1")
     scene.start("e1", proof=False)
-    scene.until(lambda: scene.cluster.edge("e1").core.has_lease(), 10.0)
+    scene.until(lambda: scene.cluster.edge("e1").core.node.has_lease(), 10.0)
     assert scene.cluster.scheduler.now - killed_at >= scene.cluster.knobs.lease_s * 0.7
     scene.kill("e1")
     killed_at = scene.cluster.scheduler.now
     scene.start("e1")
-    scene.until(lambda: scene.cluster.edge("e1").core.has_lease(), 1.0)
+    scene.until(lambda: scene.cluster.edge("e1").core.node.has_lease(), 1.0)
 
 
 def test_b5_a_fenced_edge_sends_no_suback_and_lets_its_clients_go() -> None:

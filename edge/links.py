@@ -1,0 +1,100 @@
+"""Beginnings and ends of links at this edge, and refusals of what nodes may not say.
+
+A connection is joined to its peer in ``edge/peer_table.py``; here routers are followed, storage nodes are sent
+what waited for them, and a node that breaks the protocol loses its link.
+"""
+
+import logging
+from collections.abc import Callable
+
+from edge.hot.state import Conn, Peer
+from edge.map_follower import MapFollower
+from edge.node import EdgeNode
+from edge.peer_table import PeerTable
+from edge.ports import LinkIO
+from edge.topic_routes import TopicRoutes
+from wire.allowed import IDENTITY, TIER
+from wire.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.refusals import Refusals
+from wire.unreached import Unreached
+
+__all__ = ["Links"]
+
+logger = logging.getLogger(__name__)
+
+
+class Links:
+    """The links of one edge.
+
+    Args:
+        node: This edge.
+        loop: Where links end.
+        peers: The other nodes.
+        follower: Partitions and their primaries.
+        routes: Routes, which name edges.
+        relinked: Called when there may be somebody to dial.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: LinkIO,
+        peers: PeerTable,
+        follower: MapFollower,
+        routes: TopicRoutes,
+        relinked: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._peers = peers
+        self._follower = follower
+        self._routes = routes
+        self._relinked = relinked
+        self._refusals = Refusals(node.count)
+        self._unreached = Unreached(node.name)
+
+    def hello(self, conn: Conn, payload: bytes) -> None:
+        """Take a link's first frame."""
+        key = self._peers.hello(conn, payload)
+        if key is None:
+            return
+        self._unreached.link_up(key)
+        if key.tier == TIER_ROUTER:
+            self._node.lease.router_up(key.node, self._node.now)
+        elif key.tier == TIER_STORAGE:
+            self._follower.storage_up(key.node)
+        else:
+            self._routes.peers_changed()
+
+    def dropped(self, conn: Conn) -> None:
+        """Note that a connection is gone that was no client's: perhaps a link that did not stand yet."""
+        self._peers.strangers.left(conn)
+        self._relinked()
+
+    def over(self, key: PeerKey) -> None:
+        """Note that a link's connection ended, or the peer's life: of a struck peer no end of a connection is told."""
+        self._node.wake()
+        self._relinked()
+        self._unreached.link_down(key)
+        if key.tier == TIER_ROUTER:
+            self._node.lease.router_down(key.node)
+
+    def broke(self, peer: Peer, why: str) -> None:
+        """Refuse a life whose frame cannot be read; another life of that node may come."""
+        self._node.count("frames_unreadable")
+        key = self._peers.key(peer)
+        logger.warning("%s %s broke the protocol: %s", key.tier, key.node, why)
+        self._peers.condemn(peer)
+
+    def violated(self, peer: Peer, what: str, reason: str) -> None:
+        """Note what a node may not say; one that no honest node says closes its link until it starts again."""
+        self._refusals.refuse(self._node.now, self._peers.key(peer), what, reason)
+        if reason in (TIER, IDENTITY):
+            self._peers.condemn(peer)
+            if peer.conn is not None:
+                self._loop.close(peer.conn, linger=False)
+
+    def tick(self, now: float) -> None:
+        """Keep links alive, and note for the routers which nodes cannot be reached."""
+        self._peers.keep_alive()
+        self._node.lease.unreachable = self._unreached.nodes(now, self._node.map)

@@ -1,0 +1,197 @@
+"""Messages of other nodes: who may say what, and which part takes it.
+
+A router's answers go to the route cache, the registrar and the lease; a storage node's orders to the parts that carry
+them out, its answers to the requests that wait for them. Rules of who may say what: ``wire/allowed.py``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from edge.claims import ClaimsPolls
+from edge.handing_on import Redispatching
+from edge.hot.state import Peer
+from edge.leaving import Leaving
+from edge.links import Links
+from edge.map_follower import MapFollower
+from edge.node import EdgeNode
+from edge.partition_requests import PartitionRequests
+from edge.publishing import Publishing
+from edge.retained_reads import RetainedReads
+from edge.topic_routes import TopicRoutes
+from wire.allowed import CELLS, TIER, Rule, Standing, fault_of, may_send, standing
+from wire.frames import FrameKind
+from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages import (
+    Control,
+    FireWill,
+    HandOn,
+    Invalidate,
+    KickSession,
+    Moved,
+    PollClaims,
+    Relay,
+    Relayed,
+    Resolved,
+    RetainedNone,
+    RetainedPage,
+    RoutesAdded,
+    SessionOpened,
+    decode_control,
+    encode_control,
+)
+from wire.route_registrar import RouteRegistrar
+
+__all__ = ["NodeMessages"]
+
+
+class NodeMessages:
+    """Takes the control messages of one edge.
+
+    Args:
+        node: This edge.
+        links: Where a node is refused.
+        follower: Filters that an owner of a shard wants to be told again.
+        requests: Requests to partitions, which answers belong to.
+        routes: The route cache.
+        registrar: Routes of this edge.
+        leaving: Takes KickSession.
+        claims: Takes PollClaims.
+        retained: Takes pages of retained messages.
+        publishing: Takes FireWill.
+        redispatching: Takes HandOn.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        links: Links,
+        follower: MapFollower,
+        requests: PartitionRequests,
+        routes: TopicRoutes,
+        registrar: RouteRegistrar,
+        leaving: Leaving,
+        claims: ClaimsPolls,
+        retained: RetainedReads,
+        publishing: Publishing,
+        redispatching: Redispatching,
+    ) -> None:
+        self._node = node
+        self._links = links
+        self._follower = follower
+        self._requests = requests
+        self._routes = routes
+        self._registrar = registrar
+        self._leaving = leaving
+        self._claims = claims
+        self._retained = retained
+        self._orders: dict[type, Callable[[str, Any], None]] = {  # of partitions; anything else answers a request
+            KickSession: self._kick,
+            PollClaims: claims.answer,
+            FireWill: publishing.fire_will,
+            HandOn: redispatching.order,
+            Moved: self._moved,
+            RetainedNone: self._retained_none,
+            RetainedPage: self._retained_page,
+            SessionOpened: self._session_opened,
+        }
+
+    def frame(self, peer: Peer, kind: int, payload: bytes) -> None:
+        """Take a frame that the loop does not take itself.
+
+        Raises:
+            Unreadable: It is none.
+        """
+        key = peer.owner
+        assert isinstance(key, PeerKey)
+        if kind != FrameKind.CONTROL or not may_send(key.tier, TIER_EDGE, kind):
+            self._links.violated(peer, f"frame kind {kind}", TIER)
+            return
+        message = decode_control(payload)
+        fault = fault_of(key, TIER_EDGE, message)
+        if fault:
+            self._links.violated(peer, type(message).__name__, fault)
+        elif key.tier == TIER_ROUTER:
+            self.from_router(key.node, message)
+        elif key.tier == TIER_STORAGE:
+            self.from_storage(key.node, message)
+
+    def from_router(self, node: str, message: Control) -> None:
+        """Take a message of a router."""
+        self._node.wake()
+        if isinstance(message, Resolved):
+            self._routes.cache.resolved(message)
+        elif isinstance(message, RoutesAdded):
+            self._registrar.added(message)
+        elif isinstance(message, Invalidate):
+            self._routes.cache.invalidate(node, message, self._node.now)
+        elif isinstance(message, Moved):
+            if message.request:
+                self._routes.cache.moved(message, self._node.now)
+            else:
+                self._follower.report_again(message.number)
+        elif isinstance(message, Relayed):
+            self._relayed(node, message)
+        elif not self._node.lease.handle(self._node.now, message):
+            self._node.count("messages_unknown")
+
+    def from_storage(self, node: str, message: Control) -> None:
+        """Take a message of a storage node."""
+        self._node.wake()
+        if CELLS[type(message)].rule is Rule.PRIMARY and not self._is_primary(node, message):
+            self._misplaced(node, message)  # a primary repeats what this edge's map is too old for
+            return
+        take = self._orders.get(type(message))
+        if take is None:
+            self._answer(node, message)
+        else:
+            take(node, message)
+
+    def _is_primary(self, node: str, message: Control) -> bool:
+        """Whether this edge's map names the node as the primary for which it speaks."""
+        placements = self._node.map.partitions
+        if isinstance(message, KickSession):
+            number, epoch = (self._node.map.partition_for(message.client_id), 0) if placements else (0, 0)
+        else:
+            assert isinstance(message, PollClaims | FireWill | HandOn)
+            number, epoch = message.partition, message.partition_epoch
+        return standing(self._node.map, node, number, epoch, 0) is Standing.PRIMARY
+
+    def _misplaced(self, node: str, message: Control) -> None:
+        peer = self._node.peer_of(node)
+        if peer is not None:
+            self._links.violated(peer, type(message).__name__, "placement")
+
+    def _answer(self, node: str, message: Control) -> None:
+        if not self._requests.answered(getattr(message, "request", 0), message, node):
+            self._node.count("answers_unknown")
+
+    def _kick(self, node: str, order: KickSession) -> None:
+        self._node.tell(node, self._leaving.kick(order))
+
+    def _moved(self, node: str, moved: Moved) -> None:
+        self._requests.moved(moved.request, self._node.now, node)
+
+    def _retained_none(self, node: str, answer: RetainedNone) -> None:
+        self._retained.none(answer, node)
+
+    def _retained_page(self, node: str, page: RetainedPage) -> None:
+        if not self._retained.page(page, node):
+            self._answer(node, page)
+
+    def _session_opened(self, node: str, opened: SessionOpened) -> None:
+        if self._claims.is_outdated(opened):
+            self._requests.moved(opened.request, self._node.now, node)
+        else:
+            self._answer(node, opened)
+
+    def _relayed(self, router: str, relayed: Relayed) -> None:
+        """A partition's primary cannot reach this edge, or hears no answer: the answer goes back the same way."""
+        entry = self._node.map.nodes.get(relayed.node)
+        message = decode_control(relayed.message)
+        storage = entry is not None and entry.tier == TIER_STORAGE
+        alive = storage and self._node.map.is_alive(relayed.node, relayed.incarnation)
+        if alive and isinstance(message, KickSession) and self._is_primary(relayed.node, message):
+            answer = encode_control(self._leaving.kick(message))
+            self._node.tell(router, Relay(relayed.node, relayed.incarnation, answer))
+        else:
+            self._node.count("relays_refused")

@@ -1,0 +1,260 @@
+"""Ports of the hot loop: its methods by the part that needs them. ``Hot`` satisfies all of these as it is.
+
+A part names the narrowest port that it uses; a test gives it a few lines that look like one. ``edge/hot/centre.py``
+describes each method.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from edge.hot.options import ConnOptions, SessionOptions
+from edge.hot.state import Conn, Inbound, Message, Peer, Route
+
+__all__ = [
+    "ClientEnds",
+    "ClientIO",
+    "Copies",
+    "Delivery",
+    "Ending",
+    "Figures",
+    "HeldBytes",
+    "LeaseGate",
+    "LinkIO",
+    "NodeIO",
+    "Primaries",
+    "Publisher",
+    "RouteTable",
+    "SessionIO",
+    "Sessions",
+]
+
+
+class NodeIO(Protocol):
+    """The clock, and control messages to other nodes."""
+
+    round_end_ns: int
+
+    @property
+    def now_ns(self) -> int:
+        """Time of the current round."""
+
+    def control(self, peer: Peer, kind: int, payload: bytes) -> None:
+        """Send one numbered frame."""
+
+
+class LinkIO(Protocol):
+    """Links to other nodes."""
+
+    def add_peer(self, node: int, tier: str, incarnation: int) -> Peer:
+        """Make a peer."""
+
+    def unbind_link(self, peer: Peer) -> None:
+        """End the older connection of a peer."""
+
+    def bind_link(self, conn: Conn, peer: Peer, peer_taken: int) -> None:
+        """Join a connection to its peer."""
+
+    def strike_peer(self, peer: Peer) -> None:
+        """End an incarnation of a node."""
+
+    def write(self, conn: Conn, data: bytes, needs_lease: bool = False) -> None:
+        """Append to the output."""
+
+    def close(self, conn: Conn, last: bytes = b"", linger: bool = True) -> None:
+        """End a connection."""
+
+
+class ClientIO(Protocol):
+    """Answers to clients."""
+
+    def write(self, conn: Conn, data: bytes, needs_lease: bool = False) -> None:
+        """Append whole packets to the output."""
+
+    def resume(self, conn: Conn) -> None:
+        """End the parking by a Handler call."""
+
+
+class Sessions(Protocol):
+    """Connections of durable sessions and their partitions' primaries."""
+
+    def set_home(self, conn: Conn, peer: Peer | None) -> None:
+        """Name the peer that gets a session's PUSH_ACKs."""
+
+
+class SessionIO(ClientIO, Sessions, Protocol):
+    """Sessions begin."""
+
+    def open_session(self, conn: Conn, options: SessionOptions) -> None:
+        """Put the bounds of CONNECT and CONNACK into force."""
+
+
+class ClientEnds(Protocol):
+    """Connections of clients end."""
+
+    def close(self, conn: Conn, last: bytes = b"", linger: bool = True) -> None:
+        """Write the last bytes, stop reading, flush, half-close."""
+
+    def cut(self, conn: Conn, last: bytes = b"") -> None:
+        """Close, and hold nothing more."""
+
+
+class Publisher(Protocol):
+    """Messages that the core publishes."""
+
+    def publish(
+        self,
+        route: Route,
+        publish: Inbound,
+        extra_partition: int = -1,
+        origin_kind: int = 0,
+        origin_a: int = 0,
+        origin_b: int = 0,
+        on_done: Callable[[int], object] | None = None,
+        written: tuple[int, int] | None = None,
+    ) -> int:
+        """Send a message to every destination of a route; return its tag."""
+
+    def acknowledge(self, publish: Inbound, reason_code: int) -> None:
+        """Answer a PUBLISH that is not sent anywhere, or whose answer waited."""
+
+    def released(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
+        """Write PUBCOMP."""
+
+    def resume(self, conn: Conn) -> None:
+        """End the parking by a Handler call."""
+
+    def route(self, topic: bytes) -> Route | None:
+        """Return the cached Route."""
+
+    def install_route(self, topic: bytes, route: Route) -> None:
+        """Cache where a topic goes."""
+
+    def send_pick(self, copy: Message, chosen: object) -> None:
+        """Go on with a shared group's copy that was refused."""
+
+    def knows_pick(self, share: bytes, session: int, counter: int) -> bool:
+        """Return whether a member here got the message of this origin."""
+
+
+class RouteTable(Protocol):
+    """The Routes that the loop keeps."""
+
+    def route(self, topic: bytes) -> Route | None:
+        """Return the cached Route, right as of now."""
+
+    def install_route(self, topic: bytes, route: Route) -> None:
+        """Cache where a topic goes."""
+
+    def keep_route(self, route: Route) -> None:
+        """Say that an older Route is right."""
+
+    def replace_route(self, route: Route) -> None:
+        """Put a Route in the place of the topic's former one."""
+
+    def drop_route(self, topic: bytes) -> None:
+        """Forget a topic's Route."""
+
+    def drop_oldest_local(self, count: int) -> None:
+        """Forget the subscribers kept for the topics that were forwarded here first."""
+
+    def refresh_routes(self) -> None:
+        """Have every Route looked at before it is used again."""
+
+    def refresh_route(self, topic: bytes) -> None:
+        """Have one topic's Route looked at before it is used again."""
+
+
+class Primaries(Sessions, Protocol):
+    """Partitions and their primaries."""
+
+    @property
+    def primaries(self) -> Sequence[Peer | None]:
+        """The primary of each partition."""
+
+    def set_partitions(self, count: int) -> None:
+        """Take the number of partitions."""
+
+    def set_epoch(self, partition: int, partition_epoch: int) -> None:
+        """Note the epoch that a partition is at."""
+
+    def set_primary(self, partition: int, peer: Peer | None) -> None:
+        """Name a partition's primary."""
+
+    def replay_partition(self, partition: int, peer: Peer) -> int:
+        """Send again what the former primary did not acknowledge."""
+
+
+class Delivery(Protocol):
+    """One message to one client, outside of any route."""
+
+    def deliver(self, conn: Conn, publish: Inbound, qos: int, identifiers: bytes = b"") -> bool:
+        """Send one message to one ephemeral session."""
+
+
+class Copies(Delivery, Protocol):
+    """Connections without a socket, which messages wait in."""
+
+    def attach(self, fd: int, kind: int, options: ConnOptions, now_ns: int) -> Conn:
+        """Make a connection."""
+
+    def open_session(self, conn: Conn, options: SessionOptions) -> None:
+        """Open a session on it."""
+
+    def feed(self, conn: Conn, data: bytes) -> None:
+        """Take what its client would send."""
+
+    def take_output(self, conn: Conn, bytes_max: int = 1 << 30) -> bytes:
+        """Return and remove what its client would get."""
+
+    def close(self, conn: Conn, last: bytes = b"", linger: bool = True) -> None:
+        """End it."""
+
+
+class HeldBytes(Protocol):
+    """How much clients make the loop hold."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held for all clients."""
+
+    def bound_held_bytes(self, bytes_max: int) -> None:
+        """Set the bound above which the Handler is called."""
+
+    def largest_holders(self, count: int) -> list[Conn]:
+        """Return the clients for which most is held, the largest first."""
+
+
+class LeaseGate(Protocol):
+    """The lease, and connections that wait for one."""
+
+    def set_lease(self, until_ns: int) -> None:
+        """Say when the lease runs out."""
+
+    def resume(self, conn: Conn) -> None:
+        """End the parking by a Handler call."""
+
+
+class Ending(Protocol):
+    """Debts of an edge that stops."""
+
+    def stop_reading(self) -> None:
+        """Read nothing more from clients."""
+
+    def owes(self, conn: Conn) -> bool:
+        """Return whether a client is owed something."""
+
+    def owes_partitions(self) -> bool:
+        """Return whether messages to partitions are not acknowledged."""
+
+    def lingers(self) -> bool:
+        """Return whether last bytes or closed sockets wait."""
+
+
+class Figures(Protocol):
+    """The loop's counters, and the topics that show them."""
+
+    def counters(self) -> dict[str, int]:
+        """Return all counters by name."""
+
+    def publish(self, route: Route, publish: Inbound) -> int:
+        """Send a message to every destination of a route."""

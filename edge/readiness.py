@@ -1,0 +1,48 @@
+"""Readiness of this edge for clients: a lease, links to all primaries, and an answer of every partition."""
+
+from dataclasses import dataclass
+
+from edge.map_follower import MapFollower
+from edge.node import EdgeNode
+from edge.partition_requests import PartitionRequests
+from wire.messages import Control, ReadRetained
+
+__all__ = ["Readiness"]
+
+
+@dataclass(slots=True, frozen=True)
+class _Probe:
+    """A question to one partition."""
+
+    unserved: set[int]
+    partition: int
+
+    def answered(self, answer: Control) -> None:
+        """Note that the partition serves."""
+        del answer
+        self.unserved.discard(self.partition)
+
+
+class Readiness:
+    """Asks every partition once."""
+
+    def __init__(self, node: EdgeNode, requests: PartitionRequests, follower: MapFollower) -> None:
+        self._node = node
+        self._requests = requests
+        self._follower = follower
+        self._unserved: set[int] | None = None  # partitions that have not answered this life yet; None: not asked
+
+    def look(self) -> bool:
+        """Return True once clients can be served: a lease, and every partition's primary has answered something.
+
+        The first call that finds a lease and all links sends the questions.
+        """
+        if not self._node.has_lease() or not self._follower.storage_linked():
+            return False
+        if self._unserved is None:
+            self._unserved = set(range(len(self._node.map.partitions)))
+            for number in sorted(self._unserved):
+                # A read without effect: it is answered when the partition serves, as the first CONNECT would be.
+                question = ReadRetained(self._requests.next_number(), number, 0, "$SYS/ready", "", 1)
+                self._requests.ask(question, _Probe(self._unserved, number).answered, self._node.now)
+        return not self._unserved
