@@ -213,7 +213,7 @@ class EdgeCore:
 
     def packet(self, conn: Conn, first_byte: int, body: bytes) -> None:
         """A packet that the loop does not handle."""
-        self.hot.round_end_ns = 0
+        self.node.wake()
         client = conn.owner
         assert isinstance(client, Client)
         kind = first_byte >> 4
@@ -241,22 +241,22 @@ class EdgeCore:
 
     def inbound(self, conn: Conn, publish: Inbound) -> None:
         """A retained PUBLISH, or QoS 2 of a durable session."""
-        self.hot.round_end_ns = 0
+        self.node.wake()
         self.publishing.inbound(conn, publish)
 
     def pubrel(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
         """PUBREL of a durable session."""
-        self.hot.round_end_ns = 0
+        self.node.wake()
         self.recording.pubrel(conn, packet_identifier)
 
     def miss(self, conn: Conn, topic: bytes) -> None:
         """A topic without a cached Route."""
-        self.hot.round_end_ns = 0
+        self.node.wake()
         self.publishing.miss(conn, topic)
 
     def fenced(self, conn: Conn) -> None:
         """A QoS >= 1 PUBLISH without a lease waits for one."""
-        self.hot.round_end_ns = 0
+        self.node.wake()
         self._fence.wait(conn)
 
     def error(self, conn: Conn, reason_code: int) -> None:
@@ -265,12 +265,12 @@ class EdgeCore:
 
     def memory_exceeded(self) -> None:
         """Clients make this edge hold too much."""
-        self.hot.round_end_ns = 0
+        self.node.wake()
         self.memory.exceeded()
 
     def accepted(self, listener: object, fd: int) -> None:
         """A new socket: the service attaches or refuses it."""
-        self.hot.round_end_ns = 0
+        self.node.wake()
         self._accept(listener, fd)
 
     def authorize(self, conn: Conn, topic: bytes) -> int:
@@ -279,7 +279,7 @@ class EdgeCore:
 
     def closed(self, conn: Conn, why: int) -> None:
         """A connection is gone."""
-        self.hot.round_end_ns = 0
+        self.node.wake()
         client = conn.owner
         if not isinstance(client, Client):
             self.links.dropped(conn)
@@ -342,7 +342,7 @@ class EdgeCore:
 
     def hello(self, conn: Conn, payload: bytes) -> None:
         """A link's first frame."""
-        self.hot.round_end_ns = 0
+        self.node.wake()
         self.links.hello(conn, payload)
 
     def broke(self, peer: Peer, why: str) -> None:
@@ -382,7 +382,7 @@ class EdgeCore:
         if self._next_tick > now + TICK_S and self._waits():
             self._next_tick = now + TICK_S
         if now < self._next_tick:
-            # What changes anything before then comes through a method of ``Handler``, and each of those sets it to 0.
+            # What changes anything before then comes through a method of ``Handler``, and each of those calls ``wake``.
             self.hot.round_end_ns = now_ns if self.busy else int(self.next_deadline() * NS)
             return
         self.hot.round_end_ns = now_ns + 1  # timers make work: look again after the next round
