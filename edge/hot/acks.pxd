@@ -4,15 +4,15 @@ from edge.hot.buffers cimport get16
 from edge.hot.deliver cimport drain_pending, free_identifier, set_state, state_of
 from edge.hot.encode cimport valid_text
 from edge.hot.excess cimport end_excess
+from edge.hot.layout cimport (
+    FAILURE, IMPLEMENTATION_SPECIFIC_ERROR, MALFORMED_PACKET, NOT_AUTHORIZED, NO_MATCHING_SUBSCRIBERS,
+    PACKET_IDENTIFIER_IN_USE, PACKET_IDENTIFIER_NOT_FOUND, PAYLOAD_FORMAT_INVALID, PROTOCOL_ERROR, QUOTA_EXCEEDED,
+    SERVER_BUSY, TOPIC_NAME_INVALID, UNSPECIFIED_ERROR
+)
 from edge.hot.output cimport answer_unknown, pending_output, output_of, unpark, write_short
 from edge.hot.peers cimport leave_outbox
 from edge.hot.pushes cimport push_acknowledged
 from edge.hot.state cimport Conn, HotState, Message, Outbound, PARK_QUOTA, Peer
-
-
-cdef enum:
-    QUOTA_EXCEEDED = 0x97
-    SERVER_BUSY = 0x89
 
 
 cdef Message new_message(HotState hot, int qos, Conn conn, int packet_identifier)

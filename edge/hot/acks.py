@@ -19,11 +19,24 @@ if not cython.compiled:
     from edge.hot.deliver import drain_pending, free_identifier, set_state, state_of
     from edge.hot.encode import valid_text
     from edge.hot.excess import end_excess
+    from edge.hot.layout import (
+        FAILURE,
+        IMPLEMENTATION_SPECIFIC_ERROR,
+        MALFORMED_PACKET,
+        NO_MATCHING_SUBSCRIBERS,
+        NOT_AUTHORIZED,
+        PACKET_IDENTIFIER_IN_USE,
+        PACKET_IDENTIFIER_NOT_FOUND,
+        PAYLOAD_FORMAT_INVALID,
+        PROTOCOL_ERROR,
+        QUOTA_EXCEEDED,
+        SERVER_BUSY,
+        TOPIC_NAME_INVALID,
+        UNSPECIFIED_ERROR,
+    )
     from edge.hot.output import answer_unknown, unpark, write_short
     from edge.hot.pushes import push_acknowledged
     from edge.hot.state import PARK_QUOTA
-
-    QUOTA_EXCEEDED, SERVER_BUSY = 0x97, 0x89
 
 __all__: list[str] = []
 
@@ -54,17 +67,17 @@ def answer(hot: HotState, conn: Conn, qos: cython.int, packet_identifier: cython
         count_back(hot, conn)
         hot.acknowledged += 1
         return
-    if reason_code == 0x10:
+    if reason_code == NO_MATCHING_SUBSCRIBERS:
         reason_code = 0  # allowed, but a flow of two steps is not done when PUBREC leaves: clients expect plain success
     write_short(hot, conn, 0x50, packet_identifier, reason_code)
     conn.has_acks = True
     hot.acknowledged += 1
     if conn.received is not None and packet_identifier in conn.received:
-        if reason_code < 0x80:
+        if reason_code < FAILURE:
             conn.received[packet_identifier] = reason_code
         else:
             del conn.received[packet_identifier]  # the flow ends here [MQTT-4.3.3-9]
-    if conn.version != 5 or reason_code >= 0x80:
+    if conn.version != 5 or reason_code >= FAILURE:
         # A v3 client cannot be told a Receive Maximum; its PUBREL stands behind what we would stop reading.
         count_back(hot, conn)
 
@@ -112,14 +125,14 @@ def finish(hot: HotState, message: Message) -> None:
         conn.gate.popleft()
         if message.excess_bytes:
             end_excess(hot, conn, message)
-        if message.reason_code >= 0x80 and (message.delivered or conn.version != 5):
+        if message.reason_code >= FAILURE and (message.delivered or conn.version != 5):
             if _withhold(hot, conn, message):
                 return
             continue
         if message.reason_code == SERVER_BUSY:
             message.reason_code = QUOTA_EXCEEDED  # no reason code of PUBACK and PUBREC
         answer(hot, conn, message.qos, message.packet_identifier, message.reason_code)
-        if hot.ledger is not None and message.reason_code < 0x80:
+        if hot.ledger is not None and message.reason_code < FAILURE:
             record_ack(hot, message)
 
 
@@ -169,16 +182,16 @@ def acknowledged(
     if conn.version == 3:
         first &= 0xF7  # MQTT 3.1 sets DUP on a repeated PUBREL (its section 3.6)
     if first & 0x0F != (2 if first >> 4 == 6 else 0):  # [MQTT-3.6.1-1]
-        return 0x81
+        return MALFORMED_PACKET
     if end - at < 2 or (conn.version != 5 and end - at != 2):
-        return 0x81
+        return MALFORMED_PACKET
     identifier = get16(data, at)
     if identifier == 0:  # [MQTT-2.2.1-3]
-        return 0x82
+        return PROTOCOL_ERROR
     if end - at > 2:
         reason_code = data[at + 2]
         if not _valid_code(first, reason_code):
-            return 0x82
+            return PROTOCOL_ERROR
         wrong: cython.int = _ack_properties(data, at + 3, end)
         if wrong != 0:
             return wrong
@@ -196,14 +209,14 @@ def acknowledged(
 def _ephemeral(
     hot: HotState, conn: Conn, first: cython.int, identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
-    """An acknowledgement of a message that was sent (state 1: QoS 1, 2: QoS 2, 3: released); 0x82 if of another QoS."""
+    """Take the acknowledgement of a message that was sent (state 1: QoS 1, 2: QoS 2, 3: released), or an error."""
     outbound: Outbound = conn.outbound
     state: cython.int = state_of(outbound, identifier)
     if (state == 1 and first != 0x40) or (state > 1 and first == 0x40) or (state == 2 and first == 0x70):
-        return 0x82  # [MQTT-4.3.2-2] [MQTT-4.3.3-4]: no packet of that flow
+        return PROTOCOL_ERROR  # [MQTT-4.3.2-2] [MQTT-4.3.3-4]: no packet of that flow
     if state == 0:
         return answer_unknown(hot, conn, first, identifier, reason_code)
-    if first == 0x50 and (state == 3 or reason_code < 0x80):  # released before, or now
+    if first == 0x50 and (state == 3 or reason_code < FAILURE):  # released before, or now
         set_state(outbound, identifier, 3)
         return write_short(hot, conn, 0x62, identifier, 0)
     free_identifier(outbound, identifier)
@@ -218,7 +231,7 @@ def _released(hot: HotState, conn: Conn, identifier: cython.int, reason_code: cy
         hot.handler.pubrel(conn, identifier, reason_code)
         return
     if conn.received is None or conn.received.get(identifier, -1) < 0:
-        write_short(hot, conn, 0x70, identifier, 0x92)
+        write_short(hot, conn, 0x70, identifier, PACKET_IDENTIFIER_NOT_FOUND)
         return
     del conn.received[identifier]
     write_short(hot, conn, 0x70, identifier, 0)
@@ -231,11 +244,17 @@ def _valid_code(first: cython.int, code: cython.int) -> cython.bint:
     if code == 0:
         return True
     if first == 0x62 or first == 0x70:
-        return code == 0x92
-    return (
-        code == 0x10 or code == 0x80 or code == 0x83 or code == 0x87 or code == 0x90 or code == 0x91
-        or code == 0x97 or code == 0x99
-    )  # fmt: skip
+        return code == PACKET_IDENTIFIER_NOT_FOUND
+    return code in (
+        NO_MATCHING_SUBSCRIBERS,
+        UNSPECIFIED_ERROR,
+        IMPLEMENTATION_SPECIFIC_ERROR,
+        NOT_AUTHORIZED,
+        TOPIC_NAME_INVALID,
+        PACKET_IDENTIFIER_IN_USE,
+        QUOTA_EXCEEDED,
+        PAYLOAD_FORMAT_INVALID,
+    )
 
 
 def _ack_properties(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
@@ -249,31 +268,31 @@ def _ack_properties(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_
         return 0  # the length may be left out when it is the last byte
     while True:
         if at >= end or shift > 21:
-            return 0x81
+            return MALFORMED_PACKET
         length |= (data[at] & 0x7F) << shift
         shift += 7
         at += 1
         if data[at - 1] < 0x80:
             if data[at - 1] == 0 and shift > 7:
-                return 0x81  # not the shortest form [MQTT-1.5.5-1]
+                return MALFORMED_PACKET  # not the shortest form [MQTT-1.5.5-1]
             break
     if at + length != end:
-        return 0x81
+        return MALFORMED_PACKET
     while at < end:
         what = data[at]
         if what == 0x1F:
             if reason:
-                return 0x82
+                return PROTOCOL_ERROR
             reason = True
         elif what != 0x26:
-            return 0x82 if 0 < what <= 0x2A else 0x81
+            return PROTOCOL_ERROR if 0 < what <= 0x2A else MALFORMED_PACKET
         at += 1
         count = 2 if what == 0x26 else 1
         while count > 0:
             if at + 2 > end or at + 2 + get16(data, at) > end:
-                return 0x81
+                return MALFORMED_PACKET
             if not valid_text(data, at + 2, get16(data, at)):
-                return 0x81
+                return MALFORMED_PACKET
             at += 2 + get16(data, at)
             count -= 1
     return 0

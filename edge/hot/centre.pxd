@@ -6,6 +6,10 @@ from edge.hot.deliver cimport deliver_to, drain_pending
 from edge.hot.excess cimport owes_too_long
 from edge.hot.fanout cimport fan_out, pick_again, refused
 from edge.hot.forwarded cimport receive_link
+from edge.hot.layout cimport (
+    BY_PEER, BY_US, FAILED, FAILURE, KEEP_ALIVE_TIMEOUT, NO_MATCHING_SUBSCRIBERS, RECEIVE_MAXIMUM_EXCEEDED,
+    SERVER_UNAVAILABLE, SUPERSEDED, UNSPECIFIED_ERROR
+)
 from edge.hot.memory cimport count_held, forget_waiting, share_of
 from edge.hot.origins cimport was_picked
 from edge.hot.output cimport drained, end_lag, mark_dirty, note_high, pending_output, output_of, release_waiters, take_dirty, unlink_dirty, unpark, write_short

@@ -26,6 +26,18 @@ if not cython.compiled:
     from edge.hot.excess import owes_too_long
     from edge.hot.fanout import fan_out, pick_again, refused
     from edge.hot.forwarded import receive_link
+    from edge.hot.layout import (
+        BY_PEER,
+        BY_US,
+        FAILED,
+        FAILURE,
+        KEEP_ALIVE_TIMEOUT,
+        NO_MATCHING_SUBSCRIBERS,
+        RECEIVE_MAXIMUM_EXCEEDED,
+        SERVER_UNAVAILABLE,
+        SUPERSEDED,
+        UNSPECIFIED_ERROR,
+    )
     from edge.hot.memory import count_held, forget_waiting, share_of
     from edge.hot.origins import was_picked
     from edge.hot.output import (
@@ -54,14 +66,12 @@ if TYPE_CHECKING:
 __all__ = ["Hot"]
 
 NEVER = 1 << 62
-BY_PEER, BY_US, FAILED, SHUTDOWN = 0, 1, 2, 3  # edge.hot.handler.Closed
 LINK_SILENCE_NS = 4_000_000_000  # the other side says every second that it lives
 LINGER_NS = 2_000_000_000  # how long a closed socket waits for its client to close
 NO_LIMIT = 1 << 40
 PACED_EVERY_NS = 10_000_000
 PACED_BURST_NS = 500_000_000  # half a second's worth is free again: not woken for every message
 CLOSINGS_MAX = 50  # ended connections that the core is told of in a round: a few milliseconds
-SUPERSEDED = 0x8E  # what nobody is told: the publisher's connection is over
 
 
 class Hot(HotState):
@@ -221,13 +231,13 @@ class Hot(HotState):
             if conn.excess and not conn.closed and owes_too_long(self, conn, now_ns):
                 conn.excess = False  # reported once
                 conn.parked |= PARK_HANDLER
-                self.handler.error(conn, 0x93)
+                self.handler.error(conn, RECEIVE_MAXIMUM_EXCEEDED)
             elif conn.parked != 0 and conn.version != 0:
                 conn.heard_ns = now_ns  # it is we who do not listen
             elif conn.silence_ns and now_ns - conn.heard_ns > conn.silence_ns and not conn.closed:
                 conn.silence_ns = 0  # reported once
                 conn.parked |= PARK_HANDLER
-                self.handler.error(conn, 0x8D if conn.version else 0x80)
+                self.handler.error(conn, KEEP_ALIVE_TIMEOUT if conn.version else UNSPECIFIED_ERROR)
 
     # -- connections
 
@@ -475,7 +485,7 @@ class Hot(HotState):
         if written is not None:
             message.register = written[1]  # for the audit: both went by one origin
         if code == 0 and route.empty:
-            code = 0x10  # kept as retained, perhaps; nobody subscribed
+            code = NO_MATCHING_SUBSCRIBERS  # kept as retained, perhaps; nobody subscribed
         destination_done(self, message, code)
         return tag
 
@@ -504,7 +514,7 @@ class Hot(HotState):
             return
         write_short(self, conn, 0x70, packet_identifier, reason_code)
         conn.has_acks = True
-        if conn.version == 5 and reason_code < 0x80:
+        if conn.version == 5 and reason_code < FAILURE:
             count_back(self, conn)
 
     def deliver(self, conn: Conn, publish: Inbound, qos: int, identifiers: bytes = b"") -> bool:
@@ -616,7 +626,7 @@ class Hot(HotState):
         picks = list(peer.picks.values())
         peer.picks.clear()
         for message in picks:
-            refused(self, message, 0x88)
+            refused(self, message, SERVER_UNAVAILABLE)
         if peer.conn is not None:
             self.close(peer.conn, linger=False)
 
@@ -677,7 +687,7 @@ class Hot(HotState):
             if _comes_again(message):
                 del outbox.messages[message.tag]
                 leave_outbox(self, message)
-                destination_done(self, message, SUPERSEDED)
+                destination_done(self, message, SUPERSEDED)  # nobody is told
         outbox.unsent = deque(outbox.messages.values())
         if partition not in self.pumping:
             self.pumping.append(partition)

@@ -1,6 +1,7 @@
 # C form of deliver.py.
 from edge.hot.buffers cimport Buffer, append_buffer, append_bytes, append_span, put16, put32, reserve
 from edge.hot.encode cimport load_plain, publish_bytes, write_publish
+from edge.hot.layout cimport NO_EXPIRY
 from edge.hot.memory cimport begin_to_keep, end_to_keep
 from edge.hot.output cimport note_high, pending_output, output_of, send_now, wait_for
 from edge.hot.picks cimport drop_pick, keep_pick

@@ -16,6 +16,7 @@ from edge.hot.state import Conn, HotState, Kept, Outbound, Packet, Route, Sub, W
 if not cython.compiled:
     from edge.hot.buffers import append_bytes, append_span, put16, put32, reserve
     from edge.hot.encode import load_plain, publish_bytes, write_publish
+    from edge.hot.layout import NO_EXPIRY
     from edge.hot.memory import begin_to_keep, end_to_keep
     from edge.hot.output import note_high, output_of, pending_output, send_now, wait_for
     from edge.hot.picks import drop_pick, keep_pick
@@ -290,7 +291,7 @@ def _pending_entry(hot: HotState, packet: Packet, five: cython.bint, size: cytho
         at += 1
     at += 3 + len(packet.topic)
     expiry_at: cython.Py_ssize_t = 0
-    if five and packet.expiry_s != 0xFFFFFFFF:
+    if five and packet.expiry_s != NO_EXPIRY:
         expiry_at = at + 2
         while encoded[expiry_at] > 127:
             expiry_at += 1

@@ -1,5 +1,6 @@
 # C form of encode.py.
 from edge.hot.buffers cimport Buffer, copy_bytes, copy_span, get16, get32, put16, put32, reserve
+from edge.hot.layout cimport MALFORMED_PACKET, NO_EXPIRY, PROTOCOL_ERROR
 from edge.hot.state cimport Packet
 
 

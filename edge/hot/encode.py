@@ -13,10 +13,9 @@ from edge.hot.state import Packet
 
 if not cython.compiled:
     from edge.hot.buffers import copy_bytes, copy_span, get16, get32, put16, put32, reserve
+    from edge.hot.layout import MALFORMED_PACKET, NO_EXPIRY, PROTOCOL_ERROR
 
 __all__: list[str] = []
-
-MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
 
 
 def varint_bytes(value: cython.Py_ssize_t) -> cython.int:
@@ -42,7 +41,7 @@ def put_varint(data: cython.p_uchar, at: cython.Py_ssize_t, value: cython.Py_ssi
 
 def _property_bytes(packet: Packet, identifiers: bytes) -> cython.Py_ssize_t:
     count: cython.Py_ssize_t = packet.plain_bytes + len(identifiers)
-    if packet.expiry_s != 0xFFFFFFFF:
+    if packet.expiry_s != NO_EXPIRY:
         count += 5
     return count
 
@@ -93,7 +92,7 @@ def write_publish(
         at += 2
     if five:
         at = put_varint(data, at, _property_bytes(packet, identifiers))
-        if packet.expiry_s != 0xFFFFFFFF:
+        if packet.expiry_s != NO_EXPIRY:
             data[at] = 0x02
             put32(buffer, at + 1, packet.expiry_s)
             at += 5
@@ -150,19 +149,19 @@ def walk_properties(packet: Packet, data: cython.p_uchar, at: cython.Py_ssize_t,
     packet.alias_at = -1
     packet.alias = 0
     packet.expiry_at = -1
-    packet.expiry_s = 0xFFFFFFFF
+    packet.expiry_s = NO_EXPIRY
     while True:
         if at >= end or shift > 21:
-            return 0x81
+            return MALFORMED_PACKET
         length |= (data[at] & 0x7F) << shift
         shift += 7
         at += 1
         if data[at - 1] < 0x80:
             if data[at - 1] == 0 and shift > 7:
-                return 0x81  # not the shortest form [MQTT-1.5.5-1]
+                return MALFORMED_PACKET  # not the shortest form [MQTT-1.5.5-1]
             break
     if at + length > end:
-        return 0x81
+        return MALFORMED_PACKET
     packet.properties_at = at
     packet.properties_bytes = length
     packet.plain_bytes = length
@@ -173,60 +172,60 @@ def walk_properties(packet: Packet, data: cython.p_uchar, at: cython.Py_ssize_t,
         what = data[at]
         if what != 0x26:
             if what > 63:
-                return 0x81
+                return MALFORMED_PACKET
             if (seen >> what) & 1:  # only User Property may be repeated; a client sends no Subscription Identifier
-                return 0x82
+                return PROTOCOL_ERROR
             seen |= cython.cast(cython.ulonglong, 1) << what
         at += 1
         if what == 0x01:  # Payload Format Indicator
             if at >= end:
-                return 0x81
+                return MALFORMED_PACKET
             if data[at] > 1:
-                return 0x82
+                return PROTOCOL_ERROR
             at += 1
         elif what == 0x02:  # Message Expiry Interval
             if at + 4 > end:
-                return 0x81
+                return MALFORMED_PACKET
             packet.expiry_at = at - 1
             packet.expiry_s = get32(data, at)
             packet.plain_bytes -= 5
             at += 4
         elif what == 0x23:  # Topic Alias
             if at + 2 > end:
-                return 0x81
+                return MALFORMED_PACKET
             packet.alias_at = at - 1
             packet.alias = get16(data, at)
             packet.plain_bytes -= 3
             at += 2
         elif what == 0x0B:  # Subscription Identifier: only a server sends it [MQTT-3.3.4-6]
-            return 0x82
+            return PROTOCOL_ERROR
         elif what == 0x03 or what == 0x08 or what == 0x09 or what == 0x26:
             count = _text_bytes(data, at, end)
             if count < 0:
-                return 0x81
+                return MALFORMED_PACKET
             if what == 0x08:  # Response Topic: a topic name without wildcards [MQTT-3.3.2-14]
                 if not valid_topic(data, at + 2, count - 2):
-                    return 0x81 if not valid_text(data, at + 2, count - 2) else 0x82
+                    return MALFORMED_PACKET if not valid_text(data, at + 2, count - 2) else PROTOCOL_ERROR
             elif what != 0x09 and not valid_text(data, at + 2, count - 2):
-                return 0x81
+                return MALFORMED_PACKET
             at += count
             if what == 0x26:  # User Property: a pair
                 count = _text_bytes(data, at, end)
                 if count < 0 or not valid_text(data, at + 2, count - 2):
-                    return 0x81
+                    return MALFORMED_PACKET
                 at += count
         else:
             return _wrong_property(what)
-    return 0 if at == end else 0x81
+    return 0 if at == end else MALFORMED_PACKET
 
 
 def _wrong_property(what: cython.int) -> cython.int:
     """Protocol error for a property of other packets, malformed for an unknown one [MQTT 5.0 2.2.2.2]."""
     if what == 0x11 or what == 0x12 or what == 0x13 or what == 0x15 or what == 0x16 or what == 0x17 or what == 0x18:
-        return 0x82
+        return PROTOCOL_ERROR
     if what == 0x19 or what == 0x1A or what == 0x1C or what == 0x1F or 0x21 <= what <= 0x2A:
-        return 0x82
-    return 0x81
+        return PROTOCOL_ERROR
+    return MALFORMED_PACKET
 
 
 def _text_bytes(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
@@ -320,7 +319,7 @@ def load_plain(packet: Packet, data: cython.p_uchar, at: cython.Py_ssize_t, five
     else:
         packet.alias_at = -1
         packet.expiry_at = -1
-        packet.expiry_s = 0xFFFFFFFF
+        packet.expiry_s = NO_EXPIRY
         packet.properties_bytes = 0
         packet.plain_bytes = 0
         packet.payload_at = at

@@ -1,4 +1,5 @@
 # C form of excess.py.
+from edge.hot.layout cimport RECEIVE_MAXIMUM_EXCEEDED
 from edge.hot.output cimport unpark
 from edge.hot.state cimport Conn, HotState, Message, PARK_QUOTA
 
@@ -6,7 +7,7 @@ from edge.hot.state cimport Conn, HotState, Message, PARK_QUOTA
 cdef enum:
     TAKEN = 0
     WAITS = 1
-    EXCEEDED = 0x93
+    EXCEEDED = RECEIVE_MAXIMUM_EXCEEDED
 
 
 cdef int judge_excess(HotState hot, Conn conn) except -1

@@ -11,10 +11,11 @@ import cython
 from edge.hot.state import Conn, HotState, Message
 
 if not cython.compiled:
+    from edge.hot.layout import RECEIVE_MAXIMUM_EXCEEDED
     from edge.hot.output import unpark
     from edge.hot.state import PARK_QUOTA
 
-    TAKEN, WAITS, EXCEEDED = 0, 1, 0x93  # of judge_excess
+    TAKEN, WAITS, EXCEEDED = 0, 1, RECEIVE_MAXIMUM_EXCEEDED  # of judge_excess
 
 __all__: list[str] = []
 

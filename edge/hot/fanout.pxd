@@ -2,6 +2,7 @@
 from edge.hot.acks cimport destination_done, new_message
 from edge.hot.deliver cimport deliver_local, deliver_run, deliver_to
 from edge.hot.encode cimport load_plain
+from edge.hot.layout cimport QUOTA_EXCEEDED, SERVER_BUSY, SERVER_UNAVAILABLE
 from edge.hot.origins cimport is_repeated, note_pick, was_picked
 from edge.hot.peers cimport (
     append_record, append_run, find_targets, load_record, record_of, renumbered, send_to_edge,
@@ -13,8 +14,6 @@ from edge.hot.state cimport Conn, Group, HotState, Inbound, Message, Outbound, P
 
 cdef enum:
     PICK_BYTES = 4096
-    QUOTA_EXCEEDED = 0x97
-    SERVER_BUSY = 0x89
 
 
 cdef object fan_out(HotState hot, Conn publisher, Route route, Packet packet, Message message, int extra_partition)

@@ -14,6 +14,7 @@ if not cython.compiled:
     from edge.hot.acks import destination_done, new_message
     from edge.hot.deliver import deliver_local, deliver_run, deliver_to
     from edge.hot.encode import load_plain
+    from edge.hot.layout import QUOTA_EXCEEDED, SERVER_BUSY, SERVER_UNAVAILABLE
     from edge.hot.origins import is_repeated, note_pick, was_picked
     from edge.hot.peers import (
         append_record,
@@ -28,7 +29,6 @@ if not cython.compiled:
     from edge.hot.picks import keep_pick
 
     PICK_BYTES = 4096  # of a round's bound, for one choice: about as long as appending so much
-    QUOTA_EXCEEDED, SERVER_BUSY = 0x97, 0x89  # what a destination with members, but without room, answers
 
 __all__: list[str] = []
 
@@ -190,7 +190,7 @@ def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: Message | Non
             hot.dropped_peer += 1
         else:
             copy.waiting += 1
-            refused(hot, copy, 0x88)
+            refused(hot, copy, SERVER_UNAVAILABLE)
     else:
         if copy is not None:
             copy.waiting += 1
@@ -203,7 +203,7 @@ def refused(hot: HotState, copy: Message, reason_code: cython.int) -> None:
 
     Where none is left the message is refused if a member could not take it, and dropped if there is no member.
     """
-    if reason_code in (QUOTA_EXCEEDED, SERVER_BUSY):
+    if reason_code in (QUOTA_EXCEEDED, SERVER_BUSY):  # a destination that has members, but no room
         copy.reason_code = reason_code
     chosen = hot.handler.refused(copy, copy.pick, reason_code)
     if chosen is not copy:  # else the core has to write its choice down first

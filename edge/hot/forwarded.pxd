@@ -4,23 +4,23 @@ from edge.hot.buffers cimport Buffer, get16, get32, get64, put16, put64, reserve
 from edge.hot.deliver cimport deliver_local, deliver_run
 from edge.hot.encode cimport load_plain, walk_properties
 from edge.hot.fanout cimport deliver_pick, refused
+from edge.hot.layout cimport (
+    AT_AN_EDGE, FAILURE, HELLO, MESSAGE_EXPIRY_AT, MESSAGE_FLAGS_AT, MESSAGE_HEAD, MESSAGE_ORIGIN_A_AT,
+    MESSAGE_ORIGIN_B_AT, MESSAGE_ORIGIN_KIND_AT, MESSAGE_PARTITIONS_AT, MESSAGE_PAYLOAD_BYTES_AT,
+    MESSAGE_PROPERTY_BYTES_AT, MESSAGE_RECORD, MESSAGE_TAG_AT, MESSAGE_TOPIC_BYTES_AT, MESSAGE_VERSION_AT,
+    NO_MEMBER, PLACE_BYTES, PUBLISH, PUBLISH_ACK, PUBLISH_ACK_BYTES, PUBLISH_ACK_CODE_AT, PUBLISH_ACK_PARTITION_AT,
+    PUBLISH_ACK_TAG_AT, PUSH, QOS_BITS, QUOTA_EXCEEDED, RETAIN_FLAG, RUN_HEAD, RUN_PACKET_BYTES_AT, RUN_RECORD,
+    RUN_TOPIC_BYTES_AT, RUN_VERSION_AT, SERVER_BUSY, SHARE_FLAG, SUPERSEDED
+)
 from edge.hot.origins cimport is_repeated, was_picked
 from edge.hot.output cimport mark_dirty
 from edge.hot.peers cimport leave_outbox, note_room, publish_acks_of
 from edge.hot.pushes cimport receive_pushes
 from edge.hot.routes cimport local_route
-from edge.hot.state cimport Conn, HotState, Message, Outbox, Packet, Peer, Route, Sub
+from edge.hot.state cimport Conn, HotState, Message, Outbox, Packet, PARK_HANDLER, Peer, Route, Sub
 
 
 cdef enum:
-    PUBLISH = 4
-    PUBLISH_ACK = 5
-    PUSH = 6
-    AT_AN_EDGE = 0xFFFF
-    NO_MEMBER = 0x8F
-    QUOTA_EXCEEDED = 0x97
-    SERVER_BUSY = 0x89
-    SUPERSEDED = 0x8E
     UNTOLD_BYTES_MAX = 65536
 
 

@@ -10,7 +10,7 @@ import cython
 
 from edge.hot.buffers import Buffer
 from edge.hot.state import Conn, HotState, Message, Outbox, Packet, Peer, Route, Sub
-from wire.frames import HEADER, HEADER_BYTES, FrameKind
+from wire.frames import HEADER, HEADER_BYTES
 
 if not cython.compiled:
     from edge.hot.acks import destination_done, taken
@@ -18,23 +18,56 @@ if not cython.compiled:
     from edge.hot.deliver import deliver_local, deliver_run
     from edge.hot.encode import walk_properties
     from edge.hot.fanout import deliver_pick, refused
+    from edge.hot.layout import (
+        AT_AN_EDGE,
+        FAILURE,
+        HELLO,
+        MESSAGE_EXPIRY_AT,
+        MESSAGE_FLAGS_AT,
+        MESSAGE_HEAD,
+        MESSAGE_ORIGIN_A_AT,
+        MESSAGE_ORIGIN_B_AT,
+        MESSAGE_ORIGIN_KIND_AT,
+        MESSAGE_PARTITIONS_AT,
+        MESSAGE_PAYLOAD_BYTES_AT,
+        MESSAGE_PROPERTY_BYTES_AT,
+        MESSAGE_RECORD,
+        MESSAGE_TAG_AT,
+        MESSAGE_TOPIC_BYTES_AT,
+        MESSAGE_VERSION_AT,
+        NO_MEMBER,
+        PLACE_BYTES,
+        PUBLISH,
+        PUBLISH_ACK,
+        PUBLISH_ACK_BYTES,
+        PUBLISH_ACK_CODE_AT,
+        PUBLISH_ACK_PARTITION_AT,
+        PUBLISH_ACK_TAG_AT,
+        PUSH,
+        QOS_BITS,
+        QUOTA_EXCEEDED,
+        RETAIN_FLAG,
+        RUN_HEAD,
+        RUN_PACKET_BYTES_AT,
+        RUN_RECORD,
+        RUN_TOPIC_BYTES_AT,
+        RUN_VERSION_AT,
+        SERVER_BUSY,
+        SHARE_FLAG,
+        SUPERSEDED,
+    )
     from edge.hot.origins import is_repeated, was_picked
     from edge.hot.output import mark_dirty
     from edge.hot.peers import leave_outbox, note_room, publish_acks_of
     from edge.hot.pushes import receive_pushes
     from edge.hot.routes import local_route
+    from edge.hot.state import PARK_HANDLER
 
 __all__: list[str] = []
 
 if not cython.compiled:  # compiled, these are C constants: forwarded.pxd
-    PUBLISH, PUBLISH_ACK, PUSH = int(FrameKind.PUBLISH), int(FrameKind.PUBLISH_ACK), int(FrameKind.PUSH)
-    AT_AN_EDGE = 0xFFFF  # the partition in PUBLISH_ACK of a shared pick at an edge
-    NO_MEMBER = 0x8F  # no member can take it
-    QUOTA_EXCEEDED, SERVER_BUSY = 0x97, 0x89
-    SUPERSEDED = 0x8E  # in PUBLISH_ACK: the publisher has a newer connection
     UNTOLD_BYTES_MAX = 64 * 1024  # received from a node that waits for no TAKEN
 
-HELLO = int(FrameKind.HELLO)
 HELLO_BYTES_MAX = 64 * 1024
 
 
@@ -83,7 +116,7 @@ def _receive_hello(hot: HotState, conn: Conn, data: bytes) -> None:
     if len(data) < HEADER_BYTES + length:
         return
     conn.partial = data[HEADER_BYTES + length :]
-    conn.parked |= 1  # PARK_HANDLER
+    conn.parked |= PARK_HANDLER
     hot.handler.hello(conn, data[HEADER_BYTES : HEADER_BYTES + length])
 
 
@@ -102,9 +135,9 @@ def receive_publish(hot: HotState, peer: Peer, payload: bytes) -> None:
     hot.drop_above = hot.output_high  # nobody is parked for a link: the slow one loses
     try:
         while at < end:
-            if data[at] == 0:
+            if data[at] == RUN_RECORD:
                 at = _receive_run(hot, payload, data, at, end)
-            elif data[at] == 1:
+            elif data[at] == MESSAGE_RECORD:
                 at = _receive_message(hot, peer, payload, data, at, end)
             else:
                 raise ValueError(f"unknown record type {data[at]}")
@@ -115,11 +148,11 @@ def receive_publish(hot: HotState, peer: Peer, payload: bytes) -> None:
 def _receive_run(
     hot: HotState, payload: bytes, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    if at + 9 > end:
+    if at + RUN_HEAD > end:
         raise ValueError("run ends outside its frame")
-    version: cython.int = data[at + 1]
-    start: cython.Py_ssize_t = at + 9 + get16(data, at + 3)
-    stop: cython.Py_ssize_t = start + get32(data, at + 5)
+    version: cython.int = data[at + RUN_VERSION_AT]
+    start: cython.Py_ssize_t = at + RUN_HEAD + get16(data, at + RUN_TOPIC_BYTES_AT)
+    stop: cython.Py_ssize_t = start + get32(data, at + RUN_PACKET_BYTES_AT)
     if stop > end:
         raise ValueError("run ends outside its frame")
     packet_max: cython.Py_ssize_t = 0
@@ -132,7 +165,7 @@ def _receive_run(
         position += length
         count += 1
     hot.forwarded_in += count
-    route: Route = local_route(hot, payload[at + 9 : start])
+    route: Route = local_route(hot, payload[at + RUN_HEAD : start])
     if route.subs:
         deliver_run(hot, None, route, version, data, start, stop, packet_max, count)
     return stop
@@ -171,38 +204,38 @@ def _receive_message(
 ) -> cython.Py_ssize_t:
     packet: Packet = hot.packet
     share: bytes = b""
-    if at + 60 > end:
+    if at + MESSAGE_HEAD > end:
         raise ValueError("message ends outside its frame")
-    flags: cython.int = data[at + 2]
-    tag: cython.ulonglong = get64(data, at + 4)
-    topic_at: cython.Py_ssize_t = at + 60 + 6 * get16(data, at + 48)
-    if flags & 0x08:
+    flags: cython.int = data[at + MESSAGE_FLAGS_AT]
+    tag: cython.ulonglong = get64(data, at + MESSAGE_TAG_AT)
+    topic_at: cython.Py_ssize_t = at + MESSAGE_HEAD + PLACE_BYTES * get16(data, at + MESSAGE_PARTITIONS_AT)
+    if flags & SHARE_FLAG:
         if topic_at + 2 > end:
             raise ValueError("message ends outside its frame")
         share = payload[topic_at + 2 : topic_at + 2 + get16(data, topic_at)]
         topic_at += 2 + get16(data, topic_at)
     packet.keep = payload
     packet.data = data
-    packet.version = data[at + 1]
-    packet.qos = flags & 3
-    packet.retain = flags & 4 != 0
+    packet.version = data[at + MESSAGE_VERSION_AT]
+    packet.qos = flags & QOS_BITS
+    packet.retain = flags & RETAIN_FLAG != 0
     packet.dup = False
     packet.pending_key = -1
-    packet.expiry_s = get32(data, at + 44)
+    packet.expiry_s = get32(data, at + MESSAGE_EXPIRY_AT)
     packet.alias_at = -1
     packet.expiry_at = -1
-    packet.properties_at = topic_at + get16(data, at + 50)
-    packet.properties_bytes = get32(data, at + 52)
+    packet.properties_at = topic_at + get16(data, at + MESSAGE_TOPIC_BYTES_AT)
+    packet.properties_bytes = get32(data, at + MESSAGE_PROPERTY_BYTES_AT)
     packet.plain_bytes = packet.properties_bytes
     packet.payload_at = packet.properties_at + packet.properties_bytes
-    packet.payload_bytes = get32(data, at + 56)
+    packet.payload_bytes = get32(data, at + MESSAGE_PAYLOAD_BYTES_AT)
     stop: cython.Py_ssize_t = packet.payload_at + packet.payload_bytes
     if stop > end:
         raise ValueError("message ends outside its frame")
     packet.topic = payload[topic_at : packet.properties_at]
-    packet.origin_kind = data[at + 3]
-    packet.origin_a = get64(data, at + 12)
-    packet.origin_b = get64(data, at + 20)
+    packet.origin_kind = data[at + MESSAGE_ORIGIN_KIND_AT]
+    packet.origin_a = get64(data, at + MESSAGE_ORIGIN_A_AT)
+    packet.origin_b = get64(data, at + MESSAGE_ORIGIN_B_AT)
     hot.forwarded_in += 1
     if share:
         _receive_pick(hot, peer, packet, share, tag)
@@ -227,11 +260,11 @@ def _receive_pick(hot: HotState, peer: Peer, packet: Packet, share: bytes, tag: 
         hot.dropped_no_pick += 1
     if tag != 0:
         acks: Buffer = publish_acks_of(hot, peer)
-        at: cython.Py_ssize_t = reserve(acks, 11)
-        put64(acks, at, tag)
-        put16(acks, at + 8, AT_AN_EDGE)
-        acks.data[at + 10] = code
-        acks.end = at + 11
+        at: cython.Py_ssize_t = reserve(acks, PUBLISH_ACK_BYTES)
+        put64(acks, at + PUBLISH_ACK_TAG_AT, tag)
+        put16(acks, at + PUBLISH_ACK_PARTITION_AT, AT_AN_EDGE)
+        acks.data[at + PUBLISH_ACK_CODE_AT] = code
+        acks.end = at + PUBLISH_ACK_BYTES
 
 
 # -- acknowledgements
@@ -253,38 +286,38 @@ def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
     code: cython.int
     outbox: Outbox | None
     message: Message | None
-    if end % 11 != 0:
+    if end % PUBLISH_ACK_BYTES != 0:
         raise ValueError("PUBLISH_ACK is not a whole number of records")
     while at < end:
-        partition = get16(data, at + 8)
-        code = data[at + 10]
+        partition = get16(data, at + PUBLISH_ACK_PARTITION_AT)
+        code = data[at + PUBLISH_ACK_CODE_AT]
         if peer.is_edge != (partition == AT_AN_EDGE):
             hot.handler.violated(peer, "PUBLISH_ACK", "tier")
             return
         if partition == AT_AN_EDGE:
-            message = peer.picks.pop(get64(data, at), None)
+            message = peer.picks.pop(get64(data, at + PUBLISH_ACK_TAG_AT), None)
         else:
             outbox = hot.outboxes[partition] if partition < len(hot.outboxes) else None
             if outbox is not None and hot.primaries[partition] is not peer:
-                outbox = _asked_before(hot, peer, outbox, get64(data, at), code)
-            message = outbox.messages.pop(get64(data, at), None) if outbox is not None else None
+                outbox = _asked_before(hot, peer, outbox, get64(data, at + PUBLISH_ACK_TAG_AT), code)
+            message = outbox.messages.pop(get64(data, at + PUBLISH_ACK_TAG_AT), None) if outbox is not None else None
             if message is not None:
                 leave_outbox(hot, message)
         if message is None:
             hot.acks_unknown += 1  # a repeat was answered twice, or by a former primary
         elif code == SUPERSEDED:
             _superseded(hot, message)
-        elif code >= 0x80 and message.pick is not None:
+        elif code >= FAILURE and message.pick is not None:
             refused(hot, message, code)
         elif code == SERVER_BUSY:
             _no_room(hot, message)
         else:
-            if code < 0x80:
+            if code < FAILURE:
                 message.delivered = True
                 if message.pick is not None:
                     message.reason_code = 0  # refused by others before
             destination_done(hot, message, code)
-        at += 11
+        at += PUBLISH_ACK_BYTES
 
 
 def _asked_before(hot: HotState, peer: Peer, outbox: Outbox, tag: cython.ulonglong, code: cython.int) -> Outbox | None:
@@ -293,7 +326,7 @@ def _asked_before(hot: HotState, peer: Peer, outbox: Outbox, tag: cython.ulonglo
         if tag in outbox.messages:
             hot.handler.violated(peer, "PUBLISH_ACK", "placement")
         return None
-    if code >= 0x80 and code != SUPERSEDED:
+    if code >= FAILURE and code != SUPERSEDED:
         return None  # a former primary's refusal: the message goes to the next one, which may take it
     return outbox
 

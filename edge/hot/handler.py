@@ -8,6 +8,7 @@ Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 
 from typing import Protocol
 
+from edge.hot import layout
 from edge.hot.state import Conn, Group, Inbound, Message, Peer, Remote, Route, Sub
 
 __all__ = ["AckSink", "Closed", "Handler"]
@@ -16,10 +17,10 @@ __all__ = ["AckSink", "Closed", "Handler"]
 class Closed:
     """Why a connection ended (``Handler.closed``)."""
 
-    BY_PEER = 0  # end of file or reset
-    BY_US = 1  # ``Hot.close``
-    FAILED = 2  # the transport failed: TLS, filter, link framing
-    SHUTDOWN = 3  # the loop ended
+    BY_PEER = layout.BY_PEER  # end of file or reset
+    BY_US = layout.BY_US  # ``Hot.close``
+    FAILED = layout.FAILED  # the transport failed: TLS, filter, link framing
+    SHUTDOWN = layout.SHUTDOWN  # the loop ended
 
 
 class Handler(Protocol):

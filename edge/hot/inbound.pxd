@@ -5,6 +5,10 @@ from edge.hot.deliver cimport route_is_slow
 from edge.hot.encode cimport copy_plain, valid_topic, walk_properties
 from edge.hot.excess cimport EXCEEDED, WAITS, hold_excess, judge_excess
 from edge.hot.fanout cimport fan_out
+from edge.hot.layout cimport (
+    FAILURE, IMPLEMENTATION_SPECIFIC_ERROR, MALFORMED_PACKET, NO_EXPIRY, NO_MATCHING_SUBSCRIBERS, PROTOCOL_ERROR,
+    QOS_NOT_SUPPORTED, RECEIVE_MAXIMUM_EXCEEDED, RETAIN_NOT_SUPPORTED, TOPIC_ALIAS_INVALID
+)
 from edge.hot.output cimport mark_dirty, pending_output
 from edge.hot.peers cimport route_is_full
 from edge.hot.routes cimport known_route

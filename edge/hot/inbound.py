@@ -18,6 +18,18 @@ if not cython.compiled:
     from edge.hot.encode import copy_plain, valid_topic, walk_properties
     from edge.hot.excess import EXCEEDED, WAITS, hold_excess, judge_excess
     from edge.hot.fanout import fan_out
+    from edge.hot.layout import (
+        FAILURE,
+        IMPLEMENTATION_SPECIFIC_ERROR,
+        MALFORMED_PACKET,
+        NO_EXPIRY,
+        NO_MATCHING_SUBSCRIBERS,
+        PROTOCOL_ERROR,
+        QOS_NOT_SUPPORTED,
+        RECEIVE_MAXIMUM_EXCEEDED,
+        RETAIN_NOT_SUPPORTED,
+        TOPIC_ALIAS_INVALID,
+    )
     from edge.hot.output import mark_dirty, pending_output
     from edge.hot.peers import route_is_full
     from edge.hot.routes import known_route
@@ -64,7 +76,7 @@ def _route_of(hot: HotState, conn: Conn, topic: bytes) -> Route | None:
     route = known_route(hot, topic)
     if route is None:
         if not valid_topic(topic, 0, len(topic)):
-            fail(hot, conn, 0x81)
+            fail(hot, conn, MALFORMED_PACKET)
             return None
         conn.parked |= PARK_HANDLER
         hot.handler.miss(conn, topic)
@@ -73,7 +85,7 @@ def _route_of(hot: HotState, conn: Conn, topic: bytes) -> Route | None:
             return None
         route = known_route(hot, topic)
         if route is None:  # resumed without an answer: nothing may pass unrouted
-            fail(hot, conn, 0x83)
+            fail(hot, conn, IMPLEMENTATION_SPECIFIC_ERROR)
             return None
     if hot.authorizing and route.reason_code == 0:
         code: cython.int = _permission(hot, conn, topic)
@@ -144,7 +156,7 @@ def single(
             mark_dirty(hot, conn)
             return False
     if packet.qos == 2 and conn.version != 5 and conn.received is not None and len(conn.received) >= hot.received_max:
-        fail(hot, conn, 0x93)
+        fail(hot, conn, RECEIVE_MAXIMUM_EXCEEDED)
         return True
     route = _route_of(hot, conn, topic)
     if route is None or has_no_room(hot, conn, route):
@@ -173,18 +185,18 @@ def _load(
         conn.fresh = False
     packet.retain = first & 1 != 0
     if packet.qos == 3 or (packet.dup and packet.qos == 0):  # [MQTT-3.3.1-4] [MQTT-3.3.1-2]
-        return 0x81
+        return MALFORMED_PACKET
     if stop - body < 2:
-        return 0x81
+        return MALFORMED_PACKET
     position = body + 2 + get16(data, body)
     packet.packet_identifier = 0
     if packet.qos > 0:
         if position + 2 > stop:
-            return 0x81
+            return MALFORMED_PACKET
         packet.packet_identifier = get16(data, position)
         position += 2
     if position > stop:
-        return 0x81
+        return MALFORMED_PACKET
     packet.data = data
     packet.version = conn.version
     packet.pending_key = -1
@@ -198,18 +210,18 @@ def _load(
     else:
         packet.alias_at = -1
         packet.expiry_at = -1
-        packet.expiry_s = 0xFFFFFFFF
+        packet.expiry_s = NO_EXPIRY
         packet.properties_at = position
         packet.properties_bytes = 0
         packet.plain_bytes = 0
         packet.payload_at = position
         packet.payload_bytes = stop - position
     if packet.qos > 0 and packet.packet_identifier == 0:  # [MQTT-2.2.1-3]
-        return 0x82
+        return PROTOCOL_ERROR
     if packet.qos > conn.qos_max:  # [MQTT-3.2.2-11]
-        return 0x9B
+        return QOS_NOT_SUPPORTED
     if packet.retain and not conn.retain_available:  # [MQTT-3.2.2-14]
-        return 0x9A
+        return RETAIN_NOT_SUPPORTED
     return 0
 
 
@@ -224,7 +236,7 @@ def _is_repeated(hot: HotState, conn: Conn, packet_identifier: cython.int) -> cy
     hot.dropped_repeated += 1
     if code >= ANSWERED_TWICE and code >> 16 == hot.packet.payload_bytes:
         # The same message a third time, after two PUBRECs: only a broken client goes on like that [MQTT-4.4.0-1].
-        fail(hot, conn, 0x82)
+        fail(hot, conn, PROTOCOL_ERROR)
     elif code >= 0:
         conn.quota += 1 if conn.version != 5 else 0  # answer counts it back
         answer(hot, conn, 2, packet_identifier, 0 if code >= ANSWERED_TWICE else code)
@@ -237,23 +249,23 @@ def _topic_of(hot: HotState, conn: Conn, packet: Packet, topic: bytes) -> bytes 
     known: bytes | None
     if packet.alias_at < 0:
         if not topic:
-            fail(hot, conn, 0x82 if conn.version == 5 else 0x81)
+            fail(hot, conn, PROTOCOL_ERROR if conn.version == 5 else MALFORMED_PACKET)
             return None
         return topic
     if packet.alias == 0 or packet.alias > conn.alias_max:
-        fail(hot, conn, 0x94)
+        fail(hot, conn, TOPIC_ALIAS_INVALID)
         return None
     if conn.aliases is None:
         conn.aliases = [None] * (conn.alias_max + 1)
     if topic:
         if not valid_topic(topic, 0, len(topic)):
-            fail(hot, conn, 0x81)
+            fail(hot, conn, MALFORMED_PACKET)
             return None
         conn.aliases[packet.alias] = topic
         return topic
     known = conn.aliases[packet.alias]
     if known is None:
-        fail(hot, conn, 0x82)
+        fail(hot, conn, PROTOCOL_ERROR)
     return known
 
 
@@ -288,14 +300,14 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
         hot.dropped_denied += 1
         code = route.reason_code if conn.version == 5 else 0
     elif route.empty:
-        code = 0x10
+        code = NO_MATCHING_SUBSCRIBERS
     if route.remote or conn.gate or hot.ledger is not None:
         message = new_message(hot, qos, conn, identifier)
         message.waiting = 1  # for ourselves, so that nothing finishes before everyone was asked
         if conn.excess:
             hold_excess(conn, message, len(packet.topic) + packet.plain_bytes + packet.payload_bytes)
         enter_gate(conn, message)
-        if code < 0x80:
+        if code < FAILURE:
             fan_out(hot, conn, route, packet, message, -1)
         destination_done(hot, message, code)
         return

@@ -1,5 +1,6 @@
 # C form of output.py.
 from edge.hot.buffers cimport Buffer, Pool, give_buffer, reserve, take_buffer
+from edge.hot.layout cimport FAILURE, PACKET_IDENTIFIER_NOT_FOUND
 from edge.hot.linux cimport MSG_DONTWAIT, MSG_NOSIGNAL, send
 from edge.hot.state cimport Conn, HotState, PARK_OUTPUT, PARK_SLOW
 

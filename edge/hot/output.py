@@ -14,6 +14,7 @@ from edge.hot.state import Conn, HotState
 
 if not cython.compiled:
     from edge.hot.buffers import give_buffer, reserve, take_buffer
+    from edge.hot.layout import FAILURE, PACKET_IDENTIFIER_NOT_FOUND
     from edge.hot.state import PARK_OUTPUT, PARK_SLOW
 
 __all__: list[str] = []
@@ -179,6 +180,6 @@ def answer_unknown(
     Not after one with an error: that has ended it, and PUBREL follows only a reason code below 0x80 [MQTT-4.3.3-4].
     """
     hot.acks_unknown += 1
-    if first >> 4 == 5 and reason_code < 0x80:
-        write_short(hot, conn, 0x62, packet_identifier, 0x92)
+    if first >> 4 == 5 and reason_code < FAILURE:
+        write_short(hot, conn, 0x62, packet_identifier, PACKET_IDENTIFIER_NOT_FOUND)
     return 0

@@ -4,6 +4,7 @@ from edge.hot.buffers cimport Buffer, get16, reserve, same_bytes
 from edge.hot.encode cimport walk_properties
 from edge.hot.fanout cimport fan_out_run
 from edge.hot.inbound cimport fail, find_route, has_no_room, single
+from edge.hot.layout cimport MALFORMED_PACKET, PACKET_TOO_LARGE, PROTOCOL_ERROR
 from edge.hot.output cimport mark_dirty, output_of, pending_output
 from edge.hot.state cimport Conn, HotState, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_RATE, Route
 

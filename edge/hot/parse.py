@@ -18,6 +18,7 @@ if not cython.compiled:
     from edge.hot.encode import walk_properties
     from edge.hot.fanout import fan_out_run
     from edge.hot.inbound import fail, find_route, has_no_room, single
+    from edge.hot.layout import MALFORMED_PACKET, PACKET_TOO_LARGE, PROTOCOL_ERROR
     from edge.hot.output import mark_dirty, output_of, pending_output
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_RATE
 
@@ -77,14 +78,14 @@ def parse(
                 break
             if length == -2:
                 run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
-                fail(hot, conn, 0x81)
+                fail(hot, conn, MALFORMED_PACKET)
                 break
             while data[body - 1] > 127:
                 body += 1
         stop = body + length
         if stop - at > conn.packet_bytes_max:
             run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
-            fail(hot, conn, 0x95)  # before any of it is buffered
+            fail(hot, conn, PACKET_TOO_LARGE)  # before any of it is buffered
             break
         if stop > end:
             conn.needed = stop - at
@@ -93,7 +94,7 @@ def parse(
         if first == 0x30 and conn.version != 0:
             if length < 2 or 2 + get16(data, body) > length:
                 run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
-                fail(hot, conn, 0x81)
+                fail(hot, conn, MALFORMED_PACKET)
                 break
             topic_bytes = get16(data, body)
             if (
@@ -118,7 +119,7 @@ def parse(
             route = conn.last_route
             if five:
                 if body + 2 + topic_bytes >= stop:
-                    wrong = 0x81
+                    wrong = MALFORMED_PACKET
                 elif data[body + 2 + topic_bytes] == 0:
                     wrong = 0
                     packet.alias_at = -1
@@ -203,14 +204,14 @@ def _wrong_start(first: cython.int) -> cython.int:
     flags: cython.int = first & 0x0F
     wrong: cython.bint
     if kind == 0:
-        return 0x82  # forbidden (section 2.1.2)
+        return PROTOCOL_ERROR  # forbidden (section 2.1.2)
     if kind == 3:
         wrong = flags & 6 == 6 or flags & 14 == 8
     elif kind == 6:
         wrong = flags != 2
     else:
         wrong = (4 <= kind <= 7 or kind == 12) and flags != 0
-    return 0x81 if wrong else 0
+    return MALFORMED_PACKET if wrong else 0
 
 
 def _long_length(
@@ -291,7 +292,7 @@ def _ping(hot: HotState, conn: Conn, first: cython.int, length: cython.Py_ssize_
         return False
     hot.packets_in += 1
     if first != 0xC0 or length != 0:
-        fail(hot, conn, 0x81)
+        fail(hot, conn, MALFORMED_PACKET)
         return True
     out: Buffer = output_of(hot, conn)
     at: cython.Py_ssize_t = reserve(out, 2)

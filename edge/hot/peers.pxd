@@ -4,22 +4,21 @@ from edge.hot.buffers cimport (
     reserve, take_buffer, take_bytes
 )
 from edge.hot.encode cimport copy_plain
+from edge.hot.layout cimport (
+    FRAME_BYTES, MESSAGE_EXPIRY_AT, MESSAGE_FLAGS_AT, MESSAGE_HEAD, MESSAGE_ORIGIN_A_AT, MESSAGE_ORIGIN_B_AT,
+    MESSAGE_ORIGIN_KIND_AT, MESSAGE_OWNER_EPOCH_AT, MESSAGE_PARTITIONS_AT, MESSAGE_PAYLOAD_BYTES_AT,
+    MESSAGE_PROPERTY_BYTES_AT, MESSAGE_RECORD, MESSAGE_SESSION_AT, MESSAGE_TAG_AT, MESSAGE_TOPIC_BYTES_AT,
+    MESSAGE_VERSION_AT, NO_EXPIRY, PLACE_BYTES, PLACE_EPOCH_AT, PUBLISH, PUBLISH_ACK, PUBLISH_ACK_BYTES, PUSH_ACK,
+    PUSH_ACK_BYTES, QOS_BITS, REPEAT_FLAG, RETAIN_FLAG, RUN_FLAGS_AT, RUN_HEAD, RUN_PACKET_BYTES_AT, RUN_RECORD,
+    RUN_TOPIC_BYTES_AT, RUN_VERSION_AT, SHARE_FLAG
+)
 from edge.hot.output cimport mark_dirty, unpark
 from edge.hot.state cimport Conn, HotState, Message, Outbox, Packet, PARK_PEER, Peer, Route
 
 
 cdef enum:
-    PUBLISH = 4
-    PUBLISH_ACK = 5
-    PUSH_ACK = 7
     BATCH_BYTES = 1048576
-    FRAME_BYTES = 8388608
-    MESSAGE_HEAD = 60
-    REPEAT = 0x10
-    SHARE = 0x08
     SECOND_NS = 1000000000
-    PUBLISH_ACK_BYTES = 11
-    PUSH_ACK_BYTES = 30
 
 
 cdef object append_run(HotState hot, Peer peer, int version, bytes topic, unsigned char* data, Py_ssize_t start, Py_ssize_t count)

@@ -14,7 +14,6 @@ import cython
 
 from edge.hot.buffers import Buffer
 from edge.hot.state import Conn, HotState, Message, Outbox, Packet, Peer, Route
-from wire.frames import FrameKind
 from wire.link import LinkFull
 
 if not cython.compiled:
@@ -33,21 +32,50 @@ if not cython.compiled:
         take_bytes,
     )
     from edge.hot.encode import copy_plain
+    from edge.hot.layout import (
+        FRAME_BYTES,
+        MESSAGE_EXPIRY_AT,
+        MESSAGE_FLAGS_AT,
+        MESSAGE_HEAD,
+        MESSAGE_ORIGIN_A_AT,
+        MESSAGE_ORIGIN_B_AT,
+        MESSAGE_ORIGIN_KIND_AT,
+        MESSAGE_OWNER_EPOCH_AT,
+        MESSAGE_PARTITIONS_AT,
+        MESSAGE_PAYLOAD_BYTES_AT,
+        MESSAGE_PROPERTY_BYTES_AT,
+        MESSAGE_RECORD,
+        MESSAGE_SESSION_AT,
+        MESSAGE_TAG_AT,
+        MESSAGE_TOPIC_BYTES_AT,
+        MESSAGE_VERSION_AT,
+        NO_EXPIRY,
+        PLACE_BYTES,
+        PLACE_EPOCH_AT,
+        PUBLISH,
+        PUBLISH_ACK,
+        PUBLISH_ACK_BYTES,
+        PUSH_ACK,
+        PUSH_ACK_BYTES,
+        QOS_BITS,
+        REPEAT_FLAG,
+        RETAIN_FLAG,
+        RUN_FLAGS_AT,
+        RUN_HEAD,
+        RUN_PACKET_BYTES_AT,
+        RUN_RECORD,
+        RUN_TOPIC_BYTES_AT,
+        RUN_VERSION_AT,
+        SHARE_FLAG,
+    )
     from edge.hot.output import mark_dirty, unpark
     from edge.hot.state import PARK_PEER
-    from wire.frames import FRAME_BYTES_MAX
 
 __all__: list[str] = []
 
 if not cython.compiled:  # compiled, these are C constants: peers.pxd
-    PUBLISH, PUBLISH_ACK, PUSH_ACK = int(FrameKind.PUBLISH), int(FrameKind.PUBLISH_ACK), int(FrameKind.PUSH_ACK)
     BATCH_BYTES = 1024 * 1024  # a batch beyond it becomes a frame at once, if there is a lease
-    FRAME_BYTES = FRAME_BYTES_MAX  # what a link takes; no record is longer (conf/edge_settings.py)
-    MESSAGE_HEAD = 60  # bytes of a MSG record before its partitions
-    REPEAT = 0x10
-    SHARE = 0x08
     SECOND_NS = 1_000_000_000
-    PUBLISH_ACK_BYTES, PUSH_ACK_BYTES = 11, 30
 
 Partitions = tuple[int, ...]  # named, because Cython reads the spelled-out forms as C tuples
 Messages: TypeAlias = "list[Message] | None"
@@ -68,17 +96,17 @@ def append_run(
     """Append a RUN record: QoS 0 packets of one topic, verbatim."""
     batch: Buffer = _batch_of(hot, peer)
     topic_bytes: cython.Py_ssize_t = len(topic)
-    at: cython.Py_ssize_t = reserve(batch, 9 + topic_bytes + count)
-    batch.data[at] = 0
-    batch.data[at + 1] = 5 if version == 5 else 4
-    batch.data[at + 2] = 0
-    put16(batch, at + 3, topic_bytes)
-    put32(batch, at + 5, count)
-    copy_bytes(batch, at + 9, topic)
-    copy_span(batch, at + 9 + topic_bytes, data, start, count)
-    batch.end = at + 9 + topic_bytes + count
+    at: cython.Py_ssize_t = reserve(batch, RUN_HEAD + topic_bytes + count)
+    batch.data[at] = RUN_RECORD
+    batch.data[at + RUN_VERSION_AT] = 5 if version == 5 else 4
+    batch.data[at + RUN_FLAGS_AT] = 0
+    put16(batch, at + RUN_TOPIC_BYTES_AT, topic_bytes)
+    put32(batch, at + RUN_PACKET_BYTES_AT, count)
+    copy_bytes(batch, at + RUN_HEAD, topic)
+    copy_span(batch, at + RUN_HEAD + topic_bytes, data, start, count)
+    batch.end = at + RUN_HEAD + topic_bytes + count
     hot.round_bytes += count
-    _appended(hot, peer, 9 + topic_bytes + count)
+    _appended(hot, peer, RUN_HEAD + topic_bytes + count)
 
 
 def record_of(hot: HotState, packet: Packet, tag: cython.ulonglong) -> bytes:
@@ -90,24 +118,25 @@ def record_of(hot: HotState, packet: Packet, tag: cython.ulonglong) -> bytes:
     record.start = 0
     record.end = 0
     reserve(record, size)
-    record.data[0] = 1
-    record.data[1] = 5 if packet.version == 5 else 4
-    record.data[2] = packet.qos | (4 if packet.retain else 0)
-    record.data[3] = packet.origin_kind
-    put64(record, 4, tag)
-    put64(record, 12, packet.origin_a if packet.origin_kind else hot.incarnation)
-    put64(record, 20, packet.origin_b if packet.origin_kind else hot.named if hot.named else tag)
-    put64(record, 28, packet.session)
-    put64(record, 36, packet.owner_epoch)
-    put32(record, 44, packet.expiry_s)
-    put16(record, 48, 0)
-    put16(record, 50, topic_bytes)
-    put32(record, 52, packet.plain_bytes)
-    put32(record, 56, packet.payload_bytes)
-    copy_bytes(record, 60, topic)
+    record.data[0] = MESSAGE_RECORD
+    record.data[MESSAGE_VERSION_AT] = 5 if packet.version == 5 else 4
+    record.data[MESSAGE_FLAGS_AT] = packet.qos | (RETAIN_FLAG if packet.retain else 0)
+    record.data[MESSAGE_ORIGIN_KIND_AT] = packet.origin_kind
+    put64(record, MESSAGE_TAG_AT, tag)
+    put64(record, MESSAGE_ORIGIN_A_AT, packet.origin_a if packet.origin_kind else hot.incarnation)
+    put64(record, MESSAGE_ORIGIN_B_AT, packet.origin_b if packet.origin_kind else hot.named if hot.named else tag)
+    put64(record, MESSAGE_SESSION_AT, packet.session)
+    put64(record, MESSAGE_OWNER_EPOCH_AT, packet.owner_epoch)
+    put32(record, MESSAGE_EXPIRY_AT, packet.expiry_s)
+    put16(record, MESSAGE_PARTITIONS_AT, 0)
+    put16(record, MESSAGE_TOPIC_BYTES_AT, topic_bytes)
+    put32(record, MESSAGE_PROPERTY_BYTES_AT, packet.plain_bytes)
+    put32(record, MESSAGE_PAYLOAD_BYTES_AT, packet.payload_bytes)
+    copy_bytes(record, MESSAGE_HEAD, topic)
     if packet.plain_bytes > 0:
-        copy_plain(record, 60 + topic_bytes, packet)
-    copy_span(record, 60 + topic_bytes + packet.plain_bytes, packet.data, packet.payload_at, packet.payload_bytes)
+        copy_plain(record, MESSAGE_HEAD + topic_bytes, packet)
+    at: cython.Py_ssize_t = MESSAGE_HEAD + topic_bytes + packet.plain_bytes
+    copy_span(record, at, packet.data, packet.payload_at, packet.payload_bytes)
     record.end = size
     return take_bytes(record, size)
 
@@ -121,9 +150,9 @@ def renumbered(hot: HotState, record: bytes, tag: cython.ulonglong) -> bytes:
     again.end = 0
     reserve(again, size)
     copy_span(again, 0, record, 0, size)
-    put64(again, 4, tag)
-    if record[3] == 0 and get64(data, 20) == get64(data, 4):
-        put64(again, 20, tag)
+    put64(again, MESSAGE_TAG_AT, tag)
+    if record[MESSAGE_ORIGIN_KIND_AT] == 0 and get64(data, MESSAGE_ORIGIN_B_AT) == get64(data, MESSAGE_TAG_AT):
+        put64(again, MESSAGE_ORIGIN_B_AT, tag)
     again.end = size
     return take_bytes(again, size)
 
@@ -134,21 +163,21 @@ def append_record(
     """Append a MSG record, with the partitions it is for, as of which partition_epoch, and the shared pick it is."""
     batch: Buffer = _batch_of(hot, peer)
     count: cython.Py_ssize_t = len(partitions)
-    size: cython.Py_ssize_t = len(record) + 6 * count
+    size: cython.Py_ssize_t = len(record) + PLACE_BYTES * count
     partition: cython.int
     if share:
-        flags |= SHARE
+        flags |= SHARE_FLAG
         size += 2 + len(share)
     at: cython.Py_ssize_t = reserve(batch, size)
     copy_span(batch, at, record, 0, MESSAGE_HEAD)
-    batch.data[at + 2] |= flags
-    put16(batch, at + 48, count)
+    batch.data[at + MESSAGE_FLAGS_AT] |= flags
+    put16(batch, at + MESSAGE_PARTITIONS_AT, count)
     batch.end = at + size
     at += MESSAGE_HEAD
     for partition in partitions:
         put16(batch, at, partition)
-        put32(batch, at + 2, hot.epochs[partition])
-        at += 6
+        put32(batch, at + PLACE_EPOCH_AT, hot.epochs[partition])
+        at += PLACE_BYTES
     if share:
         put16(batch, at, len(share))
         copy_bytes(batch, at + 2, share)
@@ -163,24 +192,24 @@ def load_record(packet: Packet, record: bytes) -> None:
     """Load a record made by ``record_of``, to deliver it to a session here after all."""
     packet.keep = record
     packet.data = record
-    packet.version = record[1]
-    packet.qos = record[2] & 3
-    packet.retain = record[2] & 4 != 0
+    packet.version = record[MESSAGE_VERSION_AT]
+    packet.qos = record[MESSAGE_FLAGS_AT] & QOS_BITS
+    packet.retain = record[MESSAGE_FLAGS_AT] & RETAIN_FLAG != 0
     packet.dup = False
     packet.pending_key = -1
-    packet.expiry_s = get32(packet.data, 44)
+    packet.expiry_s = get32(packet.data, MESSAGE_EXPIRY_AT)
     packet.alias_at = -1
     packet.expiry_at = -1
-    topic_bytes: cython.Py_ssize_t = get16(packet.data, 50)
+    topic_bytes: cython.Py_ssize_t = get16(packet.data, MESSAGE_TOPIC_BYTES_AT)
     packet.topic = record[MESSAGE_HEAD : MESSAGE_HEAD + topic_bytes]
-    packet.origin_kind = record[3]
-    packet.origin_a = get64(packet.data, 12)
-    packet.origin_b = get64(packet.data, 20)
+    packet.origin_kind = record[MESSAGE_ORIGIN_KIND_AT]
+    packet.origin_a = get64(packet.data, MESSAGE_ORIGIN_A_AT)
+    packet.origin_b = get64(packet.data, MESSAGE_ORIGIN_B_AT)
     packet.properties_at = MESSAGE_HEAD + topic_bytes
-    packet.properties_bytes = get32(packet.data, 52)
+    packet.properties_bytes = get32(packet.data, MESSAGE_PROPERTY_BYTES_AT)
     packet.plain_bytes = packet.properties_bytes
     packet.payload_at = packet.properties_at + packet.properties_bytes
-    packet.payload_bytes = get32(packet.data, 56)
+    packet.payload_bytes = get32(packet.data, MESSAGE_PAYLOAD_BYTES_AT)
 
 
 # -- routes
@@ -410,7 +439,7 @@ def _pump(hot: HotState, partition: cython.int, outbox: Outbox) -> cython.bint:
                 hot,
                 peer,
                 _aged(hot, message),
-                REPEAT if message.sent else 0,
+                REPEAT_FLAG if message.sent else 0,
                 (partition,),
                 message.pick.share if message.pick is not None else b"",
             )
@@ -422,11 +451,13 @@ def _pump(hot: HotState, partition: cython.int, outbox: Outbox) -> cython.bint:
 
 def _aged(hot: HotState, message: Message) -> bytes:
     """The record with the expiry that is left [MQTT-3.3.2-6]."""
-    expiry_s = int.from_bytes(message.record[44:48], "big")
+    record: bytes = message.record
+    expiry_s: cython.ulong = get32(record, MESSAGE_EXPIRY_AT)
     waited_s = (hot.now_ns - message.at_ns) // SECOND_NS
-    if expiry_s == 0xFFFFFFFF or waited_s == 0:
-        return message.record
-    return message.record[:44] + max(0, expiry_s - waited_s).to_bytes(4, "big") + message.record[48:]
+    if expiry_s == NO_EXPIRY or waited_s == 0:
+        return record
+    left_s: int = max(0, int(expiry_s) - waited_s)
+    return record[:MESSAGE_EXPIRY_AT] + left_s.to_bytes(4, "big") + record[MESSAGE_EXPIRY_AT + 4 :]
 
 
 # -- frames

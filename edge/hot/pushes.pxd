@@ -2,14 +2,19 @@
 from edge.hot.buffers cimport Buffer, append_bytes, get16, get32, get64, put16, put32, put64, reserve
 from edge.hot.deliver cimport write_copy
 from edge.hot.encode cimport publish_bytes
+from edge.hot.layout cimport (
+    FAILURE, PACKET_TOO_LARGE, PUSH, PUSH_ACK_BYTES, PUSH_ACK_CODE_AT, PUSH_ACK_OWNER_EPOCH_AT,
+    PUSH_ACK_PARTITION_EPOCH_AT, PUSH_ACK_SESSION_AT, PUSH_ACK_SESSION_SEQ_AT, PUSH_ACK_TYPE_AT, PUSH_DUP_FLAG,
+    PUSH_EXPIRY_AT, PUSH_FLAGS_AT, PUSH_HEAD, PUSH_IDENTIFIER_AT, PUSH_OWNER_EPOCH_AT, PUSH_PARTITION_EPOCH_AT,
+    PUSH_PAYLOAD_BYTES_AT, PUSH_PROPERTY_BYTES_AT, PUSH_PUBREL_FLAG, PUSH_SESSION_AT, PUSH_SESSION_SEQ_AT,
+    PUSH_TOPIC_BYTES_AT, QOS_BITS, RETAIN_FLAG
+)
 from edge.hot.output cimport answer_unknown, mark_dirty, note_high, pending_output, output_of, write_short
 from edge.hot.peers cimport push_acks_of
 from edge.hot.state cimport Conn, HotState, Outbound, Packet, Peer
 
 
 cdef enum:
-    PUSH_HEAD = 45
-    PUSH_ACK_BYTES = 30
     ANSWERED_MAX = 512
     WRITTEN = 2
     RECEIVED = 4

@@ -17,14 +17,38 @@ if not cython.compiled:
     from edge.hot.buffers import append_bytes, get16, get32, get64, put32, put64, reserve
     from edge.hot.deliver import write_copy
     from edge.hot.encode import publish_bytes
+    from edge.hot.layout import (
+        FAILURE,
+        PACKET_TOO_LARGE,
+        PUSH_ACK_BYTES,
+        PUSH_ACK_CODE_AT,
+        PUSH_ACK_OWNER_EPOCH_AT,
+        PUSH_ACK_PARTITION_EPOCH_AT,
+        PUSH_ACK_SESSION_AT,
+        PUSH_ACK_SESSION_SEQ_AT,
+        PUSH_ACK_TYPE_AT,
+        PUSH_DUP_FLAG,
+        PUSH_EXPIRY_AT,
+        PUSH_FLAGS_AT,
+        PUSH_HEAD,
+        PUSH_IDENTIFIER_AT,
+        PUSH_OWNER_EPOCH_AT,
+        PUSH_PARTITION_EPOCH_AT,
+        PUSH_PAYLOAD_BYTES_AT,
+        PUSH_PROPERTY_BYTES_AT,
+        PUSH_PUBREL_FLAG,
+        PUSH_SESSION_AT,
+        PUSH_SESSION_SEQ_AT,
+        PUSH_TOPIC_BYTES_AT,
+        QOS_BITS,
+        RETAIN_FLAG,
+    )
     from edge.hot.output import answer_unknown, note_high, pending_output, write_short
     from edge.hot.peers import push_acks_of
 
 __all__: list[str] = []
 
 if not cython.compiled:  # compiled, these are C constants: pushes.pxd
-    PUSH_HEAD = 45  # bytes of a PUSH record before its topic
-    PUSH_ACK_BYTES = 30
     # Acknowledgements that a new primary may not know of. Of older ones QoS 1 messages are sent again as repeats.
     ANSWERED_MAX = 512
     # QoS 2 states beside 1 for QoS 1: PUBLISH written, PUBREC came, PUBREL written.
@@ -44,6 +68,9 @@ def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
     conn: Conn | None
     topic_bytes: cython.Py_ssize_t
     partition: cython.Py_ssize_t
+    flags: cython.int
+    session_seq: cython.ulonglong
+    identifier: cython.int
     misplaced: cython.bint = False
     packet.keep = payload
     packet.data = data
@@ -53,19 +80,19 @@ def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
     while at < end:
         if at + PUSH_HEAD > end:
             raise ValueError("push ends outside its frame")
-        topic_bytes = get16(data, at + 35)
+        topic_bytes = get16(data, at + PUSH_TOPIC_BYTES_AT)
         packet.properties_at = at + PUSH_HEAD + topic_bytes
-        packet.properties_bytes = get32(data, at + 37)
+        packet.properties_bytes = get32(data, at + PUSH_PROPERTY_BYTES_AT)
         packet.plain_bytes = packet.properties_bytes
         packet.payload_at = packet.properties_at + packet.properties_bytes
-        packet.payload_bytes = get32(data, at + 41)
+        packet.payload_bytes = get32(data, at + PUSH_PAYLOAD_BYTES_AT)
         if packet.payload_at + packet.payload_bytes > end:
             raise ValueError("push ends outside its frame")
         packet.topic = payload[at + PUSH_HEAD : at + PUSH_HEAD + topic_bytes]
-        packet.expiry_s = get32(data, at + 31)
-        packet.qos = data[at + 30] & 3
-        conn = hot.sessions.get(get64(data, at))
-        partition = get64(data, at) >> 48
+        packet.expiry_s = get32(data, at + PUSH_EXPIRY_AT)
+        packet.qos = data[at + PUSH_FLAGS_AT] & QOS_BITS
+        conn = hot.sessions.get(get64(data, at + PUSH_SESSION_AT))
+        partition = get64(data, at + PUSH_SESSION_AT) >> 48
         if partition >= len(hot.primaries) or hot.primaries[partition] is not peer:
             misplaced = True
             at = packet.payload_at + packet.payload_bytes
@@ -74,19 +101,22 @@ def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
         if (
             conn is None
             or conn.closed
-            or conn.owner_epoch != get64(data, at + 8)
-            or get32(data, at + 16) < conn.push_epoch
+            or conn.owner_epoch != get64(data, at + PUSH_OWNER_EPOCH_AT)
+            or get32(data, at + PUSH_PARTITION_EPOCH_AT) < conn.push_epoch
         ):
             hot.pushes_ignored += 1
             at = packet.payload_at + packet.payload_bytes
             continue
-        conn.push_epoch = get32(data, at + 16)
-        if data[at + 30] & 0x10:
-            _push_release(hot, conn, get32(data, at + 16), get64(data, at + 20), get16(data, at + 28))
+        conn.push_epoch = get32(data, at + PUSH_PARTITION_EPOCH_AT)
+        flags = data[at + PUSH_FLAGS_AT]
+        session_seq = get64(data, at + PUSH_SESSION_SEQ_AT)
+        identifier = get16(data, at + PUSH_IDENTIFIER_AT)
+        if flags & PUSH_PUBREL_FLAG:
+            _push_release(hot, conn, conn.push_epoch, session_seq, identifier)
         elif packet.qos == 0:
-            _push_qos0(hot, conn, packet, data[at + 30])
+            _push_qos0(hot, conn, packet, flags)
         else:
-            _push(hot, conn, packet, data[at + 30], get32(data, at + 16), get64(data, at + 20), get16(data, at + 28))
+            _push(hot, conn, packet, flags, conn.push_epoch, session_seq, identifier)
         at = packet.payload_at + packet.payload_bytes
     if misplaced:  # a primary serves, and pushes, when every live edge has the map that names it
         hot.handler.violated(peer, "PUSH", "placement")
@@ -101,7 +131,7 @@ def _push_qos0(hot: HotState, conn: Conn, packet: Packet, flags: cython.int) -> 
         note_high(hot, conn)
         hot.dropped_slow += 1
     else:
-        write_copy(hot, conn, packet, 0, flags & 4 != 0, False, 0, b"")
+        write_copy(hot, conn, packet, 0, flags & RETAIN_FLAG != 0, False, 0, b"")
         hot.publish_out_qos0 += 1
 
 
@@ -141,10 +171,10 @@ def _push(
         return
     if size > conn.client_packet_max:  # as if it had been sent [MQTT-3.1.2-25]
         hot.dropped_too_large += 1
-        send_push_ack(hot, conn, partition_epoch, session_seq, 4 if packet.qos == 1 else 5, 0x95)
+        send_push_ack(hot, conn, partition_epoch, session_seq, 4 if packet.qos == 1 else 5, PACKET_TOO_LARGE)
         return
     pushes[identifier] = (session_seq, partition_epoch, packet.qos)
-    write_copy(hot, conn, packet, packet.qos, flags & 4 != 0, flags & 8 != 0, identifier, b"")
+    write_copy(hot, conn, packet, packet.qos, flags & RETAIN_FLAG != 0, flags & PUSH_DUP_FLAG != 0, identifier, b"")
     hot.round_bytes += size
     if packet.qos == 1:
         hot.publish_out_qos1 += 1
@@ -188,7 +218,7 @@ def push_acknowledged(
             write_short(hot, conn, 0x62, packet_identifier, 0)
         if state != WRITTEN:
             return
-        if reason_code < 0x80:
+        if reason_code < FAILURE:
             conn.outbound.pushes[packet_identifier] = (session_seq, partition_epoch, RECEIVED)
             send_push_ack(hot, conn, partition_epoch, session_seq, 5, reason_code)
             return
@@ -242,12 +272,12 @@ def _put_push_ack(
     reason_code: cython.int,
 ) -> None:
     at: cython.Py_ssize_t = reserve(record, PUSH_ACK_BYTES)
-    put64(record, at, conn.session)
-    put64(record, at + 8, conn.owner_epoch)
-    put32(record, at + 16, partition_epoch)
-    put64(record, at + 20, session_seq)
-    record.data[at + 28] = packet_type
-    record.data[at + 29] = reason_code
+    put64(record, at + PUSH_ACK_SESSION_AT, conn.session)
+    put64(record, at + PUSH_ACK_OWNER_EPOCH_AT, conn.owner_epoch)
+    put32(record, at + PUSH_ACK_PARTITION_EPOCH_AT, partition_epoch)
+    put64(record, at + PUSH_ACK_SESSION_SEQ_AT, session_seq)
+    record.data[at + PUSH_ACK_TYPE_AT] = packet_type
+    record.data[at + PUSH_ACK_CODE_AT] = reason_code
     record.end = at + PUSH_ACK_BYTES
 
 

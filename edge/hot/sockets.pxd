@@ -3,6 +3,7 @@ from edge.hot.buffers cimport Buffer, append_bytes
 from edge.hot.centre cimport Hot
 from edge.hot.deliver cimport drain_pending
 from edge.hot.descriptors cimport NONE_WAITS, accept_one, half_close
+from edge.hot.layout cimport FAILED, SHUTDOWN
 from edge.hot.linux cimport (
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL,
     close_fd, epoll_ctl, epoll_event, recv, send

@@ -20,6 +20,7 @@ if not cython.compiled:
     from edge.hot.buffers import append_bytes
     from edge.hot.deliver import drain_pending
     from edge.hot.descriptors import NONE_WAITS, accept_one, half_close
+    from edge.hot.layout import FAILED, SHUTDOWN
     from edge.hot.memory import count_held
     from edge.hot.output import drained, mark_dirty, output_of, take_dirty, unlink_dirty
     from edge.hot.state import UNREGISTERED
@@ -31,8 +32,6 @@ if not cython.compiled:  # compiled, these are C constants: sockets.pxd
     RECEIVE_BYTES_MAX = 1024 * 1024  # for the rest of a large packet
     TLS_RECORD_BYTES = 16 * 1024
     EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP = 1, 4, 8, 16
-
-FAILED, SHUTDOWN = 2, 3  # edge.hot.handler.Closed
 
 
 class Sockets:

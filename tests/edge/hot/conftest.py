@@ -20,6 +20,8 @@ NAMES: tuple[str, ...] = (
     "output",
     "deliver",
     "peers",
+    "origins",
+    "picks",
     "ack_rows",
     "excess",
     "acks",

@@ -1,0 +1,194 @@
+"""Numbers that several files of the loop share: frame kinds, record layouts, reason codes, why a connection ended.
+
+Compiled, the same names are C constants of ``layout.pxd``; a test compares the two, and the offsets with the bytes that
+``wire/batches.py`` encodes. The drawing of the records is in that file. Offsets count from the record's first byte.
+"""
+
+from mqtt.reasons import ReasonCode
+from wire.batches import NO_EXPIRY
+from wire.frames import FRAME_BYTES_MAX, FrameKind
+
+__all__ = [
+    "AT_AN_EDGE",
+    "BY_PEER",
+    "BY_US",
+    "FAILED",
+    "FAILURE",
+    "FRAME_BYTES",
+    "HELLO",
+    "IMPLEMENTATION_SPECIFIC_ERROR",
+    "KEEP_ALIVE_TIMEOUT",
+    "MALFORMED_PACKET",
+    "MESSAGE_EXPIRY_AT",
+    "MESSAGE_FLAGS_AT",
+    "MESSAGE_HEAD",
+    "MESSAGE_ORIGIN_A_AT",
+    "MESSAGE_ORIGIN_B_AT",
+    "MESSAGE_ORIGIN_KIND_AT",
+    "MESSAGE_OWNER_EPOCH_AT",
+    "MESSAGE_PARTITIONS_AT",
+    "MESSAGE_PAYLOAD_BYTES_AT",
+    "MESSAGE_PROPERTY_BYTES_AT",
+    "MESSAGE_RECORD",
+    "MESSAGE_SESSION_AT",
+    "MESSAGE_TAG_AT",
+    "MESSAGE_TOPIC_BYTES_AT",
+    "MESSAGE_VERSION_AT",
+    "NOT_AUTHORIZED",
+    "NO_EXPIRY",
+    "NO_MATCHING_SUBSCRIBERS",
+    "NO_MEMBER",
+    "PACKET_IDENTIFIER_IN_USE",
+    "PACKET_IDENTIFIER_NOT_FOUND",
+    "PACKET_TOO_LARGE",
+    "PAYLOAD_FORMAT_INVALID",
+    "PLACE_BYTES",
+    "PLACE_EPOCH_AT",
+    "PROTOCOL_ERROR",
+    "PUBLISH",
+    "PUBLISH_ACK",
+    "PUBLISH_ACK_BYTES",
+    "PUBLISH_ACK_CODE_AT",
+    "PUBLISH_ACK_PARTITION_AT",
+    "PUBLISH_ACK_TAG_AT",
+    "PUSH",
+    "PUSH_ACK",
+    "PUSH_ACK_BYTES",
+    "PUSH_ACK_CODE_AT",
+    "PUSH_ACK_OWNER_EPOCH_AT",
+    "PUSH_ACK_PARTITION_EPOCH_AT",
+    "PUSH_ACK_SESSION_AT",
+    "PUSH_ACK_SESSION_SEQ_AT",
+    "PUSH_ACK_TYPE_AT",
+    "PUSH_DUP_FLAG",
+    "PUSH_EXPIRY_AT",
+    "PUSH_FLAGS_AT",
+    "PUSH_HEAD",
+    "PUSH_IDENTIFIER_AT",
+    "PUSH_OWNER_EPOCH_AT",
+    "PUSH_PARTITION_EPOCH_AT",
+    "PUSH_PAYLOAD_BYTES_AT",
+    "PUSH_PROPERTY_BYTES_AT",
+    "PUSH_PUBREL_FLAG",
+    "PUSH_SESSION_AT",
+    "PUSH_SESSION_SEQ_AT",
+    "PUSH_TOPIC_BYTES_AT",
+    "QOS_BITS",
+    "QOS_NOT_SUPPORTED",
+    "QUOTA_EXCEEDED",
+    "RECEIVE_MAXIMUM_EXCEEDED",
+    "REPEAT_FLAG",
+    "RETAIN_FLAG",
+    "RETAIN_NOT_SUPPORTED",
+    "RUN_FLAGS_AT",
+    "RUN_HEAD",
+    "RUN_PACKET_BYTES_AT",
+    "RUN_RECORD",
+    "RUN_TOPIC_BYTES_AT",
+    "RUN_VERSION_AT",
+    "SERVER_BUSY",
+    "SERVER_UNAVAILABLE",
+    "SHARE_FLAG",
+    "SHUTDOWN",
+    "SUPERSEDED",
+    "TOPIC_ALIAS_INVALID",
+    "TOPIC_NAME_INVALID",
+    "UNSPECIFIED_ERROR",
+]
+
+HELLO = int(FrameKind.HELLO)
+PUBLISH = int(FrameKind.PUBLISH)
+PUBLISH_ACK = int(FrameKind.PUBLISH_ACK)
+PUSH = int(FrameKind.PUSH)
+PUSH_ACK = int(FrameKind.PUSH_ACK)
+FRAME_BYTES = FRAME_BYTES_MAX  # a link takes no longer frame; no record is longer (conf/edge_settings.py)
+
+# Records of PUBLISH: a run of QoS 0 packets, or one message.
+RUN_RECORD = 0
+RUN_VERSION_AT = 1
+RUN_FLAGS_AT = 2
+RUN_TOPIC_BYTES_AT = 3
+RUN_PACKET_BYTES_AT = 5
+RUN_HEAD = 9
+
+MESSAGE_RECORD = 1
+MESSAGE_VERSION_AT = 1
+MESSAGE_FLAGS_AT = 2
+MESSAGE_ORIGIN_KIND_AT = 3
+MESSAGE_TAG_AT = 4
+MESSAGE_ORIGIN_A_AT = 12
+MESSAGE_ORIGIN_B_AT = 20
+MESSAGE_SESSION_AT = 28
+MESSAGE_OWNER_EPOCH_AT = 36
+MESSAGE_EXPIRY_AT = 44
+MESSAGE_PARTITIONS_AT = 48
+MESSAGE_TOPIC_BYTES_AT = 50
+MESSAGE_PROPERTY_BYTES_AT = 52
+MESSAGE_PAYLOAD_BYTES_AT = 56
+MESSAGE_HEAD = 60  # behind it the partitions, the share, topic, properties, payload
+PLACE_BYTES = 6  # of a partition and its partition_epoch
+PLACE_EPOCH_AT = 2
+
+# Flags of a message record and of a push.
+QOS_BITS = 0x03
+RETAIN_FLAG = 0x04
+SHARE_FLAG = 0x08
+REPEAT_FLAG = 0x10
+PUSH_DUP_FLAG = 0x08
+PUSH_PUBREL_FLAG = 0x10
+
+PUBLISH_ACK_TAG_AT = 0
+PUBLISH_ACK_PARTITION_AT = 8
+PUBLISH_ACK_CODE_AT = 10
+PUBLISH_ACK_BYTES = 11
+AT_AN_EDGE = 0xFFFF  # the partition in PUBLISH_ACK of a shared pick at an edge
+
+PUSH_SESSION_AT = 0
+PUSH_OWNER_EPOCH_AT = 8
+PUSH_PARTITION_EPOCH_AT = 16
+PUSH_SESSION_SEQ_AT = 20
+PUSH_IDENTIFIER_AT = 28
+PUSH_FLAGS_AT = 30
+PUSH_EXPIRY_AT = 31
+PUSH_TOPIC_BYTES_AT = 35
+PUSH_PROPERTY_BYTES_AT = 37
+PUSH_PAYLOAD_BYTES_AT = 41
+PUSH_HEAD = 45  # bytes of a push before its topic
+
+PUSH_ACK_SESSION_AT = 0
+PUSH_ACK_OWNER_EPOCH_AT = 8
+PUSH_ACK_PARTITION_EPOCH_AT = 16
+PUSH_ACK_SESSION_SEQ_AT = 20
+PUSH_ACK_TYPE_AT = 28
+PUSH_ACK_CODE_AT = 29
+PUSH_ACK_BYTES = 30
+
+# Reason codes, under the names of mqtt/reasons.py; a code from FAILURE on is one.
+NO_MATCHING_SUBSCRIBERS = int(ReasonCode.NO_MATCHING_SUBSCRIBERS)
+FAILURE = 0x80
+UNSPECIFIED_ERROR = int(ReasonCode.UNSPECIFIED_ERROR)
+MALFORMED_PACKET = int(ReasonCode.MALFORMED_PACKET)
+PROTOCOL_ERROR = int(ReasonCode.PROTOCOL_ERROR)
+IMPLEMENTATION_SPECIFIC_ERROR = int(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+NOT_AUTHORIZED = int(ReasonCode.NOT_AUTHORIZED)
+SERVER_UNAVAILABLE = int(ReasonCode.SERVER_UNAVAILABLE)
+SERVER_BUSY = int(ReasonCode.SERVER_BUSY)
+KEEP_ALIVE_TIMEOUT = int(ReasonCode.KEEP_ALIVE_TIMEOUT)
+SUPERSEDED = int(ReasonCode.SESSION_TAKEN_OVER)  # in PUBLISH_ACK: the publisher has a newer connection
+NO_MEMBER = int(ReasonCode.TOPIC_FILTER_INVALID)  # in PUBLISH_ACK: no member of the shared group can take the message
+TOPIC_NAME_INVALID = int(ReasonCode.TOPIC_NAME_INVALID)
+PACKET_IDENTIFIER_IN_USE = int(ReasonCode.PACKET_IDENTIFIER_IN_USE)
+PACKET_IDENTIFIER_NOT_FOUND = int(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+RECEIVE_MAXIMUM_EXCEEDED = int(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
+TOPIC_ALIAS_INVALID = int(ReasonCode.TOPIC_ALIAS_INVALID)
+PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
+QUOTA_EXCEEDED = int(ReasonCode.QUOTA_EXCEEDED)
+PAYLOAD_FORMAT_INVALID = int(ReasonCode.PAYLOAD_FORMAT_INVALID)
+RETAIN_NOT_SUPPORTED = int(ReasonCode.RETAIN_NOT_SUPPORTED)
+QOS_NOT_SUPPORTED = int(ReasonCode.QOS_NOT_SUPPORTED)
+
+# Why a connection ended (``Closed`` of handler.py).
+BY_PEER = 0
+BY_US = 1
+FAILED = 2
+SHUTDOWN = 3
