@@ -1,9 +1,10 @@
 """Packets of a recording client, and the lines of its history (MQTT 3.1.1 and 5.0, QoS 0 to 2).
 
 Decides everything but how bytes travel and who waits: every request is written to the history before its first byte
-leaves, every answer and message before anything is done about it, so the order of lines is the order of things. What is
-sent again and handed over is ``client_session.py``. A subclass owns the connection: ``client.py`` on a trio socket, the
-simulation's client on a virtual one. One program of a workload is one client, and it has one connection at a time.
+leaves, every answer and message before anything is done about it, so the order of lines is the order of things.
+``mqtt/client_session.py`` decides which messages are sent again and handed over. A subclass owns the connection:
+``client.py`` on a trio socket, the simulation's client on a virtual one. One program of a workload is one client, and
+it has one connection at a time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mqtt.client_session import FAILURE, ClientSession, OpenPublish
 from mqtt.codec import encode_packet
 from mqtt.packets import (
     Connack,
@@ -30,7 +32,6 @@ from mqtt.packets import (
     Will,
 )
 from mqtt.properties import Properties, PropertyId
-from stratamq.history.client_session import FAILURE, ClientSession, OpenPublish
 from stratamq.history.operations import NEVER_EXPIRES_S, Kind, Phase
 from stratamq.history.payloads import make_payload, read_payload
 from stratamq.history.writer import HistoryWriter

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mqtt.client_session import ClientSession, OpenPublish
 from mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from stratamq.history.client_session import ClientSession, OpenPublish
 from stratamq.history.payloads import make_payload, read_payload
 
 
