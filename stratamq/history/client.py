@@ -1,7 +1,7 @@
 """A recording client on a trio socket: ``client_record.py`` says what is sent and written down, this file waits.
 
-Owns one socket at a time, its two loops and its timeouts. Between a line of the history and what follows from it there
-is no await.
+Owns one socket at a time and its three loops: bytes in, bytes out, timers. Between a line of the history and what
+follows from it there is no await.
 """
 
 from __future__ import annotations
@@ -13,16 +13,8 @@ from typing import Protocol
 
 import trio
 
-from mqtt.codec import StreamDecoder
-from mqtt.errors import MqttError
-from mqtt.packets import Connack, Pingreq
-from stratamq.history.client_record import (
-    CONNECT_TIMEOUT_S,
-    GOODBYE_TIMEOUT_S,
-    ClientOptions,
-    ClientRecord,
-    PendingOperation,
-)
+from mqtt.client_session import Timer
+from stratamq.history.client_record import ClientOptions, ClientRecord, PendingOperation
 from stratamq.history.operations import Phase
 from stratamq.history.writer import HistoryWriter
 
@@ -76,7 +68,11 @@ class RecordingClient(ClientRecord):
         self.drop()
         if options is not None:
             self.options = options
-        accepted: bool = await self._nursery.start(self._serve, self._addresses[self._address])
+        address = self._addresses[self._address]
+        attempt = self._begin(f"{address[0]}:{address[1]}")
+        link = self._link = _Link()
+        self._nursery.start_soon(self._serve, link, address)
+        accepted = await self.outcome(attempt) is Phase.OK
         if accepted:
             self._address = self._rng.randrange(len(self._addresses))
         else:
@@ -101,15 +97,7 @@ class RecordingClient(ClientRecord):
         if link is None or not self.connected:
             return
         self._say_goodbye(reason_code)
-        with trio.move_on_after(GOODBYE_TIMEOUT_S):
-            await link.ended.wait()
-        link.scope.cancel()
-        await link.ended.wait()  # the task ends at once when cancelled
-
-    def drop(self) -> None:
-        """Cut the connection without DISCONNECT."""
-        if self._link is not None:
-            self._end(self._link, "local")
+        await link.ended.wait()  # bounded by the goodbye timer
 
     async def wait_connected(self) -> None:
         while not self.connected:
@@ -119,12 +107,11 @@ class RecordingClient(ClientRecord):
         while self.connected:
             await self._something_changed.wait()
 
-    def give_up(self) -> None:
-        """Write open publishes down as unknown: the run is over."""
-        self.drop()
-        self._forget()
-
     # What the record asks for
+
+    def now(self) -> float:
+        """Return the time of the session's timers."""
+        return trio.current_time()
 
     def now_ns(self) -> int:
         """Return the time of the history's next line."""
@@ -135,6 +122,17 @@ class RecordingClient(ClientRecord):
             self._link.outgoing += data
             self._link.wake.set()
 
+    def _close(self, reason: str, *, in_order: bool = False) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.scope.cancel()
+            self._ended(reason, in_order=in_order)
+
+    def _timer_started(self, timer: Timer) -> None:
+        del timer  # the loop asks the session for its deadline
+        if self._link is not None:
+            self._link.timer_started.set()
+
     def _handed_over(self, topic: str, payload: str, retain: bool) -> None:
         self._on_receive(self, topic, payload, retain)
 
@@ -144,21 +142,20 @@ class RecordingClient(ClientRecord):
 
     # The connection
 
-    async def _serve(self, address: Address, task_status: trio.TaskStatus[bool]) -> None:
-        """Run one connection from CONNECT to its end; report whether it was accepted."""
-        self._begin(f"{address[0]}:{address[1]}")
-        link = self._link = _Link(StreamDecoder(self.options.protocol_version))
+    async def _serve(self, link: _Link, address: Address) -> None:
+        """Run one connection from the first SYN to its end."""
         try:
             with link.scope:
-                await self._run_link(link, address, task_status)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._time_loop, link)
+                    await self._run_link(link, address)
+                    nursery.cancel_scope.cancel()
         finally:
             link.ended.set()
-            self._end(link, "silent" if link.scope.cancelled_caught else "peer")
-            if not link.reported:
-                task_status.started(False)
+            if link is self._link:
+                self._close("peer", in_order=link.closed_in_order)
 
-    async def _run_link(self, link: _Link, address: Address, task_status: trio.TaskStatus[bool]) -> None:
-        link.scope.deadline = trio.current_time() + CONNECT_TIMEOUT_S
+    async def _run_link(self, link: _Link, address: Address) -> None:
         try:
             stream = await trio.open_tcp_stream(*address)
         except OSError:
@@ -169,33 +166,20 @@ class RecordingClient(ClientRecord):
             self._open()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_loop, link, stream)
-                await self._read_loop(link, stream, nursery, task_status)
+                await self._read_loop(link, stream)
                 nursery.cancel_scope.cancel()
 
-    async def _read_loop(
-        self, link: _Link, stream: trio.SocketStream, nursery: trio.Nursery, task_status: trio.TaskStatus[bool]
-    ) -> None:
-        while True:
+    async def _read_loop(self, link: _Link, stream: trio.SocketStream) -> None:
+        while link is self._link:
             try:
                 data = await stream.receive_some(READ_BYTES)
-                packets = link.decoder.feed(data)
-            except (trio.BrokenResourceError, MqttError):
+            except trio.BrokenResourceError:
                 return
             if not data:
                 link.closed_in_order = True
                 return
-            for packet in packets:
-                if link is not self._link:
-                    return
-                self._packet(packet)
-                if isinstance(packet, Connack) and not link.reported:
-                    link.reported = True
-                    task_status.started(self.connected)
-                    if not self.connected:
-                        return
-                    nursery.start_soon(self._ping_loop, link)
-            if link.reported:
-                link.scope.deadline = trio.current_time() + self.options.silence_s
+            if link is self._link:
+                self._arrived(data)
 
     async def _write_loop(self, link: _Link, stream: trio.SocketStream) -> None:
         while True:
@@ -209,28 +193,22 @@ class RecordingClient(ClientRecord):
                 link.wake = trio.Event()
                 await link.wake.wait()
 
-    async def _ping_loop(self, link: _Link) -> None:
+    async def _time_loop(self, link: _Link) -> None:
         while link is self._link:
-            await trio.sleep(self.options.silence_s / 3)
+            link.timer_started = trio.Event()
+            with trio.move_on_at(self.session.next_deadline()):
+                await link.timer_started.wait()
             if link is self._link:
-                self._send(Pingreq())
-
-    def _end(self, link: _Link, reason: str) -> None:
-        """End a connection, once."""
-        if link is self._link:
-            self._link = None
-            link.scope.cancel()
-            self._ended(reason, in_order=link.closed_in_order)
+                self._time_passed()
 
 
 @dataclass(slots=True)
 class _Link:
     """One connection while it lasts."""
 
-    decoder: StreamDecoder
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     outgoing: bytearray = field(default_factory=bytearray)  # bounded by the window and one answer per packet read
     wake: trio.Event = field(default_factory=trio.Event)
+    timer_started: trio.Event = field(default_factory=trio.Event)
     ended: trio.Event = field(default_factory=trio.Event)
-    reported: bool = False
     closed_in_order: bool = False

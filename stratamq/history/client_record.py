@@ -12,34 +12,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mqtt.client_session import FAILURE, ClientSession, OpenPublish
-from mqtt.codec import encode_packet
-from mqtt.packets import (
-    Connack,
-    Connect,
-    Disconnect,
-    Packet,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    Suback,
-    Subscribe,
-    SubscriptionRequest,
-    Unsuback,
-    Unsubscribe,
-    Will,
+from mqtt.client_session import (
+    FAILURE,
+    Accepted,
+    ClientBounds,
+    ClientSession,
+    ClientState,
+    Event,
+    MustClose,
+    PublishAnswered,
+    Received,
+    Refused,
+    RequestAnswered,
+    Timer,
+    ToldToLeave,
 )
+from mqtt.packets import Connect, Publish, Subscribe, SubscriptionRequest, Unsubscribe, Will
 from mqtt.properties import Properties, PropertyId
 from stratamq.history.operations import NEVER_EXPIRES_S, Kind, Phase
 from stratamq.history.payloads import make_payload, read_payload
 from stratamq.history.writer import HistoryWriter
 
-CONNECT_TIMEOUT_S = 3.0  # for the connection and CONNACK together
-GOODBYE_TIMEOUT_S = 1.0  # for the broker to close after DISCONNECT; then the outcome is unknown
-
-__all__ = ["CONNECT_TIMEOUT_S", "GOODBYE_TIMEOUT_S", "ClientOptions", "ClientRecord", "PendingOperation"]
+__all__ = ["ClientOptions", "ClientRecord", "PendingOperation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +90,20 @@ class ClientRecord:
         self.session = ClientSession()
         self.session_present = False
         self.connection = 0
-        self.connected = False
         self.refused_code = 0
         self.subscribed: set[str] = set()  # filters granted in this session
         self._attempt: PendingOperation | None = None  # CONNECT of the connection, or attempt, that there is
-        self._connect_sent = False
         self._goodbye: PendingOperation | None = None  # DISCONNECT was sent
         self._told_code: int | None = None  # by the broker's DISCONNECT
-        self._publishes: dict[int, PendingOperation] = {}  # by operation
-        self._requests: dict[int, PendingOperation] = {}  # SUBSCRIBE and UNSUBSCRIBE by packet identifier
-        self._send_quota = options.window
+        self._publishes: dict[int, PendingOperation] = {}  # by operation, which is the session's token
+        self._requests: dict[int, PendingOperation] = {}  # SUBSCRIBE and UNSUBSCRIBE, by operation
+        self._timer: Timer | None = None  # the one that the subclass waits for
 
     # What a subclass has to bring.
+
+    def now(self) -> float:
+        """Return the time of the session's timers, in seconds."""
+        raise NotImplementedError
 
     def now_ns(self) -> int:
         """Return the time of the history's next line."""
@@ -115,6 +111,14 @@ class ClientRecord:
 
     def _write(self, data: bytes) -> None:
         """Send on the present connection; without one, do nothing."""
+        raise NotImplementedError
+
+    def _close(self, reason: str, *, in_order: bool = False) -> None:
+        """Close the present connection and call ``_ended``; without one, do nothing."""
+        raise NotImplementedError
+
+    def _timer_started(self, timer: Timer) -> None:
+        """Call ``_time_passed`` when the timer is due."""
         raise NotImplementedError
 
     def _handed_over(self, topic: str, payload: str, retain: bool) -> None:
@@ -132,14 +136,19 @@ class ClientRecord:
     # Requests. None of them does anything between its invoke line and its bytes.
 
     @property
+    def connected(self) -> bool:
+        """Whether requests may be sent."""
+        return self.session.state is ClientState.CONNECTED
+
+    @property
     def has_room(self) -> bool:
         """Whether a QoS 1 or 2 message may be sent now."""
-        return self.connected and len(self.session.outbound) < self._send_quota
+        return self.session.has_room
 
-    def _begin(self, target: str) -> None:
+    def _begin(self, target: str) -> PendingOperation:
         """Write the attempt at a connection down."""
         self.connection = self.writer.next_connection()
-        self._connect_sent, self._told_code = False, None
+        self._told_code = None
         options = self.options
         self._attempt = self._invoke(
             Kind.CONNECT,
@@ -152,17 +161,20 @@ class ClientRecord:
             will_qos=options.will_qos,
             will_delay_interval_s=options.will_delay_interval_s,
         )
+        bounds = ClientBounds(silence_s=options.silence_s, window=options.window, heedless=options.heedless)
+        self.session.begin(self.now(), bounds)
+        return self._attempt
 
     def _open(self) -> None:
         """Bytes can travel: send CONNECT."""
-        self._connect_sent = True
-        self._send(self._connect_packet())
+        self.session.opened(self.now(), self._connect_packet())
+        self._flush()
 
     def _publish(self, topic: str, payload: str, qos: int, retain: bool) -> PendingOperation:
         """Send a message; the caller has seen that there is room."""
         packet = Publish(topic, make_payload(payload), qos, retain)
         if qos:
-            packet.packet_identifier = self.session.next_identifier(set(self._requests))
+            packet.packet_identifier = self.session.next_identifier()
         pending = self._invoke(
             Kind.PUBLISH,
             topic=topic,
@@ -171,94 +183,123 @@ class ClientRecord:
             retain=retain,
             packet_identifier=packet.packet_identifier or 0,
         )
-        self._send(packet)
+        self.session.publish(packet, pending.operation)
+        self._flush()
         if qos == 0:
             self._complete(pending, Phase.OK)
-            return pending
-        assert packet.packet_identifier is not None
-        self.session.outbound[packet.packet_identifier] = OpenPublish(pending.operation, packet)
-        self._publishes[pending.operation] = pending
+        else:
+            self._publishes[pending.operation] = pending
         return pending
 
     def subscribe(self, topic_filter: str, qos: int) -> PendingOperation | None:
         """Send a SUBSCRIBE; None when not connected."""
         if not self.connected:
             return None
-        identifier = self.session.next_identifier(set(self._requests))
+        identifier = self.session.next_identifier()
         pending = self._invoke(Kind.SUBSCRIBE, topic_filter=topic_filter, qos=qos, packet_identifier=identifier)
         pending.topic_filter = topic_filter
-        self._requests[identifier] = pending
-        self._send(Subscribe(identifier, [SubscriptionRequest(topic_filter, qos)]))
-        return pending
+        return self._request(Subscribe(identifier, [SubscriptionRequest(topic_filter, qos)]), pending)
 
     def unsubscribe(self, topic_filter: str) -> PendingOperation | None:
         """Send an UNSUBSCRIBE; None when not connected."""
         if not self.connected:
             return None
-        identifier = self.session.next_identifier(set(self._requests))
+        identifier = self.session.next_identifier()
         self.subscribed.discard(topic_filter)
         pending = self._invoke(Kind.UNSUBSCRIBE, topic_filter=topic_filter, packet_identifier=identifier)
-        self._requests[identifier] = pending
-        self._send(Unsubscribe(identifier, [topic_filter]))
+        return self._request(Unsubscribe(identifier, [topic_filter]), pending)
+
+    def _request(self, packet: Subscribe | Unsubscribe, pending: PendingOperation) -> PendingOperation:
+        self._requests[pending.operation] = pending
+        self.session.request(packet, pending.operation)
+        self._flush()
         return pending
 
     def _say_goodbye(self, reason_code: int) -> None:
-        """Send DISCONNECT, after which nothing may be sent [MQTT-3.14.4-2]; the broker's close says it was read."""
-        goodbye = self._invoke(Kind.DISCONNECT, reason_code=reason_code)
-        self._send(Disconnect(reason_code))
-        self._goodbye = goodbye
-        self.connected = False
+        """Send DISCONNECT; the broker's close, or a timer, ends the connection."""
+        self._goodbye = self._invoke(Kind.DISCONNECT, reason_code=reason_code)
+        self.session.disconnect(self.now(), reason_code)
+        self._flush()
         self._changed()
 
-    def _forget(self) -> None:
-        """Write open publishes down as unknown."""
-        for operation in self.session.forget():
+    def drop(self) -> None:
+        """Cut the connection without DISCONNECT."""
+        self._close("local")
+
+    def give_up(self) -> None:
+        """Write open publishes down as unknown: the run is over."""
+        self.drop()
+        self._forgotten(self.session.forget())
+
+    def _forgotten(self, operations: tuple[int, ...]) -> None:
+        for operation in operations:
             self._complete(self._publishes.pop(operation), Phase.UNKNOWN)
 
     # What is heard.
 
-    def _packet(self, packet: Packet) -> None:
-        match packet:
-            case Connack():
-                self._connack(packet)
-            case Publish():
-                self._publish_received(packet)
-            case Pubrel():
-                self._send(self.session.release(packet))
-            case Puback() | Pubrec() | Pubcomp():
-                self._acknowledged(packet)
-            case Suback() | Unsuback():
-                self._request_answered(packet)
-            case Disconnect():
-                self._told_code = packet.reason_code
-            case _:
-                pass
+    def _arrived(self, data: bytes) -> None:
+        """Bytes of the present connection."""
+        self.session.handle(self.now(), data)
+        self._take_events()
 
-    def _connack(self, packet: Connack) -> None:
-        assert self._attempt is not None
-        if packet.reason_code:
-            self.refused_code = packet.reason_code
-            self._complete(self._attempt, Phase.FAIL, reason_code=packet.reason_code)
-            return
-        self.session_present = packet.session_present
-        self._complete(self._attempt, Phase.OK, session_present=packet.session_present)
-        if not packet.session_present:
-            self.subscribed.clear()
-            self._forget()
-        maximum = packet.properties.get(PropertyId.RECEIVE_MAXIMUM, 0xFFFF)
-        assert isinstance(maximum, int)
-        self._send_quota = self.options.window if self.options.heedless else min(self.options.window, maximum)
-        for operation, again in self.session.resumed():
-            if operation:
-                self._event(Kind.RESEND, operation=operation)
-            self._send(again)
-        self.connected = True
-        self._accepted()
+    def _time_passed(self) -> None:
+        """A timer is due."""
+        self.session.handle(self.now())
+        self._take_events()
+
+    def _take_events(self) -> None:
+        while (event := self.session.next_event()) is not None:
+            self._take(event)
+            self._flush()
+        self._flush()
         self._changed()
 
-    def _publish_received(self, packet: Publish) -> None:
-        hand_over, answer = self.session.received(packet)
+    def _flush(self) -> None:
+        """Send what the session has to send, and start to wait for its timer."""
+        for data in self.session.take_output():
+            self._write(data)
+        timer = self.session.timer
+        if timer is not self._timer:
+            self._timer = timer
+            if timer is not None:
+                self._timer_started(timer)
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Accepted():
+                self._connack(event)
+            case Refused(connack):
+                assert self._attempt is not None
+                self.refused_code = connack.reason_code
+                self._complete(self._attempt, Phase.FAIL, reason_code=connack.reason_code)
+            case Received(packet):
+                self._received(packet)
+            case PublishAnswered(operation, code):
+                phase = Phase.FAIL if code >= FAILURE else Phase.OK
+                self._complete(self._publishes.pop(operation), phase, reason_code=code)
+                self._answered(Kind.PUBLISH, phase)
+            case RequestAnswered(operation, packet):
+                self._request_answered(self._requests.pop(operation), packet.reason_codes)
+            case ToldToLeave(packet):
+                self._told_code = packet.reason_code
+            case MustClose(reason):
+                self._close(reason)
+
+    def _connack(self, event: Accepted) -> None:
+        assert self._attempt is not None
+        self.session_present = event.connack.session_present
+        self._complete(self._attempt, Phase.OK, session_present=self.session_present)
+        if not self.session_present:
+            self.subscribed.clear()
+            self._forgotten(event.forgotten)
+        for operation in event.resent:
+            self._event(Kind.RESEND, operation=operation)
+        self._flush()
+        self._accepted()
+
+    def _received(self, packet: Publish) -> None:
         payload, whole = read_payload(packet.payload)
+        hand_over = self.session.acknowledge(packet)  # its bytes leave with the next ``_flush``
         self._event(
             Kind.RECEIVE,
             topic=packet.topic_name,
@@ -270,26 +311,12 @@ class ClientRecord:
             handed_over=hand_over,
             damaged=not whole,
         )
-        if answer is not None:
-            self._send(answer)
+        self._flush()
         if hand_over:
             self._handed_over(packet.topic_name, payload, packet.retain)
 
-    def _acknowledged(self, packet: Puback | Pubrec | Pubcomp) -> None:
-        publish, answer = self.session.acknowledged(packet)
-        if publish is not None:
-            phase = Phase.FAIL if packet.reason_code >= FAILURE else Phase.OK
-            self._complete(self._publishes.pop(publish.operation), phase, reason_code=packet.reason_code)
-            self._answered(Kind.PUBLISH, phase)
-        if answer is not None:
-            self._send(answer)
-        self._changed()
-
-    def _request_answered(self, packet: Suback | Unsuback) -> None:
-        pending = self._requests.pop(packet.packet_identifier, None)
-        if pending is None:
-            return
-        code = packet.reason_codes[0] if packet.reason_codes else 0
+    def _request_answered(self, pending: PendingOperation, codes: list[int]) -> None:
+        code = codes[0] if codes else 0
         phase = Phase.FAIL if code >= FAILURE else Phase.OK
         if phase is Phase.OK and pending.kind is Kind.SUBSCRIBE:
             self.subscribed.add(pending.topic_filter)
@@ -298,8 +325,8 @@ class ClientRecord:
             self._complete(pending, phase, reason_code=code)
         self._answered(pending.kind, phase)
 
-    def _ended(self, reason: str, *, in_order: bool = False) -> bool:
-        """Write the end of a connection down, and what it leaves unanswered; return False when there is none.
+    def _ended(self, reason: str, *, in_order: bool = False) -> None:
+        """Write the end of a connection down, and what it leaves unanswered; without one, do nothing.
 
         Args:
             reason: "local", "peer", "silent", "refused" or "protocol".
@@ -307,22 +334,21 @@ class ClientRecord:
         """
         attempt, goodbye = self._attempt, self._goodbye
         if attempt is None:
-            return False
-        self._attempt = self._goodbye = None
-        self.connected = False
+            return
+        sent = self.session.state is not ClientState.OPENING
+        unanswered = self.session.closed()
+        self._attempt = self._goodbye = self._timer = None
         if attempt.phase is None:  # without a byte on the wire it has surely not happened
-            self._complete(attempt, Phase.UNKNOWN if self._connect_sent else Phase.FAIL, reason=reason)
+            self._complete(attempt, Phase.UNKNOWN if sent else Phase.FAIL, reason=reason)
         elif goodbye is not None:
             self._complete(goodbye, Phase.OK if in_order else Phase.UNKNOWN)
         elif attempt.phase is Phase.OK:
             self._event(Kind.CLOSE, reason=reason, reason_code=self._told_code)
-        requests, self._requests = self._requests, {}
-        for pending in requests.values():
-            self._complete(pending, Phase.UNKNOWN)
+        for operation in unanswered:
+            self._complete(self._requests.pop(operation), Phase.UNKNOWN)
         if not self.options.resend:
-            self._forget()
+            self._forgotten(self.session.forget())
         self._changed()
-        return True
 
     # Packets and lines.
 
@@ -348,10 +374,6 @@ class ClientRecord:
             will=will,
             properties=properties,
         )
-
-    def _send(self, packet: Packet) -> None:
-        if self._goodbye is None:
-            self._write(encode_packet(packet, self.options.protocol_version))
 
     def _who(self) -> dict[str, Any]:
         return {"process": self.process, "client_id": self.client_id, "connection": self.connection}

@@ -1,73 +1,242 @@
-"""MQTT 5.0 sections 4.3 and 4.4 on the client's side: what is sent again, and what is handed over once."""
+"""MQTT 5.0 sections 4.3 and 4.4 on the client's side, and its timers: bytes and times in, events and bytes out."""
 
-from __future__ import annotations
+import math
 
-from mqtt.client_session import ClientSession, OpenPublish
-from mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from stratamq.history.payloads import make_payload, read_payload
+import pytest
+
+from mqtt.client_session import (
+    Accepted,
+    ClientBounds,
+    ClientSession,
+    ClientState,
+    Event,
+    MustClose,
+    PublishAnswered,
+    Received,
+    Refused,
+    RequestAnswered,
+    ToldToLeave,
+)
+from mqtt.codec import StreamDecoder, encode_packet
+from mqtt.errors import LocalProtocolError
+from mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+)
+from mqtt.properties import PropertyId
+
+BOUNDS = ClientBounds(connect_timeout_s=3.0, goodbye_timeout_s=1.0, silence_s=6.0, window=16)
 
 
-def opened(session: ClientSession, operation: int, qos: int) -> int:
-    identifier = session.next_identifier(set())
-    packet = Publish("a", b"", qos, packet_identifier=identifier)
-    session.outbound[identifier] = OpenPublish(operation, packet)
-    return identifier
+class Wire:
+    """A session whose broker is the test; time stands where the test puts it."""
+
+    def __init__(self, session: ClientSession | None = None, bounds: ClientBounds = BOUNDS) -> None:
+        self.session = session or ClientSession()
+        self.bounds = bounds
+        self.now = 100.0
+
+    def connect(self, connack: Connack | None = None) -> list[Event]:
+        self.session.begin(self.now, self.bounds)
+        self.session.opened(self.now, Connect("c", protocol_version=5))
+        assert [type(packet) for packet in self.sent()] == [Connect]
+        return self.hear(connack or Connack(session_present=True))
+
+    def hear(self, *packets: Packet) -> list[Event]:
+        return self.hear_bytes(b"".join(encode_packet(packet, 5) for packet in packets))
+
+    def hear_bytes(self, data: bytes) -> list[Event]:
+        self.session.handle(self.now, data)
+        return list(iter(self.session.next_event, None))
+
+    def sent(self) -> list[Packet]:
+        return StreamDecoder(5).feed(b"".join(self.session.take_output()))
+
+    def publish(self, token: int, qos: int) -> int:
+        identifier = self.session.next_identifier()
+        self.session.publish(Publish("a", b"", qos, packet_identifier=identifier), token)
+        assert [type(packet) for packet in self.sent()] == [Publish]
+        return identifier
+
+    def wait(self, until: float) -> list[Event]:
+        """Let the time pass, deadline by deadline, as a caller does."""
+        events: list[Event] = []
+        while self.session.next_deadline() <= until:
+            self.now = self.session.next_deadline()
+            events += self.hear_bytes(b"")
+        self.now = until
+        return events
 
 
 def test_open_publishes_go_out_again_in_order_and_released_ones_as_pubrel() -> None:
-    session = ClientSession()
-    first, second, third = (opened(session, number, 2) for number in (1, 2, 3))
-    publish, answer = session.acknowledged(Pubrec(second))
-    assert publish is not None and publish.operation == 2
-    assert answer == Pubrel(second)
-    assert session.acknowledged(Pubrec(second)) == (None, Pubrel(second))  # answered once, released again
-    again = session.resumed()
-    assert [operation for operation, _ in again] == [1, 0, 3]
-    assert [type(packet) for _, packet in again] == [Publish, Pubrel, Publish]
-    assert all(packet.dup for _, packet in again if isinstance(packet, Publish))
-    session.acknowledged(Pubcomp(second))
-    assert list(session.outbound) == [first, third]
+    wire = Wire()
+    wire.connect()
+    first, second, third = (wire.publish(number, 2) for number in (1, 2, 3))
+    assert wire.hear(Pubrec(second)) == [PublishAnswered(2, 0)]
+    assert wire.hear(Pubrec(second)) == []  # answered once, released again
+    assert wire.sent() == [Pubrel(second), Pubrel(second)]
+    assert wire.session.closed() == ()
+    (accepted,) = wire.connect()
+    assert isinstance(accepted, Accepted) and accepted.resent == (1, 3) and accepted.forgotten == ()
+    again = wire.sent()
+    assert [type(packet) for packet in again] == [Publish, Pubrel, Publish]
+    assert all(packet.dup for packet in again if isinstance(packet, Publish))
+    assert wire.hear(Pubcomp(second)) == []
+    assert list(wire.session.outbound) == [first, third]
 
 
 def test_a_refused_pubrec_frees_the_identifier() -> None:
-    session = ClientSession()
-    identifier = opened(session, 1, 2)
-    publish, answer = session.acknowledged(Pubrec(identifier, 0x97))
-    assert publish is not None
-    assert answer is None
-    assert not session.outbound
+    wire = Wire()
+    wire.connect()
+    identifier = wire.publish(1, 2)
+    assert wire.hear(Pubrec(identifier, 0x97)) == [PublishAnswered(1, 0x97)]
+    assert not wire.sent() and not wire.session.outbound
 
 
 def test_a_forgotten_session_leaves_only_unanswered_publishes_unknown() -> None:
-    session = ClientSession()
-    released, _ = opened(session, 1, 2), opened(session, 2, 1)
-    session.acknowledged(Pubrec(released))
-    assert session.forget() == [2]
-    assert session.acknowledged(Puback(2)) == (None, None)
+    wire = Wire()
+    wire.connect()
+    released, _ = wire.publish(1, 2), wire.publish(2, 1)
+    wire.hear(Pubrec(released))
+    wire.session.closed()
+    (accepted,) = wire.connect(Connack(session_present=False))
+    assert isinstance(accepted, Accepted) and accepted.forgotten == (2,) and accepted.resent == ()
+    assert wire.hear(Puback(2)) == [] and not wire.sent()
 
 
 def test_qos_2_is_handed_over_once_until_released() -> None:
-    session = ClientSession()
+    wire = Wire()
+    wire.connect()
     packet = Publish("a", b"", 2, packet_identifier=5)
-    assert session.received(packet) == (True, Pubrec(5))
-    assert session.received(packet) == (False, Pubrec(5))
-    assert session.release(Pubrel(5)) == Pubcomp(5)
-    assert session.release(Pubrel(5)) == Pubcomp(5, 0x92)
-    assert session.received(packet) == (True, Pubrec(5))
+    for first in (True, False):
+        assert wire.hear(packet) == [Received(packet)]
+        assert not wire.sent(), "the caller acknowledges"
+        assert wire.session.acknowledge(packet) is first
+        assert wire.sent() == [Pubrec(5)]
+    for code in (0, 0x92):
+        assert wire.hear(Pubrel(5)) == []
+        assert wire.sent() == [Pubcomp(5, code)]
+    assert wire.session.acknowledge(packet)
 
 
 def test_identifiers_stay_in_their_range_and_skip_those_in_use() -> None:
-    session = ClientSession(first_identifier=10, last_identifier=12)
-    assert [opened(session, 1, 1), opened(session, 2, 1)] == [10, 11]
-    del session.outbound[10]
-    assert session.next_identifier({12}) == 10
+    wire = Wire(ClientSession(first_identifier=10, last_identifier=12))
+    wire.connect()
+    assert [wire.publish(1, 1), wire.publish(2, 1)] == [10, 11]
+    wire.session.request(Subscribe(wire.session.next_identifier(), [SubscriptionRequest("a", 1)]), 3)
+    assert wire.hear(Puback(10)) == [PublishAnswered(1, 0)]
+    assert wire.session.next_identifier() == 10
+    assert wire.hear(Suback(12, [1])) == [RequestAnswered(3, Suback(12, [1]))]
 
 
-def test_payloads_show_damage() -> None:
-    data = make_payload("p0-1", filler_bytes=20)
-    assert read_payload(data) == ("p0-1", True)
-    assert read_payload(make_payload("")) == ("", True)
-    for position in range(len(data)):
-        altered = data[:position] + bytes((data[position] ^ 1,)) + data[position + 1 :]
-        assert read_payload(altered)[1] is False, position
-    assert read_payload(data[:-1])[1] is False
+@pytest.mark.parametrize(("heedless", "room"), [(False, 2), (True, 4)])
+def test_the_window_is_ours_and_the_brokers(heedless: bool, room: int) -> None:
+    """[MQTT-3.3.4-9]; a heedless client fills its own window."""
+    wire = Wire(bounds=ClientBounds(window=4, heedless=heedless))
+    wire.connect(Connack(properties={PropertyId.RECEIVE_MAXIMUM: 2}))
+    for number in range(room):
+        assert wire.session.has_room
+        wire.publish(number, 1)
+    assert not wire.session.has_room
+    with pytest.raises(LocalProtocolError):
+        wire.session.publish(Publish("a", b"", 1, packet_identifier=9), 9)
+    assert wire.hear(Puback(1)) and wire.session.has_room
+
+
+def test_requests_end_with_their_connection() -> None:
+    wire = Wire()
+    wire.connect()
+    wire.session.request(Subscribe(wire.session.next_identifier(), [SubscriptionRequest("a", 1)]), 7)
+    assert wire.session.closed() == (7,)
+    assert wire.session.closed() == () and wire.session.next_deadline() == math.inf
+    with pytest.raises(LocalProtocolError):
+        wire.session.request(Subscribe(1, [SubscriptionRequest("a", 1)]), 8)
+
+
+def test_a_ping_goes_out_three_times_as_often_as_silence_is_borne() -> None:
+    """A broker that answers is kept; from the last byte on, silence is borne for 6 s and found at the next ping."""
+    wire = Wire()
+    wire.connect()
+    for _ in range(5):
+        assert wire.wait(wire.now + 2.0) == []
+        assert wire.sent() == [Pingreq()]
+        wire.hear(Pingresp())
+    assert wire.wait(wire.now + 7.9) == [] and len(wire.sent()) == 3
+    assert wire.wait(wire.now + 0.1) == [MustClose("silent")]
+    assert wire.session.next_deadline() == math.inf
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_no_connack_in_time(is_open: bool) -> None:
+    wire = Wire()
+    wire.session.begin(wire.now, BOUNDS)
+    if is_open:
+        wire.session.opened(wire.now, Connect("c"))
+    assert wire.wait(wire.now + 2.9) == []
+    assert wire.wait(wire.now + 0.1) == [MustClose("silent")]
+
+
+def test_a_refused_connection_is_closed() -> None:
+    wire = Wire()
+    assert wire.connect(Connack(reason_code=0x87)) == [Refused(Connack(reason_code=0x87)), MustClose("refused")]
+    assert wire.session.state is ClientState.REFUSED and wire.wait(wire.now + 60) == []
+
+
+def test_nothing_is_sent_after_disconnect() -> None:
+    """[MQTT-3.14.4-2]; the broker's close is waited for, but not for ever."""
+    wire = Wire()
+    wire.connect()
+    wire.session.disconnect(wire.now, 4)
+    assert wire.sent() == [Disconnect(4)]
+    packet = Publish("a", b"", 1, packet_identifier=1)
+    assert wire.hear(packet) == [Received(packet)]
+    assert wire.session.acknowledge(packet) and not wire.sent()
+    assert not wire.session.has_room and wire.wait(wire.now + 1.0) == [MustClose("local")]
+
+
+OUT_OF_PLACE: list[tuple[bytes, list[Event]]] = [
+    (b"\x00\x00", [MustClose("protocol")]),
+    (encode_packet(Connack(), 5), [MustClose("protocol")]),
+    (encode_packet(Disconnect(0x8B), 5) + b"\x00\x00", [ToldToLeave(Disconnect(0x8B)), MustClose("protocol")]),
+]
+
+
+@pytest.mark.parametrize(("data", "events"), OUT_OF_PLACE)
+def test_bytes_out_of_place_end_the_connection(data: bytes, events: list[Event]) -> None:
+    """Packets in front of them count."""
+    wire = Wire()
+    wire.connect()
+    assert wire.hear_bytes(data) == events
+
+
+def test_the_first_packet_of_a_broker_is_connack() -> None:
+    """Section 3.2."""
+    wire = Wire()
+    assert wire.connect(Connack()) != [MustClose("protocol")]
+    wire.session.closed()
+    wire.session.begin(wire.now, BOUNDS)
+    wire.session.opened(wire.now, Connect("c", protocol_version=5))
+    assert wire.hear(Pingresp()) == [MustClose("protocol")]
+
+
+def test_a_connection_that_ended_says_nothing_more() -> None:
+    """Packets that came with the last bytes are not looked at after ``closed``: nothing of them is marked."""
+    wire = Wire()
+    wire.connect()
+    packet = Publish("a", b"", 2, packet_identifier=5)
+    wire.session.handle(wire.now, encode_packet(packet, 5) * 2)
+    assert wire.session.next_event() == Received(packet)
+    wire.session.closed()
+    assert wire.session.next_event() is None and not wire.session.inbound and not wire.sent()

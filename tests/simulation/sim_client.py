@@ -5,15 +5,8 @@ Owns the connection and its timeouts; what the program does is in ``workload.py`
 
 from collections.abc import Callable
 
-from mqtt.codec import StreamDecoder
-from mqtt.errors import MqttError
-from mqtt.packets import Connack, Packet, Pingreq, Publish
-from stratamq.history.client_record import (
-    CONNECT_TIMEOUT_S,
-    GOODBYE_TIMEOUT_S,
-    ClientOptions,
-    ClientRecord,
-)
+from mqtt.client_session import Event, Received, Timer
+from stratamq.history.client_record import ClientOptions, ClientRecord, PendingOperation
 from stratamq.history.operations import Kind, Phase
 from stratamq.history.writer import HistoryWriter
 from tests.simulation.network import Endpoint
@@ -39,11 +32,12 @@ class SimClient(Process, ClientRecord):
         self.received: list[str] = []  # payloads handed over
         self.acknowledging = True  # False: reads and answers nothing, for scripts
         self._end: Endpoint | None = None
-        self._decoder = StreamDecoder(5)
-        self._heard = 0.0
-        self._epoch = 0  # of connections: calls of an earlier one are void
 
     # -- time
+
+    def now(self) -> float:
+        """Return the time of the session's timers: this program's clock is the world's."""
+        return self.world.scheduler.now
 
     def now_ns(self) -> int:
         """Return the time of the history's next line."""
@@ -56,17 +50,16 @@ class SimClient(Process, ClientRecord):
             return
         data = end.read()
         if data:
-            self._heard = self.world.scheduler.now
-            try:
-                packets = self._decoder.feed(data)
-            except MqttError:
-                self._close("protocol")
-                return
-            for packet in packets:
-                if self._end is end:
-                    self._packet(packet)
+            self._arrived(data)
         if self._end is end and (end.reset or (end.eof and not end.inbox)):
             self._close("peer", in_order=not end.reset)
+
+    def _timer_started(self, timer: Timer) -> None:
+        self.world.scheduler.at(timer.due, self._call, self.life, self._timer_due, (timer,))
+
+    def _timer_due(self, timer: Timer) -> None:
+        if timer is self.session.timer:
+            self._time_passed()
 
     # -- requests
 
@@ -76,11 +69,11 @@ class SimClient(Process, ClientRecord):
         if options is not None:
             self.options = options
         self.target = address
-        self._epoch += 1
-        self._begin(address)
-        epoch = self._epoch
-        self.world.network.connect(self.host, address, CONNECT_TIMEOUT_S, lambda end: self._opened(epoch, end))
-        self.later(CONNECT_TIMEOUT_S, self._connect_timeout, epoch)
+        attempt = self._begin(address)
+        assert self.session.timer is not None
+        patience_s = self.session.timer.due - self.now()
+        self.world.network.connect(self.host, address, patience_s, lambda end: self._opened(attempt, end))
+        self._flush()
 
     def publish(self, topic: str, payload: str, qos: int, *, retain: bool = False) -> bool:
         """Send when connected and the window has room; False otherwise: nothing was done."""
@@ -93,16 +86,6 @@ class SimClient(Process, ClientRecord):
         """Send DISCONNECT; the broker's close says that it was read."""
         if self.connected:
             self._say_goodbye(reason_code)
-            self.later(GOODBYE_TIMEOUT_S, self._goodbye_timeout, self._epoch)
-
-    def drop(self) -> None:
-        """Cut the connection without DISCONNECT."""
-        self._close("local")
-
-    def give_up(self) -> None:
-        """Write open publishes down as unknown: the run is over."""
-        self.drop()
-        self._forget()
 
     @property
     def busy(self) -> bool:
@@ -140,7 +123,6 @@ class SimClient(Process, ClientRecord):
             self._end.send(data)
 
     def _accepted(self) -> None:
-        self.later(self.options.silence_s / 3, self._ping, self._epoch)
         self.on_connected()
 
     def _handed_over(self, topic: str, payload: str, retain: bool) -> None:
@@ -150,17 +132,14 @@ class SimClient(Process, ClientRecord):
     def _answered(self, kind: Kind, phase: Phase) -> None:
         self.on_answer(kind, phase)
 
-    def _packet(self, packet: Packet) -> None:
-        if isinstance(packet, Publish) and packet.qos and not self.acknowledging:
-            return
-        super()._packet(packet)
-        if isinstance(packet, Connack) and packet.reason_code:
-            self._close("refused")
+    def _take(self, event: Event) -> None:
+        if self.acknowledging or not (isinstance(event, Received) and event.packet.qos):
+            super()._take(event)
 
     # -- the connection
 
-    def _opened(self, epoch: int, end: Endpoint | None) -> None:
-        if epoch != self._epoch or self._attempt is None:
+    def _opened(self, attempt: PendingOperation, end: Endpoint | None) -> None:
+        if attempt is not self._attempt:
             if end is not None:
                 end.close()
             return
@@ -169,26 +148,7 @@ class SimClient(Process, ClientRecord):
             return
         self._end = end
         end.notify = self.turn
-        self._decoder = StreamDecoder(self.options.protocol_version)
-        self._heard = self.world.scheduler.now
         self._open()
-
-    def _connect_timeout(self, epoch: int) -> None:
-        if epoch == self._epoch and self._attempt is not None and self._attempt.phase is None:
-            self._close("silent")
-
-    def _goodbye_timeout(self, epoch: int) -> None:
-        if epoch == self._epoch and self._goodbye is not None:
-            self._close("local")
-
-    def _ping(self, epoch: int) -> None:
-        if epoch != self._epoch or not self.connected:
-            return
-        if self.world.scheduler.now - self._heard > self.options.silence_s:
-            self._close("silent")
-            return
-        self._send(Pingreq())
-        self.later(self.options.silence_s / 3, self._ping, epoch)
 
     def _close(self, reason: str, *, in_order: bool = False) -> None:
         """End the connection, once."""
@@ -201,5 +161,4 @@ class SimClient(Process, ClientRecord):
             else:
                 end.close()
         self._ended(reason, in_order=in_order)
-        self._epoch += 1
         self.on_ended()

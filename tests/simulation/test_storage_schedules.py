@@ -67,7 +67,7 @@ def test_s5_a_failing_pubrec_frees_the_identifier() -> None:
         scene.publish(publisher, "t/x", f"m{number}", 2)
     scene.connect(subscriber, "e2")
     scene.until(lambda: len(subscriber.received) == 2)
-    publisher.session._latest_identifier = 0  # the same identifiers again
+    publisher.session.latest_identifier = 0  # the same identifiers again
     for number in range(4):
         scene.publish(publisher, "t/x", f"n{number}", 2)
         scene.until(lambda wanted=f"n{number}": wanted in subscriber.received)
@@ -432,7 +432,7 @@ def test_s23_sessions_end_and_their_numbers_do_not_come_back() -> None:
         publisher.disconnect()
         scene.run(0.1)
         publisher.session.forget()
-        publisher.session._latest_identifier = 0
+        publisher.session.latest_identifier = 0
         scene.connect(publisher, "e1", 10.0, replace(ClientOptions(), clean_start=True))
     scene.until(lambda: len(subscriber.received) == 12)
     scene.judge()
