@@ -16,7 +16,7 @@ INSIDE = "stratamq._rooms"
 MODULES = runpy.run_path(str(Path(__file__).parent / "conf" / "compiled.py"))["COMPILED_MODULES"]
 
 # C below a library that offers no other place for it; needed in a pure build too.
-C_MODULES = [Extension("storage._lsm_vfs", ["storage/_lsm_vfs.c"], extra_compile_args=["-O2", "-g1"])]
+C_MODULES = [Extension("storage.store._lsm_vfs", ["storage/store/_lsm_vfs.c"], extra_compile_args=["-O2", "-g1"])]
 
 
 class BuildExtensions(build_ext):

@@ -21,14 +21,14 @@ from zlib import crc32
 
 from bench.durable import PAIRS, Costs, durable_cluster, mqload, sync_latency
 from bench.hot import build_mqload
-from storage import keys
-from storage.export_run import export_store
-from storage.importing import import_runs
-from storage.rows import Entry, MetaRow, SessionRow, SubscriptionRow, encode_entry, pack
-from storage.store import Store
-from storage.store_settings import StoreSettings
+from storage.export.export_run import export_store
+from storage.export.importing import import_runs
+from storage.state import keys
+from storage.state.rows import Entry, MetaRow, SessionRow, SubscriptionRow, encode_entry, pack
+from storage.store.settings import StoreSettings
+from storage.store.store import Store
 from tests.e2e.local_cluster import LocalCluster
-from wire.messages import Subscription
+from wire.messages.messages import Subscription
 
 PARTITIONS = 256
 SETTINGS = StoreSettings()

@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator
 
 from tests.e2e.local_cluster import LocalCluster, local_cluster
-from wire.cluster_map import partition_of
+from wire.messages.cluster_map import partition_of
 
 PAUSE_S = 0.02  # between two messages of a client
 AFTER_S = 5.0  # watched after a kill, at least

@@ -26,7 +26,7 @@ from typing import Any
 
 from bench.jobs_rivals import differences, duckdb_merge, heap_merge
 from bench.jobs_store import NOW_MS, generate
-from wire.manifest import Manifest
+from wire.sstable.manifest import Manifest
 
 MERGE_ROWS_PER_S = 230_000  # bars, on two cores, at 8 million rows, 6 GB
 PUBLISH_ROWS_PER_S = 120_000

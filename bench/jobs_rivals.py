@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.jobs_store import NOW_MS
-from wire.manifest import Manifest, read_manifest
-from wire.run_writer import RunWriter
-from wire.sstable_schema import COLUMN_INDEX, Row, RowKind
+from wire.sstable.manifest import Manifest, read_manifest
+from wire.sstable.schema import COLUMN_INDEX, Row, RowKind
+from wire.sstable.writer import RunWriter
 
 __all__ = ["differences", "duckdb_merge", "heap_merge"]
 
 
 def heap_merge(directory: Path, store: Manifest) -> None:
     """The same rules over a heap merge, one partition after the other."""
-    from wire.run_reader import iter_rows, merge_rows
+    from wire.sstable.run_reader import iter_rows, merge_rows
 
     at = COLUMN_INDEX
     kind_at, seq_at, session_at, expiry_at = at["kind"], at["session_seq"], at["session_id"], at["expiry_ms"]
@@ -72,7 +72,7 @@ def differences(directory: Path, with_duckdb: bool) -> tuple[int, list[str]]:
     """Compare every column of every row, in order, of all results; return the rows and what differs."""
     import pyarrow.parquet as pq
 
-    from wire.sstable_schema import arrow_schema
+    from wire.sstable.schema import arrow_schema
 
     schema = arrow_schema()
     total = 0

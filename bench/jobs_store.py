@@ -11,9 +11,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from wire.manifest import Manifest, RingEntry, publish_manifest
-from wire.run_writer import RunWriter
-from wire.sstable_schema import EntryState, Row, RowKind, make_row
+from wire.sstable.manifest import Manifest, RingEntry, publish_manifest
+from wire.sstable.schema import EntryState, Row, RowKind, make_row
+from wire.sstable.writer import RunWriter
 
 __all__ = ["NOW_MS", "PARTITIONS", "generate"]
 

@@ -13,10 +13,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from storage import keys
-from storage.rows import Entry, encode_entry
-from storage.store import Store
-from storage.store_settings import StoreSettings
+from storage.state import keys
+from storage.state.rows import Entry, encode_entry
+from storage.store.settings import StoreSettings
+from storage.store.store import Store
 
 SESSION = 1
 WAITING = 512

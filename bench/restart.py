@@ -28,14 +28,14 @@ from pathlib import Path
 from zlib import crc32
 
 from bench.durable import sync_latency
-from storage import keys
-from storage.rows import FilterRow, MetaRow, SessionRow, SubscriptionRow, pack
-from storage.run_rows import RowReader
+from storage.export.run_rows import RowReader
+from storage.state import keys
+from storage.state.rows import FilterRow, MetaRow, SessionRow, SubscriptionRow, pack
 from stratamq.local_plan import CLUSTER
 from tests.e2e.local_cluster import LocalCluster
-from wire.manifest import RingEntry, next_manifest, publish_manifest
-from wire.messages import Subscription
-from wire.run_writer import RunWriter
+from wire.messages.messages import Subscription
+from wire.sstable.manifest import RingEntry, next_manifest, publish_manifest
+from wire.sstable.writer import RunWriter
 
 PARTITIONS = 256
 NODE = "storage-0"

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from bench.hot import build_mqload
 from bench.plain_client import PlainClient
-from router.cluster_map import Bootstrap, RegisterNode, encode_command
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, RoleChanged, RoundEnded
-from wire.cluster_map import NodeEntry
-from wire.frames import FrameKind
-from wire.hello import PeerKey
-from wire.messages import (
+from router.map.machine import Bootstrap, RegisterNode, encode_command
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.messages import (
     AddRoutes,
     Control,
     Invalidate,
@@ -36,8 +36,8 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
-from wire.node_events import FrameArrived
-from wire.process import collect_rarely
+from wire.node.events import FrameArrived
+from wire.node.process import collect_rarely
 
 EDGES = tuple(PeerKey(f"edge-{number}", "edge", 1) for number in range(3))
 SHARDS = 64

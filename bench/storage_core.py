@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from storage.core import FrameArrived, Synced, Tick
 from tests.storage.storage_cluster import Cluster
-from wire.batches import PublishMessage, PushAck, decode_pushes, encode_message, encode_push_ack
-from wire.frames import FrameKind
+from wire.messages.batches import PublishMessage, PushAck, decode_pushes, encode_message, encode_push_ack
+from wire.messages.frames import FrameKind
 
 SESSIONS = 100
 ROUNDS = 200

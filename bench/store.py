@@ -19,11 +19,11 @@ from pathlib import Path
 
 import trio
 
-from storage.group_committer import GroupCommitter
-from storage.keys import queue_key
-from storage.store import Store
-from storage.store_protocol import row_slices
-from storage.store_settings import GroupCommitSettings, StoreSettings
+from storage.state.keys import queue_key
+from storage.store.group_committer import GroupCommitter
+from storage.store.protocol import row_slices
+from storage.store.settings import GroupCommitSettings, StoreSettings
+from storage.store.store import Store
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 CONSUMED_PER_BATCH = 256  # acks are deleted in batches of 64 to 256

@@ -1,4 +1,4 @@
-"""Links over ``wire/tls_stream.py`` against ``trio.SSLStream``: processor time of idle nodes, time to SUBACK.
+"""Links over ``wire/links/tls_stream.py`` against ``trio.SSLStream``: processor time of idle nodes, time to SUBACK.
 
 Two clusters of real processes (3 routers, a storage node, an edge) run side by side, one with each stream, so that both
 meet the same machine. First nobody asks anything, and the processor time of routers and storage nodes is read at both
@@ -33,7 +33,7 @@ IDLE = "idle, all of these"
 STAND_IN = """
 import trio
 from wire import connection
-from wire.hello import LinkError
+from wire.messages.hello import LinkError
 
 async def wrap_tls(stream, context, *, server_side):
     secured = trio.SSLStream(stream, context, server_side=server_side, https_compatible=True)

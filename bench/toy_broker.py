@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from wire.frames import HEADER
+from wire.messages.frames import HEADER
 
 __all__ = ["ToyHandler", "matches"]
 

@@ -1,6 +1,7 @@
 """Settings of the storage tier: durability, queue bounds, retained messages.
 
-lsm-db's own options are constants of ``storage/store.py``: another value there is another durability, not a tuning.
+lsm-db's own options are constants of ``storage/store/store.py``: another value there is another durability, not a
+tuning.
 """
 
 from pathlib import Path

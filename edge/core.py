@@ -9,46 +9,46 @@ Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from edge.auth_method import Method
-from edge.authentication import Authenticator
-from edge.claims import ClaimsPolls
-from edge.client import Client, Phase
-from edge.clients import Clients
-from edge.connect import Connecting
-from edge.fence import Fence
-from edge.handing_on import Redispatch, Redispatching
-from edge.held_live import HeldMessages
+from edge.clients.auth_method import Method
+from edge.clients.authentication import Authenticator
+from edge.clients.claims import ClaimsPolls
+from edge.clients.client import Client, Phase
+from edge.clients.clients import Clients
+from edge.clients.connect import Connecting
+from edge.clients.fence import Fence
+from edge.clients.leaving import Leaving
+from edge.clients.memory_guard import MemoryGuard, available_bytes
+from edge.clients.stopping import Stopping
+from edge.cluster.partition_requests import PartitionRequests
+from edge.cluster.peer_table import PeerTable
 from edge.hot.centre import Hot
 from edge.hot.handler import Closed
 from edge.hot.options import HotLimits
 from edge.hot.state import Conn, Group, Inbound, Message, Peer, Remote, Route, Sub
-from edge.leaving import Leaving
 from edge.ledger import EdgeLedger
 from edge.links import Links
 from edge.map_follower import MapFollower
-from edge.memory_guard import MemoryGuard, available_bytes
-from edge.node import NS, Counts, EdgeNode
+from edge.node.limits import EdgeLimits
+from edge.node.node import NS, Counts, EdgeNode
 from edge.node_messages import NodeMessages
-from edge.partition_requests import PartitionRequests
-from edge.peer_table import PeerTable
-from edge.picking import Picking
-from edge.publishing import Publishing
+from edge.publishing.handing_on import Redispatch, Redispatching
+from edge.publishing.picking import Picking
+from edge.publishing.publishing import Publishing
+from edge.publishing.recording import Recording
+from edge.publishing.sending import Sending
 from edge.readiness import Readiness
-from edge.recording import Recording
-from edge.retained_reads import RetainedReads
-from edge.sending import Sending
-from edge.settings import EdgeLimits
-from edge.shared_groups import RecordedPick, SharedGroup
-from edge.stopping import Stopping
-from edge.subscribe import Subscribing
-from edge.sys_figures import SysFigures
-from edge.sys_topics import SysTopics
-from edge.topic_routes import TopicRoutes
+from edge.routes.shared_groups import RecordedPick, SharedGroup
+from edge.subscriptions.held_live import HeldMessages
+from edge.subscriptions.retained_reads import RetainedReads
+from edge.subscriptions.subscribe import Subscribing
+from edge.subscriptions.sys_figures import SysFigures
+from edge.subscriptions.sys_topics import SysTopics
+from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.errors import MqttError
 from mqtt.reasons import ReasonCode
-from wire.cluster_map import ClusterMap, NodeEntry
-from wire.hello import NodeIdentity, PeerKey
-from wire.route_registrar import RouteRegistrar
+from wire.messages.cluster_map import ClusterMap, NodeEntry
+from wire.messages.hello import NodeIdentity, PeerKey
+from wire.node.route_registrar import RouteRegistrar
 
 __all__ = ["EdgeCore"]
 

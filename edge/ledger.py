@@ -9,7 +9,7 @@ is, so kill -9 loses neither alone. What became of the message is the partitions
 from collections.abc import Callable
 
 from edge.hot.state import Route
-from wire.ledger import LedgerSink, topic_hash
+from wire.sstable.ledger import LedgerSink, topic_hash
 
 __all__ = ["EdgeLedger"]
 

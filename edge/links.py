@@ -1,22 +1,22 @@
 """Beginnings and ends of links at this edge, and refusals of what nodes may not say.
 
-A connection is joined to its peer in ``edge/peer_table.py``; here routers are followed, storage nodes are sent
+A connection is joined to its peer in ``edge/cluster/peer_table.py``; here routers are followed, storage nodes are sent
 what waited for them, and a node that breaks the protocol loses its link.
 """
 
 import logging
 from collections.abc import Callable
 
+from edge.cluster.peer_table import PeerTable
 from edge.hot.state import Conn, Peer
 from edge.map_follower import MapFollower
-from edge.node import EdgeNode
-from edge.peer_table import PeerTable
-from edge.ports import LinkIO
-from edge.topic_routes import TopicRoutes
-from wire.allowed import IDENTITY, TIER
-from wire.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
-from wire.refusals import Refusals
-from wire.unreached import Unreached
+from edge.node.node import EdgeNode
+from edge.node.ports import LinkIO
+from edge.subscriptions.topic_routes import TopicRoutes
+from wire.links.allowed import IDENTITY, TIER
+from wire.links.refusals import Refusals
+from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.node.unreached import Unreached
 
 __all__ = ["Links"]
 

@@ -3,15 +3,15 @@
 Called before the epoch is acknowledged, so everything here is in force by then.
 """
 
-from edge.clients import Clients
-from edge.node import EdgeNode
-from edge.partition_requests import PartitionRequests
-from edge.peer_table import PeerTable
-from edge.ports import Primaries
-from edge.topic_routes import TopicRoutes
-from wire.cluster_map import ClusterMap, Delegation, PartitionEntry, ShardEntry
-from wire.messages import ReportRoutes
-from wire.route_registrar import RouteRegistrar
+from edge.clients.clients import Clients
+from edge.cluster.partition_requests import PartitionRequests
+from edge.cluster.peer_table import PeerTable
+from edge.node.node import EdgeNode
+from edge.node.ports import Primaries
+from edge.subscriptions.topic_routes import TopicRoutes
+from wire.messages.cluster_map import ClusterMap, Delegation, PartitionEntry, ShardEntry
+from wire.messages.messages import ReportRoutes
+from wire.node.route_registrar import RouteRegistrar
 
 __all__ = ["MapFollower"]
 

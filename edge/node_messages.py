@@ -1,27 +1,27 @@
 """Messages of other nodes: who may say what, and which part takes it.
 
 A router's answers go to the route cache, the registrar and the lease; a storage node's orders to the parts that carry
-them out, its answers to the requests that wait for them. Rules of who may say what: ``wire/allowed.py``.
+them out, its answers to the requests that wait for them. Rules of who may say what: ``wire/links/allowed.py``.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from edge.claims import ClaimsPolls
-from edge.handing_on import Redispatching
+from edge.clients.claims import ClaimsPolls
+from edge.clients.leaving import Leaving
+from edge.cluster.partition_requests import PartitionRequests
 from edge.hot.state import Peer
-from edge.leaving import Leaving
 from edge.links import Links
 from edge.map_follower import MapFollower
-from edge.node import EdgeNode
-from edge.partition_requests import PartitionRequests
-from edge.publishing import Publishing
-from edge.retained_reads import RetainedReads
-from edge.topic_routes import TopicRoutes
-from wire.allowed import CELLS, TIER, Rule, Standing, fault_of, may_send, standing
-from wire.frames import FrameKind
-from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
-from wire.messages import (
+from edge.node.node import EdgeNode
+from edge.publishing.handing_on import Redispatching
+from edge.publishing.publishing import Publishing
+from edge.subscriptions.retained_reads import RetainedReads
+from edge.subscriptions.topic_routes import TopicRoutes
+from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, may_send, standing
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.messages import (
     Control,
     FireWill,
     HandOn,
@@ -39,7 +39,7 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
-from wire.route_registrar import RouteRegistrar
+from wire.node.route_registrar import RouteRegistrar
 
 __all__ = ["NodeMessages"]
 

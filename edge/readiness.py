@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from edge.cluster.partition_requests import PartitionRequests
 from edge.map_follower import MapFollower
-from edge.node import EdgeNode
-from edge.partition_requests import PartitionRequests
-from wire.messages import Control, ReadRetained
+from edge.node.node import EdgeNode
+from wire.messages.messages import Control, ReadRetained
 
 __all__ = ["Readiness"]
 

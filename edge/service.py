@@ -16,8 +16,9 @@ import trio
 from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import EdgeConfig, EdgeSettings, NodeConfig
-from edge.auth_method import Method
-from edge.client import Client
+from edge.clients.auth_method import Method
+from edge.clients.client import Client
+from edge.clients.scram import Scram, load_users
 from edge.core import EdgeCore
 from edge.hot.descriptors import connections_allowed
 from edge.hot.host import host, trio_epoll_fd
@@ -25,19 +26,18 @@ from edge.hot.loop import Loop
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, LINK, Conn
 from edge.ledger import EdgeLedger
-from edge.listeners import Listener, address_of, bind_socket, peer_of, start_listening
-from edge.proxied_socket import ProxiedSocket
-from edge.scram import Scram, load_users
-from edge.settings import EdgeLimits
+from edge.listeners.listeners import Listener, address_of, bind_socket, peer_of, start_listening
+from edge.listeners.proxied_socket import ProxiedSocket
+from edge.node.limits import EdgeLimits
 from edge.waiting import EdgeWaiting
 from membership.node_gossip import NodeGossip
 from wire.clock import boot_time
-from wire.connection import HELLO_TIMEOUT_S, split_address
-from wire.hello import TIER_EDGE
-from wire.ledger import FileLedger
-from wire.process import NodeProcess, own_version, run_process
-from wire.tls import URI_SCHEME, peer_identity
-from wire.waiting import WaitingLog
+from wire.links.connection import HELLO_TIMEOUT_S, split_address
+from wire.links.tls import URI_SCHEME, peer_identity
+from wire.messages.hello import TIER_EDGE
+from wire.node.process import NodeProcess, own_version, run_process
+from wire.node.waiting import WaitingLog
+from wire.sstable.ledger import FileLedger
 
 __all__ = ["EdgeService", "certificate_name", "edge_limits", "hot_limits", "identify", "main", "names_node"]
 

@@ -1,9 +1,9 @@
-"""Reason why an edge does not serve clients yet, in one line; the words of all tiers are in ``wire/waiting.py``."""
+"""Reason why an edge does not serve clients yet, in one line; all words are in ``wire/node/waiting.py``."""
 
 from collections.abc import Callable, Sequence
 
-from edge.node import EdgeNode
-from wire.waiting import MapGaps, missing_from_routers
+from edge.node.node import EdgeNode
+from wire.node.waiting import MapGaps, missing_from_routers
 
 __all__ = ["EdgeWaiting"]
 

@@ -32,9 +32,9 @@ from jobs.spark import (
     report_stage,
 )
 from jobs.words import JobParser, spark_options
-from wire.ledger import LEDGER_SUFFIXES
-from wire.manifest import FileEntry, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
-from wire.sstable_schema import RowKind
+from wire.sstable.ledger import LEDGER_SUFFIXES
+from wire.sstable.manifest import FileEntry, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
+from wire.sstable.schema import RowKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

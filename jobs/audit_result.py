@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jobs.findings import ExitCode, Finding
-from wire.manifest import Manifest
+from wire.sstable.manifest import Manifest
 
 if TYPE_CHECKING:
     from jobs.facts import Measured

@@ -32,8 +32,8 @@ from jobs.spark import (
     report_stage,
 )
 from jobs.words import JobParser, spark_options
-from wire.manifest import FileEntry, Manifest, ManifestDamaged, ManifestExists, next_manifest
-from wire.sstable_schema import RowKind
+from wire.sstable.manifest import FileEntry, Manifest, ManifestDamaged, ManifestExists, next_manifest
+from wire.sstable.schema import RowKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,8 +12,8 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from jobs.rows import crc_matches, row_hash
-from wire.manifest import FileEntry
-from wire.sstable_schema import digest_of
+from wire.sstable.manifest import FileEntry
+from wire.sstable.schema import digest_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

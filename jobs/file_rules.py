@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jobs.facts import Measured, entry_differences
 from jobs.files import FileFacts
 from jobs.findings import Finding, Severity
-from wire.manifest import FileEntry, Manifest
+from wire.sstable.manifest import FileEntry, Manifest
 
 __all__ = ["Replica", "content_findings", "identity_findings", "lineage_findings"]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from conf.synced_folder import sync_folder
-from wire.manifest import (
+from wire.sstable.manifest import (
     Manifest,
     ManifestDamaged,
     ManifestExists,

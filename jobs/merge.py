@@ -15,7 +15,7 @@ from pyspark.sql import Observation, Window
 from pyspark.sql import functions as F
 
 from jobs.rows import COLUMN_NAMES, crc_matches, row_hash
-from wire.sstable_schema import RowKind
+from wire.sstable.schema import RowKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

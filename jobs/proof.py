@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from wire.ledger import PICKED_MARK
-from wire.sstable_schema import RowKind
+from wire.sstable.ledger import PICKED_MARK
+from wire.sstable.schema import RowKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ from jobs.files import FileSystem, open_directory
 from jobs.findings import ExitCode
 from jobs.spark import SparkUnavailable, could_not_run, open_session
 from jobs.words import JobParser
-from wire.manifest import FOLDERS, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
+from wire.sstable.manifest import FOLDERS, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
 
 __all__ = ["Plan", "main", "plan", "prune"]
 

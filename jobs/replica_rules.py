@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from wire.sstable_schema import RowKind
+from wire.sstable.schema import RowKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

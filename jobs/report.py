@@ -15,7 +15,7 @@ from jobs.audit_result import AuditResult
 from jobs.files import FileSystem, open_directory
 from jobs.findings import FINDING_SCHEMA
 from jobs.report_page import page
-from wire.manifest import Manifest, ManifestDamaged, decode_manifest, manifest_name
+from wire.sstable.manifest import Manifest, ManifestDamaged, decode_manifest, manifest_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

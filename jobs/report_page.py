@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wire.sstable_schema import RowKind
+from wire.sstable.schema import RowKind
 
 __all__ = ["page", "page_unavailable_reason"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from wire.sstable_schema import COLUMNS
+from wire.sstable.schema import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ def read_runs(spark: SparkSession, uris: Sequence[str], *, damaged: bool = False
 
 
 def crc_matches() -> Column:
-    """True where the row's crc is that of its key, value and seq (``wire.sstable_schema.row_crc``)."""
+    """True where the row's crc is that of its key, value and seq (``wire.sstable.schema.row_crc``)."""
     seq = F.unhex(F.lpad(F.hex("seq"), 16, "0"))
     return F.crc32(F.concat("key", F.coalesce("value", F.lit(b"")), seq)) == F.col("crc")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wire.manifest import FileEntry, Manifest
+from wire.sstable.manifest import FileEntry, Manifest
 
 __all__ = ["Policy", "Selected", "select"]
 

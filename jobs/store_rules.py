@@ -1,7 +1,7 @@
 """Rules between the rows of a store: one function per rule, each from the newest versions to its violations.
 
 Every function returns partition, key (hex), seq, detail. The rules are those of the exported columns in
-``wire/sstable_schema.py``; no value is decoded.
+``wire/sstable/schema.py``; no value is decoded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from wire.sstable_schema import EntryState, RowKind
+from wire.sstable.schema import EntryState, RowKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

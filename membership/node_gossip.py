@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from wire.process import NodeProcess
+from wire.node.process import NodeProcess
 
 if TYPE_CHECKING:
     from membership.gossip import Gossip

@@ -9,8 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from conf.router_settings import RouterSettings as OperatorSettings
-from router.admin import Change, ForProcess, decide, not_committed, reply_to
-from router.cluster_map import (
+from router.events import Applied, Event, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded
+from router.map.command_bounds import COMMAND_BYTES_MAX, out_of_range
+from router.map.commands import is_readable, name_of
+from router.map.late_storage import LateStorage
+from router.map.leases import LeaseTable, lives
+from router.map.machine import (
     Bootstrap,
     Command,
     DeclareDead,
@@ -23,28 +27,24 @@ from router.cluster_map import (
     decode_command,
     encode_command,
 )
-from router.command_bounds import COMMAND_BYTES_MAX, out_of_range
-from router.commands import is_readable, name_of
-from router.events import Applied, Event, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded
-from router.late_storage import LateStorage
-from router.leases import LeaseTable, lives
-from router.placement_changes import placement_change
-from router.proposals import Asker, Proposals
-from router.reachability import Reachability
-from router.rebalance_run import RebalanceRunner
-from router.ring_desk import Due
-from router.route_senders import Routes, RouteSenders
-from router.route_shard import RouteShard
-from router.shard_work import ShardMessage, ShardWork
-from router.stop_requests import StopRequests
-from wire.allowed import RELAYED, TIER, fault_of
-from wire.cluster_map import MapDelta, NodeEntry, NodeState, PartitionEntry
+from router.map.proposals import Asker, Proposals
+from router.map.rebalance_run import RebalanceRunner
+from router.map.stop_requests import StopRequests
+from router.operators.admin import Change, ForProcess, decide, not_committed, reply_to
+from router.operators.ring_desk import Due
+from router.placement.changes import placement_change
+from router.placement.reachability import Reachability
+from router.routes.senders import Routes, RouteSenders
+from router.routes.shard import RouteShard
+from router.routes.shard_work import ShardMessage, ShardWork
 from wire.decoding import Unreadable
-from wire.frames import FRAME_BYTES_MAX, FrameKind
-from wire.hello import TIER_EDGE, TIER_ROUTER, PeerKey
-from wire.lease_holder import LeaseHolder
-from wire.map_pages import MapShelf
-from wire.messages import (
+from wire.links.allowed import RELAYED, TIER, fault_of
+from wire.links.refusals import Refusals
+from wire.messages.cluster_map import MapDelta, NodeEntry, NodeState, PartitionEntry
+from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
+from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
+from wire.messages.map_pages import MapShelf
+from wire.messages.messages import (
     AddRoutes,
     Admin,
     AdminReply,
@@ -69,10 +69,10 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
-from wire.node_events import FrameArrived, LinkDown, LinkUp
-from wire.orderly_stop import OrderlyStop
-from wire.ranges import MAP_PAGE_BYTES
-from wire.refusals import Refusals
+from wire.messages.ranges import MAP_PAGE_BYTES
+from wire.node.events import FrameArrived, LinkDown, LinkUp
+from wire.node.lease_holder import LeaseHolder
+from wire.node.orderly_stop import OrderlyStop
 
 __all__ = ["RouterCore", "RouterSettings"]
 

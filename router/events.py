@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from router.cluster_map import Command
-from wire.hello import PeerKey
-from wire.messages import Admin
-from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
+from router.map.machine import Command
+from wire.messages.hello import PeerKey
+from wire.messages.messages import Admin
+from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
 
 __all__ = ["Applied", "Event", "Proposal", "ProposalFailed", "Ready", "RoleChanged", "RoundEnded", "Suspected"]
 

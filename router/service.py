@@ -12,11 +12,11 @@ from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import NodeConfig, RouterConfig
 from membership.node_gossip import NodeGossip
-from router.cluster_map import encode_command
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, Event, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded, Suspected
-from router.map_snapshot import snapshot_fault
-from router.membership_desk import MembershipDesk
+from router.map.machine import encode_command
+from router.map.snapshot import snapshot_fault
+from router.operators.membership_desk import MembershipDesk
 from router.raft.events import ChangeMembership, RaftConfig, Role
 from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry, Message, check_sender, decode_message, encode_message
@@ -24,13 +24,13 @@ from router.raft.node import NotLeader, RaftNode, Unavailable
 from router.raft.storage import LogDamaged
 from wire.clock import boot_time
 from wire.decoding import Unreadable
-from wire.frames import FrameKind
-from wire.hello import TIER_ROUTER, PeerKey
-from wire.messages import Admin, encode_control
-from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
-from wire.process import EXIT_DAMAGED, NodeProcess, run_process
-from wire.service import LinkHub
-from wire.waiting import MapGaps, WaitingLog
+from wire.links.hub import LinkHub
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_ROUTER, PeerKey
+from wire.messages.messages import Admin, encode_control
+from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.node.process import EXIT_DAMAGED, NodeProcess, run_process
+from wire.node.waiting import MapGaps, WaitingLog
 
 __all__ = ["RouterService", "main"]
 

@@ -41,7 +41,7 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write SSTables of a running cluster, or of a stopped node's store, and their manifest."""
-    from storage.export_run import export_cluster, export_store
+    from storage.export.export_run import export_cluster, export_store
 
     began = time.monotonic()
     now_ms = time.time_ns() // 1_000_000
@@ -65,8 +65,8 @@ def import_(
 ) -> None:
     """Put exported runs in the place of a stopped node's store; the former one is kept, quarantined."""
     from conf.errors import ExitCode, UserError
-    from storage.importing import import_runs
-    from storage.store_settings import StoreSettings
+    from storage.export.importing import import_runs
+    from storage.store.settings import StoreSettings
 
     stores = [store_path(store)] if store is not None else sorted(folder / "store" for folder in data.glob("storage-*"))
     if not stores:
@@ -94,9 +94,9 @@ def _identity(path: Path, node: str, cluster: str) -> tuple[str, str]:
     import tomllib
 
     from conf.errors import ExitCode, UserError
-    from storage.store import Store
-    from storage.store_errors import StoreError
-    from storage.store_settings import StoreSettings
+    from storage.store.errors import StoreError
+    from storage.store.settings import StoreSettings
+    from storage.store.store import Store
 
     if node:
         return cluster, node
@@ -122,8 +122,8 @@ def stats(
 ) -> None:
     """Count what a stopped node's store holds: rows and bytes by kind, partitions, sessions."""
     from conf.errors import UserError
-    from storage.store_errors import StoreError
-    from storage.store_stats import store_stats
+    from storage.store.errors import StoreError
+    from storage.store.stats import store_stats
 
     try:
         _print(store_stats(store_path(store)), as_json)
@@ -138,8 +138,8 @@ def verify(
 ) -> None:
     """Check every record of a stopped node's store; exit code 1 when something is wrong."""
     from conf.errors import ExitCode, UserError
-    from storage.scrub import verify as scrub
-    from storage.store_errors import StoreError
+    from storage.store.errors import StoreError
+    from storage.store.scrub import verify as scrub
 
     try:
         report = scrub(store_path(store))
@@ -196,8 +196,8 @@ def _ask_nodes(router: str, data: Path, verb: str, arguments: dict[str, object],
     import trio
 
     from conf.errors import ExitCode, UserError
-    from storage.questions import StorageQuestions, storage_nodes
-    from wire.operator_access import find_access
+    from storage.export.questions import StorageQuestions, storage_nodes
+    from wire.links.operator_access import find_access
 
     questions = StorageQuestions(find_access(router, data))
 

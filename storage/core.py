@@ -14,18 +14,20 @@ from msgspec.structs import replace
 
 from mqtt.reasons import ReasonCode
 from mqtt.topics import has_wildcard
-from storage.early_requests import Early, EarlyRequests
-from storage.hosted_partition import HostedPartition, Tally
+from storage.hosting.early_requests import Early, EarlyRequests
+from storage.hosting.hosted_partition import HostedPartition, Tally
+from storage.hosting.partition_work import PartitionWork
+from storage.hosting.placements import Placements
+from storage.hosting.retained_scans import RetainedScan, RetainedScans
 from storage.joined_frames import joined_frames
-from storage.ledger import PartitionLedger
-from storage.partition import Output, Overlay, Reads
-from storage.partition_work import PartitionWork
-from storage.placements import Placements
-from storage.retained_scans import RetainedScan, RetainedScans
-from storage.settings import PartitionSettings
-from storage.subscriptions import Subscriptions
-from wire.allowed import RELAYED, TIER, fault_of, may_send
-from wire.batches import (
+from storage.sessions.subscriptions import Subscriptions
+from storage.state.ledger import PartitionLedger
+from storage.state.partition import Output, Overlay, Reads
+from storage.state.settings import PartitionSettings
+from wire.decoding import Unreadable
+from wire.links.allowed import RELAYED, TIER, fault_of, may_send
+from wire.links.refusals import Refusals
+from wire.messages.batches import (
     PublishMessage,
     PublishRun,
     PushAck,
@@ -34,12 +36,10 @@ from wire.batches import (
     encode_message,
     encode_publish_ack,
 )
-from wire.cluster_map import ClusterMap, NodeEntry, ShardEntry
-from wire.decoding import Unreadable
-from wire.frames import FrameKind
-from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
-from wire.lease_holder import LeaseHolder
-from wire.messages import (
+from wire.messages.cluster_map import ClusterMap, NodeEntry, ShardEntry
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.messages import (
     Claims,
     CloseSession,
     Control,
@@ -63,11 +63,11 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
-from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
-from wire.orderly_stop import OrderlyStop
-from wire.refusals import Refusals
-from wire.replication import AppendAck, decode_replica_message, encode_replica_message
-from wire.unreached import Unreached
+from wire.messages.replication import AppendAck, decode_replica_message, encode_replica_message
+from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.node.lease_holder import LeaseHolder
+from wire.node.orderly_stop import OrderlyStop
+from wire.node.unreached import Unreached
 
 __all__ = ["FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Synced", "Tick"]
 

@@ -7,8 +7,8 @@ it. A frame is closed well below what a link takes.
 
 from collections.abc import Iterable
 
-from storage.partition import Output
-from wire.frames import FrameKind
+from storage.state.partition import Output
+from wire.messages.frames import FrameKind
 
 __all__ = ["joined_frames"]
 

@@ -14,31 +14,31 @@ from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import NodeConfig, StorageConfig
 from membership.node_gossip import NodeGossip
-from storage.aside_stores import AsideStores
 from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
-from storage.created_marker import CreatedMarker
-from storage.export_desk import ExportDesk
-from storage.group_committer import GroupCommitter
-from storage.ledger import PartitionLedger
-from storage.live_copies import LiveCopies
-from storage.settings import PartitionSettings
-from storage.store import Store, quarantine
-from storage.store_errors import (
+from storage.export.export_desk import ExportDesk
+from storage.hosting.live_copies import LiveCopies
+from storage.state.ledger import PartitionLedger
+from storage.state.settings import PartitionSettings
+from storage.store.aside_stores import AsideStores
+from storage.store.created_marker import CreatedMarker
+from storage.store.errors import (
     StoreDamaged,
     StoreError,
     StoreFull,
     StoreShort,
     damage_in,
 )
-from storage.store_settings import GroupCommitSettings, StoreSettings
+from storage.store.group_committer import GroupCommitter
+from storage.store.settings import GroupCommitSettings, StoreSettings
+from storage.store.store import Store, quarantine
 from wire.clock import boot_time
-from wire.frames import FrameKind
-from wire.hello import TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
-from wire.ledger import FileLedger, LedgerSink
-from wire.messages import Admin, decode_control, encode_control
-from wire.process import NodeProcess, run_process
-from wire.service import LinkHub
-from wire.waiting import MapGaps, WaitingLog, missing_from_routers
+from wire.links.hub import LinkHub
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
+from wire.messages.messages import Admin, decode_control, encode_control
+from wire.node.process import NodeProcess, run_process
+from wire.node.waiting import MapGaps, WaitingLog, missing_from_routers
+from wire.sstable.ledger import FileLedger, LedgerSink
 
 __all__ = ["StorageService", "main"]
 

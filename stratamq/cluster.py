@@ -21,9 +21,9 @@ import trio
 from conf.errors import ExitCode, UserError
 from stratamq.local_plan import CLUSTER, ClusterPlan, NodePlan, UpOptions, make_plan
 from stratamq.processes import Nodes
-from wire.messages import Admin
-from wire.request import request
-from wire.tls import CertificateFiles, link_contexts
+from wire.links.request import request
+from wire.links.tls import CertificateFiles, link_contexts
+from wire.messages.messages import Admin
 
 __all__ = ["UpOptions", "run_up"]
 

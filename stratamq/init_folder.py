@@ -17,7 +17,7 @@ from conf.private_files import make_private_folder
 from membership.keyring import generate_key, write_key_file
 from stratamq.init_plan import Layout, LayoutNode, lay_out, parse_node
 from stratamq.toml_text import toml_document
-from wire.authority import LOOPBACK, DevelopmentAuthority
+from wire.links.authority import LOOPBACK, DevelopmentAuthority
 
 __all__ = ["ClusterFolder"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conf.errors import ExitCode, UserError
 from conf.node_settings import NAME_PATTERN
-from wire.authority import LOOPBACK
+from wire.links.authority import LOOPBACK
 
 __all__ = ["Layout", "LayoutNode", "lay_out", "parse_node"]
 

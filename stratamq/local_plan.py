@@ -17,7 +17,7 @@ from conf.settings import EdgeConfig
 from membership.keyring import generate_key, write_key_file
 from stratamq.rooms import load_config
 from stratamq.toml_text import toml_document
-from wire.authority import DevelopmentAuthority
+from wire.links.authority import DevelopmentAuthority
 
 __all__ = ["ClusterPlan", "NodePlan", "UpOptions", "make_plan"]
 

@@ -21,7 +21,7 @@ import trio
 from conf.errors import ExitCode, UserError
 from stratamq import installed
 from stratamq.local_plan import NodePlan
-from wire.process import EXIT_DAMAGED, EXIT_PUT_ASIDE, EXIT_RESTART
+from wire.node.process import EXIT_DAMAGED, EXIT_PUT_ASIDE, EXIT_RESTART
 
 __all__ = ["STOP_TIMEOUTS_S", "Nodes"]
 

@@ -1,7 +1,7 @@
 """Conditions that keep a node from starting: files open to others, authorities that mix clients and nodes.
 
-Decides what is looked at for each tier; ``conf/private_files.py`` judges files, ``wire/tls.py`` authorities. Nodes of
-`stratamq up` keep their files in one folder that is closed as a whole: theirs are not judged one by one.
+Decides what is looked at for each tier; ``conf/private_files.py`` judges files, ``wire/links/tls.py`` authorities.
+Nodes of `stratamq up` keep their files in one folder that is closed as a whole: theirs are not judged one by one.
 """
 
 import ipaddress
@@ -76,7 +76,7 @@ def check_authorities(tier: str, config: "NodeConfig") -> None:
     Raises:
         UserError: The two authorities are one, or one of them signed the other.
     """
-    from wire.tls import shared_authority
+    from wire.links.tls import shared_authority
 
     node = config.node
     if tier != "edge" or node.plaintext_links or node.authority is None or node.certificate is None:

@@ -21,7 +21,13 @@ ARROWS: dict[str, set[str]] = {
     "mqtt": set(),
     "conf": set(),
 }
-JOBS_OF_WIRE = {"wire.sstable_schema", "wire.manifest", "wire.run_reader", "wire.run_writer", "wire.ledger"}
+JOBS_OF_WIRE = {
+    "wire.sstable.schema",
+    "wire.sstable.manifest",
+    "wire.sstable.run_reader",
+    "wire.sstable.writer",
+    "wire.sstable.ledger",
+}
 
 # Thin shells: everything else is a core, or plain code, and neither waits nor owns sockets.
 SHELLS = {
@@ -31,8 +37,8 @@ SHELLS = {
     "edge.hot.host",
     "edge.hot.loop",
     "edge.hot.sockets",
-    "edge.listeners",
-    "edge.proxied_socket",
+    "edge.listeners.listeners",
+    "edge.listeners.proxied_socket",
     "membership.admin",
     "membership.discovery",
     "membership.exchange_streams",
@@ -40,19 +46,19 @@ SHELLS = {
     "membership.key_requests",
     "membership.node_gossip",
     "membership.sockets",
-    "router.membership_desk",
+    "router.operators.membership_desk",
     "router.raft.disk_queue",
     "router.raft.node",
     "router.raft.outcomes",
-    "storage.export_desk",
-    "storage.export_run",
-    "storage.group_committer",
-    "wire.connection",
-    "wire.process",
-    "wire.request",
-    "wire.service",
-    "wire.signals",
-    "wire.tls_stream",
+    "storage.export.export_desk",
+    "storage.export.export_run",
+    "storage.store.group_committer",
+    "wire.links.connection",
+    "wire.node.process",
+    "wire.links.request",
+    "wire.links.hub",
+    "wire.node.signals",
+    "wire.links.tls_stream",
 }
 SHELL_PATTERN = r"^stratamq\.|\.service$|\.cli$|\.cli\."
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
@@ -137,8 +143,11 @@ def test_every_file_opens_with_what_it_decides(path: Path) -> None:
 def test_the_check_sees_what_it_should() -> None:
     """An arrow that points sideways, up, or from a function body is found."""
     example = ROOT / "edge" / "example.py"
-    found = {name for _, name in _imports_of("def f():\n    from router.ring import Ring\nimport stratamq.cluster\n")}
-    assert {"router.ring", "stratamq.cluster"} <= found
+    found = {
+        name
+        for _, name in _imports_of("def f():\n    from router.placement.ring import Ring\nimport stratamq.cluster\n")
+    }
+    assert {"router.placement.ring", "stratamq.cluster"} <= found
     assert "router" not in ARROWS[module_name(example).split(".")[0]]
 
 
@@ -160,11 +169,11 @@ LONG_FILES: dict[str, int] = {
     "edge/hot/centre.py": 885,
     "storage/core.py": 870,
     "router/core.py": 760,
-    "wire/messages.py": 760,
-    "storage/claims.py": 560,
+    "wire/messages/messages.py": 760,
+    "storage/sessions/claims.py": 560,
     "edge/hot/peers.py": 565,
-    "router/cluster_map.py": 540,
-    "storage/store.py": 520,
+    "router/map/machine.py": 540,
+    "storage/store/store.py": 520,
     "edge/hot/state.py": 520,
     "jobs/compact.py": 510,
 }

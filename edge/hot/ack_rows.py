@@ -2,7 +2,7 @@
 
 A row is ``[origin kind, origin a, origin b, QoS, UTC ms of arrival, topic hash, partition, ...]``, JSON, with a comma
 behind it. It is written here, in the compiled loop, because a call into Python per message costs more than the rest of
-an acknowledgement. Lines and files are made by ``wire/ledger.py``; format: docs/jobs.md.
+an acknowledgement. Lines and files are made by ``wire/sstable/ledger.py``; format: docs/jobs.md.
 """
 
 import cython

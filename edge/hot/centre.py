@@ -16,7 +16,7 @@ import cython
 
 from edge.hot.options import ConnOptions, HotLimits, SessionOptions
 from edge.hot.state import Conn, HotState, Inbound, Message, Outbox, Packet, Peer, Route
-from wire.link import LinkCore, LinkError
+from wire.links.link import LinkCore, LinkError
 
 if not cython.compiled:
     from edge.hot.ack_rows import flush_rows

@@ -10,7 +10,7 @@ import cython
 
 from edge.hot.buffers import Buffer
 from edge.hot.state import Conn, HotState, Message, Outbox, Packet, Peer, Route, Sub
-from wire.frames import HEADER, HEADER_BYTES
+from wire.messages.frames import HEADER, HEADER_BYTES
 
 if not cython.compiled:
     from edge.hot.acks import destination_done, taken

@@ -83,7 +83,7 @@ class Handler(Protocol):
         """
 
     def violated(self, peer: Peer, what: str, reason: str) -> None:
-        """The loop refused what a peer may not say (reason: ``wire/allowed.py``); ``tier`` closes its link."""
+        """The loop refused what a peer may not say (reason: ``wire/links/allowed.py``); ``tier`` closes its link."""
 
     def link_lost(self, peer: Peer) -> None:
         """The peer's connection ended; frames not taken are kept for the next one until ``strike_peer``."""

@@ -1,12 +1,13 @@
 """Numbers that several files of the loop share: frame kinds, record layouts, reason codes, why a connection ended.
 
 Compiled, the same names are C constants of ``layout.pxd``; a test compares the two, and the offsets with the bytes that
-``wire/batches.py`` encodes. The drawing of the records is in that file. Offsets count from the record's first byte.
+``wire/messages/batches.py`` encodes. The drawing of the records is in that file. Offsets count from the record's first
+byte.
 """
 
 from mqtt.reasons import ReasonCode
-from wire.batches import NO_EXPIRY
-from wire.frames import FRAME_BYTES_MAX, FrameKind
+from wire.messages.batches import NO_EXPIRY
+from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 
 __all__ = [
     "AT_AN_EDGE",

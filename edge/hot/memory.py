@@ -3,7 +3,7 @@
 
 One sum, kept where a connection's share of it changed: after a read that left half a packet, after a flush, and where a
 message begins or ends to wait. A message that waits for several clients counts once. What is done about it is the
-core's to decide (``edge/memory_guard.py``). Decision: docs/adr/0023-work-in-slices.md.
+core's to decide (``edge/clients/memory_guard.py``). Decision: docs/adr/0023-work-in-slices.md.
 """
 
 import cython

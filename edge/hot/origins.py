@@ -10,7 +10,7 @@ session has exactly once while its connection and edge live. Source: docs/protoc
 import cython
 
 from edge.hot.state import HotState
-from wire.origin_window import OriginWindow
+from wire.messages.origin_window import OriginWindow
 
 __all__: list[str] = []
 

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-any-return, assignment, union-attr"
 """Messages towards other nodes: one PUBLISH batch per peer and round, and an outbox per partition.
 
-Decides which record a message becomes (formats: ``wire/batches.py``), which peer is a partition's, what is kept until
-it is acknowledged and what is sent again. A link is never dropped from: when one has no room, its publishers are parked
-before they are read. Who counts the acknowledgements is ``edge/hot/acks.py``.
+Decides which record a message becomes (formats: ``wire/messages/batches.py``), which peer is a partition's, what is
+kept until it is acknowledged and what is sent again. A link is never dropped from: when one has no room, its publishers
+are parked before they are read. Who counts the acknowledgements is ``edge/hot/acks.py``.
 Source: docs/protocol.md rules 4.3, 4.5, 4.6; docs/adr/0005-wire-format.md.
 """
 
@@ -14,7 +14,7 @@ import cython
 
 from edge.hot.buffers import Buffer
 from edge.hot.state import Conn, HotState, Message, Outbox, Packet, Peer, Route
-from wire.link import LinkFull
+from wire.links.link import LinkFull
 
 if not cython.compiled:
     from edge.hot.buffers import (

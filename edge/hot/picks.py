@@ -10,7 +10,7 @@ Who gets them then is decided by the core. Source: MQTT 5.0 section 4.8.2.
 import cython
 
 from edge.hot.state import Conn, HotState, Inbound, Outbound, Packet
-from wire.batches import NO_EXPIRY
+from wire.messages.batches import NO_EXPIRY
 
 if not cython.compiled:
     from edge.hot.memory import forget_waiting

@@ -3,7 +3,7 @@
 
 The primary gives packet identifiers and keeps the window; here stands only what was written on this connection and not
 acknowledged, and the client's last acknowledgements, so that a push repeated after a failover is answered instead of
-written twice. Formats: PUSH and PUSH_ACK of ``wire/batches.py``. Source: docs/protocol.md rule 5.7.
+written twice. Formats: PUSH and PUSH_ACK of ``wire/messages/batches.py``. Source: docs/protocol.md rule 5.7.
 """
 
 from collections import deque

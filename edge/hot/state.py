@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import cython
 
 from edge.hot.buffers import Buffer, Pool
-from wire.allowed import may_send
-from wire.batches import NO_EXPIRY
-from wire.frames import FrameKind
-from wire.hello import TIER_EDGE, first_number
-from wire.link import LinkCore
-from wire.origin_window import OriginWindow
+from wire.links.allowed import may_send
+from wire.links.link import LinkCore
+from wire.messages.batches import NO_EXPIRY
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_EDGE, first_number
+from wire.messages.origin_window import OriginWindow
 
 if TYPE_CHECKING:
     from edge.hot.options import ConnOptions, HotLimits, StreamFilter

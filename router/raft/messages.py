@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Meta
 
 from wire.decoding import Payload, Unreadable, strictly
-from wire.hello import LinkError, PeerKey
-from wire.ranges import U64, Counted, NodeName, OpIndex
+from wire.messages.hello import LinkError, PeerKey
+from wire.messages.ranges import U64, Counted, NodeName, OpIndex
 
 __all__ = [
     "CONFIG",

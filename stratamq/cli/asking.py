@@ -16,8 +16,8 @@ import typer
 from stratamq.cli.output import OutputFormat, print_result
 
 if TYPE_CHECKING:
-    from wire.messages import Admin
-    from wire.operator_access import Access
+    from wire.links.operator_access import Access
+    from wire.messages.messages import Admin
 
 __all__ = ["Options", "ask", "leader_address", "show"]
 
@@ -67,8 +67,8 @@ def ask(
         UserError: No router is known, none answers or leads (exit code 4), or access is refused.
     """
     from conf.errors import ExitCode, UserError
-    from wire.messages import Admin
-    from wire.operator_access import find_access
+    from wire.links.operator_access import find_access
+    from wire.messages.messages import Admin
 
     access = find_access(router, data)
     question = Admin(request=1, verb=verb, arguments=arguments, order=secrets.token_hex(16))
@@ -93,7 +93,7 @@ def _ask_each(access: "Access", question: "Admin") -> tuple[Any, list[str], bool
     import trio
 
     from conf.errors import ExitCode, UserError
-    from wire.request import request
+    from wire.links.request import request
 
     failures = []
     replies = []

@@ -59,7 +59,7 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
     from conf.logs import configure_logs
     from stratamq.rooms import load_config, service_main
     from stratamq.start_checks import check_authorities, check_files, check_plaintext
-    from wire.signals import survive_signals
+    from wire.node.signals import survive_signals
 
     survive_signals()
 
@@ -92,7 +92,7 @@ def _check_certificate(tier: str, settings: "NodeConfig") -> None:
     """Find an expired or foreign certificate now, and not by other nodes' refusals."""
     import datetime
 
-    from wire.tls import CertificateFiles, check_certificate
+    from wire.links.tls import CertificateFiles, check_certificate
 
     node = settings.node
     if node.plaintext_links or node.certificate is None or node.key is None or node.authority is None:

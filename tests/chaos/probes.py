@@ -28,7 +28,7 @@ from mqtt.packets import Connack, Connect, Disconnect, Packet, Puback, Publish, 
 from mqtt.properties import PropertyId
 from tests.chaos.real_cluster import RealCluster
 from tests.chaos.schedule import tier_of
-from wire.cluster_map import partition_of
+from wire.messages.cluster_map import partition_of
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results" / "unavailability.jsonl"
 CONNECT_TIMEOUT_S = 0.5

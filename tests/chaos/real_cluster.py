@@ -28,7 +28,7 @@ from stratamq.local_plan import CLUSTER, NodePlan, UpOptions, make_plan
 from tests.chaos.namespaces import Namespaces
 from tests.chaos.node_disk import CRASH_POINTS, NodeDisk, build_shim, can_preload
 from tests.chaos.schedule import Verb, tier_of
-from wire.process import EXIT_DAMAGED, EXIT_PUT_ASIDE, EXIT_RESTART
+from wire.node.process import EXIT_DAMAGED, EXIT_PUT_ASIDE, EXIT_RESTART
 
 READY_S = 90.0
 BACKOFF_S = 0.2

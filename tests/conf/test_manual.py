@@ -9,7 +9,7 @@ from conf.router_settings import RouterSettings
 from conf.settings import TIERS, EdgeConfig
 from stratamq.manual import documents
 from stratamq.rooms import load_config
-from wire.ranges import PARTITIONS_MAX
+from wire.messages.ranges import PARTITIONS_MAX
 
 ROOT = Path(__file__).parent.parent.parent
 

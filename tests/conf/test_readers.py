@@ -11,11 +11,11 @@ from conf.edge_settings import ListenerSettings
 from conf.settings import ROOMS
 from conf.storage_settings import StorageSettings
 from edge.hot.options import ConnOptions, HotLimits, SessionOptions
-from edge.settings import EdgeLimits
+from edge.node.limits import EdgeLimits
 from router.core import RouterSettings
 from router.raft.events import RaftConfig
-from storage.settings import PartitionSettings
-from storage.store_settings import GroupCommitSettings, StoreSettings
+from storage.state.settings import PartitionSettings
+from storage.store.settings import GroupCommitSettings, StoreSettings
 from stratamq.rooms import membership_model
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from typing import Any
 
 from stratamq.toml_text import toml_document
 from tests.e2e.local_cluster import LocalCluster
-from wire.authority import DevelopmentAuthority
+from wire.links.authority import DevelopmentAuthority
 
 READY_S = 60.0
 

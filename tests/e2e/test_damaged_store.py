@@ -3,9 +3,9 @@
 import tempfile
 from pathlib import Path
 
-from storage.keys import meta_key
-from storage.store import Store
-from storage.store_settings import StoreSettings
+from storage.state.keys import meta_key
+from storage.store.settings import StoreSettings
+from storage.store.store import Store
 from tests.e2e.local_cluster import LocalCluster
 from tests.e2e.test_cluster import Subscriber, publish
 

@@ -13,10 +13,10 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from storage.export_run import export_store
+from storage.export.export_run import export_store
 from tests.e2e.local_cluster import LocalCluster
-from wire.manifest import read_manifest
-from wire.run_reader import verify_manifest
+from wire.sstable.manifest import read_manifest
+from wire.sstable.run_reader import verify_manifest
 
 PHASES = 3
 MESSAGES = 60  # per QoS and phase

@@ -16,11 +16,11 @@ import pytest
 from router.raft import messages as raft
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_hostile_links import CLUSTER, authority, connect, frame, is_closed
-from wire.batches import Push, encode_publish_ack, encode_push
-from wire.cluster_map import NodeEntry
-from wire.frames import HEADER_BYTES, FrameKind
-from wire.hello import NodeIdentity, encode_hello
-from wire.messages import Control, Heartbeat, Register, ReportRoutes, SenderReport, encode_control
+from wire.messages.batches import Push, encode_publish_ack, encode_push
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.frames import HEADER_BYTES, FrameKind
+from wire.messages.hello import NodeIdentity, encode_hello
+from wire.messages.messages import Control, Heartbeat, Register, ReportRoutes, SenderReport, encode_control
 
 LIFE = time.time_ns() // 1_000_000  # an incarnation, as nodes number theirs
 FORGED_S = 1.0  # how long a forged acknowledgement may take; it came after 4 ms

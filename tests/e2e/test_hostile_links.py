@@ -14,10 +14,10 @@ from mqtt.codec import encode_packet
 from mqtt.packets import Connect
 from tests.e2e.extra_edge import extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
-from wire.authority import DevelopmentAuthority
-from wire.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
-from wire.hello import NodeIdentity, encode_hello
-from wire.tls import CertificateFiles, link_contexts
+from wire.links.authority import DevelopmentAuthority
+from wire.links.tls import CertificateFiles, link_contexts
+from wire.messages.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
+from wire.messages.hello import NodeIdentity, encode_hello
 
 CLUSTER = "stratamq"
 NODES = ("edge-0", "router-0", "storage-0")

@@ -3,19 +3,19 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from edge.auth_method import Method
-from edge.client import Client
+from edge.clients.auth_method import Method
+from edge.clients.client import Client
 from edge.core import EdgeCore
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, Conn
-from edge.node import EdgeNode
-from edge.settings import EdgeLimits, ListenerPolicy
+from edge.node.limits import EdgeLimits, ListenerPolicy
+from edge.node.node import EdgeNode
 from mqtt.codec import decode_packet, encode_packet
 from mqtt.packets import Connect, Packet, Publish, Subscribe, SubscriptionRequest, Unsubscribe
-from wire.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
-from wire.hello import NodeIdentity
-from wire.map_pages import map_pages
-from wire.messages import (
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
+from wire.messages.hello import NodeIdentity
+from wire.messages.map_pages import map_pages
+from wire.messages.messages import (
     AddRoutes,
     CloseSession,
     Control,

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from edge.settings import EdgeLimits
+from edge.node.limits import EdgeLimits
 from mqtt.codec import encode_packet
 from mqtt.packets import Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from tests.edge.edge_harness import Edge, Session
-from wire.messages import Control, Destinations, Resolved, RoutesAdded
+from wire.messages.messages import Control, Destinations, Resolved, RoutesAdded
 
 __all__ = ["TimedEdge", "subscribe"]
 

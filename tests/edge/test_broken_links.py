@@ -9,8 +9,8 @@ from edge.hot.state import LINK, Conn
 from tests.edge.edge_harness import Edge
 from tests.fuzz.nested import nested
 from tests.wire.test_hello import hello_of_version
-from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
-from wire.hello import NodeIdentity, encode_hello
+from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
+from wire.messages.hello import NodeIdentity, encode_hello
 
 
 def link(edge: Edge, incarnation: int, behind: bytes = b"") -> Conn:
@@ -71,7 +71,7 @@ def test_another_protocol_version_is_one_line_on_both_sides(
     """Refused by the compiled loop, counted, and answered with our HELLO: the other side can name both versions too."""
     edge = Edge()
     conn = edge.core.hot.attach(-1, LINK, ConnOptions(), edge.ns)
-    with caplog.at_level(logging.INFO, logger="edge.peer_table"):
+    with caplog.at_level(logging.INFO, logger="edge.cluster.peer_table"):
         feed(edge, conn, hello_of_version(1, "s1", "storage", readable=readable))
     assert conn.closed
     assert HEADER.unpack_from(edge.core.hot.take_output(conn))[1:4] == (FrameKind.HELLO, 0, PROTOCOL_VERSION)

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from edge.settings import EdgeLimits, ListenerPolicy
+from edge.node.limits import EdgeLimits, ListenerPolicy
 from mqtt.packets import Connect, Disconnect, Pingreq, Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import START, Edge, cluster_map
-from wire.cluster_map import NodeEntry, NodeState
-from wire.map_pages import map_pages
-from wire.messages import (
+from wire.messages.cluster_map import NodeEntry, NodeState
+from wire.messages.map_pages import map_pages
+from wire.messages.messages import (
     Claims,
     CloseSession,
     HeartbeatReply,

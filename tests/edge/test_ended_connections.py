@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge.client import Client
+from edge.clients.client import Client
 from edge.hot.state import Conn, Inbound, Message, Outbound, Sub
 from mqtt.packets import Connect, Disconnect, Puback, Publish, Pubrec, Pubrel, Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session
-from wire.messages import Destinations, GroupDestinations
+from wire.messages.messages import Destinations, GroupDestinations
 
 DURABLE: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 100}
 LEFT_S = 11.0  # longer than a client that said DISCONNECT is kept

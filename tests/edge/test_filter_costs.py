@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from edge.retained_reads import READS_MAX
+from edge.subscriptions.retained_reads import READS_MAX
 from mqtt.packets import Publish
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import PARTITIONS, Edge
-from wire.messages import ReadRetained, ReadRetainedAll, RetainedNone, SessionSubscribed, SubscribeSession
+from wire.messages.messages import ReadRetained, ReadRetainedAll, RetainedNone, SessionSubscribed, SubscribeSession
 
 HOSTILE = ["/".join(mix) + "/a" * 21 for mix in itertools.islice(itertools.product("a+", repeat=10), 1000)]
 TOPIC = "/".join("a" * 31)

@@ -11,19 +11,19 @@ import pytest
 from pydantic import ValidationError
 
 from conf.edge_settings import PACKET_BYTES_MAX, EdgeSettings
-from edge.client import Client
+from edge.clients.client import Client
+from edge.node.limits import EdgeLimits
 from edge.service import certificate_name, edge_limits, hot_limits
 from edge.service import identify as identify_client
-from edge.settings import EdgeLimits
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, SubscriptionRequest
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session
-from wire.authority import DevelopmentAuthority
-from wire.batches import PublishMessage, encode_message
-from wire.frames import FRAME_BYTES_MAX
-from wire.ranges import PARTITIONS_MAX
-from wire.tls import client_listener_context
+from wire.links.authority import DevelopmentAuthority
+from wire.links.tls import client_listener_context
+from wire.messages.batches import PublishMessage, encode_message
+from wire.messages.frames import FRAME_BYTES_MAX
+from wire.messages.ranges import PARTITIONS_MAX
 
 
 def payloads(session: Session) -> list[bytes]:

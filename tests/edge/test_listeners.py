@@ -6,7 +6,7 @@ import pytest
 
 from conf.errors import UserError
 from conf.settings import ListenerSettings
-from edge.listeners import Listener, address_of
+from edge.listeners.listeners import Listener, address_of
 
 
 def plain(port: int = 0) -> Listener:

@@ -1,9 +1,9 @@
 """What does not fit a frame is refused where it is sent; it ends no node."""
 
-from edge.node import EdgeNode
+from edge.node.node import EdgeNode
 from tests.edge.edge_harness import Edge
-from wire.frames import FRAME_BYTES_MAX
-from wire.messages import Relay
+from wire.messages.frames import FRAME_BYTES_MAX
+from wire.messages.messages import Relay
 
 
 def test_a_message_too_long_is_not_sent() -> None:

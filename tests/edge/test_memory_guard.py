@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.memory_guard import available_bytes
-from edge.settings import EdgeLimits
+from edge.clients.memory_guard import available_bytes
+from edge.node.limits import EdgeLimits
 from mqtt.codec import encode_packet
 from mqtt.packets import Connack, Disconnect, Publish
 from tests.edge.edge_harness import Edge, Session

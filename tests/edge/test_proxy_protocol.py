@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from conf.settings import ListenerSettings
 from edge.hot.options import FirstBytes
-from edge.listener_filters import front_door
-from edge.proxied_socket import ProxiedSocket, TrustedProxies
-from edge.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, WrongHeader, crc32c
+from edge.listeners.filters import front_door
+from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
+from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, WrongHeader, crc32c
 from tests.edge.hot.conftest import load
 from tests.edge.hot.harness import connect
 from tests.edge.hot.test_loop import Client, certificates, running

@@ -2,13 +2,13 @@
 
 import pytest
 
-from edge.session_filters import FILTERS_PER_PIECE
+from edge.subscriptions.session_filters import FILTERS_PER_PIECE
 from mqtt.packets import Suback, Unsuback
 from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 from tests.edge.edge_harness import Edge, Session, cluster_map
-from wire.map_pages import map_pages
-from wire.messages import (
+from wire.messages.map_pages import map_pages
+from wire.messages.messages import (
     DeliverRetained,
     RetainedDelivered,
     RetainedMessage,

@@ -4,12 +4,12 @@ import socket
 
 import pytest
 
-from edge.listeners import peer_of
-from edge.session_rate import ADDRESSES_MAX, SessionRate, metered_address
-from edge.settings import EdgeLimits
+from edge.clients.session_rate import ADDRESSES_MAX, SessionRate, metered_address
+from edge.listeners.listeners import peer_of
+from edge.node.limits import EdgeLimits
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge
-from wire.messages import OpenSession, SessionOpened
+from wire.messages.messages import OpenSession, SessionOpened
 
 
 def test_a_burst_and_then_a_rate() -> None:

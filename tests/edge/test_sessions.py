@@ -5,21 +5,21 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from edge import held_live
-from edge.ports import Publisher
-from edge.publishing import Publishing
-from edge.recording import Recording
-from edge.scram import Scram, make_user
-from edge.sending import Sending
-from edge.settings import EdgeLimits, ListenerPolicy
+from edge.clients.scram import Scram, make_user
+from edge.node.limits import EdgeLimits, ListenerPolicy
+from edge.node.ports import Publisher
+from edge.publishing.publishing import Publishing
+from edge.publishing.recording import Recording
+from edge.publishing.sending import Sending
+from edge.subscriptions import held_live
 from mqtt.packets import Auth, Connack, Connect, Disconnect, Puback, Publish, Pubrec, Suback, Unsuback
 from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 from tests.edge.edge_harness import Edge, Session, cluster_map
 from tests.edge.test_scram import CLIENT_FINAL, CLIENT_FIRST, SALT, SERVER_NONCE
-from wire.cluster_map import ClusterMap, ShardEntry
-from wire.map_pages import map_pages
-from wire.messages import (
+from wire.messages.cluster_map import ClusterMap, ShardEntry
+from wire.messages.map_pages import map_pages
+from wire.messages.messages import (
     AddRoutes,
     DeliverRetained,
     Destinations,

@@ -10,15 +10,15 @@ from functools import partial
 
 import pytest
 
-from edge.slices import Slices
-from edge.subscribe import count_filters
+from edge.node.slices import Slices
+from edge.subscriptions.subscribe import count_filters
 from mqtt.codec import encode_packet
 from mqtt.packets import Disconnect, Publish, Suback, Unsuback, Unsubscribe
 from tests.edge import edge_harness
 from tests.edge.rounds import TimedEdge, subscribe
-from wire.cluster_map import ClusterMap, ShardEntry
-from wire.map_pages import map_pages
-from wire.messages import (
+from wire.messages.cluster_map import ClusterMap, ShardEntry
+from wire.messages.map_pages import map_pages
+from wire.messages.messages import (
     AddRoutes,
     Destinations,
     Invalidate,

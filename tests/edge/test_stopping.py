@@ -2,12 +2,12 @@
 
 import pytest
 
-from edge.stopping import ANSWER_S, FLUSH_S
+from edge.clients.stopping import ANSWER_S, FLUSH_S
 from mqtt.packets import Connack, Disconnect, Puback
 from tests.edge.edge_harness import Edge, Session, cluster_map
-from wire.cluster_map import NodeState
-from wire.map_pages import map_pages
-from wire.messages import CloseSession, Destinations, Leave, OpenSession, Resolve
+from wire.messages.cluster_map import NodeState
+from wire.messages.map_pages import map_pages
+from wire.messages.messages import CloseSession, Destinations, Leave, OpenSession, Resolve
 
 
 def stop(edge: Edge) -> None:

@@ -16,8 +16,8 @@ from wsproto.events import (
     TextMessage,
 )
 
-from edge.listener_filters import listener_filter
-from edge.websocket import WebSocketServer
+from edge.listeners.filters import listener_filter
+from edge.listeners.websocket import WebSocketServer
 
 
 class Browser:
@@ -131,7 +131,7 @@ def test_filter_of_a_listener() -> None:
 def test_a_plain_listener_imports_no_websocket() -> None:
     """Neither at start nor for its first client, who would wait for it; a WebSocket listener has it from the start."""
     code = (
-        "import sys; from edge.listener_filters import listener_filter\n"
+        "import sys; from edge.listeners.filters import listener_filter\n"
         "assert listener_filter('mqtt')() is None\n"
         "assert 'wsproto' not in sys.modules\n"
         "listener_filter('ws')\n"

@@ -1,6 +1,6 @@
 """Fuzz target of committed commands: whatever a log holds is carried out or refused, and its map can be sent."""
 
-from router.cluster_map import (
+from router.map.machine import (
     AcceptLoss,
     Bootstrap,
     Command,
@@ -18,10 +18,10 @@ from router.cluster_map import (
     decode_command,
     encode_command,
 )
-from router.rebalance import Move, Plan
-from wire.cluster_map import NodeEntry, PartitionEntry
+from router.placement.plan import Move, Plan
 from wire.decoding import Unreadable
-from wire.map_pages import MapReader, map_pages
+from wire.messages.cluster_map import NodeEntry, PartitionEntry
+from wire.messages.map_pages import MapReader, map_pages
 
 __all__ = ["COMMANDS", "committed"]
 

@@ -13,19 +13,19 @@ from collections.abc import Callable
 
 import msgspec
 
-from router.cluster_map import encode_command
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, RoleChanged, RoundEnded
+from router.map.machine import encode_command
 from tests.edge.edge_harness import Edge
 from tests.fuzz.good_messages import CONTROLS
 from tests.fuzz.nested import mutate_tree
 from tests.storage.storage_cluster import Cluster
-from wire.batches import PublishMessage, PushAck, encode_message, encode_push_ack
-from wire.cluster_map import NodeEntry
 from wire.decoding import Unreadable
-from wire.frames import FrameKind
-from wire.hello import PeerKey
-from wire.messages import (
+from wire.messages.batches import PublishMessage, PushAck, encode_message, encode_push_ack
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.messages import (
     AddRoutes,
     FollowMap,
     Heartbeat,
@@ -39,8 +39,8 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
-from wire.node_events import FrameArrived, LinkUp, Tick
-from wire.replication import Append, AppendAck, TransferSlice, encode_replica_message
+from wire.messages.replication import Append, AppendAck, TransferSlice, encode_replica_message
+from wire.node.events import FrameArrived, LinkUp, Tick
 
 __all__ = [
     "EDGE_CORE",

@@ -17,14 +17,14 @@ from router.raft.log import RaftLog, create_log
 from router.raft.log_recovery import read_folder
 from router.raft.messages import Entry
 from router.raft.storage import LogDamaged
-from storage.acked_marker import AckedMarker
-from storage.page_sums import _replay
-from storage.store_errors import StoreDamaged
+from storage.store.acked_marker import AckedMarker
+from storage.store.errors import StoreDamaged
+from storage.store.page_sums import _replay
 from stratamq.rooms import load_config
-from wire.manifest import FileEntry, Manifest, ManifestDamaged, _canonical_crc, decode_manifest, encode_manifest
-from wire.run_reader import RowDamaged, check_file, iter_rows, merge_rows
-from wire.run_writer import RunWriter
-from wire.sstable_schema import RowKind, make_row
+from wire.sstable.manifest import FileEntry, Manifest, ManifestDamaged, _canonical_crc, decode_manifest, encode_manifest
+from wire.sstable.run_reader import RowDamaged, check_file, iter_rows, merge_rows
+from wire.sstable.schema import RowKind, make_row
+from wire.sstable.writer import RunWriter
 
 _MEMORY = Path("/dev/shm")
 FOLDER = Path(tempfile.mkdtemp(prefix="stratamq-fuzz-", dir=_MEMORY if _MEMORY.is_dir() else None))

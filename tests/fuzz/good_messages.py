@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from wire import messages
+from wire.messages import messages
 
 __all__ = ["CONTROLS", "good"]
 

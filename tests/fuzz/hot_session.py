@@ -16,7 +16,7 @@ from mqtt.codec import Limits, StreamDecoder
 from tests.edge.hot.conftest import load
 from tests.edge.hot.harness import Broker, Node, ack, connect, publish
 from tests.mqtt.test_vectors import ALL
-from wire.batches import PublishMessage, PublishRun, Push, encode_message, encode_push, encode_run
+from wire.messages.batches import PublishMessage, PublishRun, Push, encode_message, encode_push, encode_run
 
 INPUTS_MAX = 64  # per broker
 SECOND_NS = 1_000_000_000

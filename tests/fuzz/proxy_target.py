@@ -1,6 +1,6 @@
 """Fuzz target of PROXY headers: what a load balancer, or somebody in its place, writes before TLS."""
 
-from edge.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, WrongHeader
+from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, WrongHeader
 from tests.edge.test_proxy_protocol import GOOD, WRONG
 
 __all__ = ["PROXY_HEADERS", "proxy_headers"]

@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
-from router.cluster_map import (
+from router.core import RouterCore, RouterSettings
+from router.events import Applied, RoleChanged, RoundEnded
+from router.map.machine import (
     Bootstrap,
     Command,
     Delegate,
@@ -20,21 +22,19 @@ from router.cluster_map import (
     StartRebalance,
     encode_command,
 )
-from router.core import RouterCore, RouterSettings
-from router.events import Applied, RoleChanged, RoundEnded
-from router.map_snapshot import snapshot_fault
+from router.map.snapshot import snapshot_fault
+from router.placement.plan import Move, Plan
 from router.raft import messages as raft
 from router.raft.core import RaftCore
 from router.raft.events import Persisted, RaftConfig, Receive, Stored
 from router.raft.events import Tick as RaftTick
-from router.rebalance import Move, Plan
 from tests.fuzz.nested import mutate_tree
-from wire.cluster_map import NodeEntry
 from wire.decoding import Unreadable
-from wire.frames import FrameKind
-from wire.hello import PeerKey
-from wire.messages import Admin, FollowMap, Heartbeat, Register, Resolve, encode_control
-from wire.node_events import FrameArrived, LinkUp, Tick
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.messages import Admin, FollowMap, Heartbeat, Register, Resolve, encode_control
+from wire.node.events import FrameArrived, LinkUp, Tick
 
 __all__ = ["RAFT", "SNAPSHOTS", "mutate_raft", "raft_messages", "snapshots"]
 

@@ -35,12 +35,12 @@ from tests.fuzz.nested import mutate_tree
 from tests.fuzz.proxy_target import PROXY_HEADERS, proxy_headers
 from tests.fuzz.raft_target import RAFT, SNAPSHOTS, mutate_raft, raft_messages, snapshots
 from tests.membership.test_envelope import node as gossip_node
-from wire import batches, messages
 from wire.decoding import Unreadable
-from wire.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
-from wire.hello import NodeIdentity, check_hello, decode_hello, encode_hello
-from wire.link import LinkCore, LinkError
-from wire.replication import decode_replica_message, encode_replica_message
+from wire.links.link import LinkCore, LinkError
+from wire.messages import batches, messages
+from wire.messages.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
+from wire.messages.hello import NodeIdentity, check_hello, decode_hello, encode_hello
+from wire.messages.replication import decode_replica_message, encode_replica_message
 
 __all__ = ["TARGETS", "Target", "mutate"]
 
@@ -236,7 +236,7 @@ TARGETS = (
     Target("publish", (batches.encode_message(_MESSAGE), batches.encode_run(_RUN)), _publishes, 1.0, ("wire", "mqtt")),
     Target("acks", (batches.encode_push(_PUSH), batches.encode_publish_ack(1, 2, 0)), _small_batches, 1.0, ("wire",)),
     Target("filters", FILTERS, filters, 0.5),
-    Target("proxy", PROXY_HEADERS, proxy_headers, 1.0, ("edge.proxy_protocol",)),
+    Target("proxy", PROXY_HEADERS, proxy_headers, 1.0, ("edge.listeners.proxy_protocol",)),
     Target("control", (*_CONTROLS, *CONTROLS), _control, 1.0, ("wire",), mutator=mutate_either),
     Target("hello", _HELLOS, _hello, 0.5, ("wire",), mutator=mutate_either),
     Target("raft", RAFT, raft_messages, 1.0, ("wire",), mutator=mutate_raft),

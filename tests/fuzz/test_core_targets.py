@@ -3,9 +3,9 @@
 import pytest
 
 from tests.fuzz.core_targets import check_edge, check_router, check_storage
-from wire.batches import PublishMessage, decode_publish, encode_message
 from wire.decoding import Unreadable
-from wire.messages import FireWill, PollClaims, Resolve, RetainedPage, Will, decode_control, encode_control
+from wire.messages.batches import PublishMessage, decode_publish, encode_message
+from wire.messages.messages import FireWill, PollClaims, Resolve, RetainedPage, Will, decode_control, encode_control
 
 EDGE, ROUTER, STORAGE = b"\0", b"\0", b"\1"  # who says it, to each of the cores
 STORAGE_TO_EDGE = b"\1"

@@ -12,8 +12,8 @@ from tests.fuzz import file_targets, sanitized
 from tests.fuzz.__main__ import Count, table
 from tests.fuzz.one_target import Box, run_target
 from tests.fuzz.targets import TARGETS, Target
-from wire import messages
-from wire.manifest import ManifestDamaged, decode_manifest
+from wire.messages import messages
+from wire.sstable.manifest import ManifestDamaged, decode_manifest
 
 FAST = [target for target in TARGETS if target.name != "decoder"]  # that one has tests of its own
 

@@ -14,23 +14,24 @@ from typing import Any, get_args
 import msgspec
 
 from membership import exchange, key_requests, packets
-from router.commands import Command, decode_command, encode_command
-from router.map_snapshot import MapState, decode_snapshot, encode_snapshot
+from router.map.commands import Command, decode_command, encode_command
+from router.map.snapshot import MapState, decode_snapshot, encode_snapshot
 from router.raft import messages as raft
 from router.raft.files import SyncedMarker, read_checked, read_marker, replace_file, write_marker
 from router.raft.log_recovery import StoredHardState, StoredSnapshot
 from router.raft.segment import SegmentHeader, decode_header, encode_header, encode_record, read_records
-from storage import keys, record, rows
-from storage.acked_marker import AckedMarker
-from wire import batches
-from wire.cluster_map import ClusterMap, MapDelta
-from wire.frames import HEADER
-from wire.hello import Hello, HelloReader, NodeIdentity, encode_hello
-from wire.manifest import Manifest, decode_manifest, encode_manifest
-from wire.map_pages import MapReader, map_pages
-from wire.messages import Control, Destinations, MapStep, SharePick, decode_control, encode_control
-from wire.replication import ReplicaMessage, decode_replica_message, encode_replica_message
-from wire.sstable_schema import digest_of, make_row, pack_owner_epoch
+from storage.state import keys, rows
+from storage.store import record
+from storage.store.acked_marker import AckedMarker
+from wire.messages import batches
+from wire.messages.cluster_map import ClusterMap, MapDelta
+from wire.messages.frames import HEADER
+from wire.messages.hello import Hello, HelloReader, NodeIdentity, encode_hello
+from wire.messages.map_pages import MapReader, map_pages
+from wire.messages.messages import Control, Destinations, MapStep, SharePick, decode_control, encode_control
+from wire.messages.replication import ReplicaMessage, decode_replica_message, encode_replica_message
+from wire.sstable.manifest import Manifest, decode_manifest, encode_manifest
+from wire.sstable.schema import digest_of, make_row, pack_owner_epoch
 
 __all__ = ["FORMATS", "Codec", "Format", "tags_of"]
 

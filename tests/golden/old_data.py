@@ -14,24 +14,24 @@ from pathlib import Path
 
 import msgspec
 
-from router.cluster_map import MapMachine
-from router.commands import decode_command
+from router.map.commands import decode_command
+from router.map.machine import MapMachine
 from router.raft.events import Stored
 from router.raft.log import RaftLog, create_log
 from router.raft.messages import CONFIG, NORMAL, decode_configuration
-from storage import keys
-from storage.export_run import export_store
-from storage.rows import decode_entry, unpack
-from storage.settings import PartitionSettings
-from storage.store import Store
-from storage.store_settings import StoreSettings
+from storage.export.export_run import export_store
+from storage.state import keys
+from storage.state.rows import decode_entry, unpack
+from storage.state.settings import PartitionSettings
+from storage.store.settings import StoreSettings
+from storage.store.store import Store
 from stratamq.history.client_record import ClientOptions
 from tests.golden.formats import ROWS
 from tests.simulation.cluster import Cluster, Knobs
 from tests.simulation.link_process import CLUSTER
 from tests.simulation.router_process import RaftKnobs
-from wire.manifest import read_manifest
-from wire.run_reader import iter_rows, verify_manifest
+from wire.sstable.manifest import read_manifest
+from wire.sstable.run_reader import iter_rows, verify_manifest
 
 __all__ = ["ARCHIVE", "DUMP", "dump", "unpack_archive"]
 

@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 from membership import packets
-from router.commands import Command
+from router.map.commands import Command
 from router.raft.messages import AnyMessage
-from storage import keys, rows
+from storage.state import keys, rows
 from tests.golden.examples import example
 from tests.golden.formats import FORMATS, KEYS, ROWS, tags_of
 from tests.golden.golden_file import FOLDER, Example, parse, render
-from wire.messages import Control
-from wire.replication import ReplicaMessage
+from wire.messages.messages import Control
+from wire.messages.replication import ReplicaMessage
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = [(name, each) for name in FORMATS for each in parse((FOLDER / f"{name}.txt").read_text())]

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wire.manifest import FileEntry, Manifest, next_manifest, publish_manifest, read_manifest
-from wire.run_reader import iter_rows
-from wire.run_writer import RunWriter
-from wire.sstable_schema import COLUMN_INDEX, EntryState, Row, RowKind, make_row
+from wire.sstable.manifest import FileEntry, Manifest, next_manifest, publish_manifest, read_manifest
+from wire.sstable.run_reader import iter_rows
+from wire.sstable.schema import COLUMN_INDEX, EntryState, Row, RowKind, make_row
+from wire.sstable.writer import RunWriter
 
 AT = COLUMN_INDEX
 Rows = list[Row]

@@ -12,10 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wire.ledger import FileLedger, LedgerOperation, LedgerRecord, LedgerSink, origin_mark, origin_text, topic_hash
-from wire.manifest import Manifest, RingEntry, next_manifest, publish_manifest, read_manifest
-from wire.run_writer import RunWriter
-from wire.sstable_schema import EntryState, Row, RowKind, make_row, pack_owner_epoch
+from wire.sstable.ledger import (
+    FileLedger,
+    LedgerOperation,
+    LedgerRecord,
+    LedgerSink,
+    origin_mark,
+    origin_text,
+    topic_hash,
+)
+from wire.sstable.manifest import Manifest, RingEntry, next_manifest, publish_manifest, read_manifest
+from wire.sstable.schema import EntryState, Row, RowKind, make_row, pack_owner_epoch
+from wire.sstable.writer import RunWriter
 
 NOW_MS = 1_750_000_000_000
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from wire.manifest import FileEntry, Manifest
-from wire.run_reader import iter_rows, merge_rows
-from wire.sstable_schema import COLUMN_INDEX, Row, RowKind
+from wire.sstable.manifest import FileEntry, Manifest
+from wire.sstable.run_reader import iter_rows, merge_rows
+from wire.sstable.schema import COLUMN_INDEX, Row, RowKind
 
 _AT = COLUMN_INDEX
 

@@ -17,10 +17,10 @@ from jobs.proof import read_ledgers
 from jobs.selection import Policy
 from tests.jobs.damage import AFTER, KINDS, LISTED, damage_all, find, write_run
 from tests.jobs.generator import NOW_MS, add_generation, generate
-from wire.ledger import FileLedger, LedgerOperation, LedgerRecord, origin_mark, picked_origin, topic_hash
-from wire.manifest import manifest_name, next_manifest, publish_manifest, read_manifest
-from wire.run_reader import iter_rows
-from wire.sstable_schema import COLUMN_INDEX, RowKind
+from wire.sstable.ledger import FileLedger, LedgerOperation, LedgerRecord, origin_mark, picked_origin, topic_hash
+from wire.sstable.manifest import manifest_name, next_manifest, publish_manifest, read_manifest
+from wire.sstable.run_reader import iter_rows
+from wire.sstable.schema import COLUMN_INDEX, RowKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,10 +14,10 @@ from jobs.findings import ExitCode
 from jobs.selection import Policy
 from tests.jobs.generator import NOW_MS, add_generation, generate
 from tests.jobs.reference import compacted, newest
-from wire.manifest import FileEntry, ManifestExists, next_manifest, publish_manifest, read_manifest
-from wire.run_reader import iter_newest, iter_rows, verify_manifest
-from wire.run_writer import RunWriter
-from wire.sstable_schema import COLUMN_INDEX
+from wire.sstable.manifest import FileEntry, ManifestExists, next_manifest, publish_manifest, read_manifest
+from wire.sstable.run_reader import iter_newest, iter_rows, verify_manifest
+from wire.sstable.schema import COLUMN_INDEX
+from wire.sstable.writer import RunWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

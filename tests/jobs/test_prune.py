@@ -16,7 +16,7 @@ from jobs.findings import ExitCode
 from jobs.prune import HOUR_MS, main, plan, prune
 from jobs.selection import Policy
 from tests.jobs.generator import NOW_MS, add_generation, generate
-from wire.manifest import (
+from wire.sstable.manifest import (
     FileEntry,
     ManifestDamaged,
     decode_manifest,
@@ -27,7 +27,7 @@ from wire.manifest import (
     publish_manifest,
     read_manifest,
 )
-from wire.run_reader import verify_manifest
+from wire.sstable.run_reader import verify_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from jobs.cli import app
 from jobs.files import LocalFiles, newest_with_bytes
 from jobs.findings import ExitCode
 from jobs.report import _parent, partition_table
-from wire.manifest import FileEntry, Manifest, next_manifest, publish_manifest
+from wire.sstable.manifest import FileEntry, Manifest, next_manifest, publish_manifest
 
 
 def test_sizes_before_are_the_inputs_wherever_the_output_lies(tmp_path: Path) -> None:

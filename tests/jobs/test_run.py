@@ -20,8 +20,8 @@ from jobs.files import HadoopFiles, local_rows, newest_with_bytes
 from jobs.selection import Policy
 from jobs.spark import SMALL_ROWS, fit_to_size
 from tests.jobs.generator import NOW_MS, generate
-from wire.manifest import ManifestExists, next_manifest, read_manifest
-from wire.run_reader import verify_manifest
+from wire.sstable.manifest import ManifestExists, next_manifest, read_manifest
+from wire.sstable.run_reader import verify_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jobs.selection import Policy, select
-from wire.manifest import FileEntry, Manifest
+from wire.sstable.manifest import FileEntry, Manifest
 
 
 def _file(partition: int, generation: int, rows: int = 100, **more: Any) -> FileEntry:

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from edge.partition_requests import PartitionRequests
-from edge.recording import Recording
-from edge.route_cache import RouteCache
-from router.cluster_map import _Step
+from edge.cluster.partition_requests import PartitionRequests
+from edge.publishing.recording import Recording
+from edge.routes.route_cache import RouteCache
 from router.core import RouterCore
-from router.leases import LeaseTable
-from router.reachability import Reachability
-from router.route_shard import RouteShard
-from storage.origins import Origins
-from storage.partition import Partition
-from storage.publishers import Publishers
-from storage.subscriptions import Subscriptions
+from router.map.leases import LeaseTable
+from router.map.machine import _Step
+from router.placement.reachability import Reachability
+from router.routes.shard import RouteShard
+from storage.messages.origins import Origins
+from storage.messages.publishers import Publishers
+from storage.sessions.subscriptions import Subscriptions
+from storage.state.partition import Partition
 from tests.mutants.seeded import (
     Patch,
     SeededBug,
@@ -33,12 +33,12 @@ from tests.mutants.seeded import (
 )
 from tests.simulation import test_route_schedules as schedules
 from tests.simulation.process import Process
-from wire.batches import OriginKind, PublishMessage
-from wire.cluster_map import ClusterMap
-from wire.lease_holder import LeaseHolder
-from wire.link import LinkCore
-from wire.messages import HeartbeatReply, RemoveRoutes
-from wire.route_registrar import RouteRegistrar
+from wire.links.link import LinkCore
+from wire.messages.batches import OriginKind, PublishMessage
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.messages import HeartbeatReply, RemoveRoutes
+from wire.node.lease_holder import LeaseHolder
+from wire.node.route_registrar import RouteRegistrar
 
 __all__ = ["RULES"]
 

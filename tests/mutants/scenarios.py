@@ -4,15 +4,14 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
-from edge.answers import Answer, Answers
-from edge.audience import Account
-from edge.route_cache import RouteCache
-from edge.shared_groups import SharedGroups
-from router.leases import LeaseTable
-from router.route_shard import RouteShard
-from wire.cluster_map import ClusterMap, NodeEntry, NodeState, ShardEntry
-from wire.lease_holder import LeaseHolder
-from wire.messages import (
+from edge.routes.answers import Answer, Answers
+from edge.routes.audience import Account
+from edge.routes.route_cache import RouteCache
+from edge.routes.shared_groups import SharedGroups
+from router.map.leases import LeaseTable
+from router.routes.shard import RouteShard
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, ShardEntry
+from wire.messages.messages import (
     AddRoutes,
     Control,
     Heartbeat,
@@ -25,6 +24,7 @@ from wire.messages import (
     RouteEntry,
     RoutesAdded,
 )
+from wire.node.lease_holder import LeaseHolder
 
 __all__ = ["SCENARIOS"]
 

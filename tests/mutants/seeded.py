@@ -12,23 +12,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge.route_cache import RouteCache
-from router.leases import LeaseTable
-from router.route_shard import RouteShard
-from router.sender_routes import SenderRoutes
-from storage.claims import ClaimTable
-from storage.durable_sessions import DurableSession, InFlight
-from storage.inbound import Inbound
-from storage.origins import Origins
-from storage.outbound import Outbound
-from storage.partition import Partition
-from storage.replica import Replica
-from storage.retained import RetainedRegisters
-from storage.subscriptions import Subscriptions
+from edge.routes.route_cache import RouteCache
+from router.map.leases import LeaseTable
+from router.routes.sender_routes import SenderRoutes
+from router.routes.shard import RouteShard
+from storage.messages.inbound import Inbound
+from storage.messages.origins import Origins
+from storage.messages.outbound import Outbound
+from storage.messages.retained import RetainedRegisters
+from storage.replication.backup import Replica
+from storage.sessions.claims import ClaimTable
+from storage.sessions.subscriptions import Subscriptions
+from storage.state.durable_sessions import DurableSession, InFlight
+from storage.state.partition import Partition
 from tests.mutants.scenarios import SCENARIOS
 from tests.storage import test_partition, test_replication, test_schedules_replication, test_wills_and_retained
 from tests.storage.storage_cluster import Cluster
-from wire.lease_holder import LeaseHolder
+from wire.node.lease_holder import LeaseHolder
 
 __all__ = ["BUGS", "SeededBug", "caught_by"]
 
@@ -189,7 +189,7 @@ def _fastest_settles(_: Any, leases: LeaseTable, cluster_map: Any) -> int:
 
 
 def _answer_survives(_: Any, cache: RouteCache, router: str, order: Any, _now: float) -> None:
-    from wire.messages import Invalidated
+    from wire.messages.messages import Invalidated
 
     cache._tell(router, Invalidated(order.number, order.shard, order.shard_epoch))
 

@@ -1,4 +1,4 @@
-"""A rule of ``wire/allowed.py`` that is taken away is noticed: by the matrix, or by a seed with the hostile node."""
+"""A rule of ``wire/links/allowed.py`` that is taken away is noticed: by the matrix, or by a hostile seed."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.simulation.simulation import Options, run_seed
-from wire.allowed import Standing
+from wire.links.allowed import Standing
 
 
 @pytest.mark.parametrize(

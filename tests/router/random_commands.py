@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from router.cluster_map import (
+from router.map.machine import (
     AcceptLoss,
     Bootstrap,
     Command,
@@ -20,8 +20,8 @@ from router.cluster_map import (
     StartRebalance,
     StopNodes,
 )
-from router.rebalance import Move, Plan
-from wire.cluster_map import NodeEntry, PartitionEntry
+from router.placement.plan import Move, Plan
+from wire.messages.cluster_map import NodeEntry, PartitionEntry
 
 __all__ = ["commands"]
 

@@ -1,9 +1,9 @@
 """Answers fit into a frame, whatever is subscribed: topics in pieces, one topic's shared groups shortened."""
 
-from router.answers import ANSWER_BYTES, shortened
-from router.route_shard import RouteShard
-from wire.frames import FRAME_BYTES_MAX
-from wire.messages import (
+from router.routes.answers import ANSWER_BYTES, shortened
+from router.routes.shard import RouteShard
+from wire.messages.frames import FRAME_BYTES_MAX
+from wire.messages.messages import (
     Destinations,
     GroupDestinations,
     Invalidate,
@@ -15,7 +15,7 @@ from wire.messages import (
     SenderReport,
     encode_control,
 )
-from wire.ranges import PARTITIONS_MAX
+from wire.messages.ranges import PARTITIONS_MAX
 
 TOPICS = [f"t/{number}" for number in range(200)]
 

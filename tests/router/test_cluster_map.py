@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from router.cluster_map import (
+from router.map.machine import (
     Bootstrap,
     Command,
     DeclareDead,
@@ -18,9 +18,9 @@ from router.cluster_map import (
     decode_command,
     encode_command,
 )
-from router.placement_changes import placement_change
-from wire.cluster_map import NodeEntry, NodeState, PartitionEntry
-from wire.messages import RequestChange
+from router.placement.changes import placement_change
+from wire.messages.cluster_map import NodeEntry, NodeState, PartitionEntry
+from wire.messages.messages import RequestChange
 
 
 class Machine:

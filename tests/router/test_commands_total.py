@@ -12,8 +12,11 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router import cluster_map as machine_module
-from router.cluster_map import (
+from router.core import RouterCore, RouterSettings
+from router.events import Applied
+from router.map import machine as machine_module
+from router.map.commands import is_readable
+from router.map.machine import (
     Bootstrap,
     Command,
     Delegate,
@@ -24,20 +27,17 @@ from router.cluster_map import (
     decode_command,
     encode_command,
 )
-from router.commands import is_readable
-from router.core import RouterCore, RouterSettings
-from router.events import Applied
+from router.placement.plan import MOVES_MAX, Move, Plan, make_plan
 from router.raft.events import RaftConfig
 from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry
 from router.raft.node import RaftNode
-from router.rebalance import MOVES_MAX, Move, Plan, make_plan
 from tests.router.random_commands import commands
-from wire.cluster_map import ClusterMap, NodeEntry, PartitionEntry
-from wire.frames import FRAME_BYTES_MAX
-from wire.map_pages import MAP_BYTES_MAX, MapReader, map_pages
-from wire.messages import encode_control
-from wire.ranges import MAP_PAGE_BYTES, PARTITIONS_MAX
+from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
+from wire.messages.frames import FRAME_BYTES_MAX
+from wire.messages.map_pages import MAP_BYTES_MAX, MapReader, map_pages
+from wire.messages.messages import encode_control
+from wire.messages.ranges import MAP_PAGE_BYTES, PARTITIONS_MAX
 
 BEGIN = Bootstrap("c", 8, 4, 2, 1, 2.0)
 

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from router.cluster_map import Bootstrap, Delegate, MapMachine, RegisterNode
 from router.core import RouterCore, RouterSettings
-from wire.cluster_map import NodeEntry
+from router.map.machine import Bootstrap, Delegate, MapMachine, RegisterNode
 from wire.decoding import Unreadable
+from wire.messages.cluster_map import NodeEntry
 
 
 def entry(node: str, tier: str) -> NodeEntry:

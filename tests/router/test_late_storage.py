@@ -2,7 +2,9 @@
 
 import pytest
 
-from router.cluster_map import (
+from router.map.late_storage import LateStorage
+from router.map.leases import LeaseTable, lives
+from router.map.machine import (
     Bootstrap,
     Command,
     MapMachine,
@@ -12,13 +14,11 @@ from router.cluster_map import (
     SetRebalance,
     StartRebalance,
 )
-from router.late_storage import LateStorage
-from router.leases import LeaseTable, lives
-from router.placement_changes import placement_change
-from router.rebalance import make_plan
-from router.rebalance_run import RebalanceRunner
-from wire.cluster_map import ClusterMap, NodeEntry
-from wire.messages import Heartbeat, RequestChange
+from router.map.rebalance_run import RebalanceRunner
+from router.placement.changes import placement_change
+from router.placement.plan import make_plan
+from wire.messages.cluster_map import ClusterMap, NodeEntry
+from wire.messages.messages import Heartbeat, RequestChange
 
 
 class Cluster:

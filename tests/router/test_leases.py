@@ -1,8 +1,8 @@
 """Leases at the leader: who is answered, when, and who has surely lost the right."""
 
-from router.leases import LeaseTable
-from wire.cluster_map import ClusterMap, NodeEntry, NodeState
-from wire.messages import Heartbeat
+from router.map.leases import LeaseTable
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
+from wire.messages.messages import Heartbeat
 
 
 def one_edge(state: str = NodeState.ACTIVE, incarnation: int = 1) -> ClusterMap:

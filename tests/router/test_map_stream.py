@@ -5,17 +5,17 @@ from zlib import crc32
 import msgspec
 import pytest
 
-from router.cluster_map import Bootstrap, Command, DeclareDead, RegisterNode, encode_command
 from router.core import RouterCore, RouterSettings
 from router.events import Applied
-from wire.cluster_map import ClusterMap, NodeEntry
-from wire.frames import FRAME_BYTES_MAX, FrameKind
-from wire.hello import PeerKey
-from wire.lease_holder import PAGE_WAIT_S, LeaseHolder
-from wire.map_pages import ENCODED_MAX, STEPS_MAX, MapReader, map_pages
-from wire.messages import Control, FollowMap, MapPage, MapStep, decode_control, encode_control
-from wire.node_events import FrameArrived
-from wire.ranges import MAP_PAGE_BYTES, PARTITIONS_MAX
+from router.map.machine import Bootstrap, Command, DeclareDead, RegisterNode, encode_command
+from wire.messages.cluster_map import ClusterMap, NodeEntry
+from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.map_pages import ENCODED_MAX, STEPS_MAX, MapReader, map_pages
+from wire.messages.messages import Control, FollowMap, MapPage, MapStep, decode_control, encode_control
+from wire.messages.ranges import MAP_PAGE_BYTES, PARTITIONS_MAX
+from wire.node.events import FrameArrived
+from wire.node.lease_holder import PAGE_WAIT_S, LeaseHolder
 
 LONG = 64  # characters of a name
 

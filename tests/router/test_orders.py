@@ -2,16 +2,16 @@
 
 import pytest
 
-from router.cluster_map import Bootstrap, Command, Delegate, ForgetNode, MapMachine, Order, RegisterNode, encode_command
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, ProposalFailed, RoleChanged
-from router.orders import ORDERS_MAX
+from router.map.machine import Bootstrap, Command, Delegate, ForgetNode, MapMachine, Order, RegisterNode, encode_command
+from router.map.orders import ORDERS_MAX
 from stratamq.cli.asking import leader_address
-from wire.cluster_map import NodeEntry
-from wire.frames import FrameKind
-from wire.hello import PeerKey
-from wire.messages import Admin, AdminReply, decode_control, encode_control
-from wire.node_events import FrameArrived
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.messages import Admin, AdminReply, decode_control, encode_control
+from wire.node.events import FrameArrived
 
 OPERATOR = PeerKey("cli-1", "operator", 1)
 ROUTER = NodeEntry("r1", "router", 1, "h:1")

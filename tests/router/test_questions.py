@@ -7,10 +7,10 @@ import pytest
 from router.core import RouterCore, RouterSettings
 from tests.router.test_ring_export import OPERATOR
 from tests.wire.test_verbs import WRONG
-from wire.cluster_map import NodeEntry
-from wire.frames import FrameKind
-from wire.messages import Admin, AdminReply, decode_control, encode_control
-from wire.node_events import FrameArrived
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.frames import FrameKind
+from wire.messages.messages import Admin, AdminReply, decode_control, encode_control
+from wire.node.events import FrameArrived
 
 
 @pytest.mark.parametrize(("verb", "arguments"), WRONG, ids=lambda value: value if isinstance(value, str) else "")

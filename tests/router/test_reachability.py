@@ -2,8 +2,8 @@
 
 import pytest
 
-from router.reachability import Reachability
-from wire.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry
+from router.placement.reachability import Reachability
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry
 
 TIERS = {"e": "edge", "r": "router", "s": "storage"}
 

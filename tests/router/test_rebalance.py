@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from router.cluster_map import (
+from router.map.leases import LeaseTable, lives
+from router.map.machine import (
     Bootstrap,
     Command,
     DeclareDead,
@@ -16,12 +17,11 @@ from router.cluster_map import (
     SetRebalance,
     StartRebalance,
 )
-from router.leases import LeaseTable, lives
-from router.placement_changes import placement_change
-from router.rebalance import Plan, make_plan
-from router.rebalance_run import RebalanceRunner, reached
-from wire.cluster_map import NodeEntry
-from wire.messages import Heartbeat, RequestChange
+from router.map.rebalance_run import RebalanceRunner, reached
+from router.placement.changes import placement_change
+from router.placement.plan import Plan, make_plan
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.messages import Heartbeat, RequestChange
 
 TIERS = {"r": "router", "s": "storage", "e": "edge"}
 

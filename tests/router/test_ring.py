@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from router.ring import RingNode, propose_owners, propose_replicas
+from router.placement.ring import RingNode, propose_owners, propose_replicas
 
 
 def nodes(count: int, **options: object) -> list[RingNode]:

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from router.cluster_map import Bootstrap, Command, Delegate, RegisterNode, encode_command
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, RoleChanged
-from wire.cluster_map import NodeEntry
-from wire.frames import FrameKind
-from wire.hello import TIER_OPERATOR, PeerKey
-from wire.messages import Admin, AdminReply, Heartbeat, decode_control, encode_control
-from wire.node_events import FrameArrived
+from router.map.machine import Bootstrap, Command, Delegate, RegisterNode, encode_command
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_OPERATOR, PeerKey
+from wire.messages.messages import Admin, AdminReply, Heartbeat, decode_control, encode_control
+from wire.node.events import FrameArrived
 
 VECTORS = Path(__file__).parent / "vectors" / "ring.json"
 SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "ring_explain.py"

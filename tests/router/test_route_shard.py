@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from router.route_shard import RouteShard
-from wire.messages import (
+from router.routes.shard import RouteShard
+from wire.messages.messages import (
     AddRoutes,
     Control,
     Destinations,

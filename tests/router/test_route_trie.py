@@ -4,7 +4,7 @@ import itertools
 import random
 
 from mqtt.topics import matches
-from router.route_trie import ROUTE_VISITS_MAX, Key, RouteTrie, Value
+from router.routes.trie import ROUTE_VISITS_MAX, Key, RouteTrie, Value
 
 
 def test_coarse_answers_reach_too_far_and_never_too_short() -> None:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from router.cluster_map import Bootstrap, Command, DeclareDead, Delegate, PlaceShards, RegisterNode, encode_command
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, Event, Ready, RoleChanged, RoundEnded, Suspected
-from wire.cluster_map import NodeEntry
-from wire.frames import FrameKind
-from wire.hello import PeerKey
-from wire.messages import (
+from router.map.machine import Bootstrap, Command, DeclareDead, Delegate, PlaceShards, RegisterNode, encode_command
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.messages import (
     AddRoutes,
     Control,
     Heartbeat,
@@ -27,7 +27,7 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
-from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
 
 TIERS = {"r": "router", "s": "storage", "e": "edge"}
 

@@ -4,13 +4,13 @@ from collections import Counter
 
 import pytest
 
-from router.cluster_map import DeclareDead, Delegate, PlacePartitions, PlaceShards, StopNodes
-from router.leases import LeaseTable
-from router.placement_changes import placement_change
-from router.stop_requests import GATHER_S, GATHER_S_MAX, StopRequests
+from router.map.leases import LeaseTable
+from router.map.machine import DeclareDead, Delegate, PlacePartitions, PlaceShards, StopNodes
+from router.map.stop_requests import GATHER_S, GATHER_S_MAX, StopRequests
+from router.placement.changes import placement_change
 from tests.router.test_cluster_map import Machine, with_storage
-from wire.cluster_map import NodeState, PartitionEntry
-from wire.messages import RequestChange
+from wire.messages.cluster_map import NodeState, PartitionEntry
+from wire.messages.messages import RequestChange
 
 
 def primaries(machine: Machine) -> Counter[str]:

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-import router.route_shard
+import router.routes.shard
 from mqtt.topics import matches
-from router.route_shard import RouteShard
-from wire.messages import (
+from router.routes.shard import RouteShard
+from wire.messages.messages import (
     AddRoutes,
     Destinations,
     Invalidate,
@@ -111,7 +111,7 @@ class Shard:
 @pytest.mark.parametrize("seed", range(20))
 def test_no_answer_lacks_a_route_that_is_acknowledged(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Random requests between slices of a few topics; in the end every AddRoutes is answered."""
-    monkeypatch.setattr(router.route_shard, "VISITS_AT_ONCE", 3)
+    monkeypatch.setattr(router.routes.shard, "VISITS_AT_ONCE", 3)
     shard = Shard(seed)
     for _ in range(1500):
         shard.step()

@@ -5,15 +5,15 @@ import time
 import pytest
 
 from bench.routes import EDGES, Router
-from router.cluster_map import DeclareDead, RegisterNode, encode_command
 from router.events import Applied, Event, Ready
-from router.sender_routes import SenderRoutes
+from router.map.machine import DeclareDead, RegisterNode, encode_command
+from router.routes.sender_routes import SenderRoutes
+from router.routes.shard_work import STEPS_PER_TURN, WAITING_MAX
 from router.service import events_of_turn
-from router.shard_work import STEPS_PER_TURN, WAITING_MAX
-from wire.cluster_map import NodeEntry
-from wire.frames import FrameKind
-from wire.hello import PeerKey
-from wire.messages import (
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.messages import (
     AddRoutes,
     Control,
     Invalidate,
@@ -27,8 +27,8 @@ from wire.messages import (
     decode_control,
     encode_control,
 )
-from wire.node_events import FrameArrived
-from wire.route_registrar import REPORT_ROUTES_MAX, ROUTES_PER_REQUEST
+from wire.node.events import FrameArrived
+from wire.node.route_registrar import REPORT_ROUTES_MAX, ROUTES_PER_REQUEST
 
 WILD = [f"site/+/line/{number}/+" for number in range(5000)]
 TOPICS = [f"site/a/line/{number}/temperature" for number in range(20_000)]

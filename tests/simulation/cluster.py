@@ -8,9 +8,9 @@ import random
 from dataclasses import dataclass, field, replace
 
 from edge.hot.options import HotLimits
-from edge.settings import EdgeLimits
+from edge.node.limits import EdgeLimits
 from router.core import RouterSettings
-from storage.settings import PartitionSettings
+from storage.state.settings import PartitionSettings
 from stratamq.history.check import judge
 from stratamq.history.history import parse_history
 from stratamq.history.operations import Header, Kind
@@ -25,7 +25,7 @@ from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.sim_client import ClientOptions, SimClient
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
-from wire.ranges import MAP_PAGE_BYTES
+from wire.messages.ranges import MAP_PAGE_BYTES
 
 __all__ = ["Cluster", "Knobs", "NodeProcess"]
 

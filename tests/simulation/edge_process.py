@@ -6,17 +6,17 @@ What ``edge/hot/loop.py`` and ``edge/service.py`` do with epoll and trio: rounds
 import random
 from collections import deque
 
-from edge.client import Client
+from edge.clients.client import Client
 from edge.core import EdgeCore
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, LINK, Conn
+from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.service import BACKOFF_MAX_S, BACKOFF_MIN_S, DIAL_TIMEOUT_S, NS
-from edge.settings import EdgeLimits, ListenerPolicy
 from tests.simulation.link_process import CLUSTER
 from tests.simulation.network import Endpoint
 from tests.simulation.process import Process, World
-from wire.cluster_map import NodeEntry
-from wire.hello import TIER_EDGE, NodeIdentity
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.hello import TIER_EDGE, NodeIdentity
 
 __all__ = ["EdgeProcess"]
 

@@ -1,10 +1,10 @@
 """A node with a valid certificate that says what is not its to say: to everybody, at random, in one life after another.
 
-Its links are honest (HELLO, numbers, repeats); what it sends on them stands outside its cells of ``wire/allowed.py``:
-messages about the edges, sessions and partitions of others, with right and wrong epochs, Raft in another's name, what
-it was sent or had said before, payloads that nobody can decode, frames with wrong numbers. An edge may register itself,
-and keeps no lease. What a member could spoil inside its cells (a router its shards, a storage node its partitions) is
-no business of the table: those do not register.
+Its links are honest (HELLO, numbers, repeats); what it sends on them stands outside its cells of
+``wire/links/allowed.py``: messages about the edges, sessions and partitions of others, with right and wrong epochs,
+Raft in another's name, what it was sent or had said before, payloads that nobody can decode, frames with wrong numbers.
+An edge may register itself, and keeps no lease. What a member could spoil inside its cells (a router its shards, a
+storage node its partitions) is no business of the table: those do not register.
 """
 
 import random
@@ -21,12 +21,12 @@ from tests.simulation.process import World
 from tests.simulation.router_process import RouterProcess
 from tests.simulation.storage_process import StorageProcess
 from tests.wire.forged_messages import FORGED, Victim, forged_controls, forged_frames, is_inside_its_cell
-from wire.allowed import CELLS, Rule, fault_of, may_send
-from wire.batches import encode_publish_ack
-from wire.cluster_map import ClusterMap, NodeEntry
-from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
-from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey, first_number
-from wire.messages import Register, decode_control, encode_control
+from wire.links.allowed import CELLS, Rule, fault_of, may_send
+from wire.messages.batches import encode_publish_ack
+from wire.messages.cluster_map import ClusterMap, NodeEntry
+from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
+from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey, first_number
+from wire.messages.messages import Register, decode_control, encode_control
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster

@@ -1,18 +1,18 @@
 """A router or storage process of the simulation: ``LinkTable`` over simulated streams, dialling, the watch for silence.
 
-What ``wire/service.py`` and ``wire/connection.py`` do with trio is done here with the scheduler; the rules are those of
-the table and of ``LinkCore``.
+What ``wire/links/hub.py`` and ``wire/links/connection.py`` do with trio is done here with the scheduler; the rules are
+those of the table and of ``LinkCore``.
 """
 
 import random
 
 from tests.simulation.network import Endpoint
 from tests.simulation.process import Process, World
-from wire.allowed import link_tiers
-from wire.connection import HELLO_TIMEOUT_S, IDLE_TICKS_MAX, WATCH_S
-from wire.hello import TIER_ROUTER, Hello, HelloReader, LinkError, NodeIdentity, PeerKey
-from wire.link_table import LinkPeer, LinkTable, Told
-from wire.service import BACKOFF_MAX_S, BACKOFF_MIN_S
+from wire.links.allowed import link_tiers
+from wire.links.connection import HELLO_TIMEOUT_S, IDLE_TICKS_MAX, WATCH_S
+from wire.links.hub import BACKOFF_MAX_S, BACKOFF_MIN_S
+from wire.links.link_table import LinkPeer, LinkTable, Told
+from wire.messages.hello import TIER_ROUTER, Hello, HelloReader, LinkError, NodeIdentity, PeerKey
 
 __all__ = ["LinkConnection", "LinkProcess", "Target"]
 

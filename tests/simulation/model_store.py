@@ -1,4 +1,4 @@
-"""A store of dictionaries with the contract of ``storage.store_protocol``, and a disk that forgets what was not synced.
+"""A store of dictionaries with the contract of ``storage.store.protocol``, and a disk that forgets what was not synced.
 
 ``ModelDisk`` outlives the process, ``ModelStore`` is one process's hold on it. Faults are asked for on the disk: power
 loss, a sync that fails or lies, no room, a flipped bit, an exception in the middle of a batch. Slowness is the
@@ -10,8 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from pathlib import Path
 
-from storage.record import RESERVED_PREFIX, decode_record, encode_record
-from storage.store_errors import (
+from storage.store.errors import (
     BatchUnknown,
     StoreBusy,
     StoreClosed,
@@ -22,8 +21,9 @@ from storage.store_errors import (
     SyncFailed,
     ValueTooLarge,
 )
-from storage.store_protocol import Batch, Row
-from storage.store_settings import StoreSettings
+from storage.store.protocol import Batch, Row
+from storage.store.record import RESERVED_PREFIX, decode_record, encode_record
+from storage.store.settings import StoreSettings
 
 __all__ = ["ModelDisk", "ModelStore", "ModelSync"]
 

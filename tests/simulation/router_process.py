@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from router.cluster_map import encode_command
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, Event, ProposalFailed, Ready, RoleChanged, RoundEnded
-from router.map_snapshot import snapshot_fault
+from router.map.machine import encode_command
+from router.map.snapshot import snapshot_fault
 from router.raft.core import RaftCore
 from router.raft.events import Event as RaftEvent
 from router.raft.events import (
@@ -31,10 +31,10 @@ from router.raft.segment import encode_record
 from tests.router.raft.model_disk import ModelDisk
 from tests.simulation.link_process import LinkProcess
 from tests.simulation.process import World
-from wire.cluster_map import NodeEntry
-from wire.frames import FrameKind
-from wire.hello import TIER_ROUTER, PeerKey
-from wire.node_events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_ROUTER, PeerKey
+from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
 
 __all__ = ["RaftKnobs", "RouterProcess"]
 

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from router.cluster_map import Command
 from router.core import RouterCore
+from router.map.machine import Command
 from stratamq.history.operations import Kind
 from tests.simulation.cluster import Cluster, Knobs
 from tests.simulation.router_process import RouterProcess
 from tests.simulation.sim_client import ClientOptions, SimClient
-from wire.cluster_map import ClusterMap
+from wire.messages.cluster_map import ClusterMap
 
 __all__ = ["EPHEMERAL", "Scene"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from edge.hot.options import HotLimits
-from edge.settings import EdgeLimits
-from storage.settings import PartitionSettings
+from edge.node.limits import EdgeLimits
+from storage.state.settings import PartitionSettings
 from stratamq.history.operations import Kind
 from tests.chaos.chaos_result import within_lease
 from tests.simulation.cluster import Cluster, Knobs
@@ -21,7 +21,7 @@ from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
 from tests.simulation.workload import WORKS, Workload
-from wire.ranges import MAP_PAGE_BYTES
+from wire.messages.ranges import MAP_PAGE_BYTES
 
 __all__ = ["Mode", "Options", "Result", "draw_knobs", "run_seed"]
 

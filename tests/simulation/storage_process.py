@@ -5,16 +5,16 @@ import random
 from dataclasses import dataclass
 
 from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced
-from storage.group_commit import Committed, GroupCommit, GroupCommitReady, Submitted, Waited
-from storage.group_commit import Synced as GroupSynced
-from storage.settings import PartitionSettings
-from storage.store_errors import StoreDamaged, StoreShort, SyncFailed
-from storage.store_settings import GroupCommitSettings, StoreSettings
+from storage.state.settings import PartitionSettings
+from storage.store.errors import StoreDamaged, StoreShort, SyncFailed
+from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, Submitted, Waited
+from storage.store.group_commit import Synced as GroupSynced
+from storage.store.settings import GroupCommitSettings, StoreSettings
 from tests.simulation.link_process import CLUSTER, LinkProcess
 from tests.simulation.model_store import ModelDisk, ModelStore, ModelSync
 from tests.simulation.process import World
-from wire.cluster_map import NodeEntry
-from wire.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
 
 __all__ = ["DiskKnobs", "StorageProcess"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.cluster_map import Delegate
+from router.map.machine import Delegate
 from tests.simulation.scene import EPHEMERAL, Scene
 
 

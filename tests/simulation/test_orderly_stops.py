@@ -8,7 +8,7 @@ from stratamq.history.operations import Kind
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.sim_client import ClientOptions, SimClient
 from tests.simulation.simulation import Mode, Options, run_seed
-from wire.cluster_map import NodeState
+from wire.messages.cluster_map import NodeState
 
 LEASE_S = 20.0  # whoever waits for one fails the test
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from router.cluster_map import Delegate, PlacePartitions, PlaceShards
-from router.route_shard import RouteShard
+from router.map.machine import Delegate, PlacePartitions, PlaceShards
+from router.routes.shard import RouteShard
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.sim_client import ClientOptions
-from wire.cluster_map import PartitionEntry
-from wire.messages import Control, Invalidate
+from wire.messages.cluster_map import PartitionEntry
+from wire.messages.messages import Control, Invalidate
 
 PATIENT = replace(EPHEMERAL, silence_s=60.0)  # a connection that waits for SUBACK is not read, PINGREQ neither
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage.settings import PartitionSettings
+from storage.state.settings import PartitionSettings
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.sim_client import ClientOptions
 

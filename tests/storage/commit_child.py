@@ -10,10 +10,10 @@ import random
 import sys
 from pathlib import Path
 
-from storage import lsm_file
-from storage.store import Store
-from storage.store_errors import StoreFatal
-from storage.store_settings import StoreSettings
+from storage.store import lsm_file
+from storage.store.errors import StoreFatal
+from storage.store.settings import StoreSettings
+from storage.store.store import Store
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0, marker_sync_commits=8)
 WINDOW = 40  # commits whose rows live

@@ -7,9 +7,9 @@ import random
 import sys
 from pathlib import Path
 
-from storage.store import Store
-from storage.store_errors import StoreDamaged
-from storage.store_settings import StoreSettings
+from storage.store.errors import StoreDamaged
+from storage.store.settings import StoreSettings
+from storage.store.store import Store
 
 DAMAGED = 65
 STEPS = 60

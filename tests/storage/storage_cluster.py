@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from router.cluster_map import Bootstrap, Command, DeclareDead, MapMachine, PlacePartitions, PlaceShards, RegisterNode
-from router.placement_changes import placement_change
+from router.map.machine import Bootstrap, Command, DeclareDead, MapMachine, PlacePartitions, PlaceShards, RegisterNode
+from router.placement.changes import placement_change
 from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
-from storage.settings import PartitionSettings
-from storage.store_errors import StoreShort
-from storage.store_settings import StoreSettings
+from storage.state.settings import PartitionSettings
+from storage.store.errors import StoreShort
+from storage.store.settings import StoreSettings
 from tests.simulation.model_store import ModelDisk, ModelStore, ModelSync
-from wire.batches import (
+from wire.messages.batches import (
     PublishAck,
     PublishMessage,
     Push,
@@ -28,11 +28,11 @@ from wire.batches import (
     encode_message,
     encode_push_ack,
 )
-from wire.cluster_map import NodeEntry
-from wire.frames import FRAME_BYTES_MAX, FrameKind
-from wire.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
-from wire.map_pages import map_pages
-from wire.messages import (
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
+from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.map_pages import map_pages
+from wire.messages.messages import (
     AddRoutes,
     Changed,
     Claim,

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.storage.storage_cluster import Cluster, Connection
-from wire.frames import FrameKind
-from wire.hello import PeerKey
-from wire.messages import Claim, Claims, PollClaims, encode_control
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.messages import Claim, Claims, PollClaims, encode_control
 
 NAMES = ["a", "b", "c"]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.created_marker import CreatedMarker
+from storage.store.created_marker import CreatedMarker
 from tests.simulation.scene import Scene
 
 

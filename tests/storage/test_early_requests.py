@@ -5,15 +5,15 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from router.cluster_map import PlacePartitions
+from router.map.machine import PlacePartitions
 from storage.core import FrameArrived
 from tests.storage.storage_cluster import ROUTER, Cluster, with_settings
 from tests.storage.test_partition import message
 from tests.storage.test_wills_and_retained import read, retained
-from wire.batches import encode_message
-from wire.frames import FrameKind
-from wire.hello import TIER_ROUTER, PeerKey
-from wire.messages import HeartbeatReply, decode_control, encode_control
+from wire.messages.batches import encode_message
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_ROUTER, PeerKey
+from wire.messages.messages import HeartbeatReply, decode_control, encode_control
 
 
 def _no_replies_to(node: str) -> Callable[[PeerKey, str, int, bytes], bool]:

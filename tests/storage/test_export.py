@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UserError
-from storage import keys
-from storage.export import ExportTarget, PartitionExport, StoredCopy
-from storage.export_run import export_store
-from storage.importing import import_runs
-from storage.rows import NEVER, Entry, LocalRow, LogRow, MetaRow, SessionRow, encode_entry, pack, unpack
-from storage.run_rows import RowReader
-from storage.store import Store
-from storage.store_settings import StoreSettings
+from storage.export.export import ExportTarget, PartitionExport, StoredCopy
+from storage.export.export_run import export_store
+from storage.export.importing import import_runs
+from storage.export.run_rows import RowReader
+from storage.state import keys
+from storage.state.rows import NEVER, Entry, LocalRow, LogRow, MetaRow, SessionRow, encode_entry, pack, unpack
+from storage.store.settings import StoreSettings
+from storage.store.store import Store
 from tests.storage.storage_cluster import Cluster
 from tests.storage.test_partition import message
-from wire.manifest import read_manifest
-from wire.run_reader import iter_newest, iter_rows, merge_rows, verify_manifest
-from wire.sstable_schema import COLUMN_INDEX, RowKind, row_crc
+from wire.sstable.manifest import read_manifest
+from wire.sstable.run_reader import iter_newest, iter_rows, merge_rows, verify_manifest
+from wire.sstable.schema import COLUMN_INDEX, RowKind, row_crc
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 PARTITION = 7

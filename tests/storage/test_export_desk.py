@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-from storage.aside_stores import AsideStores
-from storage.export_desk import ExportDesk
-from storage.rows import MetaRow
-from storage.store import Store, quarantine
-from wire.messages import Admin
+from storage.export.export_desk import ExportDesk
+from storage.state.rows import MetaRow
+from storage.store.aside_stores import AsideStores
+from storage.store.store import Store, quarantine
+from wire.messages.messages import Admin
 
 
 class MadeUpCopies:

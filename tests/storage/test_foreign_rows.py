@@ -2,17 +2,17 @@
 
 import pytest
 
-from router.cluster_map import PlacePartitions
-from storage import keys
+from router.map.machine import PlacePartitions
 from storage.core import FrameArrived
-from storage.replica import Replica
-from storage.rows import LogRow, pack
+from storage.replication.backup import Replica
+from storage.state import keys
+from storage.state.rows import LogRow, pack
 from tests.storage.storage_cluster import Cluster
-from wire.cluster_map import PartitionEntry
 from wire.decoding import Unreadable
-from wire.frames import FrameKind
-from wire.hello import TIER_STORAGE, PeerKey
-from wire.replication import Append, encode_replica_message
+from wire.messages.cluster_map import PartitionEntry
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_STORAGE, PeerKey
+from wire.messages.replication import Append, encode_replica_message
 
 
 class EmptyStore:

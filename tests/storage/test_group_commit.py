@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from storage.group_commit import Committed, GroupCommit, GroupCommitReady, Submitted, Synced, Waited
-from storage.group_committer import GroupCommitter
-from storage.store_errors import StoreFailed, StoreFatal, SyncFailed
-from storage.store_protocol import Batch
-from storage.store_settings import GroupCommitSettings, StoreSettings
+from storage.store.errors import StoreFailed, StoreFatal, SyncFailed
+from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, Submitted, Synced, Waited
+from storage.store.group_committer import GroupCommitter
+from storage.store.protocol import Batch
+from storage.store.settings import GroupCommitSettings, StoreSettings
 from tests.simulation.model_store import ModelDisk, ModelStore
 
 SETTINGS = GroupCommitSettings(delay_s=0.002, batch_ops=10, small_batch_ops=4, batch_ops_max=50, marker_idle_s=1.0)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.storage.storage_cluster import Cluster, Connection, Edge
-from wire.batches import PublishMessage
-from wire.frames import FrameKind
-from wire.messages import HandedOn, HandOn, SharePick, Subscription, UnsubscribeSession, encode_control
+from wire.messages.batches import PublishMessage
+from wire.messages.frames import FrameKind
+from wire.messages.messages import HandedOn, HandOn, SharePick, Subscription, UnsubscribeSession, encode_control
 
 SHARE = b"g/a"
 
@@ -146,7 +146,7 @@ def test_a_replica_knows_what_is_to_be_handed_on() -> None:
 
 
 def test_many_go_in_order_few_at_once_and_the_bound_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.handing_on.MESSAGES_MAX", 50)
+    monkeypatch.setattr("storage.messages.handing_on.MESSAGES_MAX", 50)
     cluster = Cluster(partitions=1)
     edge, alice = member(cluster)
     edge.close(alice)

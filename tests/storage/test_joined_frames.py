@@ -1,7 +1,7 @@
 """What a round sends is joined into few frames, none larger than a link takes."""
 
 from storage.joined_frames import FRAME_BYTES, joined_frames
-from wire.frames import FRAME_BYTES_MAX, FrameKind
+from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 
 PUSH, ACK, CONTROL = FrameKind.PUSH, FrameKind.PUBLISH_ACK, FrameKind.CONTROL
 

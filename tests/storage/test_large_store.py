@@ -3,15 +3,15 @@
 import pytest
 
 from storage import core as storage_core
-from storage import loading, placements
 from storage.core import StorageCore
-from storage.durable_sessions import DurableSession
-from storage.rows import Entry, SessionRow, encode_entry, outline_entry
+from storage.hosting import loading, placements
+from storage.state.durable_sessions import DurableSession
+from storage.state.rows import Entry, SessionRow, encode_entry, outline_entry
 from tests.storage.storage_cluster import Cluster
-from wire.batches import PublishMessage
-from wire.cluster_map import ClusterMap, Delegation, ShardEntry
-from wire.messages import ReportRoutes, decode_control
-from wire.route_registrar import by_shard
+from wire.messages.batches import PublishMessage
+from wire.messages.cluster_map import ClusterMap, Delegation, ShardEntry
+from wire.messages.messages import ReportRoutes, decode_control
+from wire.node.route_registrar import by_shard
 
 
 def large_cluster(sessions: int, queued: int) -> Cluster:

@@ -1,8 +1,8 @@
 """What a partition records of a message, as the audit will read it."""
 
-from storage.ledger import PartitionLedger
-from wire.batches import OriginKind, PublishMessage
-from wire.ledger import LedgerOperation, LedgerRecord, LedgerSink, origin_mark
+from storage.state.ledger import PartitionLedger
+from wire.messages.batches import OriginKind, PublishMessage
+from wire.sstable.ledger import LedgerOperation, LedgerRecord, LedgerSink, origin_mark
 
 
 class _Kept(LedgerSink):

@@ -1,15 +1,15 @@
 """The order in which what a partition says leaves its node, and what it is worth there."""
 
-from router.cluster_map import PlacePartitions
-from storage.durable_sessions import DurableSession
-from storage.partition import Partition
-from storage.settings import PartitionSettings
+from router.map.machine import PlacePartitions
+from storage.state.durable_sessions import DurableSession
+from storage.state.partition import Partition
+from storage.state.settings import PartitionSettings
 from tests.simulation.model_store import ModelDisk, ModelStore
 from tests.storage.storage_cluster import STORE_SETTINGS, Cluster
-from wire.batches import PublishMessage
-from wire.cluster_map import PartitionEntry
-from wire.frames import FrameKind
-from wire.messages import Subscription
+from wire.messages.batches import PublishMessage
+from wire.messages.cluster_map import PartitionEntry
+from wire.messages.frames import FrameKind
+from wire.messages.messages import Subscription
 
 
 def test_what_needed_no_commit_is_not_overtaken_while_nothing_may_leave() -> None:

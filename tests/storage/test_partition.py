@@ -2,12 +2,12 @@
 
 import pytest
 
-from storage import placements
 from storage.core import StorageCore
+from storage.hosting import placements
 from tests.storage.storage_cluster import Cluster, with_settings
-from wire.batches import PublishMessage
-from wire.frames import FrameKind
-from wire.messages import (
+from wire.messages.batches import PublishMessage
+from wire.messages.frames import FrameKind
+from wire.messages.messages import (
     InboundRecorded,
     RecordInbound,
     ReleaseInbound,
@@ -410,7 +410,7 @@ def test_shared_group_takes_turns_and_keeps_for_the_absent() -> None:
 
 def test_origins_of_publishing_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The session that was silent longest is forgotten, in memory and on disk, and that is counted."""
-    monkeypatch.setattr("storage.origins.SESSION_ORIGINS_MAX", 3)
+    monkeypatch.setattr("storage.messages.origins.SESSION_ORIGINS_MAX", 3)
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     for sender in (1, 2, 3, 1, 4):

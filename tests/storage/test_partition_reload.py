@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.hosted_partition import HostedPartition
+from storage.hosting.hosted_partition import HostedPartition
 from tests.storage.storage_cluster import Cluster, Connection, Edge, with_settings
-from wire.batches import PublishMessage
-from wire.messages import RecordInbound, ReleaseInbound, UnsubscribeSession, Will
+from wire.messages.batches import PublishMessage
+from wire.messages.messages import RecordInbound, ReleaseInbound, UnsubscribeSession, Will
 
 CLIENTS = ("alice", "bob")
 FILTERS = ("a/#", "a/b", "+/b", "$share/g/a/b")

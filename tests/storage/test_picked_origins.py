@@ -1,7 +1,7 @@
 """Picks of one session may come in any order: each is taken once, within a window."""
 
-from storage.publishers import PUBLISHERS_MAX, Publishers
-from wire.origin_window import OriginWindow
+from storage.messages.publishers import PUBLISHERS_MAX, Publishers
+from wire.messages.origin_window import OriginWindow
 
 
 def test_each_pick_is_new_once_whatever_its_order() -> None:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from storage import keys
+from storage.state import keys
 from tests.storage.storage_cluster import Cluster, Connection, Edge
 from tests.storage.test_wills_and_retained import fired
-from wire.frames import FrameKind
-from wire.hello import PeerKey
-from wire.messages import (
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.messages import (
     Claim,
     Claims,
     KickSession,

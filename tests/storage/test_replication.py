@@ -4,20 +4,21 @@ from collections.abc import Iterable
 
 import pytest
 
-from router.cluster_map import AcceptLoss, DeclareDead, PlacePartitions
-from storage import keys, placements
-from storage.partition import Overlay
-from storage.placements import Placements
-from storage.replica import Replica
-from storage.replication import CATCH_UP_ROWS, TRANSFERS_AT_A_TIME
-from storage.rows import LocalRow, LogRow, MetaRow, pack, unpack
+from router.map.machine import AcceptLoss, DeclareDead, PlacePartitions
+from storage.hosting import placements
+from storage.hosting.placements import Placements
+from storage.replication.backup import Replica
+from storage.replication.primary import CATCH_UP_ROWS, TRANSFERS_AT_A_TIME
+from storage.state import keys
+from storage.state.partition import Overlay
+from storage.state.rows import LocalRow, LogRow, MetaRow, pack, unpack
 from tests.simulation.model_store import ModelDisk
 from tests.storage.storage_cluster import Cluster, with_settings
-from wire.batches import PublishMessage, encode_message
-from wire.cluster_map import PartitionEntry
-from wire.frames import FrameKind
-from wire.messages import SessionOpened
-from wire.replication import STALE, Append
+from wire.messages.batches import PublishMessage, encode_message
+from wire.messages.cluster_map import PartitionEntry
+from wire.messages.frames import FrameKind
+from wire.messages.messages import SessionOpened
+from wire.messages.replication import STALE, Append
 
 
 def message(text: str, topic: str = "a/b", qos: int = 1) -> PublishMessage:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from storage.partition import Partition
-from storage.replication import Replication
+from storage.replication.primary import Replication
+from storage.state.partition import Partition
 from tests.storage import test_replication, test_replication_random, test_schedules_replication
 from tests.storage.storage_cluster import Cluster
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.storage.storage_cluster import Cluster, Connection, Edge, Frame, with_settings
 from tests.storage.test_replication import assert_equal_states, heal_placement
-from wire.batches import PublishMessage, decode_publish_acks
-from wire.frames import FrameKind
-from wire.hello import PeerKey
+from wire.messages.batches import PublishMessage, decode_publish_acks
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
 
 STEPS = 400
 PARTITIONS = 2

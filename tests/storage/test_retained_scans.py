@@ -2,13 +2,13 @@
 
 import pytest
 
-from storage.retained_scans import SCANS_MAX, RetainedScan
+from storage.hosting.retained_scans import SCANS_MAX, RetainedScan
 from tests.storage.rounds import timed_rounds
 from tests.storage.storage_cluster import Cluster, Edge
-from wire.batches import PublishMessage
-from wire.frames import FrameKind
-from wire.messages import ReadRetained, ReadRetainedAll, RetainedNone, RetainedPage, encode_control
-from wire.node_events import Tick
+from wire.messages.batches import PublishMessage
+from wire.messages.frames import FrameKind
+from wire.messages.messages import ReadRetained, ReadRetainedAll, RetainedNone, RetainedPage, encode_control
+from wire.node.events import Tick
 
 ROUND_MS = 5  # most processor time of one round
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from edge.session_filters import FILTERS_PER_PIECE
-from router.cluster_map import PlaceShards
+from edge.subscriptions.session_filters import FILTERS_PER_PIECE
+from router.map.machine import PlaceShards
 from tests.storage.storage_cluster import ROUTER, Cluster, Connection, Edge
-from wire.frames import FrameKind
-from wire.hello import PeerKey
-from wire.messages import (
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.messages import (
     AddRoutes,
     RemoveRoutes,
     RoutesAdded,
@@ -22,7 +22,7 @@ from wire.messages import (
     UnsubscribeSession,
     decode_control,
 )
-from wire.route_registrar import REMOVED_PER_TICK, ROUTES_ASKED_MAX, ROUTES_PER_REQUEST
+from wire.node.route_registrar import REMOVED_PER_TICK, ROUTES_ASKED_MAX, ROUTES_PER_REQUEST
 
 SHARDS = 64
 

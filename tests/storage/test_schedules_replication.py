@@ -1,13 +1,13 @@
 """Schedules that lose, double or block when a rule is missing; each is named after its number in part S."""
 
 from mqtt.reasons import ReasonCode
-from router.cluster_map import DeclareDead, PlacePartitions
+from router.map.machine import DeclareDead, PlacePartitions
 from tests.storage.storage_cluster import Cluster, Connection, with_settings
 from tests.storage.test_replication import assert_equal_states, heal_placement
-from wire.batches import PublishMessage, encode_message
-from wire.cluster_map import PartitionEntry
-from wire.frames import FrameKind
-from wire.messages import InboundRecorded, RecordInbound, SessionSubscribed, Will
+from wire.messages.batches import PublishMessage, encode_message
+from wire.messages.cluster_map import PartitionEntry
+from wire.messages.frames import FrameKind
+from wire.messages.messages import InboundRecorded, RecordInbound, SessionSubscribed, Will
 
 
 def three() -> Cluster:

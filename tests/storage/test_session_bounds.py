@@ -1,8 +1,8 @@
 """How many stored sessions a partition makes: up to its bound, and none for an address whose tokens are used up."""
 
 from tests.storage.storage_cluster import Cluster, Edge, with_settings
-from wire.frames import FrameKind
-from wire.messages import CloseSession, OpenSession, SessionOpened, encode_control
+from wire.messages.frames import FrameKind
+from wire.messages.messages import CloseSession, OpenSession, SessionOpened, encode_control
 
 
 def connect(edge: Edge, client_id: str, **changes: object) -> SessionOpened:

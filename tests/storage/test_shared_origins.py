@@ -1,9 +1,9 @@
 """A shared group's pick and the ordinary copy of one QoS 2 message reach a partition under one origin: both count."""
 
-from storage.origins import origin_of
+from storage.messages.origins import origin_of
 from tests.storage.storage_cluster import Cluster
-from wire.batches import OriginKind, PublishMessage
-from wire.messages import Subscription
+from wire.messages.batches import OriginKind, PublishMessage
+from wire.messages.messages import Subscription
 
 
 def test_pick_and_ordinary_copy_are_remembered_apart() -> None:

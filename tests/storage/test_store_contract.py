@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.store import Store
-from storage.store_errors import StoreBusy, StoreClosed, StoreMismatch, ValueTooLarge
-from storage.store_protocol import KeyValueStore, prefix_stop, row_slices
-from storage.store_settings import StoreSettings
+from storage.store.errors import StoreBusy, StoreClosed, StoreMismatch, ValueTooLarge
+from storage.store.protocol import KeyValueStore, prefix_stop, row_slices
+from storage.store.settings import StoreSettings
+from storage.store.store import Store
 from tests.simulation.model_store import ModelDisk, ModelStore
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.scrub import Scrub
-from storage.store import QUARANTINED_MAX, Store, quarantine
-from storage.store_errors import StoreShort, StoreUnavailable, StoreUnproven
+from storage.store.errors import StoreShort, StoreUnavailable, StoreUnproven
+from storage.store.scrub import Scrub
+from storage.store.store import QUARANTINED_MAX, Store, quarantine
 from tests.storage.commit_child import SETTINGS, SYNC_FAILED_EXIT, expected_rows
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.scrub import Scrub, verify
-from storage.store import Store, store_files
-from storage.store_errors import StoreDamaged, StoreShort, StoreUnproven
-from storage.store_settings import StoreSettings
+from storage.store.errors import StoreDamaged, StoreShort, StoreUnproven
+from storage.store.scrub import Scrub, verify
+from storage.store.settings import StoreSettings
+from storage.store.store import Store, store_files
 from tests.storage.damaged_child import DAMAGED
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.store import Store
-from storage.store_errors import (
+from storage.store.errors import (
     BatchUnknown,
     StoreBusy,
     StoreDamaged,
@@ -19,7 +18,8 @@ from storage.store_errors import (
     StoreShort,
     StoreUnavailable,
 )
-from storage.store_settings import StoreSettings
+from storage.store.settings import StoreSettings
+from storage.store.store import Store
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 ROOT = Path(__file__).parents[2]
@@ -103,8 +103,8 @@ def test_a_second_process_finds_the_store_busy(path: Path) -> None:
     """Accidental double start is refused by name."""
     store = Store.open(path, "c", "n", SETTINGS)
     code = (
-        "import sys; from pathlib import Path; from storage.store import Store; "
-        "from storage.store_settings import StoreSettings; Store.open(Path(sys.argv[1]), 'c', 'n', StoreSettings())"
+        "import sys; from pathlib import Path; from storage.store.store import Store; "
+        "from storage.store.settings import StoreSettings; Store.open(Path(sys.argv[1]), 'c', 'n', StoreSettings())"
     )
     found = subprocess.run([sys.executable, "-c", code, path], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "StoreBusy" in found.stderr
@@ -158,9 +158,9 @@ def test_a_really_full_disk_loses_nothing_acknowledged(small_disk: Path) -> None
     program = """
 import sys
 from pathlib import Path
-from storage.store import Store
-from storage.store_errors import StoreError, StoreFatal
-from storage.store_settings import StoreSettings
+from storage.store.store import Store
+from storage.store.errors import StoreError, StoreFatal
+from storage.store.settings import StoreSettings
 store = Store.open(Path(sys.argv[1]), "c", "n", StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0))
 failures = 0
 for number in range(10_000):
@@ -325,7 +325,7 @@ def test_a_creation_that_was_cut_short_is_done_again(path: Path) -> None:
     """A crash between marker and sentinel leaves nothing that was acknowledged."""
     Store.open(path, "c", "n", SETTINGS).close()
     path.unlink()
-    from storage.acked_marker import AckedMarker
+    from storage.store.acked_marker import AckedMarker
 
     AckedMarker.create(path.with_name("store.lsm-acked"), b"i" * 16).close()
     store = Store.open(path, "c", "n", SETTINGS)

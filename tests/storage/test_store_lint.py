@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("edge", "router", "storage", "membership", "wire", "mqtt", "conf", "jobs", "stratamq", "bench")
-ADAPTER = Path("storage/lsm_file.py")
+ADAPTER = Path("storage/store/lsm_file.py")
 
 
 def _traps(tree: ast.AST, *, adapter: bool) -> Iterator[str]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.store import Store
-from storage.store_settings import StoreSettings
+from storage.store.settings import StoreSettings
+from storage.store.store import Store
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from edge.session_filters import FILTERS_PER_PIECE
-from storage.claims import FILTERS_AT_ONCE
+from edge.subscriptions.session_filters import FILTERS_PER_PIECE
+from storage.sessions.claims import FILTERS_AT_ONCE
 from tests.storage.rounds import middle_round_ms, timed_rounds
 from tests.storage.storage_cluster import Cluster, Connection, Edge
-from wire.batches import PublishMessage
-from wire.frames import FrameKind
-from wire.hello import PeerKey
-from wire.messages import (
+from wire.messages.batches import PublishMessage
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.messages import (
     RemoveRoutes,
     SessionSubscribed,
     SessionUnsubscribed,

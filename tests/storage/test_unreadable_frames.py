@@ -4,9 +4,9 @@ import pytest
 
 from storage.core import FrameArrived
 from tests.storage.storage_cluster import Cluster
-from wire.batches import PublishMessage, encode_message
-from wire.frames import FrameKind
-from wire.hello import PeerKey
+from wire.messages.batches import PublishMessage, encode_message
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
 
 
 @pytest.mark.parametrize(

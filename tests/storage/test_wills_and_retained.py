@@ -3,8 +3,8 @@
 import pytest
 
 from tests.storage.storage_cluster import Cluster, Connection, with_settings
-from wire.batches import PublishMessage
-from wire.messages import (
+from wire.messages.batches import PublishMessage
+from wire.messages.messages import (
     DeliverRetained,
     ReadRetained,
     RetainedDelivered,

@@ -17,12 +17,12 @@ import pytest
 import trio
 
 from stratamq.cli.output import OutputFormat, render
-from wire.authority import DevelopmentAuthority
-from wire.cluster_map import NodeEntry
-from wire.hello import NodeIdentity
-from wire.messages import Admin, Register
-from wire.request import Unanswered, _exchange
-from wire.tls import CertificateFiles, link_contexts
+from wire.links.authority import DevelopmentAuthority
+from wire.links.request import Unanswered, _exchange
+from wire.links.tls import CertificateFiles, link_contexts
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.hello import NodeIdentity
+from wire.messages.messages import Admin, Register
 
 ROOT = Path(__file__).parent.parent.parent
 

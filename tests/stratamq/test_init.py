@@ -12,8 +12,8 @@ from stratamq.init_folder import ClusterFolder
 from stratamq.init_plan import LayoutNode, lay_out, parse_node
 from stratamq.rooms import load_config
 from stratamq.start_checks import check_authorities, check_files
-from wire.operator_access import find_access
-from wire.tls import CertificateFiles, check_certificate, client_listener_context, link_contexts, shared_authority
+from wire.links.operator_access import find_access
+from wire.links.tls import CertificateFiles, check_certificate, client_listener_context, link_contexts, shared_authority
 
 NOW = datetime.datetime.now(datetime.UTC)
 SPREAD = (

@@ -20,14 +20,14 @@ def test_a_wheel_has_one_name(tmp_path: Path) -> None:
     rooms = {name.split("/")[2] for name in names if name.startswith("stratamq/_rooms/")}
     assert rooms == set(ROOMS)
     assert not [name for name in names if name.endswith(".c")]
-    assert any("_rooms/storage/_lsm_vfs." in name and name.endswith(".so") for name in names)
+    assert any("_rooms/storage/store/_lsm_vfs." in name and name.endswith(".so") for name in names)
     environment = Environment(tmp_path, wheel)
     assert environment.run("version").startswith("stratamq ")
     shown = environment.run_any(str(environment.bin / "python"), "-P", "-c", WHERE)
     assert shown.count("/stratamq/_rooms/") == 2, shown
     environment.run("jobs", "bundle", "jobs.zip")
     bundled = set(names_in(environment.folder / "jobs.zip"))
-    assert {"jobs/compact.py", "jobs/report_page.html", "wire/sstable_schema.py"} <= bundled
+    assert {"jobs/compact.py", "jobs/report_page.html", "wire/sstable/schema.py"} <= bundled
 
 
 @pytest.mark.slow

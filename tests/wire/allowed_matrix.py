@@ -20,14 +20,14 @@ from tests.simulation.scene import Scene  # noqa: E402
 from tests.simulation.sim_client import ClientOptions  # noqa: E402
 from tests.whole_state import whole_state  # noqa: E402
 from tests.wire.forged_messages import Victim, forged_frames, is_inside_its_cell  # noqa: E402
-from wire import allowed  # noqa: E402
-from wire import messages as m  # noqa: E402
-from wire.allowed import may_send  # noqa: E402
-from wire.frames import FrameKind  # noqa: E402
-from wire.hello import PeerKey  # noqa: E402
-from wire.link import Frame, LinkCore  # noqa: E402
-from wire.messages import encode_control  # noqa: E402
-from wire.node_events import FrameArrived, Tick  # noqa: E402
+from wire.links import allowed  # noqa: E402
+from wire.links.allowed import may_send  # noqa: E402
+from wire.links.link import Frame, LinkCore  # noqa: E402
+from wire.messages import messages as m  # noqa: E402
+from wire.messages.frames import FrameKind  # noqa: E402
+from wire.messages.hello import PeerKey  # noqa: E402
+from wire.messages.messages import encode_control  # noqa: E402
+from wire.node.events import FrameArrived, Tick  # noqa: E402
 
 TIERS = ("edge", "storage", "router", "operator", "client")
 REFUSALS = ("refused_", "acks_of_others", "requests_of_others", "answers_unknown", "relays_refused", "messages_unknown")

@@ -1,6 +1,6 @@
 """Forged messages of every kind: what a node with a valid certificate says about things that are not its own.
 
-The matrix of ``wire/allowed.py`` says them one by one, the hostile node of the simulation at random.
+The matrix of ``wire/links/allowed.py`` says them one by one, the hostile node of the simulation at random.
 """
 
 import typing
@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from wire import messages as m
-from wire.allowed import CELLS, Rule, fault_of, may_send
-from wire.batches import (
+from wire.links.allowed import CELLS, Rule, fault_of, may_send
+from wire.messages import messages as m
+from wire.messages.batches import (
     PublishMessage,
     Push,
     PushAck,
@@ -21,11 +21,11 @@ from wire.batches import (
     encode_push,
     encode_push_ack,
 )
-from wire.cluster_map import ClusterMap, MapDelta, NodeEntry
-from wire.frames import FrameKind
-from wire.hello import PeerKey
-from wire.messages import Control, encode_control
-from wire.replication import Append, AppendAck, encode_replica_message
+from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.messages import Control, encode_control
+from wire.messages.replication import Append, AppendAck, encode_replica_message
 
 __all__ = ["FORGED", "Victim", "forged_controls", "forged_frames", "is_inside_its_cell"]
 

@@ -6,11 +6,22 @@ import typing
 
 import pytest
 
-from wire.allowed import ANSWERS, CELLS, FRAMES, IDENTITY, TIER, Standing, fault_of, link_tiers, may_send, standing
-from wire.cluster_map import ClusterMap, NodeEntry, PartitionEntry
-from wire.frames import FrameKind
-from wire.hello import PeerKey
-from wire.messages import (
+from wire.links.allowed import (
+    ANSWERS,
+    CELLS,
+    FRAMES,
+    IDENTITY,
+    TIER,
+    Standing,
+    fault_of,
+    link_tiers,
+    may_send,
+    standing,
+)
+from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.messages import (
     AddRoutes,
     Admin,
     Control,

@@ -9,13 +9,13 @@ import pytest
 from membership import exchange, key_requests, packets
 from router.raft import messages as raft
 from tests.fuzz.nested import NESTINGS, damaged_forms, nested
-from wire import batches, hello, messages, replication
-from wire.cluster_map import NodeEntry
 from wire.decoding import Unreadable, plain_text
-from wire.frames import HEADER_BYTES
-from wire.hello import NodeIdentity, encode_hello
-from wire.manifest import Manifest, ManifestDamaged, decode_manifest, encode_manifest
-from wire.ranges import PARTITIONS_MAX
+from wire.messages import batches, hello, messages, replication
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.frames import HEADER_BYTES
+from wire.messages.hello import NodeIdentity, encode_hello
+from wire.messages.ranges import PARTITIONS_MAX
+from wire.sstable.manifest import Manifest, ManifestDamaged, decode_manifest, encode_manifest
 
 HELLO = encode_hello(NodeIdentity("c", "edge-0", "edge", 5, "127.0.0.1:1"))[HEADER_BYTES:]
 CONTROL = messages.encode_control(messages.Register(1, NodeEntry("edge-0", "edge", 5, "127.0.0.1:1", zone="z")))

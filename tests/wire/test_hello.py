@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
-from wire.hello import (
+from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
+from wire.messages.hello import (
     DIAL_RANK,
     HELLO_BYTES_MAX,
     Hello,

@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from wire.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
-from wire.lease_holder import LeaseHolder
-from wire.map_pages import map_pages
-from wire.messages import (
+from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
+from wire.messages.map_pages import map_pages
+from wire.messages.messages import (
     Control,
     FollowMap,
     Heartbeat,
@@ -18,6 +17,7 @@ from wire.messages import (
     Register,
     Registered,
 )
+from wire.node.lease_holder import LeaseHolder
 
 
 class Node:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wire.ledger import FileLedger, LedgerFull, LedgerOperation, LedgerRecord, LedgerSink, topic_hash
+from wire.sstable.ledger import FileLedger, LedgerFull, LedgerOperation, LedgerRecord, LedgerSink, topic_hash
 
 
 def _lines(directory: Path) -> list[dict[str, Any]]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wire.frames import FRAME_BYTES_MAX, HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
-from wire.link import LinkCore, LinkError, LinkFull
+from wire.links.link import LinkCore, LinkError, LinkFull
+from wire.messages.frames import FRAME_BYTES_MAX, HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
 
 CONTROL = FrameKind.CONTROL
 

@@ -4,15 +4,24 @@ from itertools import count
 
 import pytest
 
-from router.route_shard import RouteShard
+from router.routes.shard import RouteShard
 from storage.core import _cut
-from storage.route_window import UnsentRoutes
+from storage.sessions.route_window import UnsentRoutes
 from tests.edge.edge_harness import Edge
-from wire.cluster_map import ClusterMap, ShardEntry
-from wire.frames import FRAME_BYTES_MAX
-from wire.messages import AddRoutes, Control, Invalidate, ReportRoutes, Resolve, Resolved, RouteEntry, encode_control
-from wire.pieces import pieces
-from wire.route_registrar import RouteRegistrar, route_entry, sender_reports
+from wire.messages.cluster_map import ClusterMap, ShardEntry
+from wire.messages.frames import FRAME_BYTES_MAX
+from wire.messages.messages import (
+    AddRoutes,
+    Control,
+    Invalidate,
+    ReportRoutes,
+    Resolve,
+    Resolved,
+    RouteEntry,
+    encode_control,
+)
+from wire.messages.pieces import pieces
+from wire.node.route_registrar import RouteRegistrar, route_entry, sender_reports
 
 # The largest topic_bytes_max, in three bytes a character.
 LONG = [f"{number:05}/" + "\u20ac" * ((65_535 - 6) // 3) for number in range(300)]

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.wire.test_lease_holder import Node
-from wire.cluster_map import ClusterMap, NodeEntry, NodeState
-from wire.lease_holder import LeaseHolder
-from wire.map_pages import map_pages
-from wire.messages import Drain, HeartbeatReply, Leave, Refused, Registered
-from wire.orderly_stop import LAST_S, LEAVE_S, OrderlyStop, Phase
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
+from wire.messages.map_pages import map_pages
+from wire.messages.messages import Drain, HeartbeatReply, Leave, Refused, Registered
+from wire.node.lease_holder import LeaseHolder
+from wire.node.orderly_stop import LAST_S, LEAVE_S, OrderlyStop, Phase
 
 
 class Life(Node):

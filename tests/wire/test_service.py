@@ -11,14 +11,14 @@ import trio
 
 from conf.errors import ExitCode, UserError
 from tests.wire.test_hello import hello_of_version
-from wire.authority import DevelopmentAuthority
-from wire.connection import read_hello
-from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
-from wire.hello import LinkError, NodeIdentity, PeerKey, check_hello, encode_hello
-from wire.messages import Admin, AdminReply, decode_control, encode_control
-from wire.request import request
-from wire.service import LinkHub
-from wire.tls import LinkContexts, link_contexts
+from wire.links.authority import DevelopmentAuthority
+from wire.links.connection import read_hello
+from wire.links.hub import LinkHub
+from wire.links.request import request
+from wire.links.tls import LinkContexts, link_contexts
+from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
+from wire.messages.hello import LinkError, NodeIdentity, PeerKey, check_hello, encode_hello
+from wire.messages.messages import Admin, AdminReply, decode_control, encode_control
 
 CONTROL = FrameKind.CONTROL
 
@@ -203,8 +203,8 @@ async def test_a_tier_may_not_send_what_is_not_its_to_send() -> None:
 async def test_a_silent_connection_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
     """Half-open is noticed in less than 5 s; an idle but living peer is kept."""
     del autojump_clock
-    from wire.connection import Connection, watch
-    from wire.link import LinkCore
+    from wire.links.connection import Connection, watch
+    from wire.links.link import LinkCore
 
     def connection() -> tuple[Connection, trio.testing.MemorySendStream]:
         ours, theirs = trio.testing.memory_stream_pair()
@@ -359,7 +359,7 @@ async def test_another_protocol_version_is_one_line_on_both_sides(
 ) -> None:
     """Refused, counted, and answered with our HELLO: the other side can name both versions too."""
     router = Node("router", "router-0")
-    with caplog.at_level(logging.INFO, logger="wire.service"):
+    with caplog.at_level(logging.INFO, logger="wire.links.hub"):
         async with trio.open_nursery() as nursery:
             address = await start(nursery, router)
             stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
@@ -382,7 +382,7 @@ async def test_a_node_that_dials_another_version_says_so(caplog: pytest.LogCaptu
         await stream.receive_some(4096)
         await stream.send_all(hello_of_version(1, "router-0", "router"))
 
-    with caplog.at_level(logging.INFO, logger="wire.service"):
+    with caplog.at_level(logging.INFO, logger="wire.links.hub"):
         async with trio.open_nursery() as nursery:
             (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, old_router, [listener])

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from conf.metrics import Metrics
-from wire import signals
-from wire.signals import LINE_CHARS_MAX, LINES_MAX, obey_signals, state_lines
+from wire.node import signals
+from wire.node.signals import LINE_CHARS_MAX, LINES_MAX, obey_signals, state_lines
 
 
 def metrics_of_an_edge() -> Metrics:

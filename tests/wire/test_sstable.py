@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from wire.manifest import (
+from wire.sstable.manifest import (
     FileEntry,
     Manifest,
     ManifestDamaged,
@@ -17,9 +17,9 @@ from wire.manifest import (
     publish_manifest,
     read_manifest,
 )
-from wire.run_reader import RowDamaged, iter_newest, iter_rows, verify_manifest
-from wire.run_writer import RunOrderError, RunWriter
-from wire.sstable_schema import COLUMNS, RowKind, arrow_schema, make_row, row_crc
+from wire.sstable.run_reader import RowDamaged, iter_newest, iter_rows, verify_manifest
+from wire.sstable.schema import COLUMNS, RowKind, arrow_schema, make_row, row_crc
+from wire.sstable.writer import RunOrderError, RunWriter
 
 pytest.importorskip("pyarrow")
 

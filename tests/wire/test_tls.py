@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UserError
-from wire.authority import LEAF_DAYS, DevelopmentAuthority
-from wire.tls import (
+from wire.links.authority import LEAF_DAYS, DevelopmentAuthority
+from wire.links.tls import (
     CertificateFiles,
     check_certificate,
     client_listener_context,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from wire.authority import DevelopmentAuthority
-from wire.tls import link_contexts, peer_identity
-from wire.tls_stream import TlsStream
+from wire.links.authority import DevelopmentAuthority
+from wire.links.tls import link_contexts, peer_identity
+from wire.links.tls_stream import TlsStream
 
 
 class Cable:

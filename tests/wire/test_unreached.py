@@ -1,8 +1,8 @@
 """Which live nodes a heartbeat names as not reached."""
 
-from wire.cluster_map import ClusterMap, NodeEntry, NodeState
-from wire.hello import TIER_EDGE, TIER_STORAGE, PeerKey
-from wire.unreached import Unreached
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
+from wire.messages.hello import TIER_EDGE, TIER_STORAGE, PeerKey
+from wire.node.unreached import Unreached
 
 S1, S2 = PeerKey("s1", TIER_STORAGE, 1), PeerKey("s2", TIER_STORAGE, 1)
 

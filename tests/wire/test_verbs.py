@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from wire.messages import Admin
-from wire.verbs import ROUTER_VERBS, STORAGE_VERBS, BadQuestion, arguments_of, tier_of
+from wire.messages.messages import Admin
+from wire.messages.verbs import ROUTER_VERBS, STORAGE_VERBS, BadQuestion, arguments_of, tier_of
 
 DEEP: object = 0
 for _ in range(300):

@@ -4,11 +4,11 @@ import logging
 
 import pytest
 
-from wire.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry
-from wire.lease_holder import LeaseHolder
-from wire.map_pages import map_pages
-from wire.messages import Refused
-from wire.waiting import MapGaps, WaitingLog, missing_from_map, missing_from_routers
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry
+from wire.messages.map_pages import map_pages
+from wire.messages.messages import Refused
+from wire.node.lease_holder import LeaseHolder
+from wire.node.waiting import MapGaps, WaitingLog, missing_from_map, missing_from_routers
 
 
 def node(name: str, tier: str, state: str = NodeState.ACTIVE) -> NodeEntry:

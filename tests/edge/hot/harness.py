@@ -4,9 +4,9 @@ import struct
 from typing import Any
 
 from bench.toy_broker import ToyHandler
-from wire.batches import decode_publish
-from wire.frames import HEADER, PROTOCOL_VERSION, FrameKind
-from wire.link import LinkCore
+from wire.links.link import LinkCore
+from wire.messages.batches import decode_publish
+from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
 
 FOREVER = 1 << 60
 

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from tests.edge.hot.harness import Broker, Node, ack, publish
-from wire.batches import OriginKind, encode_publish_ack
-from wire.frames import FrameKind
+from wire.messages.batches import OriginKind, encode_publish_ack
+from wire.messages.frames import FrameKind
 
 OFFSET_NS = 500_000_000
 

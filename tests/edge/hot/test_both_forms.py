@@ -10,7 +10,7 @@ import pytest
 
 from tests.edge.hot.conftest import load
 from tests.edge.hot.harness import Broker, Node, ack, publish, varint
-from wire.batches import PublishMessage, PublishRun, Push, encode_message, encode_push, encode_run
+from wire.messages.batches import PublishMessage, PublishRun, Push, encode_message, encode_push, encode_run
 
 PROPERTIES = [b"", b"\x01\x01", b"\x02\x00\x00\x00\x05", b"\x23\x00\x03", b"\x26\x00\x01a\x00\x01b", b"\x03\x00\x02xy"]
 

@@ -4,8 +4,8 @@ import random
 from typing import Any
 
 from tests.edge.hot.harness import Broker, Node, ack, publish
-from wire.batches import PublishRun, encode_run
-from wire.frames import FrameKind
+from wire.messages.batches import PublishRun, encode_run
+from wire.messages.frames import FrameKind
 
 PACKET = publish(b"t", bytes(1000))
 LIMITS = {"output_high_bytes": 20_000, "output_low_bytes": 5_000, "lag_after_ns": 100_000_000}

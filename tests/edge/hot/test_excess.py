@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.edge.hot.harness import Broker, Node, ack, publish
-from wire.batches import PublishMessage, decode_publish
-from wire.frames import FrameKind
+from wire.messages.batches import PublishMessage, decode_publish
+from wire.messages.frames import FrameKind
 
 SECOND_NS = 1_000_000_000
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70

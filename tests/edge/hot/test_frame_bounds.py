@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.edge.hot.harness import FOREVER, Broker, Node
-from wire.batches import PublishMessage, decode_publish, encode_message
-from wire.frames import FRAME_BYTES_MAX, FrameKind
+from wire.messages.batches import PublishMessage, decode_publish, encode_message
+from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 
 KIB, MIB = 1024, 1024 * 1024
 

@@ -1,4 +1,4 @@
-"""Constants of Python and C are equal, and offsets are those of the bytes that ``wire/batches.py`` writes."""
+"""Constants of Python and C are equal, and offsets are those of the bytes that ``wire/messages/batches.py`` writes."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from edge.hot import layout
 from mqtt.reasons import ReasonCode
 from tests.edge.hot.conftest import load
-from wire.batches import (
+from wire.messages.batches import (
     PublishMessage,
     PublishRun,
     Push,

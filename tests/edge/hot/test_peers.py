@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.edge.hot.harness import FOREVER, Broker, Node, ack, publish
-from wire.batches import (
+from wire.messages.batches import (
     OriginKind,
     PublishMessage,
     PublishRun,
@@ -14,7 +14,7 @@ from wire.batches import (
     encode_publish_ack,
     encode_run,
 )
-from wire.frames import FrameKind
+from wire.messages.frames import FrameKind
 
 
 def test_run_is_forwarded_in_one_frame_per_round(hot: Any) -> None:

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.edge.hot.harness import Broker, Node, ack, publish, split
-from wire.batches import Push, PushAck, decode_push_acks, encode_push
-from wire.frames import FrameKind
+from wire.messages.batches import Push, PushAck, decode_push_acks, encode_push
+from wire.messages.frames import FrameKind
 
 SLOW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 RECEIVE_MAXIMUM_3 = b"\x21\x00\x03"

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from router.cluster_map import Bootstrap, MapMachine, RegisterNode
-from router.map_snapshot import snapshot_fault
+from router.map.machine import Bootstrap, MapMachine, RegisterNode
+from router.map.snapshot import snapshot_fault
 from router.raft.core import RaftCore
 from router.raft.events import Event, Persisted, RaftConfig, Ready, Receive, Role, Stored, Tick
 from router.raft.messages import (
@@ -34,8 +34,8 @@ from router.raft.messages import (
     encode_configuration,
     encode_message,
 )
-from wire.cluster_map import NodeEntry
 from wire.decoding import Unreadable
+from wire.messages.cluster_map import NodeEntry
 
 VOTERS = ("a", "b", "c")
 STRANGER = "x"

@@ -1,0 +1,123 @@
+"""The connections of clients: the table of them, by partition too, and how one of them is ended.
+
+Who may connect is decided in ``edge/clients/connect.py``; what an end is reported as, in ``edge/clients/leaving.py``.
+Source: MQTT 5.0 sections 3.2.2, 3.14, 4.13.
+"""
+
+from edge.clients.client import Client, Phase
+from edge.hot.state import Conn
+from edge.node.node import EdgeNode
+from edge.node.ports import ClientEnds
+from mqtt.codec import encode_packet
+from mqtt.packets import Connack, Disconnect
+from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode, connect_return_code
+
+__all__ = ["Clients"]
+
+
+class Clients:
+    """Connections of one edge's clients, with those that have not sent CONNECT."""
+
+    def __init__(self, node: EdgeNode, loop: ClientEnds) -> None:
+        self._node = node
+        self._loop = loop
+        self._clients: dict[int, Client] = {}
+        self._by_partition: dict[int, dict[int, Client]] = {}  # those that asked for their claim, by number
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def get(self, number: int) -> Client | None:
+        """Return a connection by its number."""
+        return self._clients.get(number)
+
+    def all(self) -> list[Client]:
+        """Return all connections."""
+        return list(self._clients.values())
+
+    def open_count(self) -> int:
+        """Return how many have an open session."""
+        return sum(1 for client in self._clients.values() if client.phase == Phase.OPEN)
+
+    def adopt(self, client: Client) -> None:
+        """Take a connection whose socket was accepted and attached."""
+        self._clients[client.number] = client
+
+    def remove(self, client: Client) -> bool:
+        """Forget a connection that is gone; False if it was forgotten before."""
+        if self._clients.pop(client.number, None) is None:
+            return False
+        if client.partition >= 0:
+            self._by_partition[client.partition].pop(client.number, None)
+        return True
+
+    def place(self, client: Client) -> int:
+        """Find the partition that a connection's claim belongs to, and return it."""
+        client.partition = self._node.map.partition_for(client.client_id)
+        self._by_partition.setdefault(client.partition, {})[client.number] = client
+        return client.partition
+
+    def at_partition(self, partition: int) -> list[Client]:
+        """Return the connections whose claims belong to a partition: a dead primary leaves many to look through."""
+        return list(self._by_partition.get(partition, {}).values())
+
+    # --- ending connections
+
+    def end(self, client: Client, last: bytes = b"") -> None:
+        """Write the last bytes, stop reading, flush, half-close: the client reads the reason."""
+        self._loop.close(client.conn, last)
+
+    def disconnect(self, client: Client, reason_code: int) -> None:
+        """Tell a v5 client why, and close [MQTT-4.13.2-1]; a 3.1.1 client only sees the close."""
+        if reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:  # [MQTT-3.14.2-1]
+            reason_code = ReasonCode.UNSPECIFIED_ERROR
+        last = encode_packet(Disconnect(reason_code, {}), 5) if client.version == 5 else b""
+        self.end(client, last)
+
+    def refuse(self, client: Client, reason_code: int) -> None:
+        """Write a CONNACK with an error in the client's own version, and close [MQTT-3.2.2-7]."""
+        self._node.count(f"connects_{reason_code:#04x}")
+        if reason_code not in ALLOWED_REASON_CODES[PacketType.CONNACK]:  # [MQTT-3.2.2-8]
+            reason_code = ReasonCode.UNSPECIFIED_ERROR
+        if client.version == 5:
+            data = encode_packet(Connack(False, reason_code, {}), 5)
+        else:
+            code = connect_return_code(ReasonCode(reason_code))
+            data = encode_packet(Connack(False, code, {}), client.version) if code is not None else b""
+        self.end(client, data)
+
+    def error(self, conn: Conn, reason_code: int) -> None:
+        """End a connection that broke the protocol, or a bound, as its phase demands."""
+        self._node.wake()
+        client = conn.owner
+        if not isinstance(client, Client):
+            self._loop.close(conn, linger=False)
+            return
+        self.count_end(f"{int(reason_code):#04x}")
+        if client.phase not in (Phase.NEW, Phase.OPENING, Phase.AUTHENTICATING):
+            self.disconnect(client, reason_code)
+        elif client.phase == Phase.NEW or reason_code in (0x80, 0x8D):
+            self.end(client)
+        else:
+            self.refuse(client, reason_code)
+
+    def cut(self, conn: Conn) -> None:
+        """End a connection for which too much is held."""
+        client = conn.owner
+        last = b""
+        if isinstance(client, Client) and client.phase == Phase.OPEN and client.version == 5:
+            last = encode_packet(Disconnect(ReasonCode.QUOTA_EXCEEDED, {}), 5)
+        self.count_end("memory")
+        self._loop.cut(conn, last)
+
+    def close_all(self, reason_code: int) -> None:
+        """Close every client: the node is fenced for too long, drained, or begins a new incarnation."""
+        for client in self.all():
+            if client.phase == Phase.OPEN:
+                self.disconnect(client, reason_code)
+            elif not client.leaves_at:  # to close that one would say that its DISCONNECT was accepted
+                self.end(client)
+
+    def count_end(self, reason: str) -> None:
+        """Count the end of a connection by its reason."""
+        self._node.count(f"disconnects_{reason}")

@@ -1,0 +1,101 @@
+"""The announcements of CONNACK: this edge's caps where they differ from what the client asked for.
+
+Source: MQTT 5.0 section 3.2.2.3.
+"""
+
+from edge.clients.client import Client
+from edge.node.limits import EdgeLimits
+from mqtt.codec import encode_packet
+from mqtt.packets import Connack, Connect
+from mqtt.properties import PropertyId
+from mqtt.reasons import ReasonCode
+
+__all__ = ["Connacks"]
+
+PACKET_BYTES_MAX = 268_435_460  # of the protocol (section 2.1.4): no limit of ours
+
+
+class Connacks:
+    """Encodes the CONNACKs that accept, as this edge's limits demand."""
+
+    def __init__(self, limits: EdgeLimits) -> None:
+        self._limits = limits
+        # (version, Session Present) -> a CONNACK that says nothing of the client's own
+        self._plain: dict[tuple[int, bool], bytes] = {}
+
+    def keep_alive(self, packet: Connect) -> tuple[int, int | None]:
+        """Return the effective keep alive and what to announce as Server Keep Alive [MQTT-3.2.2-21]."""
+        cap = self._limits.keep_alive_max_s
+        if 0 < packet.keep_alive_s <= cap:
+            return packet.keep_alive_s, None
+        return cap, cap if packet.protocol_version == 5 else None
+
+    def fits(self, client: Client, packet: Connect) -> bool:
+        """Return False if our CONNACK, of which nothing may be left out, is too large for the client [MQTT-3.1.2-24].
+
+        The client's session expiry is decided before.
+        """
+        if not packet.properties:
+            return True
+        limit: int = int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
+        if not limit:
+            return True
+        announced = self._announcements(client, packet, self.keep_alive(packet)[1])
+        return len(encode_packet(Connack(False, ReasonCode.SUCCESS, announced), 5)) <= limit
+
+    def encoded(self, client: Client, packet: Connect, session_present: bool, keep_alive_s: int | None) -> bytes:
+        """Return the CONNACK of an open session, b"" if the client takes none of that size [MQTT-3.1.2-24].
+
+        Args:
+            client: Whose session is open.
+            packet: Its CONNECT.
+            session_present: As the partition found it.
+            keep_alive_s: What to announce as Server Keep Alive, None for nothing.
+        """
+        plain = client.version < 5 or not (
+            packet.properties
+            or client.expiry_s
+            or keep_alive_s is not None
+            or client.authentication is not None
+            or not packet.client_id
+        )
+        key = (client.version, session_present)
+        data = self._plain.get(key) if plain else None
+        if data is None:
+            announced = self._announcements(client, packet, keep_alive_s)
+            data = encode_packet(Connack(session_present, ReasonCode.SUCCESS, announced), client.version)
+            if plain:
+                self._plain[key] = data
+        limit = 0
+        if packet.properties:
+            limit = int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
+        return data if not limit or len(data) <= limit else b""
+
+    def _announcements(self, client: Client, packet: Connect, keep_alive_s: int | None) -> dict[int, object]:
+        if client.version < 5:
+            return {}
+        limits = self._limits
+        properties: dict[int, object] = {
+            PropertyId.TOPIC_ALIAS_MAXIMUM: limits.topic_alias_maximum,
+            PropertyId.RECEIVE_MAXIMUM: limits.receive_maximum,
+        }
+        asked = limits.announce_maximum_packet_size or PropertyId.MAXIMUM_PACKET_SIZE in packet.properties
+        if asked and limits.maximum_packet_size < PACKET_BYTES_MAX:
+            # Whom it is not told learns of it by DISCONNECT 0x95 (section 3.2.2.3.6).
+            properties[PropertyId.MAXIMUM_PACKET_SIZE] = limits.maximum_packet_size
+        wanted = limits.response_information and packet.properties.get(PropertyId.REQUEST_RESPONSE_INFORMATION)
+        if wanted and not set(client.client_id) & set("+#/"):  # it becomes one level of a topic name
+            properties[PropertyId.RESPONSE_INFORMATION] = limits.response_information + client.client_id
+        if limits.maximum_qos < 2:
+            properties[PropertyId.MAXIMUM_QOS] = limits.maximum_qos
+        if not limits.retain_available:
+            properties[PropertyId.RETAIN_AVAILABLE] = 0
+        if not packet.client_id:
+            properties[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client.client_id  # [MQTT-3.2.2-16]
+        if keep_alive_s is not None:
+            properties[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
+        if client.expiry_s != packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL, 0):
+            properties[PropertyId.SESSION_EXPIRY_INTERVAL] = client.expiry_s
+        if client.authentication is not None:
+            properties.update(client.authentication.connack_properties())
+        return properties

@@ -1,0 +1,58 @@
+"""Defence of an edge whose clients make it hold too much: refuse new ones first, then cut the largest holders.
+
+The loop keeps the sum (``edge/hot/memory.py``); here it is compared with ``edge.memory_max``. Without a bound on the
+sum a thousand clients within their own bounds are a gigabyte, and the kernel ends the process for all of them.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from edge.hot.state import Conn
+from edge.node.ports import HeldBytes
+
+__all__ = ["MemoryGuard", "available_bytes"]
+
+REFUSE_ABOVE = 0.70  # of memory_max: new clients get 0x89
+CUT_ABOVE = 0.85  # the largest holders go, until
+CUT_TO = 0.75
+CUT_MAX = 50  # in a round
+CGROUP = Path("/sys/fs/cgroup/memory.max")
+
+
+class MemoryGuard:
+    """Bounds what the clients of one edge make it hold.
+
+    Args:
+        loop: What is held.
+        bytes_max: ``edge.memory_max`` in bytes.
+        cut: Ends a client's connection; called with the largest holders first.
+    """
+
+    def __init__(self, loop: HeldBytes, bytes_max: int, cut: Callable[[Conn], None]) -> None:
+        self._loop = loop
+        self._cut = cut
+        self._refuse_above = int(bytes_max * REFUSE_ABOVE)
+        self._cut_to = int(bytes_max * CUT_TO)
+        loop.bound_held_bytes(int(bytes_max * CUT_ABOVE))
+
+    @property
+    def refuses(self) -> bool:
+        """Whether new clients are refused."""
+        return self._loop.held_bytes > self._refuse_above
+
+    def exceeded(self) -> None:
+        """Cut the largest holders: each has more than any that stays."""
+        for conn in self._loop.largest_holders(CUT_MAX):
+            if self._loop.held_bytes <= self._cut_to:
+                return
+            self._cut(conn)
+
+
+def available_bytes(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Return the bytes that this process may use: its cgroup's limit, or else the machine's memory."""
+    total = int(meminfo.read_text().split(maxsplit=2)[1]) * 1024
+    try:
+        limit = cgroup.read_text().strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total

@@ -1,0 +1,89 @@
+"""How many stored sessions the clients of one address may have made: a token bucket per address.
+
+A stored session costs every replica memory and disk for days, long after its client has gone. Only the partition knows
+whether a CONNECT makes one or resumes it, so a CONNECT takes a token first and gets it back where none was made; with
+the bucket empty it may still resume. IPv6 counts by /64, since that is what one customer gets.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from edge.clients.client import Client
+
+__all__ = ["ADDRESSES_MAX", "SessionRate", "metered_address"]
+
+ADDRESSES_MAX = 65_536  # buckets kept; whoever uses more addresses has as many full buckets anyway
+
+
+class SessionRate:
+    """Buckets of one edge.
+
+    Args:
+        rate: Tokens a second; 0: no limit.
+        burst: Tokens in a full bucket.
+    """
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate = rate
+        self._burst = float(burst)
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # address -> tokens, when that was
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there is a limit."""
+        return self._rate > 0
+
+    def take(self, address: str, now: float) -> bool:
+        """Take a token; return whether there was one."""
+        tokens = self._tokens(address, now)
+        taken = tokens >= 1
+        self._keep(address, tokens - 1 if taken else tokens, now)
+        return taken
+
+    def give_back(self, address: str, now: float) -> None:
+        """Give a token back, for no session was made."""
+        if address in self._buckets:
+            self._keep(address, min(self._burst, self._tokens(address, now) + 1), now)
+
+    def _tokens(self, address: str, now: float) -> float:
+        tokens, since = self._buckets.get(address, (self._burst, now))
+        return min(self._burst, tokens + (now - since) * self._rate)
+
+    def _keep(self, address: str, tokens: float, now: float) -> None:
+        self._buckets[address] = (tokens, now)
+        self._buckets.move_to_end(address)
+        if len(self._buckets) > ADDRESSES_MAX:
+            self._buckets.popitem(last=False)
+
+
+def metered_address(client: Client, peer_of: Callable[[int], str]) -> str | None:
+    """Return the address whose bucket a client uses; None for one in the listener's trusted networks.
+
+    Args:
+        client: Its PROXY header goes before the socket's peer.
+        peer_of: Returns the peer's address of a socket, "" if it has none.
+    """
+    text = client.address[0] if client.address is not None else peer_of(client.conn.fd)
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return ""  # no address is known: all such clients share a bucket
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if any(address in network for network in _networks(client.policy.unmetered)):
+        return None
+    return _counted(address)
+
+
+def _counted(address: IPv4Address | IPv6Address) -> str:
+    return str(address) if isinstance(address, IPv4Address) else str(IPv6Network((address, 64), strict=False))
+
+
+@lru_cache(maxsize=64)
+def _networks(names: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(ip_network(name) for name in names)

@@ -1,0 +1,112 @@
+"""The orderly end of an edge: clients get their last answers, then DISCONNECT 0x8B, then this life leaves the map.
+
+From ``begin`` on nothing more is read from clients; what was read is carried on, and a connection ends when nothing is
+owed to it any more, or when its time is over. A 3.1.1 client is closed, a CONNECT under way is answered first. The end
+is no DISCONNECT of the client: its session's partition treats its will as after any lost connection [MQTT-3.1.2-8].
+The listeners are the shell's: they are closed before ``begin``. Rules of the last step: ``wire/node/orderly_stop.py``.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from edge.clients.client import Client, Phase
+from edge.clients.clients import Clients
+from edge.clients.leaving import Leaving
+from edge.cluster.partition_requests import PartitionRequests
+from edge.node.node import EdgeNode
+from edge.node.ports import Ending
+from mqtt.reasons import ReasonCode
+from wire.node.orderly_stop import OrderlyStop
+
+__all__ = ["Stopping"]
+
+ANSWER_S = 3.0  # for destinations to acknowledge what clients published, and for CONNECTs under way
+FLUSH_S = 4.5  # from the order to stop, for the last bytes, their clients' closing and the reports of their ends
+STOP_S = 5.5  # likewise, to the end
+CLIENTS_PER_ROUND = 200  # ended at once: leases are kept meanwhile
+
+
+class Stopping:
+    """The end of one edge, round by round.
+
+    Args:
+        node: This edge.
+        loop: What is still owed.
+        clients: The connections.
+        requests: Requests to partitions, answered or not.
+        leaving: Reports of ends.
+        ended: Called when nothing is left to do.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: Ending,
+        clients: Clients,
+        requests: PartitionRequests,
+        leaving: Leaving,
+        ended: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._clients = clients
+        self._requests = requests
+        self._reports = leaving
+        self._ended = ended
+        self._staying: deque[Client] = deque()  # still to be let go
+        self._began = float("inf")
+        self._answered_by = float("inf")
+        self._flushed_by = float("inf")
+        self.order = OrderlyStop(node.lease, STOP_S, idle=self._is_idle, hands_over=False)
+
+    def begin(self, now: float) -> None:
+        """The node was told to stop, and takes no connections any more."""
+        if self.order.begun:
+            return
+        self._answered_by, self._flushed_by = now + ANSWER_S, now + FLUSH_S
+        self._staying.extend(self._clients.all())
+        self._loop.stop_reading()
+        self.order.begin(now)
+
+    def step(self, now: float) -> bool:
+        """Let go of the clients that are owed nothing; True if more can be done at once."""
+        if not self.order.begun or self.order.ended:
+            return False
+        ended = 0
+        for _ in range(min(CLIENTS_PER_ROUND, len(self._staying))):
+            client = self._staying.popleft()
+            if self._let_go(client, late=now >= self._answered_by):
+                ended += 1
+            else:
+                self._staying.append(client)
+        self.order.step(now)
+        if self.order.ended:
+            self._ended()
+        return bool(ended and self._staying)
+
+    def _let_go(self, client: Client, *, late: bool) -> bool:
+        clients = self._clients
+        if client.conn.closed:
+            return True
+        if client.leaves_at:  # to close it would say that its DISCONNECT was accepted
+            return late
+        if client.phase == Phase.OPEN:
+            if self._loop.owes(client.conn) and not late:
+                return False
+            clients.count_end(f"{int(ReasonCode.SERVER_SHUTTING_DOWN):#04x}")
+            clients.disconnect(client, ReasonCode.SERVER_SHUTTING_DOWN)
+        elif client.phase == Phase.OPENING and not late:
+            return False
+        elif client.phase in (Phase.OPENING, Phase.AUTHENTICATING):
+            clients.refuse(client, ReasonCode.SERVER_UNAVAILABLE)
+        else:
+            clients.end(client)
+        return True
+
+    def _is_idle(self) -> bool:
+        """Whether nothing is left that somebody waits for."""
+        if self._node.now >= self._flushed_by:
+            return True
+        unreported = len(self._requests) or self._reports.reports
+        loop = self._loop
+        return not (self._staying or len(self._clients) or unreported or loop.lingers() or loop.owes_partitions())

@@ -1,0 +1,199 @@
+"""Requests of this edge to partitions: kept until answered, sent again in order when a partition gets a new primary.
+
+Every one of them is idempotent at the partition. A request leaves only when this node's map names a primary and its
+link exists; before that it waits here, bounded. Rules: docs/protocol.md section 6.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from edge.node.node import EdgeNode
+from wire.links.allowed import ANSWERS
+from wire.messages.hello import first_number
+from wire.messages.messages import (
+    Control,
+    DeliverRetained,
+    OpenSession,
+    RecordInbound,
+    ReleaseInbound,
+    RetainedMessage,
+    SharePick,
+    SubscribeSession,
+    Subscription,
+    UnsubscribeSession,
+)
+
+__all__ = ["PartitionRequests", "SessionRequests"]
+
+RETRY_S = 0.5  # after "moved" without a newer map here, and for what was never answered
+
+
+class _Request(Protocol):
+    request: int
+    partition: int
+    partition_epoch: int
+
+
+class _Session(Protocol):
+    """A connection of a durable session."""
+
+    partition: int
+    session: int
+    owner_epoch: int
+
+
+class _Pending:
+    __slots__ = ("asked", "message", "on_answer", "retry_at", "sent_epoch")
+
+    def __init__(self, message: Control, on_answer: Callable[[Control], None]) -> None:
+        self.message = message
+        self.on_answer = on_answer
+        self.sent_epoch = -1  # partition_epoch under which it left; -1: not yet
+        self.retry_at = float("inf")
+        self.asked: tuple[str, ...] = ()  # nodes that may answer it
+
+
+class PartitionRequests:
+    """All unanswered requests, by partition, in order."""
+
+    def __init__(self, node: EdgeNode) -> None:
+        self._node = node
+        self._max = node.limits.requests_max
+        self._next = first_number(node.incarnation)
+        self._pending: dict[int, dict[int, _Pending]] = {}  # partition -> request -> pending
+        self._where: dict[int, int] = {}  # request -> partition
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def next_number(self) -> int:
+        """Return a number for the next request."""
+        self._next += 1
+        return self._next
+
+    def of(self, client: _Session) -> "SessionRequests":
+        """Return what makes requests of a durable session."""
+        return SessionRequests(self.next_number(), client)
+
+    def ask(self, message: Control, on_answer: Callable[[Control], None], now: float) -> bool:
+        """Send a request to its partition's primary, now or when there is one.
+
+        Args:
+            message: With ``request`` from ``next_number`` and ``partition``; its epoch is filled in here.
+            on_answer: Called once with the answer; never for "moved".
+            now: For the retry.
+        Returns:
+            False if too many are unanswered: nothing was kept, and the client is to be refused.
+        """
+        if len(self._where) >= self._max:
+            return False
+        partition: int = message.partition  # type: ignore[union-attr]
+        number: int = message.request  # type: ignore[union-attr]
+        pending = _Pending(message, on_answer)
+        requests = self._pending.get(partition)
+        if requests is None:
+            requests = self._pending[partition] = {}
+        requests[number] = pending
+        self._where[number] = partition
+        self._send(partition, pending, now)
+        return True
+
+    def _send(self, partition: int, pending: _Pending, now: float) -> None:
+        cluster_map = self._node.map
+        pending.retry_at = now + RETRY_S
+        if partition >= len(cluster_map.partitions):
+            return
+        placement = cluster_map.partitions[partition]
+        if not placement.primary:
+            return
+        pending.message.partition_epoch = placement.epoch  # type: ignore[union-attr]
+        if isinstance(pending.message, OpenSession):
+            pending.message.answered_below = next(iter(self._pending[partition]))
+        if placement.primary not in pending.asked:
+            pending.asked = (*pending.asked, placement.primary)
+        if self._node.tell(placement.primary, pending.message):
+            pending.sent_epoch = placement.epoch
+            pending.retry_at = float("inf")
+
+    def answered(self, number: int, answer: Control, node: str) -> bool:
+        """Take an answer of a node; False if nobody waits for it, or not for this one from there."""
+        partition = self._where.get(number)
+        if partition is None:
+            return False
+        pending = self._pending[partition][number]
+        if node not in pending.asked or not isinstance(answer, ANSWERS[type(pending.message)]):
+            return False
+        del self._where[number], self._pending[partition][number]
+        pending.on_answer(answer)
+        return True
+
+    def moved(self, number: int, now: float, node: str) -> None:
+        """The node asked is not the primary at that epoch: ask again when the map here changes, or soon."""
+        partition = self._where.get(number)
+        if partition is not None and node in self._pending[partition][number].asked:
+            pending = self._pending[partition][number]
+            pending.sent_epoch = -1
+            pending.retry_at = now + RETRY_S / 10
+
+    def placement_changed(self, partition: int, now: float) -> None:
+        """The map names another primary or epoch: send everything unanswered again, in order."""
+        for pending in list(self._pending.get(partition, {}).values()):
+            self._send(partition, pending, now)
+
+    def node_ready(self, node: str, now: float) -> None:
+        """A link to a storage node was made: send what waited for it."""
+        placements = self._node.map.partitions
+        for partition, requests in self._pending.items():
+            if partition < len(placements) and placements[partition].primary == node:
+                for pending in list(requests.values()):
+                    if pending.sent_epoch < 0:
+                        self._send(partition, pending, now)
+
+    def tick(self, now: float) -> None:
+        """Send again what could not be sent."""
+        if not self._where:
+            return
+        for partition, requests in self._pending.items():
+            for pending in list(requests.values()):
+                if pending.retry_at <= now:
+                    self._send(partition, pending, now)
+
+    def cancel(self, number: int) -> None:
+        """Nobody waits any more (a question without effect, such as a retained read)."""
+        partition = self._where.pop(number, None)
+        if partition is not None:
+            self._pending[partition].pop(number, None)
+
+
+class SessionRequests:
+    """Makes one request of a durable session; the partition's epoch is filled in when it leaves."""
+
+    __slots__ = ("_number", "_session")
+
+    def __init__(self, number: int, session: _Session) -> None:
+        self._number = number
+        self._session = session
+
+    def _leading(self) -> tuple[int, int, int, int, int]:
+        session = self._session
+        return self._number, session.partition, 0, session.session, session.owner_epoch
+
+    def record_inbound(self, packet_identifier: int, picks: list[SharePick]) -> RecordInbound:
+        """Record a QoS 2 packet identifier, and where its copies for shared groups go."""
+        return RecordInbound(*self._leading(), packet_identifier, picks)
+
+    def release_inbound(self, packet_identifier: int) -> ReleaseInbound:
+        """Forget a QoS 2 packet identifier."""
+        return ReleaseInbound(*self._leading(), packet_identifier)
+
+    def subscribe(self, subscriptions: list[Subscription], read: int) -> SubscribeSession:
+        """Add subscriptions, which belong to the retained read that ``read`` names; 0: this request names it."""
+        return SubscribeSession(*self._leading(), subscriptions, read=read or self._number)
+
+    def unsubscribe(self, topic_filters: list[str]) -> UnsubscribeSession:
+        """Remove subscriptions."""
+        return UnsubscribeSession(*self._leading(), topic_filters)
+
+    def deliver_retained(self, messages: list[RetainedMessage], read: int, *, done: bool) -> DeliverRetained:
+        """Queue retained messages of a read; 0: this request names it, and the partition begins to hold for it."""
+        return DeliverRetained(*self._leading(), messages, [True] * len(messages), done, read or self._number)

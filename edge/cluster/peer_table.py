@@ -1,0 +1,212 @@
+"""The other nodes as this edge links to them: who is who, which life, whom to dial.
+
+A peer is one life (incarnation) of one node; another life voids the former. Which of two nodes dials is a rule of
+``wire/messages/hello.py``; sockets are the service's business, and HELLO is judged here.
+"""
+
+import logging
+from collections.abc import Callable
+
+from edge.cluster.strangers import Strangers
+from edge.hot.state import Conn, Peer
+from edge.node.ports import LinkIO
+from wire.links.allowed import link_tiers
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.hello import (
+    LinkError,
+    NodeIdentity,
+    OtherVersion,
+    PeerKey,
+    check_certificate,
+    check_hello,
+    decode_hello,
+    dials,
+    encode_hello,
+)
+
+__all__ = ["Dialled", "PeerTable"]
+
+logger = logging.getLogger(__name__)
+
+PEERS_MAX = 1024  # lives of nodes that came by themselves; those that the map names are always taken
+
+
+class Dialled:
+    """``Conn.owner`` of a link that this edge opened; None in its place: the other side did."""
+
+    __slots__ = ("address", "incarnation", "node", "taken")
+
+    def __init__(self, node: str, address: str, incarnation: int, taken: int) -> None:
+        self.node = node  # "" for a seed: HELLO tells
+        self.address = address
+        self.incarnation = incarnation  # whose frames ``taken`` counts, as our HELLO said
+        self.taken = taken
+
+
+class PeerTable:
+    """Peers of one edge by node name.
+
+    Args:
+        loop: Links.
+        identity: This edge, as its HELLO says.
+        certify: (cluster, tier, node) of a link's certificate; None on a plaintext link.
+        struck: A peer's life is over: whoever waits for it must ask somebody else.
+        count: Counts what was refused.
+    """
+
+    def __init__(
+        self,
+        loop: LinkIO,
+        identity: NodeIdentity,
+        certify: Callable[[Conn], tuple[str, str, str] | None],
+        struck: Callable[[PeerKey], None],
+        count: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.identity = identity
+        self._loop = loop
+        self._certify = certify
+        self._struck = struck
+        self._peers: dict[str, tuple[PeerKey, Peer]] = {}
+        self._spoken: dict[str, int] = {}  # node -> number of the newest frame at the last keep_alive
+        self._count = count
+        self._condemned: dict[str, int] = {}  # node -> incarnation that broke the protocol
+        self.strangers = Strangers()
+
+    def get(self, node: str) -> Peer | None:
+        """Return the peer of a node, connected or not."""
+        known = self._peers.get(node)
+        return None if known is None else known[1]
+
+    def key(self, peer: Peer) -> PeerKey:
+        """Return whose peer it is."""
+        owner = peer.owner
+        assert isinstance(owner, PeerKey)
+        return owner
+
+    def connected(self) -> list[PeerKey]:
+        """Return the peers whose link stands, by name."""
+        return [self._peers[node][0] for node in sorted(self._peers) if self._peers[node][1].conn is not None]
+
+    def wanted(self, cluster_map: ClusterMap) -> dict[str, tuple[str, str]]:
+        """Return node -> (tier, address) of the live nodes that this edge has to dial and is not linked to."""
+        mine = self.identity
+        wanted = {}
+        for name, entry in cluster_map.nodes.items():
+            if not entry.alive or name == mine.node or not dials(mine.tier, mine.node, entry.tier, name):
+                continue
+            peer = self.get(name)
+            if (peer is None or peer.conn is None) and self._condemned.get(name) != entry.incarnation:
+                wanted[name] = (entry.tier, entry.address)
+        return wanted
+
+    def hello_for(self, node: str, address: str) -> tuple[Dialled, bytes]:
+        """Return what a link that we open is owned by, and the HELLO to write on it first."""
+        known = self._peers.get(node)
+        incarnation, taken = (known[0].incarnation, known[1].link.taken) if known is not None else (0, 0)
+        return Dialled(node, address, incarnation, taken), encode_hello(self.identity, incarnation, taken)
+
+    def secured(self, conn: Conn) -> None:
+        """Judge a certificate, before anything is read; the connection is closed if it has no business here."""
+        try:
+            certified = self._certify(conn)
+            if certified is not None:
+                check_certificate(self.identity, certified, link_tiers(self.identity.tier))
+        except LinkError as error:
+            self._refuse(conn, "certificate", error)
+
+    def _refuse(self, conn: Conn, reason: str, error: LinkError, answer: bytes = b"") -> None:
+        logger.info("refused a link: %s", error)
+        self._count(f"links_refused_{reason}")
+        self._loop.close(conn, answer, linger=False)
+
+    def condemn(self, peer: Peer) -> None:
+        """Take no other connection of a life that broke the protocol."""
+        key = self.key(peer)
+        self._condemned[key.node] = key.incarnation
+        self._count("links_refused_condemned")
+
+    def hello(self, conn: Conn, payload: bytes) -> PeerKey | None:
+        """Judge a HELLO and join the connection to its peer; None if it was refused and closed."""
+        try:
+            hello = decode_hello(payload)
+            key = check_hello(self.identity, hello, self._certify(conn))
+            self._admit(key)
+            peer = self._peer_of(key)
+            dialled = conn.owner if isinstance(conn.owner, Dialled) else None
+            if dialled is None:
+                self._loop.unbind_link(peer)
+                self._loop.write(conn, encode_hello(self.identity, key.incarnation, peer.link.taken))
+            elif peer.link.taken != (dialled.taken if dialled.incarnation == key.incarnation else 0):
+                raise LinkError("another connection moved the link meanwhile")
+            resumed = hello.taken if hello.peer_incarnation == self.identity.incarnation else 0
+            self._loop.bind_link(conn, peer, resumed)
+        except LinkError as error:
+            answer = isinstance(error, OtherVersion) and not isinstance(conn.owner, Dialled)
+            self._refuse(conn, "hello", error, encode_hello(self.identity) if answer else b"")
+            return None
+        self.strangers.left(conn)
+        return key
+
+    def _admit(self, key: PeerKey) -> None:
+        known = self._peers.get(key.node)
+        if key.tier not in link_tiers(self.identity.tier):
+            raise LinkError(f"an edge takes no link from {key.tier} {key.node}")
+        if self._condemned.get(key.node, -1) >= key.incarnation:
+            raise LinkError(f"{key.node} broke the protocol and is refused until it starts again")
+        if known is not None and known[0].tier != key.tier:
+            raise LinkError(f"{key.node} was a {known[0].tier} and now claims to be a {key.tier}")
+        if known is None and len(self._peers) >= PEERS_MAX:
+            raise LinkError(f"{key.node} is not in the map, and {PEERS_MAX} others came before it")
+
+    def _peer_of(self, key: PeerKey) -> Peer:
+        known = self._peers.get(key.node)
+        if known is not None and known[0] == key:
+            return known[1]
+        if known is not None:
+            if known[0].incarnation > key.incarnation:
+                raise LinkError(f"{key.node} incarnation {key.incarnation} is over")
+            self._loop.strike_peer(known[1])
+            self._struck(known[0])
+        peer = self._loop.add_peer(0, key.tier, key.incarnation)
+        peer.owner = key
+        self._peers[key.node] = (key, peer)
+        return peer
+
+    def keep_alive(self) -> None:
+        """Let every link say that it lives that has not spoken since the last call; the other side cuts silent ones."""
+        for node, (_, peer) in self._peers.items():
+            spoken = self._spoken.get(node) != peer.link.last_sent
+            self._spoken[node] = peer.link.last_sent
+            if peer.conn is not None and not spoken:
+                peer.link.keepalive()
+                self._loop.write(peer.conn, b"")
+
+    def know(self, cluster_map: ClusterMap) -> None:
+        """Make a peer of every live node: what is sent before the first connection waits in its link, in order.
+
+        A route that names an edge must not lose messages because the two have not met yet.
+        """
+        for node, entry in cluster_map.nodes.items():
+            known = self._peers.get(node)
+            if (
+                entry.alive
+                and node != self.identity.node
+                and (known is None or known[0].incarnation < entry.incarnation)
+            ):
+                self._peer_of(PeerKey(node, entry.tier, entry.incarnation))
+
+    def strike_dead(self, cluster_map: ClusterMap) -> list[str]:
+        """End the links to lives that the map declares over; return their nodes."""
+        gone = []
+        for node in sorted(self._peers):
+            key, peer = self._peers[node]
+            entry = cluster_map.nodes.get(node)
+            over = entry is not None and (
+                entry.incarnation > key.incarnation or (entry.incarnation == key.incarnation and not entry.alive)
+            )
+            if over:
+                self._loop.strike_peer(peer)
+                del self._peers[node]
+                gone.append(node)
+                self._struck(key)
+        return gone

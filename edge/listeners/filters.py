@@ -1,0 +1,44 @@
+"""Which byte protocols stand between a listener's sockets and MQTT: a PROXY header, a WebSocket, both, or none.
+
+What a listener needs is imported when the listener is made: not for those that need none, and not by a first client.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from edge.hot.options import StreamFilter
+
+if TYPE_CHECKING:
+    from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
+
+__all__ = ["FrontDoor", "front_door", "listener_filter"]
+
+
+class FrontDoor:
+    """Where a load balancer stands before a listener: whose headers are believed, and what reads them."""
+
+    def __init__(self, trusted: "TrustedProxies", begin: "Callable[[], ProxiedSocket]") -> None:
+        self.trusted = trusted
+        self.begin = begin
+
+
+def front_door(versions: str, networks: tuple[str, ...]) -> FrontDoor | None:
+    """Return what takes PROXY headers of "v1", "v2" or "any" version; None for "none"."""
+    if versions == "none":
+        return None
+    from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
+
+    return FrontDoor(TrustedProxies(networks), lambda: ProxiedSocket(versions))
+
+
+def listener_filter(protocol: str, path: str = "", origins: tuple[str, ...] = ()) -> Callable[[], StreamFilter | None]:
+    """Return what makes a fresh filter for each connection, or None where MQTT comes as it is."""
+    if protocol != "ws":
+        return _none
+    from edge.listeners.websocket import WebSocketServer
+
+    return lambda: WebSocketServer(path, origins)
+
+
+def _none() -> None:
+    return None

@@ -1,0 +1,94 @@
+"""Sockets that take connections: bound when the edge starts, open when it can serve.
+
+A client that comes sooner is refused by the system and may try another edge; in the backlog of a node that is not ready
+it would wait. What an operator can mend is said in one line. ``edge/hot/sockets.py`` accepts.
+"""
+
+import os
+import socket
+import ssl
+
+from conf.errors import UserError
+from conf.settings import ListenerSettings
+from edge.listeners.filters import front_door, listener_filter
+from edge.node.limits import ListenerPolicy
+from wire.links.tls import client_listener_context
+
+__all__ = ["Listener", "address_of", "bind_socket", "peer_of", "start_listening"]
+
+
+class Listener:
+    """One listener: its socket, what it allows, its certificate."""
+
+    def __init__(self, settings: ListenerSettings) -> None:
+        self.settings = settings
+        self.policy = ListenerPolicy(settings.name, settings.allow_anonymous, settings.protocol, _unmetered(settings))
+        self.context: ssl.SSLContext | None = None
+        if settings.tls:
+            assert settings.certificate is not None and settings.key is not None
+            self.context = client_listener_context(
+                settings.certificate, settings.key, settings.client_ca, settings.require_client_certificate
+            )
+            self.context.num_tickets = settings.tls_session_tickets
+        self.filter = listener_filter(settings.protocol, settings.path, settings.origins)
+        self.front_door = front_door(settings.proxy_protocol, settings.proxy_trusted)
+        self.socket = bind_socket(settings.bind, settings.port, f"listener {settings.name}")
+
+    def open(self) -> None:
+        """Take connections: before that a client is refused by the system and tries elsewhere, rather than wait.
+
+        Raises:
+            UserError: Another process took the address meanwhile.
+        """
+        start_listening(self.socket, self.settings.backlog, f"listener {self.settings.name}")
+
+
+def bind_socket(bind: str, port: int, what: str) -> socket.socket:
+    """Bind, without taking connections yet.
+
+    Raises:
+        UserError: The address cannot be used.
+    """
+    address = bind.strip("[]")
+    bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address, port))
+    except OSError as error:
+        bound.close()
+        raise UserError(f"{what}: cannot listen on {bind}:{port}: {error.strerror or error}") from None
+    return bound
+
+
+def start_listening(bound: socket.socket, backlog: int, what: str) -> None:
+    """Take connections.
+
+    Raises:
+        UserError: Another process took the address meanwhile.
+    """
+    try:
+        bound.listen(backlog)
+    except OSError as error:
+        raise UserError(f"{what}: cannot listen on {address_of(bound)}: {error.strerror or error}") from None
+
+
+def address_of(bound: socket.socket) -> str:
+    """Return "host:port"."""
+    host_name, port = bound.getsockname()[:2]
+    return f"{host_name}:{port}"
+
+
+def _unmetered(settings: ListenerSettings) -> tuple[str, ...]:
+    """Return the networks of the listener's own proxies: behind one of their addresses are many clients."""
+    trusted: tuple[str, ...] = getattr(settings, "proxy_trusted", ListenerPolicy().unmetered)
+    return trusted
+
+
+def peer_of(fd: int) -> str:
+    """Return the address at the other end of a socket; "" for one that is gone."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as peer:
+            name = peer.getpeername()
+    except OSError:
+        return ""
+    return str(name[0]) if isinstance(name, tuple) else ""

@@ -1,0 +1,94 @@
+"""Sockets behind a load balancer: who may send a PROXY header, and reading it from the socket before TLS begins.
+
+The kernel keeps what is not the header: bytes are looked at first, and then exactly the header is read. A connection
+without a client behind it (a health check) ends quietly.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Sequence
+
+from edge.hot.options import FirstBytes
+from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, WrongHeader
+
+__all__ = ["ProxiedSocket", "TrustedProxies"]
+
+CHECK, UNTRUSTED, WRONG = "proxy_checks", "proxy_untrusted", "proxy_headers_wrong"  # counters
+
+
+class TrustedProxies:
+    """The addresses whose PROXY headers are believed."""
+
+    def __init__(self, networks: Sequence[str]) -> None:
+        self._networks = [ipaddress.ip_network(network) for network in networks]
+
+    def refusal(self, fd: int) -> str:
+        """Return "" when the peer of a socket is one of them, else the name of the counter."""
+        borrowed = socket.socket(fileno=fd)
+        try:
+            peer = borrowed.getpeername()
+        except OSError:
+            return CHECK  # it has closed by now, as a health check does
+        finally:
+            borrowed.detach()
+        return "" if isinstance(peer, tuple) and self.names(peer[0]) else UNTRUSTED
+
+    def names(self, address: str) -> bool:
+        """Whether an address is one of them; IPv4 may be written as IPv6."""
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+        if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+            parsed = parsed.ipv4_mapped
+        return any(parsed in network for network in self._networks)
+
+
+class ProxiedSocket(FirstBytes):
+    """One connection until its header was read.
+
+    Attributes:
+        outcome: Name of the counter when the connection ended here, "" while it did not.
+    """
+
+    def __init__(self, versions: str) -> None:
+        self.header = ProxyHeader(versions)
+        self.outcome = ""
+
+    @property
+    def source(self) -> tuple[str, int] | None:
+        """The client that the header names."""
+        return self.header.source
+
+    def read(self, fd: int) -> int:
+        """Read what of the header has come."""
+        borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0, fd)
+        try:
+            return self._read(borrowed)
+        except (BlockingIOError, InterruptedError):
+            return FirstBytes.MORE
+        except OSError:
+            return self._ended()
+        finally:
+            borrowed.detach()
+
+    def _read(self, borrowed: socket.socket) -> int:
+        waiting = borrowed.recv(HEADER_BYTES_MAX, socket.MSG_PEEK)
+        if not waiting:
+            return self._ended()
+        if self.header.complete:
+            return FirstBytes.DONE
+        try:
+            count = self.header.take(waiting)
+        except WrongHeader:
+            self.outcome = WRONG
+            return FirstBytes.ENDED
+        borrowed.recv(count)
+        if self.header.local:
+            self.outcome = CHECK
+            return FirstBytes.ENDED
+        # Version 1 has no word for a check: the first byte behind the header tells a client from one.
+        return FirstBytes.DONE if self.header.complete and len(waiting) > count else FirstBytes.MORE
+
+    def _ended(self) -> int:
+        """The peer closed: before or behind a header it was a check, within one it was not."""
+        within = self.header.begun and not self.header.complete
+        self.outcome = WRONG if within else CHECK
+        return FirstBytes.ENDED

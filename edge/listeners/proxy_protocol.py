@@ -1,0 +1,166 @@
+"""The PROXY protocol header that a load balancer sends first, versions 1 (text) and 2 (binary). Sans-IO.
+
+Decides which of the bytes that wait in a socket are the header, to the byte, because TLS may begin behind it. Where a
+header is expected every connection must begin with one; ``edge/listeners/proxied_socket.py`` reads, and says who may
+send it.
+Source: haproxy's proxy-protocol.txt; CRC-32C from RFC 3720, appendix B.4.
+"""
+
+import ipaddress
+import struct
+
+__all__ = ["HEADER_BYTES_MAX", "ProxyHeader", "WrongHeader", "crc32c"]
+
+V1_PREFIX = b"PROXY "
+V1_BYTES_MAX = 107  # with its line end
+V2_SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
+V2_FIXED_BYTES = 16
+HEADER_BYTES_MAX = V2_FIXED_BYTES + 2048  # addresses and options (TLVs)
+LOCAL, PROXY = 0, 1  # commands of version 2
+CHECKSUM = 0x03  # type of the TLV
+ADDRESS_BYTES = {0x00: 0, 0x11: 12, 0x21: 36, 0x31: 216}  # of what has streams: unknown, IPv4, IPv6, Unix
+
+
+class WrongHeader(ValueError):
+    """No header, or a malformed one, or of a version that is not accepted."""
+
+
+class ProxyHeader:
+    """One connection's header.
+
+    Attributes:
+        complete: All of it was taken.
+        source: (address, port) of the client that the header names; None if it names none.
+        local: The load balancer speaks for itself (LOCAL): a health check.
+    """
+
+    def __init__(self, versions: str) -> None:
+        """versions: "v1", "v2" or "any"."""
+        self.complete = False
+        self.source: tuple[str, int] | None = None
+        self.local = False
+        self._versions = versions
+        self._taken = b""
+
+    @property
+    def begun(self) -> bool:
+        """Whether a byte of it came."""
+        return bool(self._taken)
+
+    def take(self, waiting: bytes) -> int:
+        """Return how many of the bytes that wait in the socket are the header's; they have to be read, and no other.
+
+        Raises:
+            WrongHeader: This is not a header of an accepted version.
+        """
+        data = self._taken + waiting
+        try:
+            end = self._end_of(data)
+            if end > 0:
+                self._read(data[:end])
+        except WrongHeader:
+            raise
+        except ValueError as error:
+            raise WrongHeader(str(error)) from None
+        count = (end or len(data)) - len(self._taken)
+        self._taken = data[: len(self._taken) + count]
+        self.complete = end > 0
+        return count
+
+    def _end_of(self, data: bytes) -> int:
+        """Return where the header ends, 0 while it is incomplete: then all the bytes are the header's."""
+        if data[: len(V2_SIGNATURE)] == V2_SIGNATURE[: len(data)]:
+            if self._versions == "v1":
+                raise WrongHeader("version 2 is not accepted")
+            return _end_of_v2(data)
+        if self._versions == "v2" or data[: len(V1_PREFIX)] != V1_PREFIX[: len(data)]:
+            raise WrongHeader("no PROXY header")
+        end = data.find(b"\r\n", 0, V1_BYTES_MAX)
+        if end < 0 and len(data) >= V1_BYTES_MAX:
+            raise WrongHeader("header too long")
+        return end + 2 if end >= 0 else 0
+
+    def _read(self, header: bytes) -> None:
+        if header[:1] == V2_SIGNATURE[:1]:
+            self._read_v2(header)
+        else:
+            self._read_v1(header)
+
+    def _read_v1(self, header: bytes) -> None:
+        words = header[:-2].decode("ascii").split(" ")
+        if words[1] == "UNKNOWN":
+            return
+        if len(words) != 6 or words[1] not in ("TCP4", "TCP6"):
+            raise WrongHeader("malformed header")
+        make = ipaddress.IPv4Address if words[1] == "TCP4" else ipaddress.IPv6Address
+        source, _ = make(words[2]), make(words[3])
+        port, _ = _port(words[4]), _port(words[5])
+        self.source = (str(source), port)
+
+    def _read_v2(self, header: bytes) -> None:
+        command, family = header[12] & 0x0F, header[13]
+        if command == LOCAL:  # the receiver must ignore the addresses, whatever they are
+            self.local = True
+            return
+        size = ADDRESS_BYTES.get(family)
+        if size is None or len(header) < V2_FIXED_BYTES + size:
+            raise WrongHeader("no address of a stream")
+        options = V2_FIXED_BYTES + size
+        if family == 0x11:
+            self.source = (str(ipaddress.IPv4Address(header[16:20])), int.from_bytes(header[24:26], "big"))
+        elif family == 0x21:
+            self.source = (str(ipaddress.IPv6Address(header[16:32])), int.from_bytes(header[48:50], "big"))
+        if family:
+            _check_options(header, options)
+
+
+def _end_of_v2(data: bytes) -> int:
+    if len(data) < V2_FIXED_BYTES:
+        return 0
+    version_command, _, length = struct.unpack_from(">BBH", data, len(V2_SIGNATURE))
+    end = V2_FIXED_BYTES + int(length)
+    if version_command >> 4 != 2 or version_command & 0x0F not in (LOCAL, PROXY) or end > HEADER_BYTES_MAX:
+        raise WrongHeader("malformed header")
+    return end if len(data) >= end else 0
+
+
+def _port(word: str) -> int:
+    if not word.isascii() or not word.isdigit() or len(word) > 5 or int(word) > 65535:
+        raise WrongHeader("malformed port")
+    return int(word)
+
+
+def _check_options(header: bytes, at: int) -> None:
+    """Walk the options; each must lie within the header, and a checksum must be right."""
+    while at < len(header):
+        if at + 3 > len(header):
+            raise WrongHeader("an option is cut off")
+        kind, size = header[at], int.from_bytes(header[at + 1 : at + 3], "big")
+        at += 3
+        if at + size > len(header):
+            raise WrongHeader("an option is cut off")
+        if kind == CHECKSUM:
+            told = int.from_bytes(header[at : at + size], "big")
+            if size != 4 or told != crc32c(header[:at] + bytes(4) + header[at + 4 :]):
+                raise WrongHeader("wrong checksum")
+        at += size
+
+
+def _crc_table() -> tuple[int, ...]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return tuple(table)
+
+
+_CRC_TABLE = _crc_table()
+
+
+def crc32c(data: bytes) -> int:
+    """Return the CRC-32C (Castagnoli) of bytes."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = value >> 8 ^ _CRC_TABLE[(value ^ byte) & 0xFF]
+    return value ^ 0xFFFFFFFF

@@ -1,0 +1,108 @@
+"""The ground that all parts of one edge share: limits, time, map, lease, counts, and messages to other nodes.
+
+Parts take an ``EdgeNode`` and their real collaborators, never the core that joins them.
+"""
+
+from collections.abc import Callable
+
+from edge.hot.state import Peer
+from edge.node.limits import EdgeLimits
+from edge.node.ports import NodeIO
+from wire.links.link import LinkFull
+from wire.messages.cluster_map import ClusterMap, NodeEntry
+from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
+from wire.messages.hello import NodeIdentity
+from wire.messages.messages import Control, encode_control
+from wire.node.lease_holder import LeaseHolder
+
+__all__ = ["NS", "Counts", "EdgeNode"]
+
+NS = 1_000_000_000
+
+
+class Counts(dict[str, int]):
+    """Events of one edge by name: connects by reason code, disconnects by reason, refusals."""
+
+    def add(self, what: str, amount: int = 1) -> None:
+        """Count an event."""
+        self[what] = self.get(what, 0) + amount
+
+
+class EdgeNode:
+    """One edge as its parts see it.
+
+    Invariants: ``now`` never falls within a round; messages to one node keep their order; nothing here calls back, but
+    for ``map_moved``.
+
+    Args:
+        identity: This edge.
+        entry: This edge as it registers.
+        limits: Bounds and announcements.
+        loop: Its clock, and the frames of links.
+        counts: Where events are counted.
+        peer_of: The peer of a node, connected or not; None if no link to it was ever made.
+        map_moved: Called with each new map, before its epoch is acknowledged.
+        ended_incarnation: A former incarnation of this node that has surely ended; 0 for none.
+    """
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        entry: NodeEntry,
+        limits: EdgeLimits,
+        loop: NodeIO,
+        counts: Counts,
+        peer_of: Callable[[str], Peer | None],
+        map_moved: Callable[[ClusterMap], None],
+        ended_incarnation: int = 0,
+    ) -> None:
+        self.name = identity.node
+        self.incarnation = identity.incarnation
+        self.limits = limits
+        self.counts = counts
+        self.peer_of = peer_of
+        self._loop = loop
+        self.lease = LeaseHolder(entry, self.tell, map_moved, ended_incarnation=ended_incarnation)
+
+    @property
+    def now(self) -> float:
+        """Time of the current round, s on CLOCK_BOOTTIME."""
+        return self._loop.now_ns / NS
+
+    @property
+    def map(self) -> ClusterMap:
+        """The map as this node has it."""
+        return self.lease.map
+
+    def has_lease(self) -> bool:
+        """Return True while this edge may decide."""
+        return self.lease.has_lease(self.now)
+
+    def primary_peer(self, partition: int) -> Peer | None:
+        """Return the peer of a partition's primary, None while there is none or no link to it was ever made."""
+        placements = self.map.partitions
+        return self.peer_of(placements[partition].primary) if partition < len(placements) else None
+
+    def tell(self, node: str, message: Control) -> bool:
+        """Send a control message; False when there is no link or no room."""
+        peer = self.peer_of(node)
+        if peer is None:
+            return False
+        payload = encode_control(message)
+        if len(payload) > FRAME_BYTES_MAX:
+            self.count("control_too_long")
+            return False
+        try:
+            self._loop.control(peer, FrameKind.CONTROL, payload)
+        except LinkFull:
+            self.count("control_no_room")
+            return False
+        return True
+
+    def count(self, what: str, amount: int = 1) -> None:
+        """Count an event of this edge."""
+        self.counts.add(what, amount)
+
+    def wake(self) -> None:
+        """Have ``round_end`` called at the end of this round: something changed that it looks at."""
+        self._loop.round_end_ns = 0

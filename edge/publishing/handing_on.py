@@ -1,0 +1,173 @@
+"""Copies that a durable member of a shared group left unacknowledged: find another member, and send them there.
+
+A partition hands the message over. Where it goes is said to the partition first, which records it; the answer names the
+recorded pick, and only then anything is sent. A pick that refuses, or was an edge that died, is replaced by one with a
+higher ``attempt``, recorded again. While nobody has room the partition keeps the message and asks later.
+Source: MQTT 5.0 section 4.8.2; docs/adr/0016.
+"""
+
+from edge.hot.state import Inbound, Remote, Route
+from edge.node.node import EdgeNode
+from edge.node.ports import Publisher
+from edge.publishing.picking import Picking
+from edge.routes.shared_groups import HERE, RecordedPick, SharedGroup
+from edge.subscriptions.topic_routes import TopicRoutes
+from wire.messages.batches import OriginKind
+from wire.messages.messages import HandedOn, HandOn
+
+__all__ = ["Redispatch", "Redispatching"]
+
+UNDER_WAY_MAX = 8_192  # the oldest is forgotten; its partition hands it over again
+NO_SESSION = (1 << 48) - 1  # with the partition's number: the sender of what it hands on, no session's number
+
+
+class _Copy:
+    """One message under way."""
+
+    __slots__ = ("asked", "node", "order", "redispatching", "refused", "tried")
+
+    def __init__(self, redispatching: "Redispatching", node: str, order: HandOn) -> None:
+        self.redispatching = redispatching
+        self.node = node
+        self.order = order
+        self.asked = False  # the partition was told where it would go, and has not said that it is recorded
+        self.refused = False  # by the destination that it was sent to last
+        self.tried: list[Remote | int] = []  # destinations that refused it
+
+    def routed(self, route: Route) -> None:
+        """Go on with the Route of the topic."""
+        self.redispatching.routed(self, route)
+
+
+class Redispatch(RecordedPick):
+    """The recorded pick of a message that a partition handed over: a refusal goes back to that partition.
+
+    Attributes:
+        copy: The message.
+    """
+
+    def __init__(self, group: SharedGroup, choice: Remote | int, copy: _Copy) -> None:
+        super().__init__(group, choice)
+        self.copy = copy
+
+    def refused(self) -> None:
+        """Note that the destination did not take it: the partition records the next one before it is sent there."""
+        self.copy.refused = True
+
+    def finished(self, reason_code: int) -> None:
+        """Take the outcome of the sending."""
+        self.copy.redispatching.finished(self, reason_code)
+
+
+class Redispatching:
+    """Hands messages of ended members on.
+
+    Args:
+        node: This edge.
+        loop: Where messages are published.
+        routes: Where topics go.
+        picking: Chooses destinations of groups.
+    """
+
+    def __init__(self, node: EdgeNode, loop: Publisher, routes: TopicRoutes, picking: Picking) -> None:
+        self._node = node
+        self._loop = loop
+        self._routes = routes
+        self._picking = picking
+        self._copies: dict[tuple[int, int], _Copy] = {}  # by partition and number
+
+    def order(self, node: str, order: HandOn) -> None:
+        """Take an order of a partition; one that is under way goes on."""
+        key = (order.partition, order.number)
+        copy = self._copies.get(key)
+        if copy is None:
+            if len(self._copies) >= UNDER_WAY_MAX:
+                self._node.count("handed_on_forgotten")
+                del self._copies[next(iter(self._copies))]
+            copy = self._copies[key] = _Copy(self, node, order)
+        elif not copy.asked:
+            copy.node = node
+            return
+        copy.node, copy.order, copy.asked = node, order, False
+        self._routes.with_route(order.message.topic, copy.routed)
+
+    def _is_current(self, copy: _Copy) -> bool:
+        return self._copies.get((copy.order.partition, copy.order.number)) is copy
+
+    def routed(self, copy: _Copy, route: Route) -> None:
+        """Send a message where its pick says, or have the next pick recorded."""
+        if not self._is_current(copy):
+            return
+        node, order = self._node, copy.order
+        group = next((group for group in route.groups if group.share == order.share), None)
+        if not isinstance(group, SharedGroup):
+            node.count("shares_ended")
+            self._done(copy)
+            return
+        pick = order.pick
+        if pick is None:
+            self._choose(copy, group, 0)
+            return
+        choice = group.read(pick, node.incarnation, node.peer_of(pick.edge))
+        if choice == HERE and not self._picking.has_member(group.share):
+            if self._loop.knows_pick(group.share, _sender(order), order.number):
+                self._done(copy)
+                return
+            choice = None
+        if choice is None:
+            self._choose(copy, group, pick.attempt + 1)
+        else:
+            self._send(copy, group, choice)
+
+    def _choose(self, copy: _Copy, group: SharedGroup, attempt: int) -> None:
+        """Ask the partition to record the next destination; without one it asks again later."""
+        node, order = self._node, copy.order
+        choice = self._picking.choose(group, order.message.topic.encode(), copy.tried)
+        if choice is None:
+            node.count("handed_on_without_room")
+            self._forget(copy)
+            return
+        copy.asked = True
+        pick = group.written(choice, node.incarnation, attempt)
+        node.tell(copy.node, HandedOn(order.request, order.partition, order.number, pick))
+
+    def _send(self, copy: _Copy, group: SharedGroup, choice: Remote | int) -> None:
+        order, message = copy.order, copy.order.message
+        topic = message.topic.encode()
+        publish = Inbound(
+            topic, message.payload, message.qos, message.retain, message.properties, 5, message.expiry_s
+        )  # fmt: skip
+        sent = Redispatch(group, choice, copy)
+        route = Route(topic, groups=(sent,))
+        self._loop.publish(
+            route, publish, -1, OriginKind.SESSION, _sender(order), order.number, sent.finished
+        )  # fmt: skip
+
+    def finished(self, sent: Redispatch, reason_code: int) -> None:
+        """Take the outcome of a sending: a refused message is sent elsewhere, an accepted one is done."""
+        copy = sent.copy
+        refused, copy.refused = copy.refused, False
+        if not self._is_current(copy):
+            return
+        if refused:
+            assert sent.choice is not None
+            copy.tried.append(sent.choice)
+            pick = copy.order.pick
+            self._choose(copy, sent.group, pick.attempt + 1 if pick is not None else 0)
+        elif reason_code >= 0x80:
+            self._forget(copy)
+        else:
+            self._node.count("shares_redispatched")
+            self._done(copy)
+
+    def _done(self, copy: _Copy) -> None:
+        order = copy.order
+        self._forget(copy)
+        self._node.tell(copy.node, HandedOn(order.request, order.partition, order.number))
+
+    def _forget(self, copy: _Copy) -> None:
+        self._copies.pop((copy.order.partition, copy.order.number), None)
+
+
+def _sender(order: HandOn) -> int:
+    return order.partition << 48 | NO_SESSION

@@ -1,0 +1,251 @@
+"""QoS 2 of durable publishers: packet identifiers and picks are recorded at the session's partition before any fan-out.
+
+The origin that the partition gave travels with the message, so that a repeat through any edge is known. Where its
+copies for shared groups go is recorded with it, and sent to again instead of picking anew.
+Source: MQTT 5.0 section 4.3.3; docs/protocol.md sections 4, 5.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from edge.clients.client import Client
+from edge.clients.clients import Clients
+from edge.cluster.partition_requests import PartitionRequests
+from edge.hot.state import Conn, Inbound, Message, Remote, Route
+from edge.node.node import EdgeNode
+from edge.node.ports import Publisher
+from edge.publishing.picking import Picking
+from edge.publishing.sending import Outgoing, Picks, Sending
+from edge.routes.shared_groups import HERE, SharedGroup
+from edge.subscriptions.topic_routes import TopicRoutes
+from mqtt.reasons import ReasonCode
+from wire.messages.batches import OriginKind
+from wire.messages.messages import Control, InboundRecorded, InboundReleased, SharePick
+
+__all__ = ["Recording"]
+
+
+@dataclass(slots=True)
+class _Inbound:
+    """A QoS 2 PUBLISH of a durable session, until its identifier and its picks are recorded."""
+
+    recording: "Recording"
+    client: Client
+    publish: Inbound
+    counter: int = -1  # that the partition gave; -1: none yet
+    known: dict[bytes, SharePick] = field(default_factory=dict)  # picks that are recorded, by share
+
+    def routed(self, route: Route) -> None:
+        """Record what is missing, or send the message."""
+        self.recording.record(self, route)
+
+    def recorded(self, answer: Control) -> None:
+        """Go on once the partition has recorded."""
+        self.recording.recorded(self, answer)
+
+
+@dataclass(slots=True)
+class _NewPick:
+    """A pick that replaces one that refused a recorded message, until it is recorded."""
+
+    recording: "Recording"
+    copy: Message
+    group: SharedGroup
+    choice: Remote | int
+    pick: SharePick
+
+    def recorded(self, answer: Control) -> None:
+        """Send the copy there."""
+        self.recording.pick_recorded(self, answer)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Recorded(Outgoing):
+    """A QoS 2 PUBLISH of a durable session, whose identifier is recorded."""
+
+    recording: "Recording"
+
+    def finished(self, reason_code: int) -> bool:
+        """Release the identifier of a message that was refused, before the client gets to know."""
+        publish = self.publish
+        conn = publish.conn
+        assert conn is not None
+        if reason_code < 0x80 or conn.closed:
+            return False
+        if publish.gated is not None and publish.gated.delivered:
+            return False  # no answer either: the message comes again, and is the same one where it was taken
+        # A failing PUBREC frees the identifier at the client, who never speaks of it again: its record goes first.
+        self.recording.refused(conn, publish, reason_code)
+        return True
+
+
+@dataclass(slots=True, frozen=True)
+class _Failed:
+    """A refused message, until its identifier is released."""
+
+    loop: Publisher
+    publish: Inbound
+    reason_code: int
+
+    def released(self, answer: Control) -> None:
+        """Answer the client."""
+        if isinstance(answer, InboundReleased):
+            self.loop.acknowledge(self.publish, self.reason_code)
+
+
+@dataclass(slots=True, frozen=True)
+class _Pubrel:
+    """A PUBREL of a durable session."""
+
+    loop: Publisher
+    conn: Conn
+    packet_identifier: int
+
+    def released(self, answer: Control) -> None:
+        """Write PUBCOMP."""
+        if isinstance(answer, InboundReleased) and not self.conn.closed:
+            # Unknown is no error: a client that missed our PUBCOMP repeats its PUBREL (section 3.7.2.1).
+            self.loop.released(self.conn, self.packet_identifier, 0)
+
+
+class Recording:
+    """Records what durable publishers send with QoS 2.
+
+    Args:
+        node: This edge.
+        loop: Where answers are written.
+        clients: The connections.
+        requests: Requests to the publishers' partitions.
+        routes: Where topics go.
+        picking: Chooses destinations of groups.
+        sending: Sends a message that is recorded.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: Publisher,
+        clients: Clients,
+        requests: PartitionRequests,
+        routes: TopicRoutes,
+        picking: Picking,
+        sending: Sending,
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._clients = clients
+        self._requests = requests
+        self._routes = routes
+        self._picking = picking
+        self._sending = sending
+
+    def begin(self, client: Client, publish: Inbound) -> None:
+        """Record a PUBLISH and send it."""
+        self._routes.with_route(publish.topic.decode(), _Inbound(self, client, publish).routed)
+
+    def record(self, item: _Inbound, route: Route) -> None:
+        """Record the identifier, and a pick for every group of the route that has none; then send the message."""
+        client, publish = item.client, item.publish
+        if client.conn.closed:
+            return
+        destinations: Picks = {}
+        picks = []
+        for group in route.groups:
+            assert isinstance(group, SharedGroup)
+            pick = item.known.get(group.share)
+            if pick is not None and item.counter >= 0:
+                choice = self._destination(client, group, pick, item.counter)
+                if choice is not None:
+                    destinations[group.share] = choice
+                    continue
+            choice = self._picking.choose(group, publish.topic)
+            if choice is not None:
+                attempt = 0 if pick is None else pick.attempt + 1
+                picks.append(group.written(choice, self._node.incarnation, attempt))
+        if item.counter < 0 or picks:
+            self._ask_to_record(client, publish.packet_identifier, picks, item.recorded)
+            return
+        origin = (OriginKind.SESSION, client.session, item.counter)
+        self._sending.send(_Recorded(self._sending, publish, origin, destinations, recording=self), route)
+
+    def recorded(self, item: _Inbound, answer: Control) -> None:
+        """Look the Route up again: its groups may want picks that are not recorded yet."""
+        client = item.client
+        if client.conn.closed or not isinstance(answer, InboundRecorded):
+            return
+        if answer.reason_code:
+            self._clients.error(client.conn, answer.reason_code)
+            return
+        item.counter = answer.counter
+        item.known = {pick.share: pick for pick in answer.picks}
+        self._routes.with_route(item.publish.topic.decode(), item.routed)
+
+    def _destination(self, client: Client, group: SharedGroup, pick: SharePick, counter: int) -> Remote | int | None:
+        """Return where a recorded pick can still go, None if it has to be replaced."""
+        choice = group.read(pick, self._node.incarnation, self._node.peer_of(pick.edge))
+        if choice == HERE and not self._picking.has_member(group.share):
+            return HERE if self._loop.knows_pick(group.share, client.session, counter) else None
+        return choice
+
+    def _ask_to_record(
+        self, client: Client, packet_identifier: int, picks: list[SharePick], then: Callable[[Control], None]
+    ) -> None:
+        request = self._requests.of(client).record_inbound(packet_identifier, picks)
+        if not self._requests.ask(request, then, self._node.now):
+            self._clients.error(client.conn, ReasonCode.SERVER_BUSY)
+
+    def pick_again(self, copy: Message, group: SharedGroup) -> None:
+        """Record another pick for a copy whose recorded one refused it, or was an edge that died; then send there."""
+        assert copy.pick is not None
+        self._pick_again(copy, group, copy.pick.attempt + 1)
+
+    def _pick_again(self, copy: Message, group: SharedGroup, attempt: int) -> None:
+        whole = copy.parent
+        assert whole is not None and whole.conn is not None
+        client = whole.conn.owner
+        choice = self._picking.choose(group, b"", copy.tried or [])
+        if not isinstance(client, Client) or whole.conn.closed or choice is None:
+            self._loop.send_pick(copy, None)  # the publisher repeats it elsewhere, or there is nobody
+            return
+        item = _NewPick(self, copy, group, choice, group.written(choice, self._node.incarnation, attempt))
+        self._ask_to_record(client, whole.packet_identifier, [item.pick], item.recorded)
+
+    def pick_recorded(self, item: _NewPick, answer: Control) -> None:
+        """Send a copy to its new pick; one that died meanwhile is replaced too."""
+        copy, group = item.copy, item.group
+        whole = copy.parent
+        if whole is None or whole.conn is None or whole.conn.closed:
+            self._loop.send_pick(copy, None)
+            return
+        if not isinstance(answer, InboundRecorded) or answer.reason_code:
+            self._clients.error(whole.conn, getattr(answer, "reason_code", ReasonCode.UNSPECIFIED_ERROR))
+            return
+        now = group.read(item.pick, self._node.incarnation, self._node.peer_of(item.pick.edge))
+        if now == HERE and self._picking.has_member(group.share):
+            self._loop.send_pick(copy, self._picking.member(group.share))
+        elif isinstance(now, Remote):
+            self._loop.send_pick(copy, now)
+        else:
+            tried = copy.tried or []
+            copy.tried = [*tried, item.choice] if isinstance(item.choice, Remote) else tried
+            self._pick_again(copy, group, item.pick.attempt + 1)
+
+    # --- release
+
+    def refused(self, conn: Conn, publish: Inbound, reason_code: int) -> None:
+        """Release the identifier of a message that was refused, then answer the client."""
+        client = conn.owner
+        assert isinstance(client, Client)
+        self._release(client, publish.packet_identifier, _Failed(self._loop, publish, reason_code).released)
+
+    def pubrel(self, conn: Conn, packet_identifier: int) -> None:
+        """Answer PUBREL of a durable session when the record is durably gone; unknown ones too [MQTT-4.3.3-11]."""
+        client = conn.owner
+        assert isinstance(client, Client)
+        self._release(client, packet_identifier, _Pubrel(self._loop, conn, packet_identifier).released)
+
+    def _release(self, client: Client, packet_identifier: int, then: Callable[[Control], None]) -> None:
+        """Have a partition forget a packet identifier."""
+        request = self._requests.of(client).release_inbound(packet_identifier)
+        if not self._requests.ask(request, then, self._node.now):
+            self._clients.error(client.conn, ReasonCode.SERVER_BUSY)

@@ -1,0 +1,180 @@
+"""Sending one message everywhere: to the topic's retained register first, then to everybody else.
+
+A retained message goes to the partition that holds the topic's register, and to everybody else when it stands there:
+who has a value live finds no older one any more. Source: MQTT 5.0 section 3.3; docs/protocol.md section 7.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edge.clients.clients import Clients
+from edge.hot.state import Conn, Inbound, Remote, Route
+from edge.node.node import EdgeNode
+from edge.node.ports import Publisher
+from edge.routes.shared_groups import RecordedPick, SharedGroup
+from edge.subscriptions.topic_routes import TopicRoutes
+from mqtt.reasons import ReasonCode
+from wire.messages.batches import OriginKind
+
+__all__ = ["Outgoing", "Picks", "Sending"]
+
+Picks = dict[bytes, Remote | int | None]  # by share: where a message's copy goes, as recorded
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A message on its way to everybody: a client's PUBLISH, or what a subclass says.
+
+    Attributes:
+        origin: OriginKind, and its two numbers.
+        picks: Where its copies for shared groups go; None: nothing is recorded, and each group picks as it likes.
+        register: The partition of the topic's retained register, -1 for none.
+        tag: Of the copy that went to the register first.
+    """
+
+    sending: "Sending"
+    publish: Inbound
+    origin: tuple[int, int, int] = (OriginKind.EDGE, 0, 0)
+    picks: Picks | None = None
+    register: int = -1
+    tag: int = 0
+
+    @property
+    def name(self) -> str:
+        """The topic."""
+        return self.publish.topic.decode()
+
+    @property
+    def waits_for_register(self) -> bool:
+        """Whether the acknowledgement of a retained write is counted."""
+        return self.register >= 0 and self.publish.qos > 0
+
+    @property
+    def on_done(self) -> Callable[[int], object] | None:
+        """Return the taker of the outcome of a message that goes everywhere at once; QoS 0 has none."""
+        return self.sent if self.publish.qos else None
+
+    def routed(self, route: Route) -> None:
+        """Send it, unless its publisher has left."""
+        if self.publish.conn is None or not self.publish.conn.closed:
+            self.sending.send(self, route)
+
+    def routed_again(self, route: Route) -> None:
+        """Send it to everybody beside its register, where it stands."""
+        self.sending.send_behind_register(self, route)
+
+    def sent(self, reason_code: int) -> bool:
+        """Take the outcome of a message that went everywhere at once."""
+        if self.waits_for_register:
+            self.sending.register_written(self)
+        return self.finished(reason_code)
+
+    def stands(self, reason_code: int) -> None:
+        """Take the outcome of the write to its register."""
+        self.sending.register_written(self)
+        self.sending.stands(self, reason_code)
+
+    def finished(self, reason_code: int) -> bool:
+        """Take the outcome; return whether the publisher's answer waits for ``acknowledge``."""
+        del reason_code
+        return False
+
+
+class Sending:
+    """Sends the messages of one edge.
+
+    Args:
+        node: This edge.
+        loop: Where messages are published.
+        clients: The connections.
+        routes: Where topics go.
+    """
+
+    def __init__(self, node: EdgeNode, loop: Publisher, clients: Clients, routes: TopicRoutes) -> None:
+        self._node = node
+        self._loop = loop
+        self._clients = clients
+        self._routes = routes
+
+    def send(self, item: Outgoing, route: Route) -> None:
+        """Send a message everywhere, and go on with its connection; QoS 1 and 2 to the topic's register first."""
+        publish = item.publish
+        item.register = self._node.map.partition_for(item.name) if publish.retain else -1
+        if not publish.qos or item.register < 0 or _others(route, item.register).empty:
+            if item.waits_for_register:
+                self._routes.cache.retained_started(item.name)
+            self._loop.publish(_with_picks(route, item.picks), publish, item.register, *item.origin, item.on_done)
+            self._go_on(publish.conn)
+            return
+        self._to_register(item)
+
+    def _to_register(self, item: Outgoing) -> None:
+        """Write a message to its register and the queues beside it, then send it to everybody else.
+
+        Meanwhile its connection waits, so that nothing overtakes it. What is refused reaches nobody.
+        """
+        publish = item.publish
+        self._routes.cache.retained_started(item.name)
+        copy = Inbound(
+            publish.topic, publish.payload, publish.qos, True, publish.properties, publish.version, publish.expiry_s,
+            conn=publish.conn,
+        )  # fmt: skip
+        item.tag = self._loop.publish(Route(publish.topic), copy, item.register, *item.origin, item.stands)
+
+    def register_written(self, item: Outgoing) -> None:
+        """Note that a retained write is acknowledged, or refused."""
+        self._routes.cache.retained_finished(item.name)
+
+    def stands(self, item: Outgoing, reason_code: int) -> None:
+        """Send a message to everybody else once it stands in its register."""
+        publish, conn = item.publish, item.publish.conn
+        if conn is not None and conn.closed and conn.session:
+            return  # its client sends it again, and may have elsewhere, with newer ones behind it
+        if reason_code == ReasonCode.SESSION_TAKEN_OVER and conn is not None:
+            if not conn.closed:
+                self._clients.error(conn, reason_code)
+        elif reason_code >= 0x80:
+            untold = reason_code == ReasonCode.SERVER_BUSY and publish.version != 5
+            if untold and conn is not None and not conn.closed:  # its record stays for when the message comes again
+                self._clients.error(conn, ReasonCode.QUOTA_EXCEEDED)
+            if not item.finished(reason_code):
+                self._loop.acknowledge(publish, reason_code)
+            self._go_on(conn)
+        else:
+            # Who subscribed meanwhile reads the register behind this write; who stopped holding back its live
+            # messages no longer takes them where the Route of that time says.
+            self._routes.with_route(item.name, item.routed_again)
+
+    def send_behind_register(self, item: Outgoing, route: Route) -> None:
+        """Send a message to everybody beside its register."""
+        publish = item.publish
+        others = _others(route, item.register)
+        if others.empty:
+            code = 0 if route.partitions else ReasonCode.NO_MATCHING_SUBSCRIBERS
+            self._loop.acknowledge(publish, code)
+            item.finished(code)
+        else:
+            written = (item.tag, item.register)
+            self._loop.publish(_with_picks(others, item.picks), publish, -1, *item.origin, item.finished, written)
+        self._go_on(publish.conn)
+
+    def _go_on(self, conn: Conn | None) -> None:
+        if conn is not None and not conn.closed:
+            self._loop.resume(conn)
+
+
+def _others(route: Route, register: int) -> Route:
+    """Return where a message goes beside its register's partition, which finds the subscribers that it has itself."""
+    partitions = tuple(number for number in route.partitions if number != register)
+    return Route(route.topic, route.subs, route.edges, partitions, route.groups, route.reason_code)
+
+
+def _with_picks(route: Route, picks: Picks | None) -> Route:
+    """Return the Route whose groups are bound to recorded picks; None: the Route as it is."""
+    if picks is None or not route.groups:
+        return route
+    groups: list[RecordedPick] = []
+    for group in route.groups:
+        assert isinstance(group, SharedGroup)
+        groups.append(RecordedPick(group, picks.get(group.share)))
+    return Route(route.topic, route.subs, route.edges, route.partitions, tuple(groups), route.reason_code, route.owner)

@@ -1,0 +1,96 @@
+"""Answers of shards' owners as Routes use them: equal answers are one object, whatever topics they are for.
+
+An answer names nodes, a Route their peers: which those are is looked up again after peers changed.
+Decision: docs/adr/0023-work-in-slices.md.
+"""
+
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from edge.hot.state import Group, Peer
+from edge.routes.audience import Account
+from edge.routes.shared_groups import SharedGroups
+from wire.messages.messages import Destinations
+
+__all__ = ["Answer", "Answers"]
+
+ANSWER_BYTES = 400  # of one without destinations
+KEY_FACTOR = 16  # objects of an answer take so many times the bytes of its encoding, about
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Answer:
+    """Destinations of some topics.
+
+    Attributes:
+        edges: Other edges, those that this one knows.
+        partitions: Partitions with durable subscribers.
+        groups: Shared groups.
+    """
+
+    __slots__ = ("__weakref__", "_account", "_bytes", "edges", "groups", "looked_up_at", "nodes", "partitions")
+
+    def __init__(self, destinations: Destinations, groups: tuple[Group, ...], account: Account, size: int) -> None:
+        self.nodes = tuple(destinations.edges)
+        self.partitions = tuple(destinations.partitions)
+        self.groups = groups
+        self.edges: tuple[Peer, ...] = ()
+        self.looked_up_at = -1
+        self._account = account
+        self._bytes = size
+        account.bytes += size
+
+    def __del__(self) -> None:
+        self._account.bytes -= self._bytes
+
+
+class Answers:
+    """The answers that some cached topic has.
+
+    Args:
+        node: This edge, which is no destination of its own Routes.
+        peer_of: The peer of an edge, as it is now.
+        groups: The shared groups.
+        account: Counts the answers' bytes.
+    """
+
+    def __init__(
+        self, node: str, peer_of: Callable[[str], Peer | None], groups: SharedGroups, account: Account
+    ) -> None:
+        self._node = node
+        self._peer_of = peer_of
+        self._groups = groups
+        self._account = account
+        self._known: WeakValueDictionary[bytes, Answer] = WeakValueDictionary()
+        self._peers_version = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, destinations: Destinations) -> Answer:
+        """Return the answer with exactly these destinations."""
+        key = _encoder.encode(destinations)
+        answer = self._known.get(key)
+        if answer is None:
+            groups = tuple(self._groups.get(group) for group in destinations.groups)
+            answer = Answer(destinations, groups, self._account, ANSWER_BYTES + KEY_FACTOR * len(key))
+            self._known[key] = answer
+        return answer
+
+    def look_up(self, answer: Answer) -> None:
+        """Have an answer name the peers of now; its tuple of edges stays the same one if they did not change."""
+        if answer.looked_up_at == self._peers_version:
+            return
+        answer.looked_up_at = self._peers_version
+        others = (self._peer_of(node) for node in answer.nodes if node != self._node)
+        edges = tuple(peer for peer in others if peer is not None)
+        if edges != answer.edges:
+            answer.edges = edges
+
+    def peers_changed(self) -> None:
+        """Edges were linked or struck off."""
+        self._peers_version += 1
+        self._groups.peers_changed()

@@ -1,0 +1,47 @@
+"""The subscribers of topics that the same filters reach: one tuple for all of these topics, counted in bytes.
+
+Routes hold the tuple and its ``Audience``; the count falls when the last of them is gone. Who subscribed to what is
+``edge/subscriptions/ephemeral_sessions.py``'s. Decision: docs/adr/0023-work-in-slices.md.
+"""
+
+from edge.hot.state import Sub
+
+__all__ = ["NOBODY", "Account", "Audience"]
+
+TUPLE_BYTES = 56  # of an empty one, with what the collector adds
+POINTER_BYTES = 8
+SUB_BYTES = 96  # of a subscriber that was merged for one combination of filters, identifiers included
+
+
+class Account:
+    """Bytes of what Routes share."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+class Audience:
+    """Subscribers of some topics, one per connection.
+
+    Attributes:
+        subs: In the order that a Route wants them.
+        made_at: Clock of the subscriptions when they were looked up.
+    """
+
+    __slots__ = ("__weakref__", "_account", "_bytes", "made_at", "subs")
+
+    def __init__(self, subs: tuple[Sub, ...], account: Account, made_at: int, own_subs: int = 0) -> None:
+        """own_subs: How many of them no other Audience has."""
+        self.subs = subs
+        self.made_at = made_at
+        self._account = account
+        self._bytes = TUPLE_BYTES + POINTER_BYTES * len(subs) + SUB_BYTES * own_subs
+        account.bytes += self._bytes
+
+    def __del__(self) -> None:
+        self._account.bytes -= self._bytes
+
+
+NOBODY = Audience((), Account(), 0)

@@ -1,0 +1,396 @@
+"""The edge's route cache: one question per topic, kept until it is invalidated.
+
+A miss is asked at the owner of the topic's shard, the misses of a round in few messages; the publisher waits parked.
+An invalidation voids every answer and every outstanding question that its filters match, and is acknowledged when the
+retained writes that used a void answer are finished. Answers of a shard are void when it has a new owner, whose
+registration is complete when those writes are. Long work goes in slices, one order after the other.
+Rules: docs/protocol.md section 3, docs/adr/0023-work-in-slices.md.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from edge.hot.state import Route
+from edge.node.slices import Slices
+from edge.routes.answers import Answer, Answers
+from edge.routes.invalidations import Invalidations
+from wire.decoding import Unreadable
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.messages import Control, Invalidate, Invalidated, Moved, Resolve, Resolved
+from wire.messages.pieces import pieces
+
+__all__ = ["RouteCache"]
+
+TOPICS_PER_RESOLVE = 200  # an answer is decoded in one go
+ASKED_PER_ROUND = 400
+RETRY_S = 0.5
+TOPIC_BYTES = 700  # of a cached topic with its Routes, without its name and what it shares with others
+STEPS_MAX = 30  # of a round, see the two below
+TOPICS_PER_STEP = 5  # answers kept
+FILTERS_PER_STEP = 20  # of an invalidation
+WRITES_PER_STEP = 50  # retained writes looked at
+FORGOTTEN_MAX = 16  # oldest topics that go for one new one, until the bound in bytes is kept
+SWEEP_TOPICS = 150  # checked in one go
+SWEEP_S = 0.02  # between two of those
+WIDE_BURST, WIDE_PER_S = 100.0, 10.0  # orders with a wildcard taken; what comes faster waits, and is taken together
+
+
+class _Question:
+    __slots__ = ("number", "retry_at", "shard", "topics")
+
+    def __init__(self, shard: int, topics: list[str], number: int, retry_at: float) -> None:
+        self.shard = shard
+        self.topics = topics  # none: a registration
+        self.number = number  # of invalidations done when it was asked first
+        self.retry_at = retry_at
+
+
+class _Cached:
+    __slots__ = ("answer", "number", "shard", "shard_epoch")
+
+    def __init__(self, answer: Answer, number: int, shard: int, shard_epoch: int) -> None:
+        self.answer = answer
+        self.number = number  # of invalidations that it was checked against
+        self.shard = shard
+        self.shard_epoch = shard_epoch
+
+
+class RouteCache:
+    """Cached destinations of topics, and the questions under way.
+
+    Args:
+        cluster_map: The map as of now.
+        tell: Sends to a router; False when that is not possible now.
+        answers: Makes one object of equal answers.
+        install: Builds and installs a Route from a topic's answer.
+        drop: Makes the loop forget a topic's Route.
+        check: Makes the loop look at a topic's Route if it is an old one.
+        changed: Makes the loop look at every Route before it uses it.
+        topics_max: Bound of the cache; the oldest goes silently.
+        has_room: Whether the bound in bytes is kept, given those of the topics.
+        next_number: Numbers a question; no life of this edge gives a number twice.
+    """
+
+    def __init__(
+        self,
+        cluster_map: Callable[[], ClusterMap],
+        tell: Callable[[str, Control], bool],
+        answers: Answers,
+        install: Callable[[str, Answer], Route],
+        drop: Callable[[str], None],
+        check: Callable[[str], object],
+        changed: Callable[[], None],
+        topics_max: int,
+        has_room: Callable[[int], bool],
+        next_number: Callable[[], int],
+    ) -> None:
+        self._map = cluster_map
+        self._tell = tell
+        self._answers = answers
+        self._install = install
+        self._drop = drop
+        self._check = check
+        self._changed = changed
+        self._max = topics_max
+        self._has_room = has_room
+        self._next_number = next_number
+        self.bytes = 0  # of the topics, without what they share
+        self.wide_delayed = 0
+        self._cached: OrderedDict[str, _Cached] = OrderedDict()
+        self._void = Invalidations()
+        self._waiting: dict[str, list[Callable[[Route], None]]] = {}  # topic -> who needs it
+        self._fresh: dict[str, None] = {}  # missed, and not asked yet
+        self._questions: dict[int, _Question] = {}
+        self._answered: set[_Question] = set()  # whose answers are being taken
+        self._retained: dict[str, int] = {}  # topic -> retained writes under way that used its answer
+        self._owed: list[tuple[str, Invalidated, set[str]]] = []  # acknowledgements that wait for those
+        self._work = Slices(STEPS_MAX, in_order=True)
+        self._orders: list[tuple[str, Invalidate]] = []  # that wait for their time
+        self._wide = WIDE_BURST  # orders with a wildcard that may be taken now
+        self._wide_at = 0.0
+        self._sweep: list[str] = []  # topics not checked yet
+        self._sweep_number = 0
+        self._sweeping = False
+        self._stale = False  # Routes that nobody uses may hold subscribers that are gone
+        self._sweep_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._cached)
+
+    @property
+    def outstanding(self) -> int:
+        """Questions under way."""
+        return len(self._questions)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is asked, or could not be asked yet."""
+        return bool(self._questions or self._fresh)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next round has something to do that needs no answer."""
+        return bool(len(self._work)) or len(self._fresh) > ASKED_PER_ROUND
+
+    def next_deadline(self) -> float:
+        """Return when ``flush`` has something to do that needs no answer."""
+        at = self._sweep_at if self._sweeping or self._void.waits or self._stale else float("inf")
+        return min(at, self._wide_at + 1 / WIDE_PER_S) if self._orders else at
+
+    # --- misses
+
+    def need(self, topic: str, then: Callable[[Route], None]) -> None:
+        """Call ``then`` with the topic's Route when it is known; at once if it is cached."""
+        answer = self.answer(topic)
+        if answer is not None:
+            then(self._install(topic, answer))
+            return
+        waiting = self._waiting.get(topic)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._waiting[topic] = [then]
+        self._fresh[topic] = None
+
+    def answer(self, topic: str) -> Answer | None:
+        """Return the cached answer for a topic if it still holds; else forget it."""
+        cached = self._cached.get(topic)
+        if cached is None:
+            return None
+        if cached.number != self._void.done:
+            if self._void.is_void(topic, cached.number):
+                self._forget(topic)
+                return None
+            cached.number = self._void.done
+        if not self._is_owned(cached.shard, cached.shard_epoch):
+            self._forget(topic)
+            return None
+        self._answers.look_up(cached.answer)
+        return cached.answer
+
+    def _is_owned(self, shard: int, shard_epoch: int) -> bool:
+        shards = self._map().shards
+        return shard < len(shards) and shards[shard].epoch == shard_epoch
+
+    def flush(self, now: float) -> None:
+        """Ask for what was missed, and go on with what is under way; once a round."""
+        self._work.next_round()
+        self._take_orders(now)
+        if (self._sweeping or self._void.waits or self._stale) and now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_S
+            self._sweep_on()
+        if self._fresh and self._map().base_shards:  # without a map: asked in a later round
+            some = list(islice(self._fresh, ASKED_PER_ROUND))
+            for topic in some:
+                del self._fresh[topic]
+            self._ask(some, now)
+
+    def _ask(self, topics: list[str], now: float) -> None:
+        cluster_map = self._map()
+        by_shard: dict[int, list[str]] = {}
+        for topic in topics:
+            by_shard.setdefault(cluster_map.shard_for_topic(topic), []).append(topic)
+        for shard, some in sorted(by_shard.items()):
+            for piece in pieces(some, TOPICS_PER_RESOLVE):
+                self._send(shard, piece, now)
+
+    def _send(self, shard: int, topics: list[str], now: float) -> None:
+        number = self._next_number()
+        question = _Question(shard, topics, self._void.done, now + RETRY_S * 4)
+        self._questions[number] = question
+        if not self._tell(*self._message(number, question)):
+            question.retry_at = now + RETRY_S
+
+    def _message(self, number: int, question: _Question) -> tuple[str, Resolve]:
+        placement = self._map().shards[question.shard]
+        topics = question.topics
+        return placement.owner, Resolve(number, question.shard, placement.epoch, topics, not topics)
+
+    def resolved(self, answer: Resolved) -> None:
+        """Take an owner's answers to the first topics; what it left out, or was invalidated meanwhile, is asked again.
+
+        Raises:
+            Unreadable: They are answers to something else, or name destinations that are not there.
+        """
+        question = self._questions.get(answer.request)
+        if question is None or not self._is_owned(question.shard, answer.shard_epoch):
+            return
+        count, topics = len(answer.answers), question.topics
+        if count > len(topics) or (topics and not count):
+            raise Unreadable(f"{count} answers for {len(topics)} topics")
+        if answer.answers and max(answer.answers) >= len(answer.destinations):
+            raise Unreadable(f"answer {max(answer.answers)} of {len(answer.destinations)}")
+        del self._questions[answer.request]
+        question.topics = topics[:count]
+        self._fresh.update((topic, None) for topic in topics[count:] if topic in self._waiting)
+        self._answered.add(question)
+        self._work.add(self._resolving(question, answer))
+
+    def _resolving(self, question: _Question, answer: Resolved) -> Iterator[int]:
+        shared: dict[int, Answer] = {}
+        for position, (topic, place) in enumerate(zip(question.topics, answer.answers, strict=True)):
+            if position % TOPICS_PER_STEP == 0 and position:
+                yield 1
+            if not self._is_owned(question.shard, answer.shard_epoch) or self._void.is_void(topic, question.number):
+                if topic in self._waiting:
+                    self._fresh[topic] = None
+                continue
+            same = shared.get(place)
+            if same is None:
+                same = shared[place] = self._answers.get(answer.destinations[place])
+            cached = _Cached(same, self._void.done, question.shard, answer.shard_epoch)
+            self._answers.look_up(cached.answer)
+            self._keep(topic, cached)
+        self._answered.discard(question)
+
+    def _keep(self, topic: str, cached: _Cached) -> None:
+        if topic not in self._cached:
+            self.bytes += TOPIC_BYTES + 3 * len(topic)
+            if len(self._cached) >= self._max:
+                self._forget(next(iter(self._cached)))
+        for _ in range(FORGOTTEN_MAX):
+            if self._has_room(self.bytes) or not self._cached:
+                break
+            self._forget(next(iter(self._cached)))
+        self._cached[topic] = cached
+        route = self._install(topic, cached.answer)
+        for then in self._waiting.pop(topic, ()):
+            then(route)
+
+    def _forget(self, topic: str) -> None:
+        if self._cached.pop(topic, None) is not None:
+            self.bytes -= TOPIC_BYTES + 3 * len(topic)
+        self._drop(topic)
+
+    # --- changes
+
+    def invalidate(self, router: str, order: Invalidate, now: float) -> None:
+        """Void every answer that the filters match, at any epoch; dropping is always safe.
+
+        Orders with a wildcard that come one after the other are taken together: each may void all that is cached, and
+        until it is acknowledged nobody counts on the new route.
+        """
+        if len(self._cached) and any("+" in name or "#" in name for name in order.topic_filters):
+            self._orders.append((router, order))
+            self._take_orders(now)
+        else:
+            self._work.add(self._invalidating(router, order))
+
+    def _take_orders(self, now: float) -> None:
+        self._wide = min(WIDE_BURST, self._wide + (now - self._wide_at) * WIDE_PER_S)
+        self._wide_at = now
+        if not self._orders:
+            return
+        if self._wide < 1.0:
+            self.wide_delayed += 1
+            return
+        self._wide -= 1.0
+        orders, self._orders = self._orders, []
+        for router, order in orders:
+            self._work.add(self._invalidating(router, order))
+
+    def _invalidating(self, router: str, order: Invalidate) -> Iterator[int]:
+        void = self._void
+        void.begin()
+        for position, name in enumerate(order.topic_filters):
+            if position % FILTERS_PER_STEP == 0 and position:
+                yield 1
+            void.add(name)
+        number = void.complete()
+        if order.topic_filters:
+            self._changed()  # before it is acknowledged: no Route is used from here on without a look at the filters
+        busy = set()
+        for position, topic in enumerate(list(self._retained)):  # those of an answer that was forgotten before, too
+            if position % WRITES_PER_STEP == 0 and position:
+                yield 1
+            if order.topic_filters:
+                is_busy = void.is_matched(topic, number)
+            else:  # a registration: the new owner knows of no answer that these writes used
+                is_busy = self._map().shard_for_topic(topic) == order.shard
+            if is_busy and topic in self._retained:
+                busy.add(topic)
+        void.end()
+        answer = Invalidated(order.number, order.shard, order.shard_epoch)
+        busy = {topic for topic in busy if topic in self._retained}
+        if busy:
+            self._owed.append((router, answer, busy))
+        else:
+            self._tell(router, answer)
+
+    def retained_started(self, topic: str) -> None:
+        """A retained write of this topic left with the cached answer."""
+        self._retained[topic] = self._retained.get(topic, 0) + 1
+
+    def retained_finished(self, topic: str) -> None:
+        """That write is acknowledged."""
+        self._retained[topic] -= 1
+        if self._retained[topic]:
+            return
+        del self._retained[topic]
+        owed = []
+        for router, answer, busy in self._owed:
+            busy.discard(topic)
+            if busy:
+                owed.append((router, answer, busy))
+            else:
+                self._tell(router, answer)
+        self._owed = owed
+
+    def placement_changed(self, shards: set[int], now: float, *, jurisdiction: bool = False) -> None:
+        """New owners of shards: what they answered is void, what was asked there is asked again.
+
+        An owner hears that nothing is cached: a topic is asked for when it is used, and registered by that.
+        """
+        for number in [number for number, question in self._questions.items() if question.shard in shards]:
+            self._fresh.update((topic, None) for topic in self._questions.pop(number).topics if topic in self._waiting)
+        if jurisdiction:
+            self._void.void_all()
+        self._changed()
+        for shard in sorted(shards):
+            self._send(shard, [], now)
+
+    def look_again(self) -> None:
+        """Subscribers or peers changed: have the sweep renew what Routes nobody uses still hold."""
+        self._stale = True
+
+    def _sweep_on(self) -> None:
+        """Check some topics that nobody may use; after the last of them the filters checked against are forgotten."""
+        if not self._sweeping:
+            if self._void.is_open:
+                return
+            self._sweeping = True
+            self._stale = False
+            self._sweep = list(dict.keys(self._cached))  # an OrderedDict's own iterator takes ten times as long
+            self._sweep_number = self._void.sweep_begins()
+        for topic in self._sweep[-SWEEP_TOPICS:]:
+            if self.answer(topic) is not None:
+                self._check(topic)
+        del self._sweep[-SWEEP_TOPICS:]
+        if self._sweep:
+            return
+        self._sweeping = False
+        for question in (*self._questions.values(), *self._answered):
+            if question.number < self._sweep_number:
+                question.number = -1  # void whatever it is answered
+        self._void.sweep_ended()
+
+    def moved(self, answer: Moved, now: float) -> None:
+        """The router asked does not own the shard at that epoch: ask again soon, or when the map changes."""
+        question = self._questions.get(answer.request)
+        if question is not None:
+            question.retry_at = now + RETRY_S / 10
+
+    def tick(self, now: float) -> None:
+        """Ask again what was not answered."""
+        for number, question in self._questions.items():
+            if question.retry_at > now:
+                continue
+            # Under its number, so that either answer will do: a registration is complete when *an* answer was taken.
+            owner, message = self._message(number, question)
+            sent = bool(owner) and self._tell(owner, message)
+            question.retry_at = now + (RETRY_S * 4 if sent else RETRY_S)
+
+    def waiters(self) -> int:
+        """Return how many publishers wait for an answer."""
+        return sum(len(waiting) for waiting in self._waiting.values())

@@ -1,0 +1,166 @@
+"""Shared subscriptions at a publishing edge: which destination gets a message.
+
+The shard's owner names the destinations with their member counts; here one is picked per message, round robin by weight
+or sticky by topic. A destination that refuses is replaced by another; only when none is left does a durable member's
+partition queue it. A group belongs to its share and its destinations: topics that it serves take turns together.
+Source: MQTT 5.0 section 4.8.2; docs/protocol.md section 5.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from weakref import WeakValueDictionary
+from zlib import crc32
+
+from edge.hot.state import Group, Peer, Remote
+from wire.messages.messages import GroupDestinations, SharePick
+
+__all__ = ["HERE", "RecordedPick", "SharedGroup", "SharedGroups"]
+
+HERE = -2  # marks this edge among the destinations
+
+Place = tuple[str, int, int]  # edge or "", partition or -1, members
+
+
+class SharedGroup(Group):
+    """One group as Routes name it."""
+
+    def __init__(self, share: str, places: Sequence[Place], groups: "SharedGroups", turn: int = 0) -> None:
+        self.share = share.encode()
+        self.sticky = groups.sticky
+        self.turn = turn  # how many messages were given, modulo the members: whose turn it is
+        self._places = places
+        self._all = groups
+        self._looked_up_at = -1
+        self._choices: list[Remote | int] = []
+        self._ends: list[int] = []  # a choice's turns end before this one
+        self._edges: list[str] = []  # of the choices, "" for a partition
+
+    def _look_up(self) -> None:
+        """Find the peers that the destinations are now; edges without one are left out."""
+        everyone = self._all
+        if self._looked_up_at == everyone.peers_version:
+            return
+        self._looked_up_at = everyone.peers_version
+        self._choices, self._ends, self._edges = [], [], []
+        end = 0
+        for edge, partition, members in self._places:
+            choice: Remote | int
+            if not edge:
+                choice = Remote(None, partition, self.share)
+            elif edge == everyone.node:
+                choice = HERE
+            else:
+                peer = everyone.peer_of(edge)
+                if peer is None:
+                    continue
+                choice = Remote(peer, -1, self.share)
+            end += max(1, members)
+            self._choices.append(choice)
+            self._ends.append(end)
+            self._edges.append(edge)
+
+    def next(self, topic: bytes) -> Remote | int | None:
+        """Return the next destination: a Remote, HERE, or None where there is none."""
+        self._look_up()
+        if not self._choices:
+            return None
+        members = self._ends[-1]
+        if self.sticky:
+            return self._choices[bisect_right(self._ends, crc32(topic) % members)]
+        self.turn = (self.turn + 1) % members
+        return self._choices[bisect_right(self._ends, self.turn)]
+
+    def others(self, refused: Sequence[Remote | int]) -> list[Remote | int]:
+        """Return the other destinations, each once, those that queue for the absent last."""
+        self._look_up()
+        gone = {_place(destination) for destination in refused}
+        return sorted(
+            (choice for choice in self._choices if _place(choice) not in gone),
+            key=lambda destination: isinstance(destination, Remote) and destination.partition >= 0,
+        )
+
+    def written(self, choice: Remote | int, incarnation: int, attempt: int) -> SharePick:
+        """Return a choice as it is recorded; ``incarnation`` is this edge's."""
+        if isinstance(choice, int):
+            return SharePick(self.share, -1, self._all.node, incarnation, attempt)
+        if choice.peer is None:
+            return SharePick(self.share, choice.partition, attempt=attempt)
+        place = _place(choice)
+        node = next(edge for edge, other in zip(self._edges, self._choices, strict=True) if _place(other) == place)
+        return SharePick(self.share, -1, node, choice.peer.incarnation, attempt)
+
+    def read(self, pick: SharePick, incarnation: int, peer: Peer | None) -> Remote | int | None:
+        """Return what was recorded as a destination; None if it was a life of an edge that is over.
+
+        Args:
+            pick: What was recorded.
+            incarnation: This edge's.
+            peer: The edge that it names, as this one is linked to it now.
+        """
+        if pick.partition >= 0:
+            return Remote(None, pick.partition, self.share, pick.attempt)
+        if pick.edge == self._all.node:
+            return HERE if pick.incarnation == incarnation else None
+        if peer is None or peer.struck or peer.incarnation != pick.incarnation:
+            return None
+        return Remote(peer, -1, self.share, pick.attempt)
+
+
+class RecordedPick(Group):
+    """A group of one message whose pick for it is recorded at a partition: the copy goes there and nowhere else.
+
+    Attributes:
+        group: The group as Routes name it.
+        choice: Where the copy goes; None: nowhere.
+    """
+
+    def __init__(self, group: SharedGroup, choice: Remote | int | None) -> None:
+        self.share = group.share
+        self.group = group
+        self.choice = choice
+
+
+class SharedGroups:
+    """The groups that some Route names.
+
+    Args:
+        node: This edge.
+        sticky: A member is chosen by topic.
+        peer_of: The peer of an edge, as it is now.
+    """
+
+    def __init__(self, node: str, sticky: bool, peer_of: Callable[[str], Peer | None]) -> None:
+        self.node = node
+        self.sticky = sticky
+        self.peer_of = peer_of
+        self.peers_version = 0
+        self._groups: WeakValueDictionary[tuple[str, tuple[Place, ...]], SharedGroup] = WeakValueDictionary()
+        self._newest: WeakValueDictionary[str, SharedGroup] = WeakValueDictionary()  # by share
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def get(self, destinations: GroupDestinations) -> SharedGroup:
+        """Return the group of a share with exactly these destinations."""
+        places: list[Place] = [(edge, -1, members) for edge, members in destinations.edges]
+        places += [("", partition, members) for partition, members in destinations.partitions]
+        key = (destinations.share, tuple(places))
+        group = self._groups.get(key)
+        if group is None:
+            former = self._newest.get(destinations.share)
+            # Members come and go; the first one is not favoured each time.
+            turn = former.turn if former is not None else 0
+            group = SharedGroup(destinations.share, key[1], self, turn)
+            self._groups[key] = self._newest[destinations.share] = group
+        return group
+
+    def peers_changed(self) -> None:
+        """Note that edges were linked or struck off: a group that names them looks again when it is next used."""
+        self.peers_version += 1
+
+
+def _place(destination: Remote | int) -> tuple[int, int]:
+    """Return what tells two destinations apart."""
+    if isinstance(destination, int):
+        return destination, 0
+    return destination.partition, id(destination.peer)

@@ -1,0 +1,250 @@
+"""Subscriptions of this edge's ephemeral sessions: the trie, the merged subscribers of a topic, shared members.
+
+Overlapping subscriptions of one connection give one copy: highest QoS, all identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4].
+The trie holds filters and not subscribers, so that matching a topic costs what its filters cost, however many
+subscribe; topics that the same filters match share one tuple of subscribers.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from weakref import WeakValueDictionary
+from zlib import crc32
+
+from edge.clients.client import Client
+from edge.hot.state import Sub, encoding_of
+from edge.routes.audience import NOBODY, Account, Audience
+from mqtt.filter_costs import FilterCosts
+from mqtt.properties import encode_subscription_identifiers
+from mqtt.topic_trie import TopicTrie
+from mqtt.topics import parse_shared
+from wire.messages.messages import Subscription
+
+__all__ = ["EphemeralSubscriptions", "identifier_properties"]
+
+
+class _Member:
+    """One subscription of a connection."""
+
+    __slots__ = ("client", "sub", "subscription")
+
+    def __init__(self, client: Client, subscription: Subscription) -> None:
+        self.client = client
+        self.subscription = subscription
+        self.sub = merged_subscriber(client, [subscription])
+
+
+class _Filter:
+    """One filter with its subscribers."""
+
+    __slots__ = ("audience", "changed_at", "members", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number  # never given to another one
+        self.members: dict[int, _Member] = {}  # by connection
+        self.changed_at = 0
+        self.audience: Audience | None = None  # of topics that no other filter matches
+
+
+class _Group:
+    """The members of a shared group here."""
+
+    __slots__ = ("members", "numbers", "turn")
+
+    def __init__(self) -> None:
+        self.members: dict[int, _Member] = {}
+        self.numbers: list[int] | None = None  # of the members, sorted; None: to be sorted again
+        self.turn = 0
+
+
+class EphemeralSubscriptions:
+    """Local subscriptions; ``on_change`` is told every filter whose subscribers changed."""
+
+    def __init__(self, on_change: Callable[[str], None], account: Account | None = None) -> None:
+        self._on_change = on_change
+        self._account = account or Account()
+        self._trie = TopicTrie()
+        self._costs = FilterCosts(self._trie)
+        self._filters: dict[str, _Filter] = {}
+        self._size = 0
+        self._clock = 0  # of changes
+        self._numbers = 0
+        self._combined: WeakValueDictionary[tuple[int, ...], Audience] = WeakValueDictionary()  # by filters' numbers
+        self._groups: dict[bytes, _Group] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    def admits(self, client: Client, names: Sequence[str]) -> list[bool]:
+        """Return which filters of one SUBSCRIBE may be added: matching would cost too much with the others."""
+        return self._costs.admits(client.number, client.subscriptions, names)
+
+    def add(self, client: Client, subscription: Subscription) -> None:
+        """Add or replace a subscription."""
+        name = subscription.topic_filter
+        shared = parse_shared(name)
+        if shared is not None:
+            share = f"{shared[0]}/{shared[1]}".encode()
+            group = self._groups.get(share)
+            if group is None:
+                group = self._groups[share] = _Group()
+            members = group.members
+            group.numbers = None
+        else:
+            known = self._filters.get(name)
+            if known is None:
+                self._numbers += 1
+                known = _Filter(self._numbers)
+                self._trie.add(name, 0, known)
+                self._filters[name] = known
+            members = known.members
+        self._size += client.number not in members
+        members[client.number] = _Member(client, subscription)
+        if shared is None:
+            self._changed(name)
+
+    def remove(self, client: Client, name: str) -> None:
+        """Remove a subscription."""
+        self._costs.removed(client.number, name)
+        shared = parse_shared(name)
+        if shared is not None:
+            share = f"{shared[0]}/{shared[1]}".encode()
+            group = self._groups.get(share)
+            if group is None or group.members.pop(client.number, None) is None:
+                return
+            self._size -= 1
+            group.numbers = None
+            if not group.members:
+                del self._groups[share]
+            return
+        known = self._filters.get(name)
+        if known is None or known.members.pop(client.number, None) is None:
+            return
+        self._size -= 1
+        if not known.members:
+            del self._filters[name]
+            self._trie.remove(name, 0)
+        self._changed(name)
+
+    def ended(self, client: Client) -> None:
+        """The client's last subscription was removed, for it is gone."""
+        self._costs.forget(client.number)
+
+    def released(self, client: Client, name: str) -> None:
+        """Note that a subscription's copies go elsewhere now: its connection has begun or ended to hold them back."""
+        known = self._filters.get(name)
+        member = known.members.get(client.number) if known is not None else None
+        if member is not None:
+            member.sub = merged_subscriber(client, [member.subscription])
+            self._changed(name)
+
+    def _changed(self, name: str) -> None:
+        self._clock += 1
+        known = self._filters.get(name)
+        if known is not None:
+            known.changed_at = self._clock
+            known.audience = None
+        self._on_change(name)
+
+    def subscribers(self, topic: str) -> Audience:
+        """Return the subscribers of a topic, one per connection."""
+        found: list[_Filter] = self._trie.match(topic)
+        if not found:
+            return NOBODY
+        if len(found) > 1:
+            return self._combination(found)
+        only = found[0]
+        if only.audience is None:
+            subs = _grouped([member.sub for member in only.members.values()])
+            only.audience = Audience(subs, self._account, self._clock)
+        return only.audience
+
+    def _combination(self, found: list[_Filter]) -> Audience:
+        found.sort(key=_number)
+        key = tuple(known.number for known in found)
+        audience = self._combined.get(key)
+        changed_at = max(known.changed_at for known in found)
+        if audience is None or audience.made_at < changed_at:
+            audience = self._combined[key] = self._merge(found)
+        return audience
+
+    def _merge(self, found: list[_Filter]) -> Audience:
+        """Merge the subscribers of several filters; most connections have subscribed to one of them only."""
+        largest = max(found, key=_size)
+        merged = {number: member.sub for number, member in largest.members.items()}
+        several: set[int] = set()
+        for known in found:
+            if known is not largest:
+                for number, member in known.members.items():
+                    if number in merged:
+                        several.add(number)
+                    else:
+                        merged[number] = member.sub
+        for number in several:
+            of_one = [known.members[number] for known in found if number in known.members]
+            merged[number] = merged_subscriber(of_one[0].client, [one.subscription for one in of_one])
+        return Audience(_grouped(list(merged.values())), self._account, self._clock, len(several))
+
+    def members(self, share: bytes) -> int:
+        """Return how many local members a shared group has."""
+        group = self._groups.get(share)
+        return 0 if group is None else len(group.members)
+
+    def has_member(self, share: bytes) -> bool:
+        """Whether a shared group has a local member that ``pick`` would return."""
+        group = self._groups.get(share)
+        return group is not None and any(not member.client.conn.closed for member in group.members.values())
+
+    def pick(self, share: bytes, sticky_to: bytes | None = None) -> Sub | None:
+        """Return the next local member of a shared group, or the one for a topic; None if there is none."""
+        group = self._groups.get(share)
+        if group is None:
+            return None
+        if group.numbers is None:
+            group.numbers = sorted(group.members)
+        numbers = group.numbers
+        turn = group.turn if sticky_to is None else crc32(b"member" + sticky_to)
+        for offset in range(len(numbers)):
+            member = group.members[numbers[(turn + offset) % len(numbers)]]
+            if not member.client.conn.closed:
+                if sticky_to is None:
+                    group.turn = (turn + offset + 1) % len(numbers)
+                return merged_subscriber(member.client, [member.subscription])
+        return None
+
+
+def _number(known: _Filter) -> int:
+    return known.number
+
+
+def _size(known: _Filter) -> int:
+    return len(known.members)
+
+
+def _grouped(subs: list[Sub]) -> tuple[Sub, ...]:
+    """Return subscribers as a Route wants them: neighbours share an encoding."""
+    if len({encoding_of(sub) for sub in subs}) > 1:
+        subs.sort(key=encoding_of)
+    return tuple(subs)
+
+
+def merged_subscriber(client: Client, subscriptions: list[Subscription]) -> Sub:
+    """Return one subscriber for all matching subscriptions of a connection."""
+    conn = client.conn
+    if client.holds:
+        # Held while any of them is: a later message of the topic may not overtake one that waits. All in one place.
+        held = (client.holds.get(subscription.topic_filter) for subscription in subscriptions)
+        conn = next((waiting for waiting in held if waiting is not None), conn)
+    if len(subscriptions) == 1:
+        one = subscriptions[0]
+        return Sub(conn, one.qos, one.no_local, one.retain_as_published, identifier_properties(subscriptions))
+    return Sub(
+        conn,
+        max(subscription.qos for subscription in subscriptions),
+        all(subscription.no_local for subscription in subscriptions),
+        any(subscription.retain_as_published for subscription in subscriptions),
+        identifier_properties(subscriptions),
+    )
+
+
+def identifier_properties(subscriptions: Iterable[Subscription]) -> bytes:
+    """Return the Subscription Identifier properties of a copy, encoded."""
+    return encode_subscription_identifiers([subscription.identifier for subscription in subscriptions])

@@ -1,0 +1,136 @@
+"""Filters of durable sessions, which their partitions keep: many go there in pieces, one after the other.
+
+A thousand broad filters in one request stop a storage node for tens of milliseconds. So a piece leaves when the one
+before it was answered. Nothing of the same connection overtakes them: it stays parked until all are answered. Pieces of
+one SUBSCRIBE belong to one retained read, which is named by the first.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edge.clients.client import Client
+from edge.clients.clients import Clients
+from edge.cluster.partition_requests import PartitionRequests
+from edge.node.node import EdgeNode
+from mqtt.reasons import ReasonCode
+from wire.messages.messages import Control, SessionSubscribed, SessionUnsubscribed, Subscription
+
+__all__ = ["SessionFilters", "Subscribed", "Unsubscribed"]
+
+FILTERS_PER_PIECE = 32
+
+
+class Subscribed(Protocol):
+    """The asker for filters to be added."""
+
+    def subscribed(self, codes: list[int], existed: list[bool], read: int) -> None:
+        """Take the filters' codes, whether each stood before, and the name of the retained read."""
+
+
+class Unsubscribed(Protocol):
+    """The asker for filters to be removed."""
+
+    def unsubscribed(self, codes: list[int]) -> None:
+        """Take the filters' codes."""
+
+
+@dataclass(slots=True)
+class _Adding:
+    """A SUBSCRIBE of which some pieces are answered."""
+
+    filters: "SessionFilters"
+    client: Client
+    wanted: list[Subscription]
+    then: Subscribed
+    codes: list[int] = field(default_factory=list)
+    existed: list[bool] = field(default_factory=list)
+    read: int = 0
+
+    def piece(self) -> list[Subscription]:
+        """Return the filters that are asked for next."""
+        return self.wanted[len(self.codes) : len(self.codes) + FILTERS_PER_PIECE]
+
+    def answered(self, answer: Control) -> None:
+        """Take the answer to a piece."""
+        self.filters.piece_subscribed(self, answer)
+
+
+@dataclass(slots=True)
+class _Removing:
+    """An UNSUBSCRIBE of which some pieces are answered."""
+
+    filters: "SessionFilters"
+    client: Client
+    names: list[str]
+    then: Unsubscribed
+    codes: list[int] = field(default_factory=list)
+
+    def piece(self) -> list[str]:
+        """Return the filters that are asked for next."""
+        return self.names[len(self.codes) : len(self.codes) + FILTERS_PER_PIECE]
+
+    def answered(self, answer: Control) -> None:
+        """Take the answer to a piece."""
+        self.filters.piece_unsubscribed(self, answer)
+
+
+class SessionFilters:
+    """Asks the partitions of an edge's durable sessions to take and to drop filters."""
+
+    def __init__(self, node: EdgeNode, clients: Clients, requests: PartitionRequests) -> None:
+        self._node = node
+        self._clients = clients
+        self._requests = requests
+
+    def subscribe(self, client: Client, wanted: list[Subscription], then: Subscribed) -> None:
+        """Add or replace subscriptions; ``then`` is called when the routes of all stand, unless the client has left.
+
+        What cannot be asked, because too many requests are unanswered, is refused with 0x97.
+        """
+        self._subscribe_piece(_Adding(self, client, wanted, then))
+
+    def _subscribe_piece(self, item: _Adding) -> None:
+        request = self._requests.of(item.client).subscribe(item.piece(), item.read)
+        item.read = request.read
+        if not self._requests.ask(request, item.answered, self._node.now):
+            left = len(item.wanted) - len(item.codes)
+            codes = item.codes + [int(ReasonCode.QUOTA_EXCEEDED)] * left
+            item.then.subscribed(codes, item.existed + [False] * left, item.read)
+
+    def piece_subscribed(self, item: _Adding, answer: Control) -> None:
+        """Ask for the next piece, or say that all stand."""
+        conn = item.client.conn
+        if conn.closed or not isinstance(answer, SessionSubscribed):
+            return
+        if not len(item.piece()) == len(answer.reason_codes) == len(answer.existed):
+            self._clients.error(conn, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+            return
+        item.codes += answer.reason_codes
+        item.existed += answer.existed
+        if len(item.codes) < len(item.wanted):
+            self._subscribe_piece(item)
+        else:
+            item.then.subscribed(item.codes, item.existed, item.read)
+
+    def unsubscribe(self, client: Client, names: list[str], then: Unsubscribed) -> None:
+        """Remove subscriptions; ``then`` is called when that of all is committed, unless the client has left."""
+        self._unsubscribe_piece(_Removing(self, client, names, then))
+
+    def _unsubscribe_piece(self, item: _Removing) -> None:
+        request = self._requests.of(item.client).unsubscribe(item.piece())
+        if not self._requests.ask(request, item.answered, self._node.now):
+            self._clients.error(item.client.conn, ReasonCode.SERVER_BUSY)
+
+    def piece_unsubscribed(self, item: _Removing, answer: Control) -> None:
+        """Ask for the next piece, or say that all are gone."""
+        conn = item.client.conn
+        if conn.closed or not isinstance(answer, SessionUnsubscribed):
+            return
+        if len(answer.reason_codes) != len(item.piece()):
+            self._clients.error(conn, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+            return
+        item.codes += answer.reason_codes
+        if len(item.codes) < len(item.names):
+            self._unsubscribe_piece(item)
+        else:
+            item.then.unsubscribed(item.codes)

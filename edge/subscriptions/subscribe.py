@@ -1,0 +1,395 @@
+"""SUBSCRIBE and UNSUBSCRIBE: filters become routes, then SUBACK, then retained messages.
+
+SUBACK leaves when the routes stand at every edge. An ephemeral session's filters are this edge's own; a durable one's
+are committed at its partition, which adds their routes. Source: MQTT 5.0 sections 3.8 to 3.11, 4.8.2; docs/protocol.md
+rule 3.8.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edge.clients.client import Client
+from edge.clients.clients import Clients
+from edge.cluster.partition_requests import PartitionRequests
+from edge.node.node import EdgeNode
+from edge.node.ports import ClientIO
+from edge.node.slices import Slices
+from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
+from edge.subscriptions.held_live import HeldMessages, Hold
+from edge.subscriptions.retained_reads import RetainedReads
+from edge.subscriptions.session_filters import SessionFilters
+from mqtt.codec import Limits, decode_packet, encode_packet
+from mqtt.errors import RemoteProtocolError
+from mqtt.packets import Suback, Subscribe, Unsuback, Unsubscribe
+from mqtt.properties import PropertyId
+from mqtt.reasons import ReasonCode
+from mqtt.topics import parse_shared, validate_topic_filter
+from wire.messages.messages import Subscription
+from wire.node.route_registrar import RouteRegistrar
+
+__all__ = ["Subscribing", "count_filters"]
+
+NO_SUBSCRIPTION_EXISTED = 0x11
+STEPS_MAX = 10  # of a round, for what clients ask and again for those that leave
+JUDGED_PER_STEP = 50
+CHANGED_PER_STEP = 20  # filters added or removed in one go; a broad one is told to the owner of every shard
+CHANGED_COST = 10
+FILTERS_PER_PACKET = 1_000  # more than a session may have, that are answered one by one
+
+
+class _Waiting:
+    """A SUBSCRIBE whose filters' routes do not all stand yet."""
+
+    __slots__ = ("client", "codes", "hold", "kept", "missing", "packet")
+
+    def __init__(self, client: Client, packet: Subscribe) -> None:
+        self.client = client
+        self.packet = packet
+        self.codes: list[int] = []
+        self.kept: list[tuple[Subscription, bool]] = []  # granted ones, with whether they stood before
+        self.hold: Hold | None = None
+        self.missing: set[str] = set()
+
+
+@dataclass(slots=True, frozen=True)
+class _DurableSubscribe:
+    """A SUBSCRIBE of a durable session, whose filters its partition takes."""
+
+    subscribing: "Subscribing"
+    item: _Waiting
+    granted: list[Subscription]
+
+    def subscribed(self, codes: list[int], existed: list[bool], read: int) -> None:
+        """Write SUBACK."""
+        self.subscribing.durable_subscribed(self.item, self.granted, codes, existed, read)
+
+
+@dataclass(slots=True, frozen=True)
+class _DurableUnsubscribe:
+    """An UNSUBSCRIBE of a durable session."""
+
+    subscribing: "Subscribing"
+    client: Client
+    packet: Unsubscribe
+
+    def unsubscribed(self, codes: list[int]) -> None:
+        """Write UNSUBACK."""
+        self.subscribing.durable_unsubscribed(self.client, self.packet, codes)
+
+
+class Subscribing:
+    """Handles the subscription packets of one edge; those of many filters, and ended connections, in slices.
+
+    Args:
+        node: This edge.
+        loop: Where answers are written.
+        clients: The connections.
+        requests: Requests to the partitions of durable sessions.
+        local: Subscriptions of ephemeral sessions.
+        registrar: Their routes at the owners of shards; it calls ``standing``.
+        held: Live messages that wait for retained ones.
+        retained: Reads retained messages after SUBACK.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: ClientIO,
+        clients: Clients,
+        requests: PartitionRequests,
+        local: EphemeralSubscriptions,
+        registrar: RouteRegistrar,
+        held: HeldMessages,
+        retained: RetainedReads,
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._clients = clients
+        self._local = local
+        self._registrar = registrar
+        self._held = held
+        self._retained = retained
+        self._limits = Limits(
+            maximum_packet_size=node.limits.maximum_packet_size,
+            user_properties_bytes_max=node.limits.user_property_bytes_max,
+            from_client=True,
+        )
+        self._waiting: dict[str, list[_Waiting]] = {}  # by the filters that are missing
+        self._durable = SessionFilters(node, clients, requests)
+        self._asked = Slices(STEPS_MAX)
+        self._leaving = Slices(STEPS_MAX)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next round has something to go on with."""
+        return bool(len(self._asked) or len(self._leaving))
+
+    def next_round(self) -> None:
+        """Go on with what is under way; once a round."""
+        self._asked.next_round()
+        self._leaving.next_round()
+
+    # --- SUBSCRIBE
+
+    def subscribe(self, client: Client, first_byte: int, body: bytes) -> None:
+        """A SUBSCRIBE packet; the connection stays parked until SUBACK was written."""
+        if self._has_too_many(client, body, 1):
+            return
+        packet = decode_packet(first_byte, body, client.version, self._limits)
+        assert isinstance(packet, Subscribe)
+        self._asked.add(self._subscribing(_Waiting(client, packet)))
+
+    def _has_too_many(self, client: Client, body: bytes, option_bytes: int) -> bool:
+        """End a connection whose packet has far more filters than a session may have: they are decoded in one go."""
+        most = self._node.limits.filters_per_session_max + FILTERS_PER_PACKET
+        if len(body) <= most * (2 + option_bytes) or count_filters(body, client.version, option_bytes, most) <= most:
+            return False
+        self._node.count("filters_too_many")
+        self._clients.error(client.conn, ReasonCode.QUOTA_EXCEEDED)
+        return True
+
+    def _subscribing(self, item: _Waiting) -> Iterator[int]:
+        client, packet = item.client, item.packet
+        granted: list[Subscription] = []
+        identifiers = packet.properties.get(PropertyId.SUBSCRIPTION_IDENTIFIER)
+        identifier = int(identifiers[0]) if isinstance(identifiers, list) else 0
+        for position, wanted in enumerate(packet.subscriptions):
+            if position % JUDGED_PER_STEP == 0 and position:
+                yield JUDGED_PER_STEP // 10
+                if client.conn.closed:
+                    return
+            code = self._judge(client, wanted.topic_filter, len(granted))
+            if code < 0x80:
+                code = min(wanted.qos, self._node.limits.maximum_qos)
+                granted.append(
+                    Subscription(
+                        wanted.topic_filter,
+                        code,
+                        # Not of a shared group, whose member has none [MQTT-3.8.3-4].
+                        wanted.no_local or (client.bridge and not wanted.topic_filter.startswith("$share/")),
+                        wanted.retain_as_published or client.bridge,
+                        wanted.retain_handling,
+                        identifier,
+                    )
+                )
+            item.codes.append(code)
+        if not granted:
+            self._suback(client, packet, item.codes)
+            self._loop.resume(client.conn)
+        elif client.session:
+            self._subscribe_durable(item, granted)
+        else:
+            yield from self._subscribe_ephemeral(item, granted)
+
+    def _judge(self, client: Client, topic_filter: str, more: int) -> int:
+        limits = self._node.limits
+        try:
+            shared = parse_shared(topic_filter)
+            plain = shared[1] if shared is not None else topic_filter
+            validate_topic_filter(plain, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+        except RemoteProtocolError as error:
+            return _refusal(client, error.reason_code)
+        if (
+            topic_filter not in client.subscriptions
+            and len(client.subscriptions) + more >= limits.filters_per_session_max
+        ):
+            return _refusal(client, ReasonCode.QUOTA_EXCEEDED)
+        return 0
+
+    def _suback(self, client: Client, packet: Subscribe, codes: list[int]) -> None:
+        data = encode_packet(Suback(packet.packet_identifier, codes, {}), client.version)  # [MQTT-3.9.3-1]
+        self._loop.write(client.conn, data, needs_lease=True)
+
+    def _subscribe_durable(self, item: _Waiting, granted: list[Subscription]) -> None:
+        self._durable.subscribe(item.client, granted, _DurableSubscribe(self, item, granted))
+
+    def durable_subscribed(
+        self, item: _Waiting, granted: list[Subscription], answers: list[int], existed: list[bool], read: int
+    ) -> None:
+        """Write SUBACK of a durable session, and read retained messages for it.
+
+        Args:
+            item: Its SUBSCRIBE.
+            granted: The filters that its partition was asked to take.
+            answers: The partition's reason code for each of these.
+            existed: Whether the session had each before.
+            read: The name of the retained read.
+        """
+        client = item.client
+        results = iter(answers)
+        codes = [_refusal(client, next(results)) if code < 0x80 else code for code in item.codes]
+        self._suback(client, item.packet, codes)
+        taken, before = [], []
+        for subscription, code, stood in zip(granted, answers, existed, strict=True):
+            if code < 0x80:
+                client.subscriptions[subscription.topic_filter] = subscription
+                taken.append(subscription)
+                before.append(stood)
+        self._loop.resume(client.conn)
+        self._retained.read_for_session(client, taken, before, read)
+
+    def _subscribe_ephemeral(self, item: _Waiting, granted: list[Subscription]) -> Iterator[int]:
+        client = item.client
+        existed = [subscription.topic_filter in client.subscriptions for subscription in granted]
+        item.hold = self._held.begin(client, granted, existed)
+        positions = [position for position, code in enumerate(item.codes) if code < 0x80]
+        for start in range(0, len(granted), CHANGED_PER_STEP):
+            if start:
+                yield CHANGED_COST
+                if client.conn.closed:  # what was added is gone with it
+                    return
+            stop = start + CHANGED_PER_STEP
+            some = list(zip(granted[start:stop], existed[start:stop], positions[start:stop], strict=True))
+            self._add(item, self._affordable(item, some))
+        item.missing = {name for name in item.missing if not self._registrar.stands(name)}
+        for name in item.missing:
+            self._waiting.setdefault(name, []).append(item)
+        if not item.missing:
+            self._finish(item)
+
+    def _affordable(
+        self, item: _Waiting, some: list[tuple[Subscription, bool, int]]
+    ) -> list[tuple[Subscription, bool]]:
+        """Refuse the filters that would make matching too expensive; a durable session's partition does so itself."""
+        client = item.client
+        verdicts = self._local.admits(client, [subscription.topic_filter for subscription, _, _ in some])
+        if not all(verdicts):
+            self._node.count("refused_filter_cost", verdicts.count(False))
+            refused = [one for one, verdict in zip(some, verdicts, strict=True) if not verdict]
+            for _, _, position in refused:
+                item.codes[position] = _refusal(client, ReasonCode.QUOTA_EXCEEDED)
+            self._held.unsubscribed(client, [subscription.topic_filter for subscription, _, _ in refused])
+        return [(one, before) for (one, before, _), verdict in zip(some, verdicts, strict=True) if verdict]
+
+    def _add(self, item: _Waiting, some: list[tuple[Subscription, bool]]) -> None:
+        client = item.client
+        item.kept += some
+        fresh = []
+        for subscription, _ in some:
+            name = subscription.topic_filter
+            before = name in client.subscriptions
+            client.subscriptions[name] = subscription
+            self._local.add(client, subscription)
+            if name.startswith("$SYS"):
+                continue
+            if not before:
+                fresh.append(name)
+            item.missing.add(name)
+        self._registrar.hold(fresh, self._node.now)
+
+    def standing(self, names: list[str]) -> None:
+        """These filters' routes stand everywhere now."""
+        for name in names:
+            for item in self._waiting.pop(name, ()):
+                item.missing.discard(name)
+                if not item.missing:
+                    self._finish(item)
+
+    def _finish(self, item: _Waiting) -> None:
+        client = item.client
+        if client.conn.closed:
+            return
+        self._suback(client, item.packet, item.codes)
+        still = [one for one in item.kept if one[0].topic_filter in client.subscriptions]
+        self._loop.resume(client.conn)
+        self._retained.read_for_connection(
+            client, [subscription for subscription, _ in still], [before for _, before in still], item.hold
+        )
+
+    # --- UNSUBSCRIBE
+
+    def unsubscribe(self, client: Client, first_byte: int, body: bytes) -> None:
+        """An UNSUBSCRIBE packet."""
+        if self._has_too_many(client, body, 0):
+            return
+        packet = decode_packet(first_byte, body, client.version, self._limits)
+        assert isinstance(packet, Unsubscribe)
+        if not client.session:
+            self._asked.add(self._unsubscribing(client, packet))
+            return
+        self._durable.unsubscribe(client, list(packet.topic_filters), _DurableUnsubscribe(self, client, packet))
+
+    def durable_unsubscribed(self, client: Client, packet: Unsubscribe, codes: list[int]) -> None:
+        """Write UNSUBACK of a durable session."""
+        for name in packet.topic_filters:
+            client.subscriptions.pop(name, None)
+        self._unsuback(client, packet, codes)
+        self._loop.resume(client.conn)
+
+    def _unsuback(self, client: Client, packet: Unsubscribe, codes: list[int]) -> None:
+        data = encode_packet(Unsuback(packet.packet_identifier, codes, {}), client.version)  # [MQTT-3.11.3-1]
+        self._loop.write(client.conn, data, needs_lease=True)
+
+    def _unsubscribing(self, client: Client, packet: Unsubscribe) -> Iterator[int]:
+        names = packet.topic_filters
+        codes = []
+        for start in range(0, len(names), CHANGED_PER_STEP):
+            if start:
+                yield CHANGED_COST
+                if client.conn.closed:
+                    return
+            some = names[start : start + CHANGED_PER_STEP]
+            there = set()
+            for name in some:
+                codes.append(0 if name in client.subscriptions and name not in there else NO_SUBSCRIPTION_EXISTED)
+                there.add(name)
+            self._remove(client, some)
+        self._unsuback(client, packet, codes)
+        self._loop.resume(client.conn)
+
+    def _remove(self, client: Client, names: list[str]) -> None:
+        gone = [name for name in dict.fromkeys(names) if client.subscriptions.pop(name, None) is not None]
+        for name in gone:
+            self._local.remove(client, name)
+        self._held.unsubscribed(client, gone)
+        self._registrar.release([name for name in gone if not name.startswith("$SYS")])
+
+    def ended(self, client: Client) -> None:
+        """The connection of an ephemeral session is gone, its subscriptions with it.
+
+        Until they are, they do no harm: a closed connection is sent nothing, and is no member of a group.
+        """
+        if not client.session:
+            self._leaving.add(self._ending(client))
+
+    def _ending(self, client: Client) -> Iterator[int]:
+        names = sorted(client.subscriptions)
+        for start in range(0, len(names), CHANGED_PER_STEP):
+            if start:
+                yield CHANGED_COST
+            some = names[start : start + CHANGED_PER_STEP]
+            for name in some:
+                waiting = self._waiting.get(name)
+                if waiting is not None:
+                    self._waiting[name] = [item for item in waiting if item.client is not client]
+                    if not self._waiting[name]:
+                        del self._waiting[name]
+            self._remove(client, some)
+        self._local.ended(client)
+
+
+def _refusal(client: Client, code: int) -> int:
+    """Return a code as this client's SUBACK has it; 3.1.1 knows one refusal."""
+    return code if code < 0x80 or client.version == 5 else 0x80
+
+
+def count_filters(body: bytes, version: int, option_bytes: int, most: int) -> int:
+    """Return how many filters a SUBSCRIBE or UNSUBSCRIBE has, counting no further than ``most`` + 1.
+
+    What is malformed is left to be found by whoever decodes it.
+    """
+    at = 2
+    if version == 5:
+        length = shift = 0
+        while at < len(body) and shift < 28:
+            length |= (body[at] & 0x7F) << shift
+            shift += 7
+            at += 1
+            if body[at - 1] < 0x80:
+                break
+        at += length
+    count = 0
+    while at + 2 <= len(body) and count <= most:
+        at += 2 + (body[at] << 8 | body[at + 1]) + option_bytes
+        count += 1
+    return count

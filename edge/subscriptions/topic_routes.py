@@ -1,0 +1,127 @@
+"""The Routes of this edge: the answers of shards' owners, joined with the subscribers that are connected here.
+
+The loop keeps the Routes and asks for one when a topic has none, or an older one (``edge/hot/routes.py``). What the
+answers are is decided in ``edge/routes/route_cache.py``; who subscribes here, in
+``edge/subscriptions/ephemeral_sessions.py``.
+Decision: docs/adr/0023-work-in-slices.md.
+"""
+
+from collections.abc import Callable
+
+from edge.hot.state import Route
+from edge.node.node import EdgeNode
+from edge.node.ports import RouteTable
+from edge.routes.answers import Answer, Answers
+from edge.routes.audience import Account
+from edge.routes.route_cache import RouteCache
+from edge.routes.shared_groups import SharedGroups
+from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
+from mqtt.topics import has_wildcard
+
+__all__ = ["TopicRoutes"]
+
+FORGOTTEN_MAX = 16  # topics that were forwarded here first, for a new one when Routes have no room
+
+
+class TopicRoutes:
+    """Makes Routes and keeps them right.
+
+    Attributes:
+        local: Subscriptions of this edge's ephemeral sessions.
+        cache: Cached answers of shards' owners.
+        answers: Makes one object of equal answers.
+        shared_bytes: Of what Routes share.
+
+    Args:
+        node: This edge.
+        loop: The Routes that the loop keeps.
+        next_number: Numbers a question; no life of this edge gives a number twice.
+        topics_max: Bound of the cache.
+    """
+
+    def __init__(self, node: EdgeNode, loop: RouteTable, next_number: Callable[[], int], topics_max: int) -> None:
+        self._limits = node.limits
+        self._loop = loop
+        self.shared_bytes = Account()
+        self.local = EphemeralSubscriptions(self._local_changed, self.shared_bytes)
+        self.answers = Answers(
+            node.name,
+            node.peer_of,
+            SharedGroups(node.name, node.limits.sticky_shares, node.peer_of),
+            self.shared_bytes,
+        )
+        self.cache = RouteCache(
+            lambda: node.map,
+            node.tell,
+            self.answers,
+            self._install,
+            lambda topic: loop.drop_route(topic.encode()),
+            lambda topic: loop.route(topic.encode()),
+            loop.refresh_routes,
+            topics_max,
+            self._has_room,
+            next_number,
+        )
+
+    def with_route(self, name: str, then: Callable[[Route], None]) -> None:
+        """Call with the topic's Route; the one in use, whose shared groups know whose turn it is, if there is one."""
+        route = self._loop.route(name.encode())
+        if route is not None:
+            then(route)
+        else:
+            self.cache.need(name, then)
+
+    def of_local(self, topic: bytes) -> Route:
+        """Return a Route of this edge's own subscribers of a topic."""
+        if not self._has_room(self.cache.bytes):
+            self._loop.drop_oldest_local(FORGOTTEN_MAX)
+        audience = self.local.subscribers(topic.decode())
+        return Route(topic, audience.subs, owner=audience)
+
+    def refresh(self, route: Route) -> Route | None:
+        """Judge a Route of an older generation that is about to be used."""
+        if route.reason_code:
+            self._loop.keep_route(route)
+            return route
+        topic = route.topic.decode()
+        answer = self.cache.answer(topic)
+        if answer is None:
+            self._loop.drop_route(route.topic)
+            return None
+        fresh = self._route(route.topic, topic, answer)
+        if (
+            fresh.subs is route.subs
+            and fresh.edges is route.edges
+            and fresh.partitions is route.partitions
+            and fresh.groups is route.groups
+        ):
+            self._loop.keep_route(route)
+            return route
+        self._loop.replace_route(fresh)
+        return fresh
+
+    def peers_changed(self) -> None:
+        """Note that edges were linked or struck off: Routes name them."""
+        self.answers.peers_changed()
+        self._loop.refresh_routes()
+        self.cache.look_again()
+
+    def _local_changed(self, topic_filter: str) -> None:
+        """Subscribers of a filter at this edge changed."""
+        if has_wildcard(topic_filter):
+            self._loop.refresh_routes()
+            self.cache.look_again()
+        else:
+            self._loop.refresh_route(topic_filter.encode())
+
+    def _has_room(self, topics_bytes: int) -> bool:
+        return topics_bytes + self.shared_bytes.bytes <= self._limits.routes_bytes_max
+
+    def _install(self, topic: str, answer: Answer) -> Route:
+        route = self._route(topic.encode(), topic, answer)
+        self._loop.install_route(route.topic, route)
+        return route
+
+    def _route(self, name: bytes, topic: str, answer: Answer) -> Route:
+        audience = self.local.subscribers(topic)
+        return Route(name, audience.subs, answer.edges, answer.partitions, answer.groups, 0, audience)

@@ -1,0 +1,73 @@
+"""A storage node that came after the first placement gets its share by itself, as long as nothing is stored.
+
+Partitions are placed as soon as there are as many storage nodes as copies; one that comes a moment later would stay
+empty until somebody balances. While every primary says that its partitions hold nothing the leader starts a rebalance
+for it, an ordinary one: copy, hand over, drop. So nothing depends on what a heartbeat said a moment ago: a session that
+is opened meanwhile moves with its partition. Once an operator has balanced, or stopped this, it is the operator's.
+Sans-IO. Rules: docs/adr/0019.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from router.map.leases import LeaseTable
+from router.map.machine import Command, MapMachine, StartRebalance
+from router.placement.plan import MOVES_MAX, make_plan, ring_nodes
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.hello import TIER_STORAGE
+
+__all__ = ["LateStorage"]
+
+REPEAT_S = 1.0  # between two proposals, should one not be committed
+
+
+class LateStorage:
+    """The leader's look for storage nodes that hold nothing."""
+
+    def __init__(self, machine: MapMachine, leases: LeaseTable, propose: Callable[[Command], object]) -> None:
+        self._machine = machine
+        self._leases = leases
+        self._propose = propose
+        self._next = float("-inf")
+        self._looked_at = -1  # epoch at which no node was without partitions
+
+    def look(self, now: float) -> None:
+        """Propose a rebalance if it is due and may be."""
+        machine, cluster_map = self._machine, self._machine.map
+        job = machine.job
+        if now < self._next or cluster_map.epoch == self._looked_at:
+            return
+        if job is not None and not (job.automatic and job.state in ("done", "failed")):
+            return
+        if not _without_partitions(cluster_map):
+            self._looked_at = cluster_map.epoch
+            return
+        if self._leases.ending or self._leases.settled_epoch(cluster_map) < cluster_map.epoch or not self._empty():
+            return
+        plan = make_plan(cluster_map)
+        moves = tuple(move for move in plan.moves if move.kind != "shard")[:MOVES_MAX]
+        if moves:
+            self._next = now + REPEAT_S
+            self._propose(StartRebalance(msgspec.structs.replace(plan, moves=moves), automatic=True))
+
+    def _empty(self) -> bool:
+        """Return whether every partition has a primary that said, in this life, that it holds nothing."""
+        cluster_map = self._machine.map
+        for number, placement in enumerate(cluster_map.partitions):
+            entry = cluster_map.nodes.get(placement.primary)
+            if entry is None or not entry.alive:
+                return False
+            if self._leases.sizes((entry.node, entry.incarnation)).get(number) != (0, 0):
+                return False
+        return True
+
+
+def _without_partitions(cluster_map: ClusterMap) -> bool:
+    """Return whether a live storage node that may hold partitions holds none, though all are placed."""
+    idle = {node.name for node in ring_nodes(cluster_map, TIER_STORAGE)}
+    for placement in cluster_map.partitions:
+        if not placement.epoch or not idle:
+            return False
+        idle.difference_update(placement.in_sync, placement.joining)
+    return bool(idle)

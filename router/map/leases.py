@@ -1,0 +1,180 @@
+"""The leader's table of leases: who may act, until when, and who has surely lost the right.
+
+The leader answers a heartbeat only after a quorum round that began after it arrived, and counts the lease from that
+answer plus a margin; a new leader counts every lease from its own election. From the proposal of a death on it answers
+no heartbeat of that incarnation. Sans-IO; source: Gray and Cheriton 1989, docs/protocol.md rule 2.4.
+"""
+
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.messages import Heartbeat
+
+__all__ = ["LeaseTable"]
+
+Life = tuple[str, int]  # node, incarnation
+
+
+class LeaseTable:
+    """Leases of every live incarnation, at the leader."""
+
+    def __init__(self, lease_s: float, margin_s: float) -> None:
+        self.lease_s = lease_s
+        self._margin_s = margin_s
+        self._until: dict[Life, float] = {}
+        self._acknowledged: dict[Life, int] = {}  # map epochs
+        self._unreachable: dict[Life, tuple[str, ...]] = {}
+        self._dying: set[Life] = set()
+        self._stopped: set[Life] = set()  # not renewed any more: too many wait for it in vain
+        self._beat_at: dict[Life, float] = {}
+        self._sizes: dict[Life, dict[int, tuple[int, int]]] = {}  # partition or shard -> keys, bytes
+        self._stores_aside: dict[Life, int] = {}
+        self._waiting: list[tuple[str, Heartbeat]] = []  # link peer, heartbeat: for the next round
+        self._asked: dict[int, list[tuple[str, Heartbeat]]] = {}
+        self._context = 0
+        self._map: ClusterMap | None = None  # of which, and at which epoch, ``_lives`` are
+        self._epoch = -1
+        self._lives: list[Life] = []
+
+    def begin(self, now: float, cluster_map: ClusterMap) -> None:
+        """This router became the leader: every lease counts from here."""
+        self._until = dict.fromkeys(lives(cluster_map), now + self.lease_s + self._margin_s)
+        self._beat_at = dict.fromkeys(self._until, now)
+        self._unreachable.clear()
+        self._dying.clear()
+        self._stopped.clear()
+        self._waiting.clear()
+        self._asked.clear()
+
+    def arrived(self, peer: str, beat: Heartbeat, now: float = 0.0) -> None:
+        """A heartbeat came; it is answered after a quorum round that starts from now on."""
+        life = (beat.node, beat.incarnation)
+        self._beat_at[life] = now
+        if beat.sizes:
+            self._sizes[life] = beat.sizes
+        self._stores_aside[life] = beat.stores_aside
+        self._acknowledged[life] = max(self._acknowledged.get(life, 0), beat.map_epoch)
+        self._unreachable[life] = tuple(beat.unreachable)
+        self._waiting.append((peer, beat))
+
+    def next_round(self) -> int | None:
+        """Return the number of a quorum round to start for the heartbeats that wait, None if none does."""
+        if not self._waiting or len(self._asked) >= 4:
+            return None
+        self._context += 1
+        self._asked[self._context] = self._waiting
+        self._waiting = []
+        return self._context
+
+    def round_done(self, now: float, context: int, cluster_map: ClusterMap) -> list[tuple[str, Heartbeat, bool]]:
+        """A quorum round ended: return (peer, heartbeat, granted) for each that it answers."""
+        answers = []
+        for peer, beat in self._asked.pop(context, []):
+            life = (beat.node, beat.incarnation)
+            granted = cluster_map.is_alive(*life) and life not in self._dying and life not in self._stopped
+            if granted:
+                self._until[life] = max(self._until.get(life, 0.0), now + self.lease_s + self._margin_s)
+            answers.append((peer, beat, granted))
+        return answers
+
+    def round_failed(self, context: int) -> None:
+        """A quorum round gave no answer; its heartbeats are not answered either."""
+        self._asked.pop(context, None)
+
+    def admitted(self, now: float, life: Life) -> None:
+        """An incarnation was committed as active: it has one lease's time to send its first heartbeat."""
+        self._until[life] = now + self.lease_s + self._margin_s
+        self._beat_at[life] = now
+
+    def stop(self, life: Life) -> None:
+        """Renew this lease no more: it runs out, and the node is declared dead."""
+        self._stopped.add(life)
+
+    @property
+    def ending(self) -> bool:
+        """True while some lease is left to run out, or a death is proposed: one node at a time."""
+        return bool(self._stopped or self._dying)
+
+    def leaves(self, life: Life) -> bool:
+        """A life says that it is over; the caller proposes its death. False if that was proposed already."""
+        if life in self._dying:
+            return False
+        self._dying.add(life)
+        return True
+
+    def silent_s(self, now: float, life: Life) -> float:
+        """Return for how long this leader has had no heartbeat of a life."""
+        return now - self._beat_at.get(life, now)
+
+    def complaints(self, cluster_map: ClusterMap) -> dict[str, tuple[str, ...]]:
+        """Return node -> live nodes that it does not reach, as it said last; nothing while a lease is ending."""
+        if self.ending:
+            return {}
+        told = {node: self._unreachable.get((node, incarnation), ()) for node, incarnation in self._live(cluster_map)}
+        return {node: names for node, names in told.items() if names}
+
+    def sizes(self, life: Life) -> dict[int, tuple[int, int]]:
+        """Return partition or shard -> (keys, bytes) as the node said last."""
+        return self._sizes.get(life, {})
+
+    def stores_aside(self, life: Life) -> int:
+        """Return how many damaged stores the node keeps aside."""
+        return self._stores_aside.get(life, 0)
+
+    def expired(self, now: float, cluster_map: ClusterMap) -> list[Life]:
+        """Return incarnations whose lease has surely run out, once each; the caller proposes their death."""
+        dead = []
+        for life in self._live(cluster_map):
+            if life not in self._dying and self._until.setdefault(life, now + self.lease_s + self._margin_s) <= now:
+                self._dying.add(life)
+                dead.append(life)
+        return dead
+
+    def proposal_failed(self, life: Life) -> None:
+        """A proposed death was not committed; it may be proposed again."""
+        self._dying.discard(life)
+
+    def surely_over(self, now: float, life: Life) -> bool:
+        """True if this incarnation's lease has surely run out."""
+        return self._until.get(life, 0.0) <= now
+
+    def settled_epoch(self, cluster_map: ClusterMap) -> int:
+        """Return the highest epoch that every live incarnation has acknowledged."""
+        return min([cluster_map.epoch, *(self._acknowledged.get(life, 0) for life in self._live(cluster_map))])
+
+    def remaining_s(self, now: float, life: Life) -> float:
+        """Return seconds of lease left, for the status page; below 0 after its end."""
+        return self._until.get(life, now) - now
+
+    def acknowledged(self, life: Life) -> int:
+        """Return the map epoch that an incarnation has acknowledged."""
+        return self._acknowledged.get(life, 0)
+
+    def next_deadline(self) -> float:
+        """Return when the next lease may run out."""
+        return min((until for life, until in self._until.items() if life not in self._dying), default=float("inf"))
+
+    def _live(self, cluster_map: ClusterMap) -> list[Life]:
+        """Return every live incarnation; asked in every round, and another one only at another epoch."""
+        if self._map is not cluster_map or self._epoch != cluster_map.epoch:
+            self._map, self._epoch, self._lives = cluster_map, cluster_map.epoch, lives(cluster_map)
+        return self._lives
+
+    def forget_others(self, cluster_map: ClusterMap) -> None:
+        """Drop what belongs to incarnations that are not alive any more."""
+        live = set(lives(cluster_map))
+        for table in (
+            self._until,
+            self._acknowledged,
+            self._unreachable,
+            self._beat_at,
+            self._sizes,
+            self._stores_aside,
+        ):
+            for life in [life for life in table if life not in live]:
+                del table[life]
+        self._dying &= live
+        self._stopped &= live
+
+
+def lives(cluster_map: ClusterMap) -> list[Life]:
+    """Return every live incarnation, by name."""
+    return [(name, entry.incarnation) for name, entry in sorted(cluster_map.nodes.items()) if entry.alive]

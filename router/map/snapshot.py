@@ -1,0 +1,90 @@
+"""The snapshot of the map in the Raft log's place: its encoding, and whether commands can have led to what it holds.
+
+A router restores a snapshot from its own disk and from a leader. One that contradicts itself would raise wherever the
+map is looked up later, at every start; so it is refused whole, before anything is replaced.
+"""
+
+import msgspec
+
+from router.map.command_bounds import NUMBER_MAX, TIERS, out_of_range
+from router.map.commands import StartRebalance
+from router.map.orders import ORDERS_MAX, OrderOutcome
+from router.placement.plan import RebalanceJob
+from wire.decoding import Payload, Unreadable, strictly
+from wire.messages.cluster_map import ClusterMap
+
+__all__ = ["MapState", "decode_snapshot", "encode_snapshot", "snapshot_fault"]
+
+JOB_STATES = frozenset({"running", "paused", "aborting", "done", "failed", "aborted"})
+
+
+class MapState(msgspec.Struct):
+    """All that the committed commands have made."""
+
+    map: ClusterMap
+    job: RebalanceJob | None = None
+    orders: dict[str, OrderOutcome] = {}
+
+
+def encode_snapshot(state: MapState) -> bytes:
+    """Return the snapshot of a state."""
+    return msgspec.msgpack.encode(state)
+
+
+_decoder = msgspec.msgpack.Decoder(MapState)
+
+
+def _read(data: Payload) -> MapState:
+    state = _decoder.decode(data)
+    contradiction = _in_map(state.map) or _in_job(state.job, state.map)
+    if contradiction or len(state.orders) > ORDERS_MAX:
+        raise ValueError(contradiction or f"{len(state.orders)} orders")
+    return state
+
+
+_strictly_read = strictly(_read, "snapshot of the map")
+
+
+def decode_snapshot(data: Payload) -> MapState:
+    """Return the state in a snapshot.
+
+    Raises:
+        Unreadable: If it is none that commands can have made.
+    """
+    return _strictly_read(data)
+
+
+def snapshot_fault(data: Payload) -> str:
+    """Return why a snapshot cannot be restored, "" if it can."""
+    try:
+        _strictly_read(data)
+    except Unreadable as error:
+        return str(error)
+    return ""
+
+
+def _in_map(cluster_map: ClusterMap) -> str:
+    """Return why no commands lead to a map, "" if they may."""
+    shards = len(cluster_map.shards)
+    if cluster_map.cluster and not (cluster_map.partitions and 0 < cluster_map.base_shards <= shards):
+        return f"{len(cluster_map.partitions)} partitions, {cluster_map.base_shards} of {shards} shards"
+    if not cluster_map.cluster and (cluster_map.nodes or cluster_map.partitions or shards):
+        return "a map without a cluster's name"
+    for name, entry in cluster_map.nodes.items():
+        if entry.node != name:
+            return f"node {entry.node} under the name {name}"
+        if entry.tier not in TIERS:
+            return f"node {name} of tier {entry.tier}"
+    for rule in cluster_map.delegations:
+        if rule.shard >= shards:
+            return f"a delegation to shard {rule.shard} of {shards}"
+    return ""
+
+
+def _in_job(job: RebalanceJob | None, cluster_map: ClusterMap) -> str:
+    """Return why no command begins such a rebalance, "" if one may."""
+    if job is None:
+        return ""
+    if job.state not in JOB_STATES or not 0 <= job.number <= NUMBER_MAX:
+        return f"rebalance {job.number} is {job.state}"
+    return out_of_range(StartRebalance(job.plan, job.throttle_bytes_s), cluster_map)

@@ -1,0 +1,356 @@
+"""Operators' questions to a router: what the map has decided, who owns what, and why.
+
+Answers are plain data (``-o json`` prints them as they are). Verbs that change something are proposed as commands and
+answered when they are committed; the leader does them, another router says who leads. Functions of a question and a
+view: nothing here sends, proposes or remembers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+from zlib import crc32
+
+from router.map.commands import OperatorCommand
+from router.map.leases import LeaseTable
+from router.map.machine import Command, Delegate, ForgetNode, MapMachine, Order, Outcome
+from router.map.orders import OrderOutcome
+from router.operators import ring_desk
+from router.routes.shard import RouteShard
+from wire.messages.messages import Admin, AdminReply
+from wire.messages.verbs import ROUTER_VERBS, BadQuestion, arguments_of
+from wire.node.waiting import missing_from_map
+
+__all__ = ["Change", "Decision", "ForProcess", "RouterView", "decide", "does_not_lead", "not_committed", "reply_to"]
+
+FAILED = 1
+NOT_READY = 4
+USAGE = 2
+LEADERS = ("ring plan", "ring status")  # sizes and rates are told to the leader only
+# What the process around the core answers: the Raft group's members, and gossip's keys.
+SHELL_VERBS = ("cluster join", "cluster leave", "cluster transfer")
+KEY_VERBS = tuple(f"membership keys {step}" for step in ("list", "install", "use", "remove"))
+Answer = dict[str, Any]
+
+
+def does_not_lead(question: Admin, node: str, leader: str) -> AdminReply:
+    """Return the reply of a router that has done nothing, because another one leads ("" if none does)."""
+    text = f"router {node} does not lead; ask {leader or 'again when one is elected'}"
+    return AdminReply(question.request, False, {"leader": leader, "leads": False}, text, NOT_READY)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The verb changes the map: propose this, and answer the question when Raft says what became of it."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class ForProcess:
+    """The process around the core answers this question."""
+
+
+Decision: TypeAlias = AdminReply | Change | ForProcess
+
+
+class RouterView(Protocol):
+    """One router as its operators see it. Read only: nobody behind this view changes anything."""
+
+    @property
+    def node(self) -> str:
+        """Name of the router."""
+
+    @property
+    def leader(self) -> str:
+        """Who leads the Raft group, "" if nobody is known to."""
+
+    @property
+    def leads(self) -> bool:
+        """True if this router leads."""
+
+    @property
+    def now(self) -> float:
+        """Time of the round, on the clock of the leases."""
+
+    @property
+    def machine(self) -> MapMachine:
+        """The map, the job of rebalancing and the outcomes of orders."""
+
+    @property
+    def leases(self) -> LeaseTable:
+        """What nodes said in their heartbeats; known to the leader only."""
+
+    @property
+    def shards(self) -> Mapping[int, RouteShard]:
+        """Shards owned here."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Events of this router."""
+
+    @property
+    def believes(self) -> Callable[[], dict[str, str]]:
+        """Gossip's states of members, by node."""
+
+    def rebalance_due(self) -> int:
+        """Return how many partitions the ring wants elsewhere."""
+
+    def rebalance_status(self) -> Answer:
+        """Return the state of the present rebalance, or of the last one."""
+
+
+def decide(question: Admin, view: RouterView) -> Decision:
+    """Return a verb's answer, or the change that it asks for; a question that is none is refused, whoever leads."""
+    try:
+        arguments = arguments_of(question, ROUTER_VERBS)
+    except BadQuestion as error:
+        return AdminReply(question.request, False, None, f"router {view.node}: {error}", USAGE)
+    if question.verb in KEY_VERBS:
+        return ForProcess()
+    if question.verb in LEADERS and not view.leads:
+        return does_not_lead(question, view.node, view.leader)
+    verb = VERBS.get(question.verb)
+    if verb is None:
+        return _change(question, arguments, view)
+    if not view.machine.map.cluster:
+        return AdminReply(question.request, False, None, "the cluster has no map yet", NOT_READY)
+    try:
+        return AdminReply(question.request, True, verb(view, arguments))
+    except ValueError as error:
+        return AdminReply(question.request, False, None, str(error.args[0]), USAGE)
+
+
+def _change(question: Admin, arguments: Answer, view: RouterView) -> Decision:
+    if not view.leads:
+        return does_not_lead(question, view.node, view.leader)
+    if question.verb in SHELL_VERBS:
+        return ForProcess()
+    first = view.machine.orders.get(question.order)
+    if first is not None:
+        return _reply(question.request, first)
+    try:
+        command = _command(question.verb, arguments, view)
+    except ValueError as error:
+        return AdminReply(question.request, False, None, str(error.args[0]), FAILED)
+    if isinstance(command, dict):
+        return AdminReply(question.request, True, command)
+    if arguments["dry_run"]:
+        return _supposed(question.request, command, view)
+    return Change(Order(question.order, command) if question.order else command)
+
+
+def _command(verb: str, arguments: Answer, view: RouterView) -> OperatorCommand | Answer:
+    if verb == "ring delegate":
+        return Delegate(arguments["prefix"], arguments["depth"], arguments["pin"])
+    if verb == "ring undelegate":
+        return Delegate(arguments["prefix"], 0)
+    if verb == "cluster forget":
+        return ForgetNode(arguments["node"])
+    cluster_map, job = view.machine.map, view.machine.job
+    if verb == "ring rebalance":
+        return ring_desk.rebalance(cluster_map, job, ring_desk.sizes(cluster_map, view.leases), arguments)
+    return ring_desk.command(cluster_map, job, verb, arguments)
+
+
+def _supposed(request: int, command: Command, view: RouterView) -> AdminReply:
+    """Say what a command would change now."""
+    outcome = view.machine.suppose(command)
+    if outcome.refusal:
+        return AdminReply(request, False, None, outcome.refusal, FAILED)
+    cluster_map, delta = view.machine.map, outcome.delta
+    changes: Answer = {"dry_run": True, "map_epoch": cluster_map.epoch}
+    if delta is not None:
+        changes |= {
+            "nodes": [entry.node for entry in delta.nodes],
+            "forgotten": list(delta.forgotten),
+            "partitions": sorted(delta.partitions),
+            "shards": len(delta.shards),
+            "owners_changed": sum(
+                1
+                for number, shard in delta.shards.items()
+                if number >= len(cluster_map.shards) or shard.owner != cluster_map.shards[number].owner
+            ),
+        }
+    return AdminReply(request, True, changes)
+
+
+def not_committed(question: Admin, leader: str) -> AdminReply:
+    """Return the reply for a command that was not committed, or whose fate is unknown."""
+    text = f"not committed: router {leader} leads now" if leader else "not committed: no majority of routers answers"
+    return AdminReply(question.request, False, {"leader": leader}, f"{text}; look, and ask again", NOT_READY)
+
+
+def reply_to(question: Admin, outcome: Outcome, machine: MapMachine) -> AdminReply:
+    """Return the reply for a command that was committed, or refused before."""
+    number = machine.job.number if machine.job is not None else None
+    return _reply(question.request, outcome.order or OrderOutcome(outcome.refusal, machine.map.epoch, number))
+
+
+def _reply(request: int, outcome: OrderOutcome) -> AdminReply:
+    reply = AdminReply(request, True, {"map_epoch": outcome.map_epoch, "rebalance": outcome.rebalance})
+    if outcome.refusal:
+        reply.ok, reply.error, reply.exit_code = False, outcome.refusal, FAILED
+    return reply
+
+
+# --- verbs
+
+
+def _cluster_status(view: RouterView, _: Answer) -> Answer:
+    cluster_map = view.machine.map
+    placed = [placement for placement in cluster_map.partitions if placement.epoch]
+    return {
+        "cluster": cluster_map.cluster,
+        "map_epoch": cluster_map.epoch,
+        "settled_epoch": view.leases.settled_epoch(cluster_map) if view.leads else None,
+        "leader": view.leader,
+        "router": view.node,
+        "replicas": cluster_map.replicas,
+        "min_in_sync": cluster_map.min_in_sync,
+        "partitions": len(cluster_map.partitions),
+        "partitions_without_primary": sum(1 for placement in placed if not placement.primary),
+        "partitions_under_replicated": sum(
+            len(cluster_map.live_in_sync(placement)) < cluster_map.replicas for placement in placed
+        ),
+        "partitions_unplaced": len(cluster_map.partitions) - len(placed),
+        "rebalance_due": view.rebalance_due(),
+        "waits_for": missing_from_map(cluster_map) or None,
+        "shards_collecting": sum(1 for shard in view.shards.values() if shard.collecting),
+        "shards_wait_for": sorted({name for shard in view.shards.values() for name in shard.missing()})[:20],
+        "stores_aside": _stores_aside(view) if view.leads else None,  # damaged, kept: `store aside` shows them
+        "counts": dict(sorted(view.counts.items())),
+        "nodes": _node_list(view, {})["nodes"],
+    }
+
+
+def _stores_aside(view: RouterView) -> int:
+    nodes = view.machine.map.nodes.values()
+    return sum(view.leases.stores_aside((entry.node, entry.incarnation)) for entry in nodes if entry.alive)
+
+
+def _node_list(view: RouterView, _: Answer) -> Answer:
+    cluster_map = view.machine.map
+    believed = view.believes()
+    nodes: list[Answer] = []
+    for name in sorted(cluster_map.nodes):
+        entry = cluster_map.nodes[name]
+        life = (name, entry.incarnation)
+        nodes.append(
+            {
+                "node": name,
+                "tier": entry.tier,
+                "state": entry.admin_state if entry.alive and entry.admin_state else entry.state,
+                "gossip": believed.pop(name, None),
+                "incarnation": entry.incarnation,
+                "address": entry.address,
+                "clients": entry.clients,
+                "zone": entry.zone,
+                "weight": entry.weight,
+                "lease_s": round(view.leases.remaining_s(view.now, life), 2) if view.leads and entry.alive else None,
+                "map_epoch": view.leases.acknowledged(life) if view.leads else None,
+                "primaries": sum(1 for placement in cluster_map.partitions if placement.primary == name),
+                "replicas": sum(1 for placement in cluster_map.partitions if name in placement.in_sync),
+                "joining": sum(1 for placement in cluster_map.partitions if name in placement.joining),
+                "shards": sum(1 for shard in cluster_map.shards if shard.owner == name),
+            }
+        )
+    nodes += [{"node": name, "state": "unknown", "gossip": believed[name]} for name in sorted(believed)]
+    # Only the leader knows leases: the command line asks it when another router answered.
+    asked = {} if view.leads else {"leader": view.leader, "router": view.node}
+    return {**asked, "nodes": nodes}
+
+
+def _ring_show(view: RouterView, _: Answer) -> Answer:
+    """Return the placement; the leader adds how many keys and bytes there are, and what is wrong."""
+    shown = _placement(view)
+    partitions, shards = ring_desk.sizes(view.machine.map, view.leases)
+    wrong = dict(ring_desk.problems(view.machine.map))
+    for row, sizes in (
+        *((row, partitions.get(row["partition"])) for row in shown["partitions"]),
+        *((row, shards.get(row["shard"])) for row in shown["shards"]),
+    ):
+        row["keys"], row["bytes"] = sizes if sizes is not None else (None, None)
+    for row in shown["partitions"]:
+        row["state"] = wrong.get(row["partition"], "ok")
+    return shown
+
+
+def _placement(view: RouterView) -> Answer:
+    cluster_map = view.machine.map
+    return {
+        "map_epoch": cluster_map.epoch,
+        "hash": cluster_map.hash_name,
+        "partitions": [
+            {
+                "partition": number,
+                "epoch": placement.epoch,
+                "primary": placement.primary,
+                "in_sync": list(placement.in_sync),
+                "joining": list(placement.joining),
+            }
+            for number, placement in enumerate(cluster_map.partitions)
+        ],
+        "shards": [
+            {"shard": number, "epoch": shard.epoch, "owner": shard.owner}
+            for number, shard in enumerate(cluster_map.shards)
+        ],
+        "delegations": [
+            {"prefix": rule.prefix, "depth": rule.depth, "pin": rule.pin, "shard": rule.shard}
+            for rule in cluster_map.delegations
+        ],
+    }
+
+
+def _ring_explain(view: RouterView, arguments: Answer) -> Answer:
+    """Say where a name lives, read as a client ID and as a topic: both are strings, so both are answered."""
+    cluster_map = view.machine.map
+    name = arguments["name"]
+    partition = cluster_map.partition_for(name)
+    placement = cluster_map.partitions[partition]
+    levels = name.split("/")
+    depth, pinned = cluster_map.jurisdiction(levels)
+    shard = cluster_map.shard_for_topic(name)
+    key = "/".join(levels[:depth])
+    return {
+        "name": name,
+        "map_epoch": cluster_map.epoch,
+        "crc32": crc32(name.encode()),
+        "partition": partition,
+        "partition_why": f"crc32({name!r}) mod {len(cluster_map.partitions)}",
+        "partition_epoch": placement.epoch,
+        "primary": placement.primary,
+        "in_sync": list(placement.in_sync),
+        "route_key": key,
+        "shard": shard,
+        "shard_why": f"prefix pinned to shard {pinned}"
+        if pinned >= 0
+        else f"crc32({key!r}) mod {cluster_map.base_shards}",
+        "shard_epoch": cluster_map.shards[shard].epoch,
+        "owner": cluster_map.shards[shard].owner,
+    }
+
+
+def _ring_export(view: RouterView, _: Answer) -> Answer:
+    exported = _placement(view)
+    exported["format"] = "stratamq-ring"
+    exported["version"] = 1
+    exported["base_shards"] = view.machine.map.base_shards
+    return exported
+
+
+def _ring_plan(view: RouterView, arguments: Answer) -> Answer:
+    cluster_map = view.machine.map
+    return ring_desk.plan(cluster_map, ring_desk.sizes(cluster_map, view.leases), arguments)
+
+
+VERBS: dict[str, Callable[[RouterView, Answer], Answer]] = {
+    "cluster status": _cluster_status,
+    "node list": _node_list,
+    "ring show": _ring_show,
+    "ring explain": _ring_explain,
+    "ring export": _ring_export,
+    "ring plan": _ring_plan,
+    "ring status": lambda view, _: view.rebalance_status(),
+    "ring verify": lambda view, _: ring_desk.verify(view.machine.map, view.machine.job),
+    "ring lost": lambda view, arguments: ring_desk.lost(view.machine.map, arguments),
+}

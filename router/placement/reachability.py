@@ -1,0 +1,120 @@
+"""Links between nodes, as this router sees them and the leader hears of them: shards to move, ends to give up.
+
+A lease proves one link, to the leader. Shards of a silent router are moved before its lease is over, which is safe: a
+new owner needs no lease of the old one. A node that others wait for in vain loses its lease, the worse-connected end
+first, one at a time, never the last replica in sync. Pure but for the table of links. Rules: docs/protocol.md rule 2.8.
+"""
+
+from collections.abc import Callable, Mapping
+
+from router.placement.ring import RingNode, propose_owners
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
+
+__all__ = ["Reachability"]
+
+LINK_DOWN_S = 0.25  # a router whose link is down for this long loses its shards; a reconnect takes less
+SILENT_LEASES = 0.75  # as does one without a heartbeat for this part of a lease, whatever its link seems
+PATIENCE_LEASES = 2  # before a complaint ends a lease
+# Of equals: clients of an edge find another one, shards another owner; a storage node's end takes a copy away.
+GO_FIRST = {TIER_EDGE: 0, TIER_ROUTER: 1, TIER_STORAGE: 2}
+
+Life = tuple[str, int]
+
+
+class Reachability:
+    """Links of this router, and what follows from those of all."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._up: dict[str, int] = {}  # node -> incarnation
+        self._down_since: dict[str, float] = {}
+        self._complained: dict[tuple[Life, Life], float] = {}  # who of whom -> since when
+
+    def link_up(self, peer: PeerKey) -> None:
+        """A link stands."""
+        self._up[peer.node] = peer.incarnation
+        self._down_since.pop(peer.node, None)
+
+    def link_down(self, peer: PeerKey, now: float) -> None:
+        """It ended."""
+        if self._up.get(peer.node) == peer.incarnation:
+            del self._up[peer.node]
+            self._down_since[peer.node] = now
+
+    def unreachable(self, now: float, cluster_map: ClusterMap, waited: set[str]) -> list[str]:
+        """Return the live nodes whose link is down for a lease, or that were waited for too long."""
+        for node in [node for node in self._down_since if node not in cluster_map.nodes]:
+            del self._down_since[node]
+        down = {node for node, since in self._down_since.items() if now - since > cluster_map.lease_s}
+        return sorted(
+            node for node in down | waited if (entry := cluster_map.nodes.get(node)) is not None and entry.alive
+        )
+
+    def rescue(self, now: float, cluster_map: ClusterMap, silent_s: Callable[[float, Life], float]) -> dict[int, str]:
+        """Return new owners for the shards of routers that are silent."""
+        routers = cluster_map.live(TIER_ROUTER)
+        gone = set()
+        for entry in routers:
+            if entry.node == self._node:
+                continue
+            down = now - self._down_since.get(entry.node, now) > LINK_DOWN_S
+            silent = silent_s(now, (entry.node, entry.incarnation)) > SILENT_LEASES * cluster_map.lease_s
+            if down or silent:
+                gone.add(entry.node)
+        if not gone:
+            return {}
+        owned = [number for number, shard in enumerate(cluster_map.shards) if shard.owner in gone]
+        staying = [entry for entry in routers if entry.node not in gone and not entry.stops]
+        left = [RingNode(entry.node, entry.weight, entry.zone) for entry in staying]
+        if not owned or not left:
+            return {}
+        proposal = propose_owners(left, cluster_map.base_shards)
+        return {number: proposal[number % len(proposal)] for number in owned}
+
+    def worst_connected(self, now: float, cluster_map: ClusterMap, complaints: Mapping[str, tuple[str, ...]]) -> str:
+        """Return the live node whose lease should end, or "": of two that do not reach each other, the lonelier.
+
+        A complaint counts when the leader has heard it for two leases about the same two lives: a node that has just
+        started may be known to the leader before all its links stand.
+
+        Args:
+            now: Seconds.
+            cluster_map: As of now.
+            complaints: Node -> live nodes that it does not reach.
+        """
+        told = {
+            (life, other_life)
+            for node, others in complaints.items()
+            for other in others
+            if node != other and (life := _life(cluster_map, node)) and (other_life := _life(cluster_map, other))
+        }
+        self._complained = {pair: self._complained.get(pair, now) for pair in sorted(told)}
+        pairs = {
+            tuple(sorted((life[0], other[0])))
+            for (life, other), since in self._complained.items()
+            if now - since >= PATIENCE_LEASES * cluster_map.lease_s
+        }
+        missing: dict[str, int] = {}
+        for pair in pairs:
+            for node in pair:
+                missing[node] = missing.get(node, 0) + 1
+        by_name = sorted(missing, reverse=True)
+        for node in sorted(by_name, key=lambda name: (-missing[name], GO_FIRST[cluster_map.nodes[name].tier])):
+            # The leader judges, so it is not the one to go.
+            if node != self._node and not _last_replica(cluster_map, node):
+                return node
+        return ""
+
+
+def _life(cluster_map: ClusterMap, node: str) -> Life | None:
+    entry = cluster_map.nodes.get(node)
+    return (node, entry.incarnation) if entry is not None and entry.alive else None
+
+
+def _last_replica(cluster_map: ClusterMap, node: str) -> bool:
+    """True if some partition would be left without a live replica in sync."""
+    if cluster_map.nodes[node].tier != TIER_STORAGE:
+        return False
+    live = {entry.node for entry in cluster_map.live(TIER_STORAGE)} - {node}
+    return any(node in placement.in_sync and not live & set(placement.in_sync) for placement in cluster_map.partitions)

@@ -1,0 +1,407 @@
+"""One route shard at its owner: filters and their destinations, and which edges hold cached answers.
+
+``AddRoutes`` is acknowledged when no edge can still use an answer that lacks the new routes: every edge that cached a
+matching topic has dropped it, or is dead. Routes are soft state of the delivery nodes, so a new owner first collects:
+a report of every live edge and every partition, and every live edge's cached topics, which it answers like questions
+("a registration is a resolution"). Sans-IO. Rules: docs/protocol.md section 3.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from router.routes.answers import AnswerTable
+from router.routes.cached_topics import CachedTopics, Invalidation
+from router.routes.sender_routes import SenderRoutes, sender_of
+from router.routes.sweep import Sweep
+from router.routes.trie import Sender
+from wire.messages.messages import (
+    AddRoutes,
+    Control,
+    Invalidate,
+    Invalidated,
+    RemoveRoutes,
+    ReportRoutes,
+    Resolve,
+    Resolved,
+    RoutesAdded,
+    SenderReport,
+)
+from wire.messages.pieces import pieces
+
+__all__ = ["RouteShard"]
+
+INVALIDATE_FILTERS_MAX = 1_000  # in one message
+HELD_MAX = 10_000  # messages that wait for the reports; the oldest is dropped, its sender repeats it
+VISITS_AT_ONCE = 300  # cached topics looked at when a message comes; what is left goes on in later rounds
+LEAVING_AT_ONCE = 100  # of an order that is over: topics forgotten when the last edge acknowledges it
+REPEAT_S = 1.0  # an invalidation that was not acknowledged is sent again: a full link may have refused it
+
+
+class _Waiter:
+    """An AddRoutes that waits for invalidations."""
+
+    __slots__ = ("left", "peer", "reply")
+
+    def __init__(self, peer: str, reply: RoutesAdded, left: int) -> None:
+        self.peer = peer
+        self.reply = reply
+        self.left = left
+
+
+class RouteShard:
+    """The routes of one shard, at one shard_epoch."""
+
+    def __init__(
+        self,
+        number: int,
+        epoch: int,
+        edges: Iterable[str],
+        partitions: Iterable[int],
+        cached_topics_max: int,
+        now: float = 0.0,
+    ) -> None:
+        """Begin to own a shard.
+
+        Args:
+            number: Of the shard.
+            epoch: shard_epoch; messages at another one never come here.
+            edges: Live edges when the epoch began: each must report its filters and its cached topics.
+            partitions: Partitions that were ever placed: each must be reported.
+            cached_topics_max: Bound of the table of cached topics.
+            now: Seconds.
+        """
+        self.number = number
+        self.epoch = epoch
+        self.steps = 0  # done so far, each some microseconds: whoever hands messages in does so many in a turn
+        self.held_dropped = 0
+        self.answers_shortened = 0  # some of their groups' destinations were left out
+        self.now = now  # set by the owner before it hands a message in
+        self._began = now
+        self._routes = SenderRoutes()
+        self._gone: list[str] = []  # filters that left, whose cached topics are to be dropped
+        self._cached = CachedTopics()
+        self._cached_max = cached_topics_max
+        self._unreported: set[Sender] = {(edge, -1) for edge in edges} | {("", partition) for partition in partitions}
+        self._unregistered: set[str] = set(edges)
+        self._held: deque[tuple[str, Resolve]] = deque()
+        self._held_adds: deque[tuple[str, AddRoutes]] = deque()
+        self._invalidations: dict[int, Invalidation[_Waiter]] = {}
+        self._next_invalidation = 0
+        self._sweeps: deque[Sweep[_Waiter]] = deque()
+        self._over: deque[Invalidation[_Waiter]] = deque()  # orders whose topics are still to be forgotten
+        self._sends: list[tuple[str, Control]] = []
+
+    # --- what the owner asks
+
+    @property
+    def collecting(self) -> bool:
+        """True until everybody has reported; questions wait."""
+        return bool(self._unreported)
+
+    @property
+    def waits(self) -> bool:
+        """True while somebody has not reported, or not acknowledged an invalidation."""
+        return bool(self._unreported or self._unregistered or self._invalidations)
+
+    def missing(self) -> list[str]:
+        """Return who has not reported or registered, for the status page."""
+        reported = [edge if edge else f"partition {partition}" for edge, partition in sorted(self._unreported)]
+        dropping = {edge for item in self._invalidations.values() for edge in item.edges}
+        reported += [f"topics of {edge}" for edge in sorted(self._unregistered)]
+        return reported + [f"invalidations at {edge}" for edge in sorted(dropping)]
+
+    def waited_for(self, now: float, patience_s: float) -> tuple[set[str], set[int]]:
+        """Return the edges and the partitions that were waited for longer than ``patience_s``."""
+        edges = {edge for item in self._invalidations.values() if now - item.since > patience_s for edge in item.edges}
+        if now - self._began <= patience_s:
+            return edges, set()
+        edges |= {edge for edge, partition in self._unreported if partition < 0} | self._unregistered
+        return edges, {partition for _, partition in self._unreported if partition >= 0}
+
+    @property
+    def cached_topics(self) -> int:
+        """Topics that some edge holds an answer for."""
+        return len(self._cached)
+
+    def take_sends(self) -> list[tuple[str, Control]]:
+        """Return (node, message) to send, in order."""
+        sends, self._sends = self._sends, []
+        return sends
+
+    @property
+    def coarse_routes(self) -> int:
+        """Routes that reach more topics than their filters match, because exact ones would cost too much."""
+        return self._routes.coarse
+
+    @property
+    def routes(self) -> int:
+        """Routes that are here."""
+        return self._routes.routes
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the filters' names: what a report of them is long."""
+        return self._routes.bytes
+
+    # --- questions
+
+    def resolve(self, edge: str, request: Resolve) -> None:
+        """Answer topics, the first ones that fit into a frame, and note that the edge now caches them."""
+        if self.collecting or self._held:
+            if request.kept:  # a repeated registration replaces the former: only the last answer will be taken
+                self._held = deque((peer, item) for peer, item in self._held if peer != edge or not item.kept)
+            self._held.append((edge, request))
+            if len(self._held) > HELD_MAX:
+                del self._held[0]
+                self.held_dropped += 1
+            return
+        self._resolve(edge, request)
+
+    def _resolve(self, edge: str, request: Resolve) -> None:
+        table = AnswerTable()
+        for topic in request.topics:
+            table.add(self._routes.match(topic))
+            if table.is_full:
+                break
+        self.steps += table.steps
+        self.answers_shortened += table.shortened
+        self._cached.hold(edge, request.topics[: len(table.answers)])
+        answer = Resolved(request.request, self.number, self.epoch, table.destinations, table.answers)
+        self._sends.append((edge, answer))
+        if request.kept and edge in self._unregistered:
+            # Registered is who has *taken* the answer: what comes back for this order was read behind it.
+            self._order([edge], [], []).registers = edge
+        excess = self._cached.oldest(len(self._cached) - self._cached_max)
+        if excess:
+            self._invalidate(excess)
+
+    # --- registrations
+
+    def add(self, peer: str, request: AddRoutes) -> None:
+        """Add routes; the answer leaves when every matching cached answer is gone."""
+        if self._waits_to_add or self._held_adds:
+            self._held_adds.append((peer, request))
+            if len(self._held_adds) > HELD_MAX:
+                del self._held_adds[0]
+                self.held_dropped += 1
+            return
+        self._add(peer, request)
+
+    def _add(self, peer: str, request: AddRoutes) -> None:
+        sender = sender_of(peer, request.partition)
+        if not self._routes.accept(sender, request.sender_epoch):
+            return
+        put, version = self._routes.put, request.route_version
+        fresh = [route.topic_filter for route in request.routes if put(sender, route, version)]
+        self.steps += len(request.routes)
+        reply = RoutesAdded(request.request, self.number, self.epoch, request.sender_epoch)
+        asked = [route.topic_filter for route in request.routes]
+        if self._takes_long(asked):
+            self._sweep(fresh, asked, _Waiter(peer, reply, 0), request.request)
+            return
+        # An answer without one of these routes may still be on its way out, whoever asked for that.
+        waits: list[Invalidation[_Waiter]] = self._cached.leaving(asked)
+        waits += [item for item in self._invalidate(fresh) if item not in waits]
+        if not waits:
+            self._sends.append((peer, reply))
+            return
+        waiter = _Waiter(peer, reply, len(waits))
+        for item in waits:
+            item.waiters.append(waiter)
+
+    def remove(self, peer: str, request: RemoveRoutes) -> None:
+        """Remove routes, unless a newer add of the same sender came first; lazily, nobody waits."""
+        sender = sender_of(peer, request.partition)
+        if not self._routes.accept(sender, request.sender_epoch):
+            return
+        remove, version = self._routes.remove, request.route_version
+        self.steps += len(request.routes)
+        self._invalidate([route.topic_filter for route in request.routes if remove(sender, route, version)])
+
+    def report(self, peer: str, request: ReportRoutes) -> None:
+        """Take whole reports: each replaces everything older of its sender."""
+        for report in request.reports:
+            self._report(sender_of(peer, report.partition), report)
+        self._retry()
+
+    def _report(self, sender: Sender, report: SenderReport) -> None:
+        routes, version = self._routes, report.route_version
+        if not routes.accept(sender, report.sender_epoch):
+            return
+        if report.first:
+            routes.report_begins(sender, version)
+        fresh = [route.topic_filter for route in report.routes if routes.put(sender, route, version)]
+        self.steps += 1 + len(report.routes)
+        if report.last and routes.report_ends(sender, version):
+            # Only now, when all that stays is in place: nobody may be answered without it.
+            self._unreported.discard(sender)
+        self._invalidate(fresh)
+        if report.last and not self._sweeps:
+            self._go_on_leaving(LEAVING_AT_ONCE)
+
+    # --- invalidation
+
+    def _invalidate(self, topic_filters: list[str]) -> list[Invalidation[_Waiter]]:
+        """Ask every edge that caches a matching topic to drop it; return what must be acknowledged."""
+        orders: list[Invalidation[_Waiter]] = []
+        if not topic_filters or not len(self._cached):
+            return orders
+        if self._takes_long(topic_filters):
+            self._sweep(topic_filters, [], None)
+            return orders
+        for piece in pieces(topic_filters, INVALIDATE_FILTERS_MAX):
+            holders, topics = self._cached.take(piece)
+            if holders:
+                orders.append(self._order(holders, piece, topics))
+        return orders
+
+    def _takes_long(self, topic_filters: list[str]) -> bool:
+        """Whether cached topics are looked for in slices; behind others that are, all are, to keep their sequence."""
+        wild = sum("+" in topic_filter or "#" in topic_filter for topic_filter in topic_filters)
+        return bool(self._sweeps) or (wild > 0 and self._cached.is_large(VISITS_AT_ONCE // wild))
+
+    def _sweep(self, fresh: list[str], asked: list[str], waiter: _Waiter | None, request: int = 0) -> None:
+        """Look for cached topics in slices, one at once: the order leaves when all of them are found."""
+        whose = None if waiter is None else (waiter.peer, request)
+        if whose is not None and not fresh and any(sweep.request == whose for sweep in self._sweeps):
+            return  # a repeat: either answer will do
+        first = not self._sweeps
+        for piece in list(pieces(fresh, INVALIDATE_FILTERS_MAX)) or [[]]:
+            item: Invalidation[_Waiter] = Invalidation(set(), piece, [], self.now)
+            if waiter is not None:
+                waiter.left += 1
+            self._sweeps.append(Sweep(self._cached, item, asked, waiter, whose))
+        if first:
+            self.go_on(VISITS_AT_ONCE)
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether ``go_on`` has something to do."""
+        held = (self._held and not self.collecting) or (self._held_adds and not self._waits_to_add)
+        return bool(self._sweeps or self._over or self._gone or self._routes.leaves or held)
+
+    def go_on(self, visits: int) -> int:
+        """Do the work of one slice; return how many topics and filters were looked at."""
+        done = self._go_on_held(visits)
+        while self._sweeps and done < visits:
+            sweep = self._sweeps[0]
+            done += sweep.step(visits - done)
+            if sweep.ended:
+                self._sweeps.popleft()
+                self._swept(sweep)
+        while self._over and done < visits:
+            left = self._cached.left(self._over[0], visits - done)
+            done += max(1, left)
+            if not self._over[0].topics:
+                self._over.popleft()
+        if not self._sweeps:  # somebody waits for those
+            done += self._go_on_leaving(visits - done)
+        return done
+
+    def _go_on_leaving(self, count: int) -> int:
+        """Let some routes go, and have what edges cached of them dropped: many together, for a look at all costs."""
+        if count <= 0:
+            return 0
+        self._gone += self._routes.leave_some(count)
+        if len(self._gone) >= INVALIDATE_FILTERS_MAX or not self._routes.leaves:
+            gone, self._gone = self._gone, []
+            self._invalidate(gone)
+        return count
+
+    def _swept(self, sweep: "Sweep[_Waiter]") -> None:
+        item, waiter = sweep.item, sweep.waiter
+        item.edges = sweep.holders & self._cached.live_edges()
+        item.since = item.sent = self.now
+        if item.edges:
+            self._next_invalidation += 1
+            self._invalidations[self._next_invalidation] = item
+            for edge in sorted(item.edges):
+                order = Invalidate(self._next_invalidation, self.number, self.epoch, item.topic_filters)
+                self._sends.append((edge, order))
+        else:
+            self._release(item)
+        if waiter is not None:
+            waits = [other for other in (item, *sweep.meets.values()) if other.edges]
+            for other in waits:
+                other.waiters.append(waiter)
+            waiter.left += len(waits)
+            self._waited(waiter)
+
+    def _release(self, item: Invalidation[_Waiter]) -> None:
+        """Nothing of an order is held anywhere any more."""
+        item.over = True
+        for waiter in item.waiters:
+            self._waited(waiter)
+        if self._cached.left(item, LEAVING_AT_ONCE) == LEAVING_AT_ONCE:
+            self._over.append(item)
+
+    def _waited(self, waiter: _Waiter) -> None:
+        waiter.left -= 1
+        if not waiter.left:
+            self._sends.append((waiter.peer, waiter.reply))
+
+    def _order(self, edges: list[str], topic_filters: list[str], topics: list[str]) -> Invalidation[_Waiter]:
+        self._next_invalidation += 1
+        item: Invalidation[_Waiter] = Invalidation(set(edges), topic_filters, topics, self.now)
+        self._invalidations[self._next_invalidation] = item
+        self._cached.leave(item)
+        for edge in edges:
+            self._sends.append((edge, Invalidate(self._next_invalidation, self.number, self.epoch, topic_filters)))
+        return item
+
+    def invalidated(self, edge: str, answer: Invalidated) -> None:
+        """An edge has dropped what an invalidation named."""
+        item = self._invalidations.get(answer.number)
+        if item is None:
+            return
+        item.edges.discard(edge)
+        if not item.edges:
+            self._settle(answer.number)
+
+    def _settle(self, number: int) -> None:
+        item = self._invalidations.pop(number)
+        self._release(item)
+        if item.registers:
+            self._unregistered.discard(item.registers)
+            self._retry()
+
+    def tick(self, now: float) -> None:
+        """Send again what was not acknowledged."""
+        self.now = now
+        for number, item in self._invalidations.items():
+            if now - item.sent < REPEAT_S:
+                continue
+            item.sent = now
+            for edge in sorted(item.edges):
+                self._sends.append((edge, Invalidate(number, self.number, self.epoch, item.topic_filters)))
+
+    # --- the map
+
+    def edge_dead(self, edge: str) -> None:
+        """The map declares an edge dead: its routes and cached answers are gone, nobody waits for it."""
+        self._routes.sender_dead(sender_of(edge, -1))
+        self._unreported.discard(sender_of(edge, -1))
+        self._unregistered.discard(edge)
+        self._cached.forget_edge(edge)
+        self._held = deque((peer, request) for peer, request in self._held if peer != edge)
+        self._held_adds = deque((peer, request) for peer, request in self._held_adds if peer != edge)
+        for number in [number for number, item in self._invalidations.items() if edge in item.edges]:
+            self.invalidated(edge, Invalidated(number, self.number, self.epoch))
+        self._retry()
+
+    @property
+    def _waits_to_add(self) -> bool:
+        return self.collecting or bool(self._unregistered)
+
+    def _retry(self) -> None:
+        """Answer what waited for the reports, or begin to."""
+        self._go_on_held(VISITS_AT_ONCE)
+
+    def _go_on_held(self, steps: int) -> int:
+        """Take some of the messages that waited, in their order."""
+        began = self.steps
+        while self._held and not self.collecting and self.steps - began < steps:
+            self._resolve(*self._held.popleft())
+        while self._held_adds and not self._waits_to_add and self.steps - began < steps:
+            self._add(*self._held_adds.popleft())
+        return self.steps - began

@@ -1,0 +1,74 @@
+"""Work that the shards of a router have to do, a bounded number of steps a turn: Raft and leases have the same loop.
+
+Messages of nodes to shards wait here in their order, each judged when its turn comes, as if it had come later. One
+message is small enough for a turn: its sender cuts it, and of a question only the first topics are answered. What a
+shard does in slices (``RouteShard.go_on``) shares what is left of a turn. Decision: docs/adr/0023-work-in-slices.md.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from router.routes.shard import RouteShard
+from wire.messages.hello import PeerKey
+from wire.messages.messages import AddRoutes, Invalidated, RemoveRoutes, ReportRoutes, Resolve
+
+__all__ = ["ShardMessage", "ShardWork"]
+
+ShardMessage = Resolve | AddRoutes | RemoveRoutes | ReportRoutes | Invalidated
+
+STEPS_PER_TURN = 400  # topics, routes or cached topics looked at: one to three milliseconds
+SLICES_MIN = 100  # of those, for what goes in slices, however many messages there are
+STEPS_PER_SLICE = 50  # of one shard, at least
+WAITING_MAX = 10_000  # messages; of more, those are dropped that their senders repeat
+
+
+class ShardWork:
+    """Messages that wait for a turn, and shards with work that goes in slices."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[PeerKey, ShardMessage]] = deque()
+        self._shards: set[int] = set()  # with work in slices
+        self._next = 0  # the shard to begin with
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._shards)
+
+    def add(self, peer: PeerKey, message: ShardMessage) -> bool:
+        """Have a message wait for its turn; False if it is dropped, for too many do."""
+        if len(self._waiting) >= WAITING_MAX and isinstance(message, Resolve | AddRoutes):
+            return False
+        self._waiting.append((peer, message))
+        return True
+
+    def goes_on(self, number: int) -> None:
+        """A shard has work in slices."""
+        self._shards.add(number)
+
+    def turn(
+        self, now: float, shards: Mapping[int, RouteShard], take: Callable[[PeerKey, ShardMessage], int]
+    ) -> set[int]:
+        """Do the work of a turn; return the shards that went on in slices.
+
+        Args:
+            now: Seconds.
+            shards: Those that this router owns.
+            take: Hands a message to its shard; returns the steps that it took.
+        """
+        left = STEPS_PER_TURN - (SLICES_MIN if self._shards else 0)
+        while self._waiting and left > 0:
+            left -= take(*self._waiting.popleft())
+        return self._slices(now, shards, max(SLICES_MIN, left))
+
+    def _slices(self, now: float, shards: Mapping[int, RouteShard], left: int) -> set[int]:
+        share = max(STEPS_PER_SLICE, left // max(1, len(self._shards)))
+        went_on = set()
+        for number in sorted(self._shards, key=lambda number: (number - self._next) % (1 << 20)):
+            shard = shards.get(number)
+            if shard is not None and shard.sweeps and left > 0:
+                shard.now = now
+                left -= shard.go_on(min(share, left))
+                went_on.add(number)
+                self._next = number + 1  # the others are first in the next turn
+            if shard is None or not shard.sweeps:
+                self._shards.discard(number)
+        return went_on

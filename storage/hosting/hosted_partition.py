@@ -1,0 +1,292 @@
+"""A partition with everything that belongs to it, and the order in which it comes to serve.
+
+loading -> settling (the former primary acknowledged the epoch, or its lease surely ran out) -> polling (every live edge
+said which connections it holds) -> serving. What asks before that waits here, bounded, in order.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from mqtt.reasons import ReasonCode
+from storage.hosting.early_requests import Early
+from storage.hosting.loading import load
+from storage.messages.delivery import Delivery
+from storage.messages.inbound import Inbound
+from storage.messages.origins import edge_sender
+from storage.messages.publishers import Publishers
+from storage.messages.retained import RetainedRegisters
+from storage.sessions.claims import ClaimTable
+from storage.sessions.route_window import RouteWindow
+from storage.sessions.subscriptions import Subscriptions
+from storage.state.partition import Overlay, Partition, Reads
+from storage.state.settings import PartitionSettings
+from wire.messages.batches import PublishMessage
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.hello import PeerKey
+from wire.messages.messages import Claim, Claims, CloseSession, PollClaims
+
+__all__ = ["HostedPartition", "Tally"]
+
+Asked = Callable[[], None]
+POLL_AGAIN_S = 0.2
+SESSIONS_PER_EPOCH_BITS = 28  # of the 48 that count sessions: more than a partition ever makes under one epoch
+HANDED_PER_EPOCH_BITS = 32
+INBOUND_SKIPPED = 1 << 32  # QoS 2 messages of one session that a lost copy may have counted
+CLAIMS_MAX = 1_000_000  # of one edge: as many as it can hold of one partition, and more
+DONE_IN_SLICES = ("session", "routes")  # timers
+DUE_MAX = 500  # of those taken from the clock at once: a million sessions may expire together
+SESSION_BYTES = 256  # rows of a session without its queue, roughly
+
+
+class Tally(NamedTuple):
+    """Content of a partition when it was counted last."""
+
+    online: int  # sessions
+    queued: int  # unconsumed entries
+    keys: int
+    bytes: int
+
+
+class HostedPartition:
+    """One partition at its primary."""
+
+    def __init__(
+        self,
+        number: int,
+        settings: PartitionSettings,
+        store: Reads,
+        overlay: Overlay,
+        cluster_map: Callable[[], ClusterMap],
+        now: float,
+        window: RouteWindow,
+    ) -> None:
+        self.core = Partition(number, settings, store, overlay, now)
+        self.delivery = Delivery(self.core, self._live)
+        self.subscriptions = Subscriptions(self.core, self.delivery, cluster_map, window)
+        self.claims = ClaimTable(self.core, self.delivery, self.subscriptions, self._is_alive, self._live)
+        self.retained = RetainedRegisters(self.core, self.delivery)
+        self.inbound = Inbound(self.core)
+        self.publishers = Publishers()
+        self.tally = Tally(0, 0, 0, 0)
+        self._size = (0, 0)
+        self.changed = True  # since it was counted
+        self.serving = False
+        self.reported = False  # the shards' owners were told this partition's filters
+        self.placed_at = 0  # map epoch that made this node the primary
+        self.loaded_to = 0  # op_index that every replica in sync must have before this one serves
+        self._map = cluster_map
+        self._polled: dict[str, int] | None = None  # live edges that have not answered the claims poll
+        self._claimed: dict[str, list[Claim]] = {}  # of those, what the pieces said that came so far
+        self._poll_at = float("-inf")
+        self._waiting: deque[Asked | Early] = deque()
+        self._passed_on: deque[Asked] = deque()
+        self._due: deque[tuple[str, str]] = deque()  # timers that nobody waits for, and that may cost much
+
+    def _is_alive(self, edge: str, incarnation: int) -> bool:
+        return self._map().is_alive(edge, incarnation)
+
+    def _live(self, tier: str, number: int) -> str:
+        nodes = self._map().live(tier)
+        return nodes[number % len(nodes)].node if nodes else ""
+
+    def load(self) -> Iterator[int]:
+        """Read the state from the store, in slices; yields what each cost, in rows."""
+        yield from load(self.core, self.delivery, self.subscriptions, self.claims, self.retained, self.inbound)
+        self.loaded_to = self.core.meta.op_index
+        first = self.core.local.accepted << SESSIONS_PER_EPOCH_BITS
+        if self.core.meta.next_session < first:
+            self._renumber(first)
+        self.count()
+
+    def _renumber(self, first: int) -> None:
+        """Give no number again that this copy may have missed: elsewhere it would be taken for a repeat."""
+        core = self.core
+        core.meta.next_session = first
+        core.meta.next_handed = max(core.meta.next_handed, core.local.accepted << HANDED_PER_EPOCH_BITS)
+        for session in core.sessions.values():
+            if not session.inbound:  # else its lowest counter stays, and no other may be far above it
+                session.next_inbound += INBOUND_SKIPPED
+
+    def count(self) -> None:
+        """Count what this partition holds: a walk over its sessions."""
+        self.changed = False
+        sessions = self.core.sessions.values()
+        online = queued = keys = size = 0
+        for session in sessions:
+            online += session.edge != ""
+            waiting = session.queued
+            queued += waiting
+            keys += 1 + len(session.made("subscriptions") or ()) + waiting
+            size += SESSION_BYTES + session.queue_bytes
+        self.tally = tally = Tally(online, queued, keys + len(self.retained), size + self.retained.payload_bytes)
+        self._size = (_coarse(tally.keys), _coarse(tally.bytes))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Return (keys, bytes) as a rebalance counts them: coarse, so that they are told again only when it matters."""
+        if self.changed:
+            self.count()
+        return self._size
+
+    def when_serving(self, ask: Asked) -> bool:
+        """Carry out a request now, or when this partition serves; False if too many wait already."""
+        if self.serving:
+            ask()
+            return True
+        return self.wait_to_serve(ask)
+
+    def wait_to_serve(self, request: Asked | Early) -> bool:
+        """Keep what is carried out when this partition serves, or is ``unserved``; False if too many wait already."""
+        if len(self._waiting) >= self.core.settings.waiting_opens_max:
+            self.core.count("requests_dropped_not_serving")
+            return False
+        self._waiting.append(request)
+        return True
+
+    def unserved(self, since: float) -> list[Early]:
+        """Return, in order, what came since then and waited in vain, because this node is not the primary any more."""
+        return [waiting for waiting in self._waiting if isinstance(waiting, tuple) and waiting[0] >= since]
+
+    def before_serving(self, ask: Asked) -> bool:
+        """Carry out, before what ``when_serving`` keeps, what the former primary passed on; False if it is too late."""
+        if self.serving or len(self._passed_on) >= self.core.settings.waiting_opens_max:
+            return False
+        self._passed_on.append(ask)
+        return True
+
+    def advance(self, now: float, settled_epoch: int) -> None:
+        """Go on towards serving as far as the map allows."""
+        if self.serving or settled_epoch < self.placed_at or self.core.commit_index < self.loaded_to:
+            return
+        cluster_map = self._map()
+        if self._polled is None:
+            self._polled = {edge.node: edge.incarnation for edge in cluster_map.live("edge")}
+        for edge in [edge for edge, life in self._polled.items() if not cluster_map.is_alive(edge, life)]:
+            del self._polled[edge]
+            self._claimed.pop(edge, None)
+        if not self._polled:
+            self._serve()
+        elif now >= self._poll_at:  # again until answered: an edge's link may not stand yet
+            self._poll_at = now + POLL_AGAIN_S
+            for edge in self._polled:
+                self.core.tell(edge, PollClaims(self.core.number, self.core.number, self.core.epoch))
+
+    def owns_session(self, number: int, peer: PeerKey) -> bool:
+        """Whether a session's connection is at this edge."""
+        session = self.core.sessions.get(number)
+        return session is not None and (session.edge, session.incarnation) == (peer.node, peer.incarnation)
+
+    def may_ask(self, request: object, peer: PeerKey) -> bool:
+        """Whether an edge may ask this: what belongs to a connection is asked by the edge that holds it."""
+        if isinstance(request, CloseSession):
+            return self.claims.is_held_by(request.client_id, peer.node, peer.incarnation)
+        session = getattr(request, "session", 0)
+        return not session or self.owns_session(session, peer)
+
+    def claims_answered(self, answer: Claims, edge: str, incarnation: int) -> None:
+        """One edge's answer to the claims poll."""
+        if self._polled is not None and self._polled.get(edge) == incarnation:
+            before = [] if answer.first else self._claimed.get(edge)
+            if before is None or len(before) + len(answer.claims) > CLAIMS_MAX:
+                self._claimed.pop(edge, None)  # of an answer whose beginning is void: the poll comes again
+                return
+            before += answer.claims
+            self._claimed[edge] = before
+            if not answer.last:
+                return
+            self.claims.claimed(edge, incarnation, self._claimed.pop(edge))
+            del self._polled[edge]
+            if not self._polled and not self.serving:
+                self._serve()
+
+    def publish(self, message: PublishMessage, peer: PeerKey) -> None:
+        """Take one message: into this topic's register when it is retained, into the queues of its subscribers."""
+        core = self.core
+        if self.publishers.is_superseded(message.session, message.owner_epoch, core.now, self._map().lease_s):
+            core.count("superseded")
+            self.delivery.acknowledge(message, peer.node, ReasonCode.SESSION_TAKEN_OVER)
+            return
+        registered = message.retain and not message.share and self._holds_register(message.topic)
+        if registered and not self.delivery.origins.is_repeat(message, peer.node, peer.incarnation):
+            refusal = self.retained.refusal(message)
+            if refusal:
+                self.delivery.acknowledge(message, peer.node, refusal)
+                return
+            self.retained.store(message, peer.incarnation)
+        self.delivery.publish(message, peer.node, peer.incarnation)
+
+    def _holds_register(self, topic: bytes) -> bool:
+        return self._map().partition_for(topic.decode()) == self.core.number
+
+    def _serve(self) -> None:
+        self.serving = True
+        self.claims.absent(self._is_alive)
+        live = {edge_sender(edge.node, edge.incarnation) for edge in self._map().live("edge")}
+        self.delivery.origins.forget_dead_edges(live)
+        self.subscriptions.serve()
+        self.delivery.handing_on.hand_over()
+        while self._passed_on:
+            self._passed_on.popleft()()
+        while self._waiting:
+            request = self._waiting.popleft()
+            ask = request[2] if isinstance(request, tuple) else request
+            ask()
+
+    def run_timers(self) -> None:
+        """Do what is due on the served clock; nothing is, before this partition serves.
+
+        Of sessions that expire together some are taken now, the others when those are done.
+        """
+        while self.serving and len(self._due) < DUE_MAX and (timer := self.core.due()) is not None:
+            if timer[0] in DONE_IN_SLICES:
+                self._due.append(timer)
+            else:
+                self._timer(*timer)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``do_work`` has something to do."""
+        return self.serving and bool(self._due)
+
+    def do_work(self, steps_max: int) -> int:
+        """Do some of what nobody waits for; return the steps that it took, of about ten microseconds."""
+        steps = 0
+        while self._due and steps < steps_max:
+            what, who = self._due.popleft()
+            if what == "routes":
+                steps += self.subscriptions.ask_again(int(who))
+                continue
+            taken, more = self.claims.expire(int(who))
+            steps += taken
+            if more:
+                self._due.append((what, who))
+        if not self._due:
+            self.run_timers()
+        return steps
+
+    def _timer(self, what: str, who: str) -> None:
+        if what == "save_acks":
+            self.delivery.consumed.save_all()
+        elif what == "kick_wait":
+            self.claims.kick_waited(who)
+        elif what == "kick_again":
+            self.claims.kick_again(who)
+        elif what == "will":
+            self.claims.will_due(who)
+        elif what == "fire":
+            self.claims.fire_again(int(who))
+        elif what == "hand_on":
+            self.delivery.handing_on.again(int(who))
+        elif what == "retained":
+            self.retained.expire(who)
+        elif what == "unhold":
+            session = self.core.sessions.get(int(who))
+            if session is not None and session.held:
+                self.delivery.outbound.hold_expired(session)
+
+
+def _coarse(number: int) -> int:
+    """Keep the four leading bits."""
+    shift = max(0, number.bit_length() - 4)
+    return number >> shift << shift

@@ -1,0 +1,362 @@
+"""Which partitions this node serves and which it only keeps, and the way from one to the other.
+
+Backup to primary: the whole log goes into the state; once that is in the store the rows are read, the log is made
+durable at every replica in sync, and only then ``HostedPartition`` goes on towards serving. Primary to backup: the copy
+stays, with everything that was applied. A primary whose partition_epoch moves by one keeps its state: nobody else was
+primary meanwhile. Rules: docs/protocol.md sections 9, 10.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from storage.hosting.early_requests import EarlyRequests
+from storage.hosting.hosted_partition import HostedPartition
+from storage.replication.backup import Replica, Writes, check
+from storage.replication.primary import CATCH_UP_ROWS, CatchUp, Replication
+from storage.sessions.route_window import RouteWindow
+from storage.state.ledger import PartitionLedger
+from storage.state.partition import Overlay, Reads
+from storage.state.settings import PartitionSettings
+from wire.links.allowed import Standing, standing
+from wire.messages.cluster_map import ClusterMap, PartitionEntry
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_STORAGE
+from wire.messages.messages import RequestChange
+from wire.messages.replication import STALE, Append, AppendAck, ReplicaMessage, TransferSlice, encode_replica_message
+
+__all__ = ["Placements"]
+
+TEND_S = 0.05  # between two looks at what the map should change
+# A large store is read in slices, between which the lease is renewed and partitions that were read already serve. Rows
+# of one round, each handled about twice: some 10 ms, for links need several rounds for one question and its answer.
+LOADED_PER_ROUND = 4_000
+AWAY_S = 60.0  # a partition's copy stays for so long after it has become whole elsewhere
+DISCARDED_ROWS = 1_000  # of such a copy, in one go
+MEASURED_IN_TURN = 16  # a partition's size is measured with every so many'th look
+
+
+class Placements:
+    """Primaries and backups of one node."""
+
+    def __init__(
+        self,
+        node: str,
+        settings: PartitionSettings,
+        store: Reads,
+        overlay: Overlay,
+        cluster_map: Callable[[], ClusterMap],
+        ledger: Callable[[int], PartitionLedger | None] = lambda _: None,
+    ) -> None:
+        self._ledger = ledger
+        self.hosted: dict[int, HostedPartition] = {}
+        self.window = RouteWindow()
+        self.replication: dict[int, Replication] = {}
+        self.replicas: dict[int, Replica] = {}
+        self.answers: list[tuple[str, AppendAck]] = []  # of this round; they leave when it is synced
+        self._node = node
+        self._settings = settings
+        self._store = store
+        self._overlay = overlay
+        self._map = cluster_map
+        self._promoting: dict[int, int] = {}  # partition -> commit that must be synced before its rows are read
+        self._early = EarlyRequests()  # messages of primaries that this node's map does not name yet
+        self._touched: set[int] = set()  # replicas that may have writes
+        self._linked: set[str] = set()
+        self._linked_for: dict[str, float] = {}  # since when a link stands; negative: since when it is down
+        self._known: list[PartitionEntry] = []  # of the map before
+        self._next_tend = float("-inf")
+        self._content = False  # nothing can be asked for until the map moves
+        self._more_to_read = False
+        self.replicated = False  # some partition served here has other copies, as of the last look at all of them
+        self._reading: tuple[HostedPartition, Iterator[int]] | None = None  # the one that is being read
+        self._away: dict[int, tuple[int, float]] = {}  # partitions that live elsewhere: epoch, since when
+        self._discarding: tuple[int, bytes] = (-1, b"")  # partition, next key
+        self._clear: set[int] = set()  # partitions that live elsewhere and left nothing here
+        self._catch_up = CatchUp()
+        self._request = 0
+        self._sizes: dict[int, tuple[int, int]] = {}  # partition -> keys, bytes
+        self._measured = 0  # looks so far
+
+    # --- links
+
+    def link_up(self, node: str, now: float) -> None:
+        """A link to a storage node stands."""
+        self._linked.add(node)
+        self._linked_for[node] = now
+
+    def link_down(self, node: str, now: float) -> None:
+        """It is gone."""
+        self._linked.discard(node)
+        self._linked_for[node] = -now
+
+    # --- the map
+
+    def map_moved(self, cluster_map: ClusterMap, now: float, next_commit: int) -> list[HostedPartition]:
+        """Follow the map; return the partitions that are served here anew or under a new epoch.
+
+        Args:
+            cluster_map: The new map.
+            now: Seconds.
+            next_commit: Number of the batch that this round will write, if it writes anything.
+        """
+        for entry in cluster_map.live(TIER_STORAGE):
+            self._linked_for.setdefault(entry.node, -now)
+        moved = []
+        for number, placement in enumerate(cluster_map.partitions):
+            self._note_away(number, placement, cluster_map, now)
+            hosted = self.hosted.get(number)
+            if placement.primary == self._node:
+                if hosted is None or placement.epoch > hosted.core.epoch + 1:
+                    moved.append(self._promote(number, placement, cluster_map, now, next_commit))
+                elif placement.epoch != hosted.core.epoch:
+                    replication = self.replication[number]
+                    replication.configure(placement, cluster_map.min_in_sync)
+                    if number not in self._promoting:
+                        replication.begin(now)
+                    moved.append(hosted)
+                continue
+            if hosted is not None:
+                self._demote(number)
+            if self._node in placement.in_sync or self._node in placement.joining:
+                self._replica(number).seen_epoch(placement.epoch)
+            elif number in self.replicas:
+                self.replicas[number].seen_epoch(placement.epoch)
+        self._known = list(cluster_map.partitions)
+        self._content = False
+        for number in self._early.partitions():
+            for take in self._early.take(number):
+                take()  # or keep it again
+        return moved
+
+    def _replica(self, number: int) -> Replica:
+        replica = self.replicas.get(number)
+        if replica is None:
+            replica = self.replicas[number] = Replica(number, self._store, self._overlay)
+            replica.load()
+        return replica
+
+    def _promote(
+        self, number: int, placement: PartitionEntry, cluster_map: ClusterMap, now: float, next_commit: int
+    ) -> HostedPartition:
+        if number in self.hosted:
+            self._demote(number)
+        former = self._known[number] if number < len(self._known) else None
+        replica = self._replica(number)
+        replica.seen_epoch(placement.epoch)
+        if former is not None and former.epoch and self._node not in former.in_sync:
+            replica.accept_loss()  # never in sync, and now the primary: by an operator's word
+        replica.promote()
+        self._touched.add(number)
+        hosted = HostedPartition(number, self._settings, self._store, self._overlay, self._map, now, self.window)
+        hosted.core.since, hosted.placed_at = placement.epoch, cluster_map.epoch
+        hosted.core.ledger = self._ledger(number)
+        self.hosted[number] = hosted
+        replication = self.replication[number] = Replication(hosted.core, self._node)
+        replication.configure(placement, cluster_map.min_in_sync, former)
+        self._promoting[number] = next_commit
+        return hosted
+
+    def _demote(self, number: int) -> None:
+        hosted = self.hosted.pop(number)
+        self.window.forget(number)
+        self._sizes.pop(number, None)
+        self._touched.add(number)
+        del self.replication[number]
+        if self._promoting.pop(number, None) is not None:
+            return  # its replica stands, with everything applied
+        replica = self.replicas[number] = Replica(number, self._store, self._overlay)
+        replica.take_over(hosted.core.meta, hosted.core.local)
+
+    def read_promoted(self, synced: int, now: float) -> list[HostedPartition]:
+        """Read some rows of promoted partitions whose log is in the store; return those that were read to the end."""
+        read: list[HostedPartition] = []
+        weight = 0
+        for number in [number for number, commit in self._promoting.items() if commit <= synced]:
+            hosted = self.hosted[number]
+            if self._reading is None or self._reading[0] is not hosted:
+                self._reading = (hosted, hosted.load())
+            for rows in self._reading[1]:
+                weight += rows
+                if weight >= LOADED_PER_ROUND:
+                    self._more_to_read = True
+                    return read
+            self._reading = None
+            del self._promoting[number]
+            self.replicas.pop(number, None)
+            if hosted.core.ledger is not None:
+                hosted.core.ledger.began(hosted.core.epoch, hosted.core.meta.op_index)
+            self.replication[number].begin(now)
+            read.append(hosted)
+        self._more_to_read = False
+        return read
+
+    @property
+    def loading(self) -> bool:
+        """True while partitions that are served here have still to be read."""
+        return bool(self._promoting)
+
+    def progress(self) -> tuple[int, int]:
+        """Return how many of the partitions served here have been read, and how many there are."""
+        return len(self.hosted) - len(self._promoting), len(self.hosted)
+
+    def loaded(self, number: int) -> bool:
+        """True once a partition served here has read its rows."""
+        return number not in self._promoting
+
+    # --- frames
+
+    def take(self, peer: str, message: ReplicaMessage, now: float) -> tuple[HostedPartition | None, bool]:
+        """Take a message of another replica.
+
+        Returns:
+            The partition whose commit index may have moved; whether the message was refused, as of a node that is not
+            the primary.
+        """
+        number = message.partition
+        if isinstance(message, AppendAck):
+            replication = self.replication.get(number)
+            if replication is None or number in self._promoting:
+                return None, False
+            replication.acked(peer, message, now)
+            return self.hosted[number], False
+        cluster_map = self._map()
+        epoch = cluster_map.partitions[number].epoch if 0 <= number < len(cluster_map.partitions) else 0
+        found = standing(cluster_map, peer, number, message.partition_epoch, epoch)
+        if found is Standing.LATER:  # the map that says so is on its way
+            check(message)  # now: later it would condemn the router that brings the map
+            return None, not self._early.keep(number, (now, _bytes_of(message), partial(self.take, peer, message, now)))
+        if found is Standing.OTHER:
+            if 0 < message.partition_epoch < epoch:  # a former primary is told of its end
+                self.answers.append((peer, AppendAck(number, epoch, False, STALE)))
+            return None, True
+        if number in self.hosted:
+            return None, True  # this very node says that it is the primary, by the same map
+        replica = self._replica(number)
+        answer = replica.append(message) if isinstance(message, Append) else replica.take_slice(message)
+        self._touched.add(number)
+        self.answers.append((peer, answer))
+        return None, False
+
+    def take_writes(self) -> Writes:
+        """Return what the replicas of this node write in this round."""
+        writes: Writes = []
+        for number in sorted(self._touched):
+            replica = self.replicas.get(number)
+            if replica is not None:
+                writes.extend(replica.take_writes())
+        self._touched.clear()
+        return writes
+
+    def stream(self, now: float, numbers: Iterable[int] | None) -> list[tuple[str, int, bytes]]:
+        """Return the frames that go to backups now, of these partitions (None: of all)."""
+        frames = []
+        self._catch_up.rows = CATCH_UP_ROWS
+        if numbers is None:
+            numbers = [number for number, replication in self.replication.items() if replication.backups]
+            self._catch_up.take_turns([number for number in numbers if self.replication[number].transferring])
+            self.replicated = bool(numbers)
+        for number in numbers:
+            replication = self.replication.get(number)
+            if replication is None or number in self._promoting or not replication.backups:
+                continue
+            for node, message in replication.stream(now, self._linked, self._catch_up):
+                frames.append((node, int(FrameKind.REPLICATE), encode_replica_message(message)))
+        return frames
+
+    # --- what the map should change
+
+    def rests(self, now: float) -> bool:
+        """Whether nothing is being read, and there is nothing to ask for yet."""
+        return not self._promoting and (self._content or now < self._next_tend)
+
+    def wanted(self, now: float) -> list[RequestChange]:
+        """Return changes to ask the leader for."""
+        if self._content or now < self._next_tend:
+            return []
+        self._next_tend = now + TEND_S
+        self._content = not self._promoting
+        requests = []
+        cluster_map = self._map()
+        for number, replication in self.replication.items():
+            if number in self._promoting or replication.content_with(cluster_map.replicas):
+                continue
+            self._content = False
+            change = replication.wanted(now, cluster_map, self._linked_for)
+            if change is not None:
+                self._request += 1
+                requests.append(
+                    RequestChange(self._request, number, self.hosted[number].core.epoch, change[0], change[1])
+                )
+        return requests
+
+    def catching_up(self) -> tuple[int, int]:
+        """Return how many copies here are still being made, and how many are whole or served."""
+        here = [placement for placement in self._map().partitions if self._node in placement.joining]
+        done = [placement for placement in self._map().partitions if self._node in placement.in_sync]
+        return len(here), len(done)
+
+    def describe(self, numbers: Iterable[int]) -> dict[str, str]:
+        """Say what this node's copies of partitions are worth, by number."""
+        return {str(number): self._describe(int(number)) for number in numbers}
+
+    def _describe(self, number: int) -> str:
+        if number in self.hosted:
+            return "serves it"
+        replica = self.replicas.get(number)
+        if replica is None:
+            replica = Replica(number, self._store, self._overlay)
+            replica.load()
+        if not replica.log_end:
+            return "half a copy, of no use" if replica.local.transferring else "nothing"
+        if not replica.whole:
+            return "half a copy, of no use"
+        return f"up to operation {replica.log_end} of epoch {replica.log_end_epoch}"
+
+    def sizes(self) -> dict[int, tuple[int, int]]:
+        """Return what the partitions served here hold; each call measures some of them anew, so that it is cheap."""
+        self._measured += 1
+        for number in range(self._measured % MEASURED_IN_TURN, len(self._known), MEASURED_IN_TURN):
+            hosted = self.hosted.get(number)
+            if hosted is not None and number not in self._promoting:
+                self._sizes[number] = hosted.size
+        return self._sizes
+
+    def _note_away(self, number: int, placement: PartitionEntry, cluster_map: ClusterMap, now: float) -> None:
+        here = self._node in placement.in_sync or self._node in placement.joining
+        if here or not placement.primary or len(cluster_map.live_in_sync(placement)) < cluster_map.replicas:
+            self._away.pop(number, None)
+            self._clear.discard(number)
+        elif self._away.get(number, (0, 0.0))[0] != placement.epoch:
+            self._away[number] = (placement.epoch, now)
+
+    def discard(self, now: float) -> None:
+        """Delete some rows of a partition that moved away: not before it is whole elsewhere, for a while.
+
+        Until then this copy, though out of date, may be the best that is left (``ring recover``).
+        """
+        number, start = self._discarding
+        if number not in self._away:
+            ripe = (
+                number
+                for number, (_, since) in self._away.items()
+                if number not in self._clear and now - since >= AWAY_S
+            )
+            number, start = next(ripe, -1), b""
+        if number >= 0:
+            after = self._replica(number).discard(start, DISCARDED_ROWS)
+            self._touched.add(number)
+            if after is None:
+                self._clear.add(number)
+            self._discarding = (number, after) if after is not None else (-1, b"")
+
+    def deadline(self, now: float) -> float:
+        """Return when to look again."""
+        if self._more_to_read:
+            return now
+        return now + TEND_S if self.replicated else float("inf")
+
+
+def _bytes_of(message: Append | TransferSlice) -> int:
+    if isinstance(message, Append):
+        return sum(map(len, message.rows))
+    return sum(len(key) + len(value) for key, value in message.rows)

@@ -1,0 +1,60 @@
+"""Entries that clients have finished: counted at once, told to the store in batches.
+
+A consumed entry's rows go with the session row that says so, ``acks_per_row`` of them together or after
+``ack_delay_s``; until then a restart sends them again, as repeats (docs/adr/0009-key-order-and-sstables.md).
+"""
+
+from storage.messages.bodies import Bodies
+from storage.state import keys
+from storage.state.durable_sessions import DurableSession
+from storage.state.partition import Partition
+
+__all__ = ["Consumed"]
+
+
+class Consumed:
+    """Consumed entries of one partition's sessions whose rows still stand."""
+
+    def __init__(self, partition: Partition, bodies: Bodies) -> None:
+        self._partition = partition
+        self._bodies = bodies
+        self._lazy: dict[int, DurableSession] = {}  # sessions with consumed entries not yet saved
+
+    def note(self, session: DurableSession, body: int) -> None:
+        """An entry of the session was consumed, or dropped; ``body`` is the shared one that it named, 0 for none."""
+        if body:
+            self._bodies.release(body)
+            self.save(session)  # no row may outlive the body that it names
+        elif len(session.acked_rows) >= self._partition.settings.acks_per_row:
+            self.save(session)
+        elif session.number not in self._lazy:
+            self._lazy[session.number] = session
+            if len(self._lazy) == 1:
+                partition = self._partition
+                partition.set_timer(partition.deadline_in(partition.settings.ack_delay_s), "save_acks", "")
+
+    def save(self, session: DurableSession) -> None:
+        """Write the session's cumulative acknowledgement and delete the rows it covers."""
+        partition = self._partition
+        for session_seq in session.acked_rows:
+            partition.delete(keys.queue_key(partition.number, session.number, session_seq))
+            if session_seq in session.stored_rows:
+                partition.delete(keys.inflight_key(partition.number, session.number, session_seq))
+        if partition.ledger is not None:
+            partition.ledger.finished(session.number, session.acked_rows)
+        session.acked_rows.clear()
+        session.stored_rows.clear()
+        partition.touch(session)
+        self._lazy.pop(session.number, None)
+
+    def save_all(self) -> None:
+        """Save what has waited for ``ack_delay_s``."""
+        for number in sorted(self._lazy):
+            session = self._lazy[number]
+            if session.acked_rows:
+                self.save(session)
+        self._lazy.clear()
+
+    def forget_session(self, session: DurableSession) -> None:
+        """The session is deleted: no acknowledgement of it is pending any more."""
+        self._lazy.pop(session.number, None)

@@ -1,0 +1,268 @@
+"""Messages of a partition: taken once, into the queues of its sessions, and on to their connections.
+
+The order of things for one message: is it a repeat (``origins``), who gets it (``targets``), may it be queued, then a
+row per session and, where the window has room, its push (``outbound``). What clients finish goes in batches
+(``consumed``). A retained copy and its live twin meet here: whichever is older never follows the newer one.
+"""
+
+from collections.abc import Callable
+
+from mqtt.reasons import ReasonCode
+from storage.messages.bodies import Bodies
+from storage.messages.consumed import Consumed
+from storage.messages.handing_on import HandingOn
+from storage.messages.origins import Origins
+from storage.messages.outbound import Outbound
+from storage.messages.targets import Target, Targets
+from storage.state import keys
+from storage.state.durable_sessions import READY_MAX, DurableSession
+from storage.state.partition import Partition
+from storage.state.rows import (
+    ENTRY_OVERHEAD_BYTES,
+    NEVER,
+    STATE_QUEUED,
+    STATE_RELEASED,
+    STATE_SENT,
+    Entry,
+    decode_entry,
+    encode_entry,
+)
+from wire.messages.batches import NO_EXPIRY, PublishMessage, encode_publish_ack
+from wire.messages.frames import FrameKind
+from wire.messages.messages import RetainedMessage, Subscription
+
+__all__ = ["Delivery"]
+
+RETAINED_ORIGINS_MAX = 256  # of retained copies, remembered per session so that their live twins are dropped
+LIVE_RETAINED_MAX = 64  # topics per session, the last ones
+OVERTAKEN_MAX = 64  # topics per session whose waiting copies are older than what was sent
+
+
+class Delivery:
+    """Messages of one partition, and their acknowledgements."""
+
+    def __init__(self, partition: Partition, live: Callable[[str, int], str]) -> None:
+        self._partition = partition
+        self.origins = Origins(partition)
+        self.targets = Targets(partition)
+        self.bodies = Bodies(partition)
+        self.consumed = Consumed(partition, self.bodies)
+        self.outbound = Outbound(partition, self.bodies, self.consumed)
+        self.handing_on = HandingOn(partition, self.bodies, live)
+
+    # --- in
+
+    def publish(self, message: PublishMessage, node: str, incarnation: int) -> None:
+        """Take one message from an edge; the acknowledgement leaves when it is committed."""
+        partition = self._partition
+        if self.origins.is_repeat(message, node, incarnation):
+            partition.count("repeats")
+            self.acknowledge(message, node, ReasonCode.SUCCESS)
+            return
+        targets = list(self.targets.of(message))
+        refusal = self._refusal(message, targets)
+        if refusal:
+            partition.count("refused_queue_full" if targets else "refused_no_member")
+            self.acknowledge(message, node, refusal)
+            return
+        if message.qos:
+            self.origins.remember(message, node, incarnation)
+        deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
+        body = self._shared_body(message, targets)
+        for session, subscription, identifiers in targets:
+            self._enqueue(session, message, subscription, identifiers, deadline, body, node)
+        if partition.ledger is not None:
+            partition.ledger.taken(message, node)
+        self.acknowledge(message, node, ReasonCode.SUCCESS)
+
+    def acknowledge(self, message: PublishMessage, node: str, reason_code: int) -> None:
+        """Tell the edge that this partition has finished a message, behind the operation being built."""
+        if message.tag:
+            record = encode_publish_ack(message.tag, self._partition.number, reason_code)
+            self._partition.emit(node, FrameKind.PUBLISH_ACK, record)
+
+    def _refusal(self, message: PublishMessage, targets: list[Target]) -> int:
+        if message.share and not targets and message.qos:
+            return ReasonCode.TOPIC_FILTER_INVALID  # no such member here: told from one without room
+        if self._partition.settings.queue_full != "refuse" or not message.qos:
+            return 0
+        size = len(message.payload) + len(message.topic) + len(message.properties) + ENTRY_OVERHEAD_BYTES
+        if any(self._overfull(session, size) for session, subscription, _ in targets if subscription.qos):
+            return ReasonCode.QUOTA_EXCEEDED
+        return 0
+
+    def _overfull(self, session: DurableSession, size: int) -> bool:
+        settings = self._partition.settings
+        return session.queued >= settings.queue_messages_max or session.queue_bytes + size > settings.queue_bytes_max
+
+    def _shared_body(self, message: PublishMessage, targets: list[Target]) -> int:
+        """Store a body once for several sessions, or in pieces when it is large; return its id, 0 for inline."""
+        partition = self._partition
+        settings = partition.settings
+        size = len(message.payload)
+        keepers = sum(1 for _, subscription, _ in targets if min(subscription.qos, message.qos))
+        if not keepers or size <= settings.inline_bytes_max or (keepers == 1 and size <= settings.piece_bytes):
+            return 0
+        return self.bodies.store(message.payload, keepers)
+
+    def _enqueue(
+        self,
+        session: DurableSession,
+        message: PublishMessage,
+        subscription: Subscription,
+        identifiers: bytes,
+        deadline: int,
+        body: int,
+        node: str,
+    ) -> None:
+        ledger = self._partition.ledger
+        qos = min(message.qos, subscription.qos)
+        retain = message.retain and subscription.retain_as_published  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
+        properties = message.properties + identifiers
+        if message.retain and not message.share:
+            self._remember_live(session, message)
+        if qos == 0:
+            if message.retain and not message.share and session.edge:
+                self._overtake(session, message.topic)  # not held back itself: an older retained copy may not follow
+            self.outbound.push_qos0(session, message, retain, properties)
+            return
+        if message.retain and not message.share:
+            if (message.origin_kind, message.origin_a, message.origin_b or message.tag) in session.retained_origins:
+                self._partition.count("retained_twins")  # its retained copy went first
+                if ledger is not None:
+                    ledger.not_queued(message, node, session.number, "retained copy went first")
+                return
+            if session.reads is not None:
+                session.reads.came_live(message.topic)
+        entry = Entry(
+            session.next_seq,
+            message.topic,
+            message.payload,
+            properties,
+            qos,
+            retain,
+            deadline,
+            0,
+            STATE_QUEUED,
+            message.origin_kind,
+            message.origin_a,
+            message.origin_b,
+            body,
+        )
+        if message.share:
+            session.shared = True
+            entry.share, entry.own_bytes = message.share, len(identifiers)
+            entry.published = message.qos | (4 if message.retain else 0)
+        if ledger is not None:
+            ledger.matched += (session.number, entry.session_seq)
+        self.enqueue(session, entry)
+
+    def _overtake(self, session: DurableSession, topic: bytes) -> None:
+        """A retained message goes out live at QoS 0: what is read or queued of the topic's older values must not."""
+        if session.reads is not None:
+            session.reads.came_live(topic)
+        session.copies_to = min(session.copies_to, session.next_seq)
+        if session.copies_to > session.head:  # replicated with this push: a later primary must know as well
+            marks = session.overtaken
+            marks[topic] = session.copies_to
+            if len(marks) > OVERTAKEN_MAX:
+                del marks[next(iter(marks))]
+                self._partition.count("overtaken_forgotten")
+            self._partition.touch(session)
+
+    def enqueue_copy(self, session: DurableSession, entry: Entry) -> None:
+        """Append a retained copy; it leaves unless a newer value of its topic goes first."""
+        entry.copy = True
+        self.enqueue(session, entry)
+        session.copies_to = session.next_seq
+
+    def enqueue(self, session: DurableSession, entry: Entry) -> None:
+        """Append an entry (its session_seq is the session's next) to a session's queue, and push it if it may go."""
+        partition = self._partition
+        size = len(entry.topic) + len(entry.payload) + len(entry.properties) + ENTRY_OVERHEAD_BYTES
+        while session.sizes and self._overfull(session, size):
+            self._drop_oldest(session)
+        session.next_seq += 1
+        session.queue_bytes += size
+        if session.window_open and session.caught_up:
+            flight = session.begin(entry, size)
+            session.push_seq = session.next_seq
+            entry.packet_identifier = flight.packet_identifier
+            entry.state = STATE_SENT
+            self.outbound.push(session, entry, flight, dup=False)
+        else:
+            if session.edge and len(session.ready) == len(session.sizes) < READY_MAX:
+                session.ready.append(entry)
+            session.sizes.append(size)
+        partition.put(keys.queue_key(partition.number, session.number, entry.session_seq), encode_entry(entry))
+
+    def _drop_oldest(self, session: DurableSession) -> None:
+        body = self._body_of(session, session.push_seq)
+        if self._partition.ledger is not None:
+            self._partition.ledger.dropped("dropped", session.number, session.push_seq, "queue full")
+        session.drop_oldest_waiting()
+        session.dropped += 1
+        self._partition.count("dropped_queue_full")
+        self.consumed.note(session, body)
+
+    # --- retained copies and their live twins
+
+    def _remember_live(self, session: DurableSession, message: PublishMessage) -> None:
+        """A retained message comes live: its register may be written only later, in another partition."""
+        live = session.live_retained
+        live.pop(message.topic, None)
+        live[message.topic] = message.origin_kind, message.origin_a, message.origin_b or message.tag
+        if len(live) > LIVE_RETAINED_MAX:
+            del live[next(iter(live))]
+
+    def is_overtaken(self, session: DurableSession, message: RetainedMessage) -> bool:
+        """Whether a retained copy must not go out, because the session was sent another message of the topic live.
+
+        Either the copy is older, its register not having been written yet when it was read, or it is newer, and comes
+        live as well: what brought the other one still stands (``forget_live``).
+        """
+        known = session.live_retained.get(message.topic.encode())
+        return known is not None and known != (message.origin_kind, message.origin_a, message.origin_b)
+
+    def forget_live(self, session: DurableSession) -> None:
+        """A subscription ends: what it brought says nothing any more of what is still to come."""
+        session.live_retained.clear()
+
+    def remember_retained(self, session: DurableSession, message: RetainedMessage) -> None:
+        """A retained copy goes out: a live copy of the same origin that comes later is its twin."""
+        origins = session.retained_origins
+        origins[message.origin_kind, message.origin_a, message.origin_b] = None
+        if len(origins) > RETAINED_ORIGINS_MAX:
+            del origins[next(iter(origins))]
+
+    # --- the end of a session
+
+    def drop_queue(self, session: DurableSession) -> None:
+        """Delete every row of a session's queue; the session is being deleted. A group's copies go to other members."""
+        partition = self._partition
+        self.handing_on.take_queue(session)
+        for session_seq, flight in session.inflight.items():
+            if flight.state != STATE_RELEASED:
+                self.bodies.release(flight.body)
+                partition.delete(keys.queue_key(partition.number, session.number, session_seq))
+            if flight.stored:
+                partition.delete(keys.inflight_key(partition.number, session.number, session_seq))
+        for session_seq in range(session.push_seq, session.next_seq):
+            self.bodies.release(self._body_of(session, session_seq))
+            partition.delete(keys.queue_key(partition.number, session.number, session_seq))
+        session.inflight.clear()
+        session.sizes.clear()
+        session.unbind()
+
+    def forget_session(self, session: DurableSession) -> None:
+        """The session is deleted: no acknowledgement of it is pending any more, and no group has it."""
+        self.consumed.forget_session(session)
+        self.targets.forget_session(session)
+
+    def _body_of(self, session: DurableSession, session_seq: int) -> int:
+        """Return the id of the shared body that a waiting entry names, 0 for none."""
+        partition = self._partition
+        if not partition.body_references:
+            return 0
+        value = partition.get(keys.queue_key(partition.number, session.number, session_seq))
+        return decode_entry(session_seq, value).body if value is not None else 0

@@ -1,0 +1,196 @@
+"""Copies for shared groups that a durable member did not acknowledge before its session ended: to another member.
+
+The operation that ends the session writes each of them as a row of its own, so nothing is lost with this node. An edge
+is asked where a copy goes; that is recorded before anything is sent there, so every repeat goes there too and is known
+by its origin. The row goes when the edge says that a member has it. What was sent at QoS 2 stays with the member that
+ended [MQTT-4.8.2-5], what it refused was finished by that [MQTT-4.8.2-6].
+Left to others: who the other members are (``edge/publishing/handing_on.py``). Source: MQTT 5.0 section 4.8.2;
+docs/adr/0016.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from storage.messages.bodies import Bodies
+from storage.state import keys
+from storage.state.durable_sessions import DurableSession
+from storage.state.partition import Partition
+from storage.state.rows import NEVER, STATE_RELEASED, HandedRow, decode_entry, pack, unpack
+from wire.messages.batches import NO_EXPIRY
+from wire.messages.messages import HandedOn, HandOn, SharePick, Will
+
+__all__ = ["HandingOn"]
+
+MESSAGES_MAX = 20_000  # that wait, per partition
+BYTES_MAX = 64 * 1024 * 1024  # of their rows
+MESSAGE_BYTES_MAX = 4 * 1024 * 1024  # it travels to an edge in one frame
+OUT_MAX = 32  # handed over at once
+OUT_BYTES_MAX = 4 * 1024 * 1024  # of them, beside one
+SPAN_MAX = 256  # between the numbers of those, below what a destination tells apart
+REPEAT_S = 1.0
+
+
+class HandingOn:
+    """Messages of one partition that go to another member of their group.
+
+    Args:
+        partition: The one whose sessions end.
+        bodies: Its shared bodies.
+        live: (tier, number): some live node's name; "" if there is none.
+    """
+
+    def __init__(self, partition: Partition, bodies: Bodies, live: Callable[[str, int], str]) -> None:
+        self._partition = partition
+        self._bodies = bodies
+        self._live = live
+        self._edge = ""  # to which they are handed over: one, so that they stay in order
+        self._sizes: dict[int, int] = {}  # of all rows, by number
+        self._bytes = 0
+        self._waiting: deque[int] = deque()
+        self._picks: dict[int, SharePick] = {}
+        self._out: dict[int, None] = {}  # handed over, ascending
+        self._out_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    # --- in
+
+    def take_queue(self, session: DurableSession) -> None:
+        """The session ends with this operation: keep what another member may get, in order."""
+        if not session.shared:
+            return
+        for session_seq, flight in (session.made("inflight") or {}).items():
+            if flight.state != STATE_RELEASED and not (flight.qos == 2 and flight.sent):
+                self._keep(session, session_seq, flight.size)
+        for session_seq, size in enumerate(session.made("sizes") or (), session.push_seq):
+            self._keep(session, session_seq, size)
+        self.hand_over()
+
+    def _keep(self, session: DurableSession, session_seq: int, size: int) -> None:
+        partition = self._partition
+        value = partition.get(keys.queue_key(partition.number, session.number, session_seq))
+        if value is None:
+            return
+        entry = decode_entry(session_seq, value)
+        if not entry.share:
+            return
+        if 0 < entry.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
+            partition.count("dropped_expired")
+            return
+        if size > MESSAGE_BYTES_MAX:
+            partition.count("shares_dropped_large")
+            return
+        if len(self._sizes) >= MESSAGES_MAX or self._bytes + size > BYTES_MAX:
+            partition.count("shares_dropped_full")
+            return
+        properties = entry.properties[: len(entry.properties) - entry.own_bytes]
+        qos, retain = entry.published & 3, bool(entry.published & 4)
+        row = HandedRow(
+            entry.share, entry.topic, entry.payload, qos, retain, properties, entry.deadline, entry.body
+        )  # fmt: skip
+        if entry.body:
+            partition.body_references[entry.body] = partition.body_references.get(entry.body, 0) + 1
+        number = partition.meta.next_handed
+        partition.meta.next_handed += 1
+        partition.put(keys.handed_key(partition.number, number), pack(row))
+        self._add(number, size)
+
+    def _add(self, number: int, size: int) -> None:
+        self._sizes[number] = size
+        self._bytes += size
+        self._waiting.append(number)
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        """Take over a message, or where it goes, from disk, in key order."""
+        partition, number = self._partition, int.from_bytes(key[3:11], "big")
+        if len(key) > 11:
+            self._picks[number] = unpack(SharePick, value)
+            return
+        row = unpack(HandedRow, value)
+        if row.body:
+            partition.body_references[row.body] = partition.body_references.get(row.body, 0) + 1
+        self._add(number, len(value) + (len(self._bodies.read(row.body)) if row.body else 0))
+
+    # --- out
+
+    def hand_over(self) -> None:
+        """Hand over what may be under way; each repeats until it is answered."""
+        span = min(SPAN_MAX, self._partition.settings.inbound_unreleased_max)
+        while self._waiting and len(self._out) < OUT_MAX and self._out_bytes < OUT_BYTES_MAX:
+            number = self._waiting[0]
+            if self._out and number - next(iter(self._out)) >= span:
+                return
+            self._waiting.popleft()
+            self._out[number] = None
+            self._out_bytes += self._sizes[number]
+            self._hand(number)
+
+    def _hand(self, number: int) -> bool:
+        if not self._tell(number):
+            return False
+        partition = self._partition
+        partition.set_timer(partition.deadline_in(REPEAT_S), "hand_on", str(number))
+        return True
+
+    def again(self, number: int) -> None:
+        """A message was not handed on yet: say it again, same origin; where one expired, the next has its place."""
+        if number in self._out and not self._hand(number):
+            self.hand_over()
+
+    def _tell(self, number: int) -> bool:
+        partition = self._partition
+        value = partition.get(keys.handed_key(partition.number, number))
+        row = unpack(HandedRow, value) if value is not None else None
+        if row is None or 0 < row.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
+            partition.count("dropped_expired")
+            self._finish(number)
+            return False
+        expiry_s = NO_EXPIRY if row.deadline == NEVER else (row.deadline - partition.served_ms + 999) // 1000
+        payload = self._bodies.read(row.body) if row.body else row.payload
+        message = Will(row.topic.decode(), payload, row.qos, row.retain, row.properties, 0, expiry_s)
+        pick = self._picks.get(number)
+        self._edge = self._edge or self._live("edge", partition.number)
+        order = HandOn(0, partition.number, partition.epoch, number, row.share, message, pick)
+        partition.tell(self._edge, order)
+        return True
+
+    def edge_dead(self, edge: str) -> None:
+        """Another edge takes over what this one was handed."""
+        if edge != self._edge:
+            return
+        self._edge = ""
+        for number in list(self._out):
+            self._tell(number)
+        self.hand_over()
+
+    def answered(self, answer: HandedOn, node: str) -> None:
+        """Record where a message goes, or forget it: a member has it."""
+        number, pick = answer.number, answer.pick
+        if number not in self._out or node != self._edge:
+            return
+        if pick is None:
+            self._partition.count("shares_settled")
+            self._finish(number)
+            self.hand_over()
+            return
+        known = self._picks.get(number)
+        if known is None or pick.attempt > known.attempt:
+            self._picks[number] = pick
+            self._partition.put(keys.handed_pick_key(self._partition.number, number), pack(pick))
+        if not self._tell(number):
+            self.hand_over()
+
+    def _finish(self, number: int) -> None:
+        partition = self._partition
+        key = keys.handed_key(partition.number, number)
+        value = partition.get(key)
+        if value is not None:
+            self._bodies.release(unpack(HandedRow, value).body)
+            partition.delete(key)
+        if self._picks.pop(number, None) is not None:
+            partition.delete(keys.handed_pick_key(partition.number, number))
+        size = self._sizes.pop(number)
+        self._bytes -= size
+        del self._out[number]
+        self._out_bytes -= size

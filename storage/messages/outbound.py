@@ -1,0 +1,290 @@
+"""Out to the connections of a partition's sessions: the window, packet identifiers ahead of it, and what comes back.
+
+Commit first, then push: an entry is written with its packet identifier, and its PUSH leaves behind that operation.
+A message that finds the window full is queued without one. The next entries of a queue that is being sent get theirs
+together, some way ahead of the window, in the session row: when one of them enters the window that is committed long
+since, and a drain does not wait for the disk once per window. So a push may overtake a PUBREL that waits for its
+commit; both carry the epoch since which this node is the primary, for an edge takes nothing of a lower one.
+"""
+
+from itertools import islice
+
+from storage.messages.bodies import Bodies
+from storage.messages.consumed import Consumed
+from storage.state import keys
+from storage.state.durable_sessions import DurableSession, InFlight
+from storage.state.partition import Partition
+from storage.state.rows import NEVER, STATE_RELEASED, Entry, InflightRow, decode_entry, pack
+from storage.state.session_reads import SessionReads
+from wire.messages.batches import NO_EXPIRY, PublishMessage, Push, PushAck, encode_push
+from wire.messages.frames import FrameKind
+from wire.messages.messages import RetainedMessage
+
+__all__ = ["Outbound"]
+
+HOLD_S = 5.0  # after which a retained read counts as ended
+IDENTIFIERS_AHEAD = 512  # given to entries that wait for the window, at most
+AHEAD_BYTES = 512 * 1024  # of their bodies, in memory
+
+
+class Outbound:
+    """Entries on their way from one partition to the connections of its sessions."""
+
+    def __init__(self, partition: Partition, bodies: Bodies, consumed: Consumed) -> None:
+        self._partition = partition
+        self._bodies = bodies
+        self._consumed = consumed
+        self._freed: dict[int, DurableSession] = {}  # sessions whose window has room since this round
+
+    def push_qos0(self, session: DurableSession, message: PublishMessage, retain: bool, properties: bytes) -> None:
+        """Send a QoS 0 message to the connection, if there is one."""
+        if not session.edge:
+            return  # QoS 0 is pushed but never queued for the absent
+        push = Push(
+            session.number,
+            session.owner_epoch,
+            self._partition.since,
+            0,
+            0,
+            0,
+            message.topic,
+            message.payload,
+            properties,
+            retain,
+            False,
+            False,
+            message.expiry_s,
+        )
+        self._partition.push(session, encode_push(push))
+
+    def push(
+        self, session: DurableSession, entry: Entry, flight: InFlight, *, dup: bool, settled: bool = False
+    ) -> None:
+        """Send an entry that has its packet identifier; ``settled`` if that was committed before."""
+        partition = self._partition
+        expiry_s = NO_EXPIRY
+        if entry.deadline != NEVER:
+            expiry_s = max(0, (entry.deadline - partition.served_ms + 999) // 1000)
+        payload = entry.payload
+        if entry.body and not payload:
+            payload = self._bodies.read(entry.body)
+        push = Push(
+            session.number,
+            session.owner_epoch,
+            partition.since,
+            entry.session_seq,
+            flight.packet_identifier,
+            entry.qos,
+            entry.topic,
+            payload,
+            entry.properties,
+            entry.retain,
+            dup,
+            False,
+            expiry_s,
+        )
+        partition.push(session, encode_push(push), settled=settled)
+
+    def _push_pubrel(self, session: DurableSession, session_seq: int, flight: InFlight) -> None:
+        push = Push(
+            session.number,
+            session.owner_epoch,
+            self._partition.since,
+            session_seq,
+            flight.packet_identifier,
+            2,
+            pubrel=True,
+        )
+        self._partition.emit(session.edge, FrameKind.PUSH, encode_push(push))
+
+    def resume(self, session: DurableSession) -> None:
+        """A connection is open: send again what is in flight, in its first order [MQTT-4.4.0-1], then what waits.
+
+        After a change of primary too: the edge knows what it wrote on this connection, does not write it twice, and
+        says again what the client answered, so no acknowledgement is lost with the former primary.
+        """
+        session.unbind()
+        session.behind = self._partition.building  # the answer to its CONNECT goes first
+        for session_seq, flight in session.inflight.items():
+            if flight.state == STATE_RELEASED:
+                session.enter_window(flight)
+                self._push_pubrel(session, session_seq, flight)
+            else:
+                session.unsent.append((session_seq, None, 0))
+        self.pump(session)
+
+    def pump_freed(self) -> None:
+        """Fill the windows that have room since this round; called before its operation is closed."""
+        if self._freed:
+            freed, self._freed = self._freed, {}
+            for session in freed.values():
+                if self._partition.sessions.get(session.number) is session:
+                    self.pump(session)
+
+    def pump(self, session: DurableSession) -> None:
+        """Send what waits, in order, while the window has room; give identifiers to what comes next."""
+        partition = self._partition
+        while session.window_open:
+            if not session.unsent:
+                self._give(session)
+            following = session.next_unsent()
+            if following is None:
+                return  # or written by the operation being built and not readable yet; the next event goes on
+            session_seq, flight, entry = following
+            if entry is None:
+                value = partition.get(keys.queue_key(partition.number, session.number, session_seq))
+                if value is None:
+                    continue
+                entry = decode_entry(session_seq, value)
+            if not flight.sent and self._drop_unsent(session, session_seq, entry):
+                continue
+            session.enter_window(flight)
+            dup, flight.sent = flight.sent, True
+            while session.given and session.given[0][1] <= partition.released:
+                session.given.popleft()
+            settled = not session.given or session_seq < session.given[0][0]
+            self.push(session, entry, flight, dup=dup, settled=settled)
+        if session.sizes and session.edge and len(session.unsent) <= IDENTIFIERS_AHEAD // 2:
+            self._give(session)
+
+    def _give(self, session: DurableSession) -> None:
+        """Give packet identifiers to the next entries of the queue, as one run of the session row."""
+        partition = self._partition
+        ahead = min(IDENTIFIERS_AHEAD, partition.settings.queue_messages_max // 4)
+        wanted = max(ahead, session.window - session.out) - len(session.unsent)
+        first = session.push_seq
+        while wanted > 0 and session.sizes and (not session.unsent or session.unsent_bytes < AHEAD_BYTES):
+            if not session.ready:
+                self._read_ahead(session, wanted)
+                if not session.ready:
+                    break
+            entry = session.ready.popleft()
+            size = session.sizes.popleft()
+            session.push_seq = entry.session_seq + 1
+            if entry.deadline != NEVER and entry.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
+                self._pass_over(session, entry, size)
+                continue
+            session.give(entry, size)
+            wanted -= 1
+        if session.push_seq > first:
+            session.given.append((first, partition.building))
+            partition.touch(session)
+
+    def _drop_unsent(self, session: DurableSession, session_seq: int, entry: Entry) -> bool:
+        """Drop an entry that must not leave any more; its identifier is free again."""
+        event, count, reason = "expired", "dropped_expired", "message expiry"
+        if entry.copy and session_seq < session.overtaken.get(entry.topic, 0):
+            event, count, reason = "dropped", "retained_overtaken", "a newer retained value went first"
+        if event == "expired" and not 0 < entry.deadline <= self._partition.served_ms:  # [MQTT-3.3.2-5]
+            return False
+        if self._partition.ledger is not None:
+            self._partition.ledger.dropped(event, session.number, session_seq, reason)
+        session.consume(session_seq)
+        self._partition.count(count)
+        self._consumed.note(session, entry.body)
+        return True
+
+    def _pass_over(self, session: DurableSession, entry: Entry, size: int) -> None:
+        """An entry expired while it waited without an identifier."""
+        if self._partition.ledger is not None:
+            self._partition.ledger.dropped("expired", session.number, entry.session_seq, "message expiry")
+        session.forget(entry.session_seq, size)
+        passed_over = session.identifiers.allocate()  # each message counts up, as at brokers that number when queueing
+        if passed_over is not None:
+            session.identifiers.release(passed_over)
+        self._partition.count("dropped_expired")
+        self._consumed.note(session, entry.body)
+
+    def _read_ahead(self, session: DurableSession, wanted: int) -> None:
+        """Read up to so many of the entries that wait, and as few of them as fill AHEAD_BYTES."""
+        partition = self._partition
+        size = 0
+        for count, entry_bytes in enumerate(islice(session.sizes, wanted), 1):
+            size += entry_bytes
+            if size >= AHEAD_BYTES:
+                wanted = count
+        start = keys.queue_key(partition.number, session.number, session.push_seq)
+        _, stop = keys.session_range(partition.number, keys.QUEUE, session.number)
+        expected = session.push_seq
+        for key, value in partition.store.scan(start, stop, min(wanted, len(session.sizes))):
+            session_seq = int.from_bytes(key[-8:], "big")
+            if session_seq != expected:
+                break
+            session.ready.append(decode_entry(session_seq, value))
+            expected += 1
+        while len(session.ready) < min(wanted, 8, len(session.sizes)):  # rows on their way to the store
+            value_now = partition.get(keys.queue_key(partition.number, session.number, expected))
+            if value_now is None:
+                break
+            session.ready.append(decode_entry(expected, value_now))
+            expected += 1
+
+    def hold(self, session: DurableSession, read: int) -> None:
+        """A retained read begins: live messages queue until ``unhold``, at most HOLD_S."""
+        partition = self._partition
+        deadline = partition.deadline_in(HOLD_S)
+        session.reads = session.reads or SessionReads()
+        session.reads.begin(read, deadline)
+        partition.set_timer(deadline, "unhold", str(session.number))
+
+    def unhold(self, session: DurableSession, read: int) -> None:
+        """A retained read ended."""
+        if session.reads is not None:
+            session.reads.end(read)
+            if not session.reads:
+                session.reads = None
+        if not session.held:
+            self.pump(session)
+
+    def hold_expired(self, session: DurableSession) -> None:
+        """Live messages have waited long enough for one read; for later ones they go on waiting."""
+        if session.reads is not None:
+            session.reads.expire(self._partition.served_ms)
+        if not session.held:
+            self.pump(session)
+
+    def push_retained(self, session: DurableSession, message: RetainedMessage, retain: bool) -> None:
+        """Send a QoS 0 retained copy to the connection, if there is one."""
+        if session.edge:
+            push = Push(
+                session.number,
+                session.owner_epoch,
+                self._partition.since,
+                0,
+                0,
+                0,
+                message.topic.encode(),
+                message.payload,
+                message.properties,
+                retain,
+                expiry_s=message.expiry_s,
+            )
+            self._partition.push(session, encode_push(push))
+
+    def acknowledged(self, ack: PushAck) -> None:
+        """Take a PUBACK, PUBREC or PUBCOMP of the connection that owns the session now."""
+        partition = self._partition
+        session = partition.sessions.get(ack.session)
+        if session is None or ack.owner_epoch != session.owner_epoch:
+            partition.count("stale_acks")
+            return
+        flight = session.inflight.get(ack.session_seq)
+        if flight is None or (ack.packet_type == 4) != (flight.qos == 1):
+            return  # a repeat of one that is recorded already, or not what this message is finished with
+        if ack.packet_type == 7 and flight.state != STATE_RELEASED:
+            return
+        if ack.packet_type == 5 and ack.reason_code < 0x80:
+            if flight.state != STATE_RELEASED:
+                session.received(flight)
+                partition.put(
+                    keys.inflight_key(partition.number, session.number, ack.session_seq),
+                    pack(InflightRow(flight.packet_identifier, STATE_RELEASED, flight.qos)),
+                )
+                self._bodies.release(flight.body)
+                partition.delete(keys.queue_key(partition.number, session.number, ack.session_seq))
+            self._push_pubrel(session, ack.session_seq, flight)
+            return
+        body = flight.body if flight.state != STATE_RELEASED else 0
+        session.consume(ack.session_seq)
+        self._consumed.note(session, body)
+        self._freed[session.number] = session

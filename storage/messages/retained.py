@@ -1,0 +1,169 @@
+"""Retained registers of a partition: one linearizable value per topic, on disk, found by wildcard.
+
+Topics stand in memory (``TopicIndex``), payloads do not. The register keeps the origin of its message, so that a copy
+read for a new subscription is told from the live one. Delivery to a durable session goes through its queue.
+"""
+
+from mqtt.reasons import ReasonCode
+from mqtt.topic_index import Page, TopicIndex
+from storage.messages.delivery import Delivery
+from storage.state import keys
+from storage.state.partition import Partition
+from storage.state.rows import NEVER, STATE_QUEUED, Entry, RetainedRow, pack, unpack
+from wire.messages.batches import NO_EXPIRY, PublishMessage
+from wire.messages.messages import DeliverRetained, ReadRetained, RetainedDelivered, RetainedMessage, RetainedPage
+
+__all__ = ["RetainedRegisters"]
+
+
+class RetainedRegisters:
+    """Registers of one partition."""
+
+    def __init__(self, partition: Partition, delivery: Delivery) -> None:
+        self._partition = partition
+        self._delivery = delivery
+        self._topics: TopicIndex[tuple[int, int, int]] = TopicIndex()  # topic -> (bytes, deadline, body id)
+        self.payload_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def restore(self, row: RetainedRow) -> None:
+        """Take over a register from disk."""
+        size = len(self._delivery.bodies.read(row.body)) if row.body else len(row.payload)
+        self._index(row.topic, size, row.deadline, row.body)
+
+    def _index(self, topic: str, size: int, deadline: int, body: int) -> None:
+        self._topics.add(topic, (size, deadline, body))
+        self.payload_bytes += size
+        if deadline != NEVER:
+            self._partition.set_timer(deadline, "retained", topic)
+
+    def _unindex(self, topic: str) -> None:
+        known = self._topics.get(topic)
+        if known is not None:
+            self._topics.remove(topic)
+            self.payload_bytes -= known[0]
+            if known[2]:
+                self._delivery.bodies.release(known[2])
+
+    def refusal(self, message: PublishMessage) -> int:
+        """Return 0, or the reason code that refuses a retained message because the registers are full."""
+        settings = self._partition.settings
+        known = self._topics.get(message.topic.decode())
+        if not message.payload or known is not None:
+            return 0
+        if (
+            len(self._topics) >= settings.retained_messages_max
+            or self.payload_bytes + len(message.payload) > settings.retained_bytes_max
+        ):
+            self._partition.count("refused_retained_full")
+            return ReasonCode.QUOTA_EXCEEDED
+        return 0
+
+    def store(self, message: PublishMessage, incarnation: int) -> None:
+        """Set a topic's register; an empty payload clears it [MQTT-3.3.1-6]."""
+        partition = self._partition
+        topic = message.topic.decode()
+        self._unindex(topic)
+        if not message.payload:
+            partition.delete(keys.retained_key(partition.number, topic))
+            return
+        deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
+        large = len(message.payload) > partition.settings.piece_bytes
+        row = RetainedRow(
+            topic,
+            b"" if large else message.payload,
+            message.qos,
+            message.properties,
+            deadline,
+            message.origin_kind,
+            message.origin_a or incarnation,
+            message.origin_b or message.tag,
+            partition.meta.op_index + 1,
+            self._delivery.bodies.store(message.payload, 1) if large else 0,
+        )
+        partition.put(keys.retained_key(partition.number, topic), pack(row))
+        self._index(topic, len(message.payload), deadline, row.body)
+
+    def expire(self, topic: str) -> None:
+        """A register's deadline came; it may have been written again since."""
+        known = self._topics.get(topic)
+        if known is not None and known[1] != NEVER and known[1] <= self._partition.served_ms:
+            self._unindex(topic)
+            self._partition.delete(keys.retained_key(self._partition.number, topic))
+            self._partition.count("retained_expired")
+
+    def page(self, topic_filter: str, after: str | None, visits_max: int) -> Page[tuple[int, int, int]]:
+        """Return registers that a filter matches, as (topic, (bytes, deadline, body id))."""
+        return self._topics.page(topic_filter, after=after, visits_max=visits_max)
+
+    def message(self, topic: str, deadline: int) -> RetainedMessage | None:
+        """Return the message of a register, with its remaining time; None if that is over."""
+        partition = self._partition
+        expiry_s = NO_EXPIRY
+        if deadline != NEVER:
+            expiry_s = (deadline - partition.served_ms + 999) // 1000
+            if expiry_s <= 0:
+                return None
+        value = partition.get(keys.retained_key(partition.number, topic))
+        if value is None:
+            return None
+        row = unpack(RetainedRow, value)
+        payload = self._delivery.bodies.read(row.body) if row.body else row.payload
+        return RetainedMessage(
+            topic, payload, row.qos, row.properties, expiry_s, row.origin_kind, row.origin_a, row.origin_b
+        )
+
+    def read(self, request: ReadRetained, edge: str) -> None:
+        """Answer the register of a topic; a filter with a wildcard takes a ``RetainedScan``."""
+        known = self._topics.get(request.topic_filter)
+        message = self.message(request.topic_filter, known[1]) if known is not None else None
+        found = [message] if message is not None and not request.after else []
+        self._partition.tell(edge, RetainedPage(request.request, found, False, self._partition.number))
+
+    def deliver(self, request: DeliverRetained, edge: str) -> None:
+        """Queue retained copies for a durable session; the last ones end the holding of its live messages.
+
+        Of a read that began under a former primary nobody here knows what came live since: it has to begin again.
+        """
+        partition = self._partition
+        session = partition.sessions.get(request.session)
+        if session is not None and session.owner_epoch == request.owner_epoch:
+            if request.read == request.request:
+                self._delivery.outbound.hold(session, request.read)
+            if session.reads is None or request.read not in session.reads:
+                partition.tell(edge, RetainedDelivered(request.request, again=bool(request.messages)))
+                return
+            copies = zip(request.messages, request.retain_flags, strict=True)
+            for message, retain in copies if session.reads.is_new(request.read, request.request) else ():
+                if session.reads.is_older(request.read, message.topic.encode()):
+                    continue  # a newer value of this register came live
+                if self._delivery.is_overtaken(session, message):
+                    partition.count("retained_overtaken")
+                    continue
+                if message.qos == 0:
+                    self._delivery.outbound.push_retained(session, message, retain)
+                    continue
+                self._delivery.remember_retained(session, message)
+                deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
+                self._delivery.enqueue_copy(
+                    session,
+                    Entry(
+                        session.next_seq,
+                        message.topic.encode(),
+                        message.payload,
+                        message.properties,
+                        message.qos,
+                        retain,
+                        deadline,
+                        0,
+                        STATE_QUEUED,
+                        message.origin_kind,
+                        message.origin_a,
+                        message.origin_b,
+                    ),
+                )
+            if request.done:
+                self._delivery.outbound.unhold(session, request.read)
+        partition.tell(edge, RetainedDelivered(request.request))

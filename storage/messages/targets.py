@@ -1,0 +1,99 @@
+"""Receivers of a message in a partition: subscriptions merged per session, and one member of a shared group.
+
+Source: MQTT 5.0 sections 3.3.4 and 4.8.2.
+"""
+
+from collections.abc import Iterable
+
+from mqtt.properties import encode_subscription_identifiers
+from storage.state.durable_sessions import ENDING, DurableSession
+from storage.state.partition import Partition
+from wire.messages.batches import PublishMessage
+from wire.messages.messages import Subscription
+
+__all__ = ["Target", "Targets"]
+
+Target = tuple[DurableSession, Subscription, bytes]  # bytes: its subscription identifiers, encoded
+
+
+class Targets:
+    """Subscriptions and shared groups of one partition, as a message meets them."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._groups: dict[bytes, list[DurableSession]] = {}
+
+    def join_group(self, share: bytes, session: DurableSession) -> int:
+        """Add a member and return how many there are."""
+        members = self._groups.setdefault(share, [])
+        if session not in members:
+            members.append(session)
+        return len(members)
+
+    def leave_group(self, share: bytes, session: DurableSession) -> int:
+        """Remove a member and return how many are left."""
+        members = self._groups.get(share, [])
+        if session in members:
+            members.remove(session)
+        if not members:
+            self._groups.pop(share, None)
+        return len(members)
+
+    def forget_session(self, session: DurableSession) -> None:
+        """The session is deleted: it is no member of any group."""
+        for share in [share for share, members in self._groups.items() if session in members]:
+            self.leave_group(share, session)
+
+    def of(self, message: PublishMessage) -> Iterable[Target]:
+        """Yield (session, merged subscription, its identifiers encoded): one copy per session [MQTT-3.3.4-2]."""
+        if message.share:
+            member = self._pick(message.share, message.qos)
+            if member is not None:  # else a QoS 1/2 message is refused: there may be a member elsewhere
+                subscription = member.subscriptions["$share/" + message.share.decode()]
+                yield member, subscription, _identifiers((subscription,))
+            return
+        matches: list[tuple[DurableSession, Subscription]] = self._partition.trie.match(message.topic.decode())
+        if not matches:
+            return
+        if len(matches) == 1:
+            session, subscription = matches[0]
+            if not _is_excepted(session, subscription, message):
+                yield session, subscription, _identifiers((subscription,))
+            return
+        merged: dict[int, tuple[DurableSession, list[Subscription]]] = {}
+        for session, subscription in matches:
+            if _is_excepted(session, subscription, message):
+                continue
+            merged.setdefault(session.number, (session, []))[1].append(subscription)
+        for session, subscriptions in merged.values():
+            best = max(subscriptions, key=lambda subscription: subscription.qos)
+            if any(subscription.retain_as_published for subscription in subscriptions):
+                best = Subscription(best.topic_filter, best.qos, False, True)
+            yield session, best, _identifiers(subscriptions)
+
+    def _pick(self, share: bytes, qos: int) -> DurableSession | None:
+        """Choose a member: the next one that is connected with room, else, for QoS 1/2, the next one at all."""
+        members = self._groups.get(share)
+        if not members:
+            if qos == 0:
+                self._partition.count("dropped_no_member")
+            return None
+        for index, member in enumerate(members):
+            if member.window_open and member.caught_up:
+                members.append(members.pop(index))
+                return member
+        if qos == 0:
+            self._partition.count("dropped_no_member")
+            return None
+        members.append(members.pop(0))
+        return members[-1]
+
+
+def _is_excepted(session: DurableSession, subscription: Subscription, message: PublishMessage) -> bool:
+    """Whether a session gets no copy by this subscription: it is its own message [MQTT-3.8.3-3], or it ends."""
+    return (subscription.no_local and session.number == message.session) or session.deadline == ENDING
+
+
+def _identifiers(subscriptions: Iterable[Subscription]) -> bytes:
+    """Return the Subscription Identifier properties of a copy, all of them [MQTT-3.3.4-4]."""
+    return encode_subscription_identifiers([subscription.identifier for subscription in subscriptions])

@@ -1,0 +1,473 @@
+"""A partition's primary towards its backups: streaming operations, finding what is shared, range transfers.
+
+An operation is committed when it is synced here and at every replica in sync at this partition_epoch; a joining replica
+counts from the moment its copy is whole and caught up, which is before it is asked to be made in sync, and for
+promotion never before that is in the map. Under each new epoch every backup is first asked what it shares
+(docs/protocol.md rule 9.3). What the map should change is asked by ``wanted``, one compare-and-set at a time.
+
+The backup's side is ``storage/replication/backup.py``; waiting for commits is ``storage/state/partition.py``.
+Source: PacificA (Lin et al., 2008); KIP-101 for shared log ends.
+"""
+
+from hashlib import blake2b
+
+from storage.replication.backup import rows_digest
+from storage.state import keys
+from storage.state.partition import NO_REPLICA, Partition
+from storage.state.rows import LogRow, MetaRow, unpack
+from wire.messages.cluster_map import ClusterMap, PartitionEntry
+from wire.messages.hello import TIER_STORAGE
+from wire.messages.replication import STALE, Append, AppendAck, ReplicaMessage, TransferSlice
+
+__all__ = ["CATCH_UP_ROWS", "TRANSFERS_AT_A_TIME", "CatchUp", "Replication"]
+
+WINDOW_OPERATIONS = 512  # sent to a backup and not acknowledged by it
+APPEND_BYTES_MAX = 1024 * 1024  # of log rows in one frame, one row at least
+COMMIT_TOLD_S = 0.05  # a commit index that nothing else carries is told after this
+RETRY_S = 1.0  # without an answer: ask again what is shared
+DROP_AFTER_S = 0.1  # a backup whose link is down so long is asked to be dropped; a reconnect takes less
+STALL_S = 2.0  # likewise one that answers nothing, though its link stands
+ASK_AGAIN_S = 0.5  # a change that did not come about
+REFILL_S = 5.0  # short of copies so long: a node that does not hold this partition joins too
+RELINQUISH_S = 2.0  # blocked so long, while another replica may reach more nodes than this one
+SLICE_ROWS = 512  # of a range transfer
+SLICE_BYTES = 256 * 1024  # likewise; one row at least
+SLICE_SCAN_ROWS = 32
+CATCH_UP_ROWS = 512  # of log and state in one round, for all copies that are made anew: clients wait behind it
+TRANSFERS_AT_A_TIME = 4  # of all partitions of a node; each keeps one slice on its way
+
+
+class CatchUp:
+    """Reads of a node in one round for copies that are not in sync: hundreds begin at once when a node returns."""
+
+    __slots__ = ("rows", "transfers")
+
+    def __init__(self) -> None:
+        self.rows = CATCH_UP_ROWS
+        self.transfers: set[int] = set()  # partitions whose turn it is
+
+    def take_turns(self, waiting: list[int]) -> None:
+        """Let the next transfers begin where others have ended.
+
+        Args:
+            waiting: Partitions with a transfer under way or to come, in order.
+        """
+        self.transfers &= set(waiting)
+        for number in waiting:
+            if len(self.transfers) >= TRANSFERS_AT_A_TIME:
+                return
+            self.transfers.add(number)
+
+
+class _Transfer:
+    """A range transfer under way."""
+
+    __slots__ = ("base", "digest", "message", "next_start", "number", "sent_at", "slices")
+
+    def __init__(self, number: int, start: bytes) -> None:
+        self.number = number
+        self.slices = 0
+        self.next_start = start
+        self.base = NO_REPLICA  # op_index of the first slice's META row
+        self.digest = blake2b(digest_size=16)
+        self.message: TransferSlice | None = None  # sent, not answered
+        self.sent_at = 0.0
+
+
+class _Backup:
+    """One other replica, as its primary sees it."""
+
+    __slots__ = (
+        "acked",
+        "answered_at",
+        "base",
+        "broken",
+        "counted",
+        "in_sync",
+        "matched",
+        "node",
+        "owed_from",
+        "previous",
+        "sent_at",
+        "sent_commit",
+        "transfer",
+        "whole",
+    )
+
+    def __init__(self, node: str, now: float, *, in_sync: bool, previous: int) -> None:
+        self.node = node
+        self.in_sync = in_sync
+        self.counted = in_sync
+        self.matched = False  # ``previous`` is shared with this replica
+        self.previous = previous  # everything up to here was sent
+        self.acked = 0
+        self.base = 0  # what was found to be shared when streaming began: not on its way, though not acknowledged
+        self.whole = in_sync
+        self.broken = False  # counted, and yet it applied what is not shared: drop it before its copy is replaced
+        self.owed_from = now  # since when it owes an answer, if it does
+        self.sent_at = float("-inf")
+        self.answered_at = now
+        self.sent_commit = 0
+        self.transfer: _Transfer | None = None
+
+
+class Replication:
+    """The backups of one partition."""
+
+    def __init__(self, core: Partition, node: str) -> None:
+        self.backups: dict[str, _Backup] = {}
+        self.transfers = 0
+        self.transferred_rows = 0
+        self._core = core
+        self._node = node
+        self._epoch_start = 0
+        self._placement = PartitionEntry()
+        self._began = False
+        self._asked_at = float("-inf")
+        self._short_since = float("inf")
+        self._blocked_since = float("inf")
+        self._lost: list[str] = []  # nodes that had a copy under an earlier epoch, and lack only what came since
+
+    # --- epochs
+
+    def configure(self, placement: PartitionEntry, min_in_sync: int, former: PartitionEntry | None = None) -> None:
+        """The map names these replicas; nothing that is not committed yet counts without all of them.
+
+        Args:
+            placement: As of now.
+            min_in_sync: Of the cluster.
+            former: The one before it, where this primary was only a backup; otherwise what was configured last.
+        """
+        core = self._core
+        placed = (*placement.in_sync, *placement.joining)
+        former = former or self._placement
+        self._lost = [name for name in (*self._lost, *former.in_sync, *former.joining) if name not in placed]
+        self._lost = list(dict.fromkeys(self._lost))
+        self._placement = placement
+        core.epoch = placement.epoch
+        core.replicas = frozenset(name for name in placement.in_sync if name != self._node)
+        core.synced = {"": core.synced.get("", 0)}
+        core.acknowledges = len(placement.in_sync) >= min_in_sync
+        self.backups = {}
+
+    def begin(self, now: float) -> None:
+        """The state is loaded, or was served all along: ask every replica what it shares."""
+        core = self._core
+        self._began = True
+        self._epoch_start = core.meta.op_index
+        self._short_since = self._blocked_since = float("inf")
+        self._asked_at = float("-inf")
+        for name in (*self._placement.in_sync, *self._placement.joining):
+            if name != self._node:
+                in_sync = name in self._placement.in_sync
+                self.backups[name] = _Backup(name, now, in_sync=in_sync, previous=core.meta.op_index)
+        core.settle_commit_index()
+        self._keep_log()
+
+    def _keep_log(self) -> None:
+        core = self._core
+        needed = NO_REPLICA
+        for backup in self.backups.values():
+            reached = backup.transfer.base if backup.transfer is not None else backup.acked
+            if not backup.counted:
+                # A joining replica that lags for ever takes a range transfer instead of holding up the log.
+                reached = max(reached, core.meta.op_index - 4 * core.settings.log_operations_max)
+            needed = min(needed, reached - 1)  # the last shared one too, whose epoch is asked
+        core.log_needed = needed
+
+    # --- out
+
+    @property
+    def transferring(self) -> bool:
+        """True while some replica takes a whole copy."""
+        return any(backup.transfer is not None for backup in self.backups.values())
+
+    def stream(self, now: float, linked: set[str], catch_up: CatchUp) -> list[tuple[str, ReplicaMessage]]:
+        """Return what is to be sent to the backups now."""
+        out: list[tuple[str, ReplicaMessage]] = []
+        for backup in self.backups.values():
+            if backup.node not in linked:
+                continue
+            if backup.transfer is not None:
+                if self._core.number not in catch_up.transfers or catch_up.rows <= 0:
+                    continue
+                message = self._slice(backup, backup.transfer, now)
+                if message is not None:
+                    catch_up.rows -= len(message.rows)
+                    out.append((backup.node, message))
+            elif not backup.matched:
+                if now - backup.sent_at >= RETRY_S:
+                    out.append((backup.node, self._append(backup, [], now)))
+            else:
+                self._stream_to(backup, now, out, catch_up)
+        return out
+
+    def _stream_to(self, backup: _Backup, now: float, out: list[tuple[str, ReplicaMessage]], catch_up: CatchUp) -> None:
+        core = self._core
+        if backup.previous > backup.acked and now - max(backup.answered_at, backup.sent_at) >= RETRY_S:
+            backup.matched = False  # frames are lost only with a process, but nothing here relies on it
+            backup.previous = core.meta.op_index
+            out.append((backup.node, self._append(backup, [], now)))
+            return
+        while (
+            backup.previous < core.meta.op_index
+            and backup.previous - max(backup.acked, backup.base) < WINDOW_OPERATIONS
+            and (backup.counted or catch_up.rows > 0)
+        ):
+            rows = self._rows(backup.previous, WINDOW_OPERATIONS if backup.counted else catch_up.rows)
+            if not rows:
+                self._begin_transfer(backup)
+                return
+            if not backup.counted:
+                catch_up.rows -= len(rows)
+            out.append((backup.node, self._append(backup, rows, now)))
+        if core.commit_index > backup.sent_commit and now - backup.sent_at >= COMMIT_TOLD_S:
+            out.append((backup.node, self._append(backup, [], now)))
+
+    def _rows(self, previous: int, most: int) -> list[bytes]:
+        core = self._core
+        rows: list[bytes] = []
+        size = 0
+        for op_index in range(previous + 1, min(previous + most, core.meta.op_index) + 1):
+            value = core.get(keys.log_key(core.number, op_index))
+            if value is None or (rows and size + len(value) > APPEND_BYTES_MAX):
+                break
+            rows.append(value)
+            size += len(value)
+        return rows
+
+    def _append(self, backup: _Backup, rows: list[bytes], now: float) -> Append:
+        core = self._core
+        message = Append(
+            core.number,
+            core.epoch,
+            backup.previous,
+            self.epoch_at(backup.previous),
+            core.commit_index,
+            self._epoch_start,
+            core.local.log_start - 1,
+            rows,
+        )
+        if backup.previous == backup.acked and rows:
+            backup.owed_from = now
+        backup.previous += len(rows)
+        backup.sent_at = now
+        backup.sent_commit = core.commit_index
+        return message
+
+    def epoch_at(self, op_index: int) -> int:
+        """Return the partition_epoch of an operation of the log; 0 if it is not there any more."""
+        core = self._core
+        if op_index == core.meta.op_index:
+            return core.meta.partition_epoch
+        value = core.get(keys.log_key(core.number, op_index))
+        if value is not None:
+            return unpack(LogRow, value).partition_epoch
+        value = core.get(keys.log_key(core.number, op_index + 1))
+        return unpack(LogRow, value).previous_epoch if value is not None else 0
+
+    # --- in
+
+    def acked(self, node: str, ack: AppendAck, now: float) -> None:
+        """A replica answered."""
+        core = self._core
+        backup = self.backups.get(node)
+        if backup is None or ack.partition_epoch != core.epoch or ack.index == STALE:
+            core.count("replica_answers_of_other_epochs")
+            return
+        if ack.index > core.meta.op_index:
+            core.count("replica_answers_ahead")  # nobody has more than this primary gave
+            return
+        backup.answered_at = backup.owed_from = now
+        if ack.transfer_needed:
+            self._transfer_answered(backup, ack)
+        elif ack.matched:
+            backup.transfer = None
+            backup.matched = True
+            backup.whole = ack.whole
+            backup.acked = max(backup.acked, ack.index)
+            backup.previous = max(backup.previous, ack.index)
+            core.note_synced(node, ack.index)
+            self._count_joining(backup)
+        else:
+            backup.transfer = None
+            self._find_shared(backup, ack)
+        self._keep_log()
+
+    def _count_joining(self, backup: _Backup) -> None:
+        """From here on every acknowledgement waits for this joining replica too: it has all that was ever acknowledged.
+
+        That is at most the log as it stood when this epoch began, and what this primary committed since. Its commit
+        index alone says too little: a new primary's begins at 0.
+        """
+        core = self._core
+        if not backup.counted and backup.whole and backup.acked >= max(core.commit_index, self._epoch_start):
+            backup.counted = True
+            core.replicas |= {backup.node}
+
+    def _find_shared(self, backup: _Backup, ack: AppendAck) -> None:
+        """The replica's log does not have what was sent before: go back to what may be shared, at most to its hint."""
+        core = self._core
+        index = min(ack.index, core.meta.op_index)
+        first = core.local.log_start - 1
+        while index > first and self.epoch_at(index) > ack.index_epoch:
+            index -= 1
+        if index < first or self.epoch_at(index) > ack.index_epoch:
+            self._begin_transfer(backup)
+            return
+        backup.matched = index == ack.index and self.epoch_at(index) == ack.index_epoch
+        backup.previous = backup.base = index
+        backup.acked = min(backup.acked, index)
+        backup.sent_at = float("-inf")
+
+    # --- range transfer
+
+    def _begin_transfer(self, backup: _Backup) -> None:
+        backup.matched = False
+        if backup.counted:
+            backup.broken = True
+            return
+        start, _ = keys.partition_range(self._core.number)
+        self.transfers += 1
+        backup.acked = 0
+        backup.transfer = _Transfer(self.transfers, start)
+
+    def _transfer_answered(self, backup: _Backup, ack: AppendAck) -> None:
+        transfer = backup.transfer
+        if transfer is None:
+            self._begin_transfer(backup)
+        elif ack.transfer == transfer.number:
+            if transfer.message is not None and ack.slices == transfer.message.number + 1:
+                transfer.next_start = self._after(transfer.message.stop)
+                transfer.message = None
+        elif transfer.slices > 1:
+            self._begin_transfer(backup)  # the replica lost what it had of it
+
+    def _after(self, stop: bytes) -> bytes:
+        """Return where the next slice starts: the log is no part of the state."""
+        log_start, log_stop = keys.kind_range(self._core.number, keys.LOG)
+        return log_stop if stop == log_start else stop
+
+    def _slice(self, backup: _Backup, transfer: _Transfer, now: float) -> TransferSlice | None:
+        """Return the next slice, or the last one again if it was not answered for long."""
+        if transfer.message is not None:
+            if now - transfer.sent_at < RETRY_S:
+                return None
+            transfer.sent_at = now
+            return transfer.message
+        core = self._core
+        log_start, _ = keys.kind_range(core.number, keys.LOG)
+        _, partition_stop = keys.partition_range(core.number)
+        end = log_start if transfer.next_start < log_start else partition_stop
+        rows, stop = self._range(transfer.next_start, end)
+        if transfer.base == NO_REPLICA:
+            meta = next((value for key, value in rows if key == keys.meta_key(core.number)), None)
+            transfer.base = unpack(MetaRow, meta).op_index if meta is not None else 0
+        rows_digest(transfer.digest, rows)
+        self.transferred_rows += len(rows)
+        message = TransferSlice(
+            core.number, core.epoch, transfer.number, transfer.slices, transfer.next_start, stop, rows
+        )
+        if stop == partition_stop:
+            message.last = True
+            message.digest = transfer.digest.digest()
+            message.floor = core.meta.op_index
+            message.floor_epoch = core.meta.partition_epoch
+        transfer.slices += 1
+        transfer.message = message
+        transfer.sent_at = backup.sent_at = now
+        return message
+
+    def _range(self, start: bytes, end: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """Return the rows of one slice as they stand in the store, and where the slice stops."""
+        core = self._core
+        local = keys.local_key(core.number)
+        rows: list[tuple[bytes, bytes]] = []
+        size = 0
+        while len(rows) < SLICE_ROWS and size < SLICE_BYTES:
+            found = core.store.scan(start, end, SLICE_SCAN_ROWS)
+            rows.extend(row for row in found if row[0] != local)
+            size += sum(len(value) for _, value in found)
+            if len(found) < SLICE_SCAN_ROWS:
+                return rows, end
+            start = found[-1][0] + b"\x00"
+        return rows, start
+
+    # --- what the map should change
+
+    def content_with(self, copies: int) -> bool:
+        """Whether nothing could be asked for: no backup to look after, and no copy missing."""
+        if self.backups or len(self._placement.in_sync) < copies:
+            return False
+        self._blocked_since = self._short_since = float("inf")
+        return True
+
+    def wanted(self, now: float, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
+        """Return (verb, node) of a change to ask for, None while there is nothing to ask.
+
+        Args:
+            now: Seconds.
+            cluster_map: Of this node.
+            linked_for: Other storage nodes: since when their link stands (negative: since when it is down).
+        """
+        if not self._began or now - self._asked_at < ASK_AGAIN_S:
+            return None
+        change = self._drop(now, cluster_map, linked_for) or self._promote() or self._add(now, cluster_map, linked_for)
+        if change is not None:
+            self._asked_at = now
+        return change
+
+    def _drop(self, now: float, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
+        blocked = False
+        for backup in self.backups.values():
+            since = linked_for.get(backup.node, 0.0)
+            unlinked = since < 0 and now + since >= DROP_AFTER_S
+            owed = backup.counted and (not backup.matched or backup.acked < self._core.meta.op_index)
+            silent = owed and now - backup.owed_from >= STALL_S
+            if not unlinked and not silent and not backup.broken:
+                continue
+            left = [name for name in self._placement.in_sync if name != backup.node and cluster_map.lives(name)]
+            if not backup.in_sync or len(left) >= cluster_map.min_in_sync:
+                return "drop_backup", backup.node
+            if backup.broken:
+                return "replace_copy", backup.node
+            blocked = True
+        self._blocked_since = min(self._blocked_since, now) if blocked else float("inf")
+        if now - self._blocked_since >= RELINQUISH_S:
+            self._blocked_since = now
+            return self._relinquish(cluster_map, linked_for)
+        return None
+
+    def _relinquish(self, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
+        """Give the primacy to a replica that may reach a node that this one does not."""
+        others = [entry.node for entry in cluster_map.live(TIER_STORAGE) if entry.node not in self._placement.in_sync]
+        unreached = [name for name in others if linked_for.get(name, -1.0) < 0]
+        heirs = [name for name in self._placement.in_sync if name != self._node and cluster_map.stays(name)]
+        return ("relinquish", heirs[0]) if unreached and heirs else None
+
+    def _promote(self) -> tuple[str, str] | None:
+        for backup in self.backups.values():
+            if backup.counted and not backup.in_sync and not backup.broken:
+                return "promote_joining", backup.node
+        return None
+
+    def _add(self, now: float, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
+        """Find a node for a missing copy: the one that had it, when it comes back; another one after a while."""
+        placed = {*self._placement.in_sync, *self._placement.joining}
+        living = sum(map(cluster_map.lives, placed))
+        if living >= cluster_map.replicas:
+            self._short_since = float("inf")
+            return None
+        live = [entry for entry in cluster_map.live(TIER_STORAGE) if not entry.admin_state and not entry.stops]
+        if living >= min(cluster_map.replicas, max(len(live), 1)):
+            self._short_since = float("inf")
+            return None
+        self._short_since = min(self._short_since, now)
+        spare = [entry.node for entry in live if entry.node not in placed and linked_for.get(entry.node, -1.0) >= 0]
+        back = [name for name in self._lost if name in spare]
+        if back:
+            return "add_joining", back[-1]
+        may_return = bool(self._lost) or living < len(placed)
+        if (may_return or len(live) > cluster_map.replicas) and now - self._short_since < REFILL_S:
+            return None
+        return ("add_joining", spare[self._core.number % len(spare)]) if spare else None

@@ -1,0 +1,557 @@
+"""Ownership of client IDs: opening, taking over and closing sessions, and the will of each connection.
+
+A *claim* names the one connection that may act for a client ID, by ``owner_epoch``. Opening asks the edge of an older
+claim to close it and waits a short while for its answer; then one operation raises ``owner_epoch``, decides the old
+will, and ends or resumes the session (docs/protocol.md section 6). Claims without a will and without a durable session
+stay in memory; a new primary asks all edges for them before it opens anything.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from storage.messages.delivery import Delivery
+from storage.messages.origins import edge_sender
+from storage.sessions.opened import OpenedConnects
+from storage.sessions.subscriptions import Subscriptions
+from storage.state import keys
+from storage.state.durable_sessions import ENDING, DurableSession
+from storage.state.partition import Partition
+from storage.state.rows import NEVER, WillRow, pack
+from wire.messages.batches import OriginKind
+from wire.messages.messages import (
+    Claim,
+    CloseSession,
+    FireWill,
+    KickSession,
+    OpenSession,
+    Relay,
+    SessionClosed,
+    SessionKicked,
+    SessionOpened,
+    WillFired,
+    encode_control,
+)
+
+__all__ = ["ClaimTable"]
+
+NO_EXPIRY_INTERVAL = 0xFFFFFFFF
+REPEAT_S = 1.0  # unanswered kicks and wills are repeated this often
+END_STEPS = 5  # of about ten microseconds, for a session, and
+ROWS_PER_STEP = 2  # for its filters and its queue
+FILTERS_AT_ONCE = 50  # of a session that ends: a third of a millisecond, and as many rows for the disk
+SERVER_BUSY = 0x89
+SESSION_TAKEN_OVER = 0x8E
+QUOTA_EXCEEDED = 0x97
+
+
+class Holder:
+    """The connection that owns a client ID."""
+
+    __slots__ = ("connection", "edge", "incarnation", "opened_here", "owner_epoch", "session", "session_present")
+
+    def __init__(self, edge: str, incarnation: int, connection: int, owner_epoch: int, session: int) -> None:
+        self.edge = edge
+        self.incarnation = incarnation
+        self.connection = connection
+        self.owner_epoch = owner_epoch
+        self.session = session
+        self.opened_here = False  # by this life of the primary, which knows what it answered
+        self.session_present = False
+
+    def is_for(self, opening: "Opening") -> bool:
+        """Whether this very connection asks again."""
+        mine = (self.edge, self.incarnation, self.connection)
+        return mine == (opening.edge, opening.incarnation, opening.request.connection)
+
+
+class Opening:
+    """A CONNECT that waits for the end of the connection before it."""
+
+    __slots__ = ("edge", "incarnation", "request")
+
+    def __init__(self, request: OpenSession, edge: str, incarnation: int) -> None:
+        self.request = request
+        self.edge = edge
+        self.incarnation = incarnation
+
+
+class ClaimTable:
+    """Claims, openings and wills of one partition."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        delivery: Delivery,
+        subscriptions: Subscriptions,
+        is_alive: Callable[[str, int], bool],
+        live: Callable[[str, int], str],
+    ) -> None:
+        self._partition = partition
+        self._delivery = delivery
+        self._subscriptions = subscriptions
+        self._is_alive = is_alive  # (edge, incarnation), by the map
+        self._live = live  # (tier, number): some live node's name; "" if there is none
+        self._repeats = 0
+        self.opened = OpenedConnects(partition)
+        self._holders: dict[str, Holder] = {}
+        self._openings: dict[str, deque[Opening]] = {}
+        self._kicks: dict[tuple[str, int], Holder] = {}  # (client ID, owner_epoch) not yet confirmed gone
+        self._reported: set[tuple[str, int]] = set()  # client ID, owner_epoch: CloseSession waits
+        self._wills: dict[str, WillRow] = {}  # not firing
+        self._firing: dict[int, tuple[bytes, WillRow, str]] = {}  # by op_index: key, row, edge it was handed to
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    # --- restore
+
+    def restore_session(self, session: DurableSession) -> None:
+        """A durable session says that a connection was open."""
+        self._holders[session.client_id] = Holder(
+            session.edge, session.incarnation, session.connection, session.owner_epoch, session.number
+        )
+
+    def restore_will(self, key: bytes, row: WillRow) -> None:
+        """Take over a will from disk: waiting for its connection, delayed, or firing."""
+        if row.firing:
+            self._firing[row.firing] = (key, row, "")
+            self._partition.set_timer(self._partition.served_ms, "fire", str(row.firing))
+            return
+        self._wills[row.client_id] = row
+        if row.deadline != NEVER:
+            self._partition.set_timer(row.deadline, "will", row.client_id)
+        elif row.client_id not in self._holders:
+            self._holders[row.client_id] = Holder(row.edge, row.incarnation, row.connection, row.owner_epoch, 0)
+
+    def claimed(self, edge: str, incarnation: int, claims: list[Claim]) -> None:
+        """An edge told which connections of this partition it holds."""
+        held = {claim.client_id: claim for claim in claims if claim.owner_epoch}
+        opening: dict[str, set[int]] = {}
+        for new in claims:  # one client may have several that are opening
+            if not new.owner_epoch:
+                opening.setdefault(new.client_id, set()).add(new.connection)
+        for client_id in sorted(self._holders):
+            holder = self._holders[client_id]
+            if holder.edge != edge or holder.incarnation != incarnation:
+                continue
+            if (client_id, holder.owner_epoch) in self._reported:
+                continue  # how it ended is said by the report that waits
+            if holder.connection in opening.get(client_id, ()):
+                continue  # its CONNECT was committed; it asks again
+            claim = held.get(client_id)
+            if claim is None or claim.owner_epoch < holder.owner_epoch:
+                self._end(client_id, holder, clean=False)
+        for claim in held.values():
+            current = self._holders.get(claim.client_id)
+            holder = Holder(edge, incarnation, claim.connection, claim.owner_epoch, claim.session)
+            if current is not None and current.owner_epoch > claim.owner_epoch:
+                self._kick(claim.client_id, holder)  # taken over: the former primary may not have told it
+                continue
+            self._holders[claim.client_id] = holder
+            session = self._partition.sessions.get(claim.session)
+            if session is not None and session.owner_epoch == claim.owner_epoch:
+                self._bind(session, holder)
+                self._delivery.outbound.resume(session)
+
+    # --- open
+
+    def open(self, request: OpenSession, edge: str, incarnation: int) -> None:
+        """A connection claims a client ID; one that asks again, under a newer partition_epoch, takes over nothing.
+
+        What waited here until its edge was dead opens nothing: whether it was carried out before is forgotten by then.
+        """
+        if not self._is_alive(edge, incarnation):
+            self._partition.count("opens_of_the_dead")
+            return
+        opening = Opening(request, edge, incarnation)
+        self.opened.answered(edge, incarnation, request)
+        waiting = self._openings.get(request.client_id)
+        holder = self._holders.get(request.client_id)
+        for other in waiting or ():
+            if other.edge == edge and other.incarnation == incarnation and other.request.request == request.request:
+                return  # it is answered when its turn comes
+        mine = holder is not None and holder.is_for(opening)
+        if request.withdrawn or (not mine and self.opened.was_carried_out(edge, incarnation, request.request)):
+            if mine and holder is not None and waiting is None:
+                self._end(request.client_id, holder, clean=False)
+            self._refuse(opening, SESSION_TAKEN_OVER)
+            return
+        if waiting is None and holder is not None and holder.opened_here and mine:
+            self._answer(opening, holder)
+            return
+        if waiting is not None:
+            if len(waiting) >= self._partition.settings.waiting_opens_max:
+                self._refuse(opening)
+            else:
+                waiting.append(opening)
+            return
+        if len(self._openings) >= self._partition.settings.waiting_opens_max:
+            self._refuse(opening)
+            return
+        self._start(opening)
+
+    def _refuse(self, opening: Opening, reason_code: int = SERVER_BUSY) -> None:
+        partition = self._partition
+        if reason_code != QUOTA_EXCEEDED:  # counted by its reason
+            partition.count("opens_refused" if reason_code == SERVER_BUSY else "opens_over")
+        partition.tell(
+            opening.edge, SessionOpened(opening.request.request, partition.number, partition.epoch, reason_code)
+        )
+
+    def _refusal(self, request: OpenSession) -> str:
+        """Return why a CONNECT may not make a stored session, "" if it may or makes none."""
+        partition = self._partition
+        if not request.expiry_s or request.client_id in partition.by_client:
+            return ""
+        if not request.may_create:
+            return "refused_session_rate"
+        return "refused_sessions_max" if len(partition.sessions) >= partition.settings.sessions_max else ""
+
+    def _is_refused(self, opening: Opening) -> bool:
+        refusal = self._refusal(opening.request)
+        if refusal:
+            self._partition.count(refusal)
+            self._refuse(opening, QUOTA_EXCEEDED)
+        return bool(refusal)
+
+    def _start(self, opening: Opening) -> None:
+        if self._is_refused(opening):  # before the older connection is asked to end
+            return
+        client_id = opening.request.client_id
+        holder = self._holders.get(client_id)
+        if holder is None or not self._is_alive(holder.edge, holder.incarnation):
+            self._finish(opening, clean=False)
+            return
+        if holder.is_for(opening):  # committed by a former primary, whose answer did not arrive
+            self._finish(opening, clean=True)
+            return
+        self._openings[client_id] = deque((opening,))
+        self._kick(client_id, holder)
+        partition = self._partition
+        partition.set_timer(partition.deadline_in(partition.settings.kick_wait_s), "kick_wait", client_id)
+
+    def _kick(self, client_id: str, holder: Holder) -> None:
+        partition = self._partition
+        self._kicks[client_id, holder.owner_epoch] = holder
+        partition.tell(holder.edge, self._order(client_id, holder))
+        name = f"{holder.owner_epoch} {client_id}"
+        partition.set_timer(partition.deadline_in(REPEAT_S), "kick_again", name)
+
+    def _order(self, client_id: str, holder: Holder) -> KickSession:
+        return KickSession(self._partition.number, client_id, holder.connection, holder.owner_epoch)
+
+    def kicked(self, answer: SessionKicked, edge: str, incarnation: int) -> None:
+        """An edge has closed an older connection of a client ID; an answer that came late by a router says nothing."""
+        kicked = self._kicks.get((answer.client_id, answer.owner_epoch))
+        if kicked is None or kicked.edge != edge or kicked.incarnation != incarnation:
+            return
+        del self._kicks[answer.client_id, answer.owner_epoch]
+        holder = self._holders.get(answer.client_id)
+        if holder is None or holder.owner_epoch == answer.owner_epoch:  # not an older one, of which it says nothing
+            self._proceed(answer.client_id, clean=answer.clean)
+
+    def kick_waited(self, client_id: str) -> None:
+        """CONNACK has waited long enough for the older connection's edge."""
+        self._proceed(client_id, clean=False)
+
+    def kick_again(self, name: str) -> None:
+        """Repeat a kick until its edge has answered or is dead, by some router too: the direct link may be down."""
+        owner_epoch, client_id = name.split(" ", 1)
+        holder = self._kicks.get((client_id, int(owner_epoch)))
+        if holder is None:
+            return
+        if not self._is_alive(holder.edge, holder.incarnation):
+            del self._kicks[client_id, int(owner_epoch)]
+            return
+        self._repeats += 1
+        relay = Relay(holder.edge, holder.incarnation, encode_control(self._order(client_id, holder)))
+        self._partition.tell(self._live("router", self._repeats), relay)
+        self._kick(client_id, holder)
+
+    def _proceed(self, client_id: str, *, clean: bool) -> None:
+        waiting = self._openings.pop(client_id, None)
+        if not waiting:
+            return
+        self._finish(waiting.popleft(), clean=clean)
+        while waiting:
+            self.open(waiting[0].request, waiting[0].edge, waiting[0].incarnation)
+            waiting.popleft()
+
+    def _finish(self, opening: Opening, *, clean: bool) -> None:
+        """Raise owner_epoch, decide the old will, resume or replace the session, answer: one operation."""
+        if self._is_refused(opening):
+            return
+        partition = self._partition
+        request = opening.request
+        client_id = request.client_id
+        partition.owner_counter += 1
+        owner_epoch = partition.epoch << 32 | partition.owner_counter
+        session = partition.by_client.get(client_id)
+        resumed = session is not None and not request.clean_start and session.deadline != ENDING
+        former = self._holders.get(client_id)
+        present = resumed
+        if session is not None and former is not None and former.is_for(opening):
+            present = resumed and session.session_present  # a former primary made the session for this very CONNECT
+        self._decide_will(client_id, resumed=resumed, clean=clean)
+        if session is not None and not resumed:
+            self.delete_session(session)
+            session = None
+        if session is None and request.expiry_s:
+            session = self._create(client_id)
+        holder = Holder(
+            opening.edge, opening.incarnation, request.connection, owner_epoch, session.number if session else 0
+        )
+        self._holders[client_id] = holder
+        if session is not None:
+            session.ephemeral_end = request.expiry_s == 0
+            if request.expiry_s:
+                session.expiry_s = request.expiry_s
+            session.owner_epoch = owner_epoch
+            session.session_present = present
+            session.protocol_version = request.protocol_version
+            session.window = max(1, min(request.receive_maximum, partition.settings.outbound_window_max))
+            self._bind(session, holder)
+            self._delivery.consumed.save(session)
+        if request.will is not None:
+            row = WillRow(
+                client_id, owner_epoch, request.will, opening.edge, opening.incarnation, connection=request.connection
+            )
+            self._wills[client_id] = row
+            partition.put(keys.will_key(partition.number, client_id), pack(row))
+        durable = request.will is not None or session is not None
+        self.opened.remember(opening.edge, opening.incarnation, request.request, stored=durable)
+        partition.count("opened")
+        holder.opened_here, holder.session_present = True, present
+        self._answer(opening, holder)
+        if session is not None:
+            self._delivery.outbound.resume(session)
+
+    def _answer(self, opening: Opening, holder: Holder) -> None:
+        partition = self._partition
+        opened = SessionOpened(opening.request.request, partition.number, partition.epoch, 0, holder.owner_epoch)
+        session = partition.sessions.get(holder.session)
+        if session is not None:
+            opened.session = session.number
+            opened.session_present = holder.session_present
+            opened.subscriptions = [session.subscriptions[name] for name in sorted(session.subscriptions)]
+            opened.inbound = sorted(session.inbound)
+        partition.tell(opening.edge, opened)
+
+    def _create(self, client_id: str) -> DurableSession:
+        partition = self._partition
+        number = partition.number << 48 | partition.meta.next_session
+        partition.meta.next_session += 1
+        session = DurableSession(number, client_id)
+        partition.sessions[number] = session
+        partition.by_client[client_id] = session
+        return session
+
+    def _bind(self, session: DurableSession, holder: Holder) -> None:
+        session.edge = holder.edge
+        session.incarnation = holder.incarnation
+        session.connection = holder.connection
+        session.deadline = NEVER
+        session.reads = None
+        session.live_retained.clear()
+        session.unbind()
+        self._partition.touch(session)
+
+    # --- close
+
+    def will_close(self, request: CloseSession) -> None:
+        """The report of a connection's end waits for this partition to serve: an edge's claims must not decide first.
+
+        An edge that let its client go with DISCONNECT 0x00 claims nothing any more; its will must stay silent.
+        """
+        self._reported.add((request.client_id, request.owner_epoch))
+
+    def close(self, request: CloseSession, edge: str) -> None:
+        """A connection ended; a lower owner_epoch than the current one changes nothing."""
+        holder = self._holders.get(request.client_id)
+        accepted = holder is not None and holder.owner_epoch == request.owner_epoch
+        if accepted and holder is not None:
+            session = self._partition.sessions.get(holder.session)
+            if session is not None and request.expiry_s >= 0:
+                session.expiry_s = request.expiry_s
+            self._end(request.client_id, holder, clean=request.clean)
+        self._partition.tell(edge, SessionClosed(request.request, accepted))
+
+    def is_held_by(self, client_id: str, edge: str, incarnation: int) -> bool:
+        """Whether the connection that owns a client ID is at this life of an edge."""
+        holder = self._holders.get(client_id)
+        return holder is not None and (holder.edge, holder.incarnation) == (edge, incarnation)
+
+    def edge_dead(self, edge: str, incarnation: int) -> None:
+        """The map declares an edge's incarnation dead: its connections ended without DISCONNECT."""
+        for client_id in sorted(self._holders):
+            holder = self._holders[client_id]
+            if holder.edge == edge and holder.incarnation == incarnation:
+                self._end(client_id, holder, clean=False)
+        for key in [key for key, holder in self._kicks.items() if holder.edge == edge]:
+            del self._kicks[key]
+        for client_id in sorted(self._openings):
+            waiting = self._openings[client_id]
+            while waiting and waiting[0].edge == edge and waiting[0].incarnation == incarnation:
+                waiting.popleft()
+            if not waiting:
+                del self._openings[client_id]
+        self.opened.forget(edge, incarnation)
+        self._delivery.origins.forget_sender(OriginKind.EDGE, edge_sender(edge, incarnation))
+        self._delivery.handing_on.edge_dead(edge)
+        for op_index, (_, _, handed_to) in sorted(self._firing.items()):
+            if handed_to == edge:
+                self._hand_over(op_index)
+
+    def absent(self, is_alive: Callable[[str, int], bool]) -> None:
+        """End what the rows say is open on edges that are gone (after the claims poll)."""
+        for client_id in sorted(self._holders):
+            holder = self._holders[client_id]
+            waits = (client_id, holder.owner_epoch) in self._reported
+            if not waits and not is_alive(holder.edge, holder.incarnation):
+                self._end(client_id, holder, clean=False)
+        self._reported.clear()
+        self.opened.forget_dead(is_alive)
+
+    def _end(self, client_id: str, holder: Holder, *, clean: bool) -> None:
+        partition = self._partition
+        del self._holders[client_id]
+        session = partition.sessions.get(holder.session)
+        ends = session is None or session.ephemeral_end or session.expiry_s == 0
+        will = self._wills.get(client_id)
+        if will is not None and will.owner_epoch == holder.owner_epoch:
+            if clean:
+                self._discard_will(client_id)
+            else:
+                delay_s = 0 if ends or session is None else min(will.will.delay_s, session.expiry_s)
+                self._delay_will(will, delay_s)
+        if session is None:
+            return
+        session.edge = ""
+        session.unbind()
+        session.reads = None
+        self._delivery.consumed.save(session)
+        if ends and len(session.subscriptions) > FILTERS_AT_ONCE:
+            self._begin_end(session)
+            partition.set_timer(ENDING, "session", str(session.number))
+        elif ends:
+            self.delete_session(session)
+        elif session.expiry_s != NO_EXPIRY_INTERVAL:
+            session.deadline = partition.deadline_in(session.expiry_s)  # [MQTT-3.1.2-23]
+            partition.set_timer(session.deadline, "session", str(session.number))
+
+    def expire(self, number: int) -> tuple[int, bool]:
+        """A session's deadline came; it may have been resumed since.
+
+        Return the steps that this took, and whether more of the session is left: one of many filters ends in slices.
+        """
+        session = self._partition.sessions.get(number)
+        if session is None or session.edge or not NEVER < session.deadline <= self._partition.served_ms:
+            return 1, False
+        if session.deadline != ENDING:
+            self._partition.count("sessions_expired")
+        if len(session.subscriptions) > FILTERS_AT_ONCE:
+            if session.deadline != ENDING:
+                self._begin_end(session)
+            self._subscriptions.drop_some(session, FILTERS_AT_ONCE)
+            return END_STEPS + FILTERS_AT_ONCE // ROWS_PER_STEP, True
+        steps = END_STEPS + (len(session.subscriptions) + session.queued) // ROWS_PER_STEP
+        self.delete_session(session)
+        return steps, False
+
+    def _begin_end(self, session: DurableSession) -> None:
+        """Mark a session in its row: nobody resumes it, and no message is for it, whatever it still has.
+
+        A later primary that finds the mark goes on, for that deadline has passed.
+        """
+        if self._partition.ledger is not None:
+            self._partition.ledger.ended(session.number)
+        session.deadline = ENDING
+        self._subscriptions.ends(session)
+        self._delivery.targets.forget_session(session)
+        self._partition.touch(session)
+
+    def delete_session(self, session: DurableSession) -> None:
+        """Delete every row of a session; its number is never used again. A delayed will fires now [MQTT-3.1.2-8]."""
+        partition = self._partition
+        will = self._wills.get(session.client_id)
+        if will is not None and will.deadline != NEVER:
+            self._fire(will)
+        self._delivery.consumed.save(session)
+        if partition.ledger is not None and session.deadline != ENDING:
+            partition.ledger.ended(session.number)
+        self._delivery.drop_queue(session)
+        self._subscriptions.drop_session(session)
+        self._delivery.forget_session(session)
+        for packet_identifier in sorted(session.inbound):
+            partition.delete(keys.inbound_key(partition.number, session.number, packet_identifier))
+        partition.delete(keys.session_key(partition.number, session.number))
+        partition.touched.pop(session.number, None)
+        del partition.sessions[session.number]
+        del partition.by_client[session.client_id]
+        self._delivery.origins.forget_sender(OriginKind.SESSION, session.number)
+
+    # --- wills
+
+    def _decide_will(self, client_id: str, *, resumed: bool, clean: bool) -> None:
+        will = self._wills.get(client_id)
+        if will is None:
+            return
+        if clean or (resumed and will.will.delay_s):  # [MQTT-3.1.3-9]
+            self._discard_will(client_id)
+        else:
+            self._fire(will)
+
+    def _discard_will(self, client_id: str) -> None:
+        del self._wills[client_id]
+        self._partition.delete(keys.will_key(self._partition.number, client_id))
+
+    def _delay_will(self, will: WillRow, delay_s: int) -> None:
+        if delay_s <= 0:
+            self._fire(will)
+            return
+        partition = self._partition
+        will.deadline = partition.deadline_in(delay_s)
+        partition.put(keys.will_key(partition.number, will.client_id), pack(will))
+        partition.set_timer(will.deadline, "will", will.client_id)
+
+    def will_due(self, client_id: str) -> None:
+        """A will's delay ran out; it may have been cancelled since."""
+        will = self._wills.get(client_id)
+        if will is not None and will.deadline != NEVER and will.deadline <= self._partition.served_ms:
+            self._fire(will)
+
+    def _fire(self, will: WillRow) -> None:
+        """Make the will ``firing`` with this operation; it is handed to an edge when that is committed."""
+        partition = self._partition
+        del self._wills[will.client_id]
+        op_index = partition.meta.op_index + 1
+        while op_index in self._firing:  # several in one operation: numbers only have to differ
+            op_index += 1 << 32
+        will.firing = op_index
+        will.firing_epoch = partition.epoch
+        key = keys.will_key(partition.number, will.client_id) + op_index.to_bytes(8, "big")
+        partition.delete(keys.will_key(partition.number, will.client_id))
+        partition.put(key, pack(will))
+        partition.count("wills_fired")
+        self._firing[op_index] = (key, will, "")
+        self._hand_over(op_index)
+
+    def _hand_over(self, op_index: int) -> None:
+        key, will, _ = self._firing[op_index]
+        partition = self._partition
+        edge = self._live("edge", op_index)
+        self._firing[op_index] = (key, will, edge)
+        partition.set_timer(partition.deadline_in(REPEAT_S), "fire", str(op_index))
+        partition.tell(edge, FireWill(0, partition.number, will.firing_epoch, op_index, will.will, will.client_id))
+
+    def fire_again(self, op_index: int) -> None:
+        """A firing will was not confirmed yet: hand it over again, same origin."""
+        if op_index in self._firing:
+            self._hand_over(op_index)
+
+    def will_fired(self, answer: WillFired, edge: str) -> None:
+        """The fan-out of a will is complete, says the edge that it was handed to last."""
+        firing = self._firing.get(answer.op_index)
+        if firing is not None and firing[2] == edge:
+            del self._firing[answer.op_index]
+            self._partition.delete(firing[0])

@@ -1,0 +1,86 @@
+"""Which CONNECTs were carried out: one that is sent again takes over nothing, and publishes no will a second time.
+
+An edge keeps an OpenSession until it is answered and sends it again to a new primary. Until then the connection that it
+opened may have ended, or been followed by another one; carrying it out again would take over the newer connection and
+make a second will of the first. So the operation that carries it out writes a row that says so, until its edge tells
+that it took the answer (``OpenSession.answered_below``) or is dead. What stays in memory anyway (no will, no durable
+session) is remembered in memory only. Rules: docs/protocol.md rule 6.5.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from storage.state import keys
+from storage.state.partition import Partition
+from storage.state.rows import OpenedRow, pack
+from wire.messages.messages import OpenSession
+
+__all__ = ["OpenedConnects"]
+
+
+class _FromEdge:
+    """The requests of one edge's incarnation."""
+
+    __slots__ = ("below", "done", "numbers")
+
+    def __init__(self) -> None:
+        self.below = 0  # every request with a lower number was answered, and the answer taken
+        self.done: dict[int, bool] = {}  # request: whether it has a row
+        self.numbers: list[int] = []  # a heap of ``done``
+
+
+class OpenedConnects:
+    """The memory of one partition. Bounded by what its edges have in flight."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._edges: dict[tuple[str, int], _FromEdge] = {}
+
+    def __len__(self) -> int:
+        return sum(len(known.done) for known in self._edges.values())
+
+    def restore(self, row: OpenedRow) -> None:
+        """Take over a row from disk."""
+        self._add(row.edge, row.incarnation, row.request, stored=True)
+
+    def _add(self, edge: str, incarnation: int, request: int, *, stored: bool) -> None:
+        known = self._edges.setdefault((edge, incarnation), _FromEdge())
+        if request not in known.done:
+            heappush(known.numbers, request)
+        known.done[request] = stored or known.done.get(request, False)
+
+    def was_carried_out(self, edge: str, incarnation: int, request: int) -> bool:
+        """Whether this CONNECT had its effect before, here or at a former primary."""
+        known = self._edges.get((edge, incarnation))
+        return known is not None and (request < known.below or request in known.done)
+
+    def remember(self, edge: str, incarnation: int, request: int, *, stored: bool) -> None:
+        """A CONNECT is carried out with the operation being built; ``stored``: by a row, for whoever serves next."""
+        self._add(edge, incarnation, request, stored=stored)
+        if stored:
+            key = keys.opened_key(self._partition.number, edge, incarnation, request)
+            self._partition.put(key, pack(OpenedRow(edge, incarnation, request)))
+
+    def answered(self, edge: str, incarnation: int, request: OpenSession) -> None:
+        """Forget what the edge has the answers of."""
+        known = self._edges.setdefault((edge, incarnation), _FromEdge())
+        known.below = max(known.below, request.answered_below)
+        while known.numbers and known.numbers[0] < known.below:
+            self._drop(edge, incarnation, known, heappop(known.numbers))
+
+    def _drop(self, edge: str, incarnation: int, known: _FromEdge, request: int) -> None:
+        if known.done.pop(request):
+            self._partition.delete(keys.opened_key(self._partition.number, edge, incarnation, request))
+
+    def forget(self, edge: str, incarnation: int) -> None:
+        """The edge's incarnation is dead: it asks nothing any more."""
+        known = self._edges.pop((edge, incarnation), None)
+        if known is not None:
+            for request in sorted(known.done):
+                self._drop(edge, incarnation, known, request)
+
+    def forget_dead(self, is_alive: Callable[[str, int], bool]) -> None:
+        """Forget the edges that died while this partition was not served."""
+        for edge, incarnation in sorted(self._edges):
+            if not is_alive(edge, incarnation):
+                self.forget(edge, incarnation)

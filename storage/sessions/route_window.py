@@ -1,0 +1,171 @@
+"""Routes that the partitions of a node tell the owners of shards, together a bounded number at a time.
+
+A client's 1 000 broad filters are 64 000 routes: what else their owner is asked would wait behind them. So it must
+answer before it gets more new ones, and of those that are let go, which nobody answers, some leave in each tick.
+Partitions take turns. One that waits for its own commit holds up no other, because each may always have one request of
+its own open.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Protocol
+
+from wire.messages.pieces import pieces
+from wire.node.route_registrar import REMOVED_PER_TICK, ROUTES_ASKED_MAX, ROUTES_PER_REQUEST
+
+__all__ = ["REMOVAL_TICK_S", "RouteWindow", "UnsentRoutes"]
+
+REMOVAL_TICK_S = 0.02
+REMOVED_SHARE = 100  # of what waits to be removed a hundredth leaves in a tick at least: so nothing grows for ever
+BROAD_ROUTES = 64  # of a filter that belongs to every shard, as a cluster has by default
+
+
+class Routes(Protocol):
+    """Routes of one partition."""
+
+    @property
+    def leaving(self) -> int:
+        """How many filters are to be removed."""
+
+    def ask_next(self, owner: str) -> bool:
+        """Send one request of those that wait for this owner; False if no other waits."""
+
+    def remove_some(self) -> int:
+        """Remove some filters; return how many routes they were."""
+
+
+class UnsentRoutes:
+    """New routes of one partition whose owners were not asked yet, by shard."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, dict[str, None]] = {}
+        self._shards: dict[str, dict[int, None]] = {}  # owner -> its shards of those, in turn
+
+    def add(self, owner: str, shard: int, names: list[str]) -> None:
+        """Keep routes of a shard until its owner is asked."""
+        self._names.setdefault(shard, {}).update(dict.fromkeys(names))
+        self._shards.setdefault(owner, {}).setdefault(shard)
+
+    def discard(self, shard: int, name: str) -> None:
+        """Nobody wants a route any more."""
+        self._names.get(shard, {}).pop(name, None)
+
+    def take(self, owner: str) -> tuple[int, list[str]]:
+        """Return the routes of the owner's next request and their shard; none if none wait."""
+        shards = self._shards.get(owner, {})
+        while shards:
+            shard = next(iter(shards))
+            del shards[shard]
+            waiting = self._names.pop(shard, {})
+            names = next(pieces(list(islice(waiting, ROUTES_PER_REQUEST)), ROUTES_PER_REQUEST), [])
+            for name in names:
+                del waiting[name]
+            if waiting:
+                self._names[shard] = waiting
+                shards[shard] = None
+            if names:
+                return shard, names
+        self._shards.pop(owner, None)
+        return 0, []
+
+    def waits_for(self, owner: str) -> bool:
+        """Whether there may be something to ask this owner."""
+        return owner in self._shards
+
+    def move(self, shards: set[int], owner_of: Callable[[int], str]) -> list[str]:
+        """These shards have other owners; return all that are to be asked."""
+        for kept in self._shards.values():
+            for shard in shards & kept.keys():
+                del kept[shard]
+        for shard in sorted(shards & self._names.keys()):
+            self._shards.setdefault(owner_of(shard), {})[shard] = None
+        return list(self._shards)
+
+
+class RouteWindow:
+    """Routes that owners have not answered, partitions that wait for that, and partitions with routes to remove."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, dict[int, int]] = {}  # owner -> partition -> its routes that are not answered
+        self._asked: dict[str, int] = {}  # owner -> those of all partitions
+        self._waiting: dict[str, dict[int, None]] = {}  # owner -> partitions, in turn
+        self._leaving: dict[int, None] = {}  # partitions, in turn
+        self._may_leave = 0
+        self._next_tick = float("-inf")
+
+    def has_room(self, owner: str, partition: int) -> bool:
+        """Whether a partition may ask an owner for more."""
+        return self._asked.get(owner, 0) < ROUTES_ASKED_MAX or partition not in self._open.get(owner, ())
+
+    def sent(self, owner: str, partition: int, routes: int) -> None:
+        """A partition asked an owner for routes."""
+        opened = self._open.setdefault(owner, {})
+        opened[partition] = opened.get(partition, 0) + routes
+        self._asked[owner] = self._asked.get(owner, 0) + routes
+
+    def settled(self, owner: str, partition: int, routes: int) -> None:
+        """The owner answered, or is not asked any more."""
+        opened = self._open[owner]
+        opened[partition] -= routes
+        if not opened[partition]:
+            del opened[partition]
+        self._asked[owner] -= routes
+        if not opened:
+            del self._open[owner], self._asked[owner]
+
+    def wait(self, owner: str, partition: int) -> None:
+        """A partition has more to ask an owner than there is room for."""
+        self._waiting.setdefault(owner, {}).setdefault(partition)
+
+    def leave(self, partition: int) -> None:
+        """A partition has routes to remove."""
+        self._leaving.setdefault(partition)
+
+    def forget(self, partition: int) -> None:
+        """A partition is not served here any more."""
+        for owner, opened in list(self._open.items()):
+            if partition in opened:
+                self.settled(owner, partition, opened[partition])
+        for waiting in self._waiting.values():
+            waiting.pop(partition, None)
+        self._leaving.pop(partition, None)
+
+    @property
+    def deadline(self) -> float:
+        """Seconds at which more routes may leave; infinity if none wait."""
+        return self._next_tick if self._leaving else float("inf")
+
+    def go_on(self, now: float, routes_of: Callable[[int], Routes]) -> None:
+        """Ask owners for as much as they have room for; remove as many as this tick allows."""
+        for owner in list(self._waiting):
+            self._ask_more(owner, routes_of)
+        if not self._leaving or now < self._next_tick:
+            return
+        if self._may_leave <= 0:
+            waiting = sum(routes_of(partition).leaving for partition in self._leaving)
+            self._may_leave = max(REMOVED_PER_TICK, waiting // REMOVED_SHARE * BROAD_ROUTES)
+        left = min(self._may_leave, REMOVED_PER_TICK)  # of this round
+        self._may_leave -= left
+        while self._leaving and left > 0:
+            partition = next(iter(self._leaving))
+            del self._leaving[partition]
+            routes = routes_of(partition)
+            left -= routes.remove_some()
+            if routes.leaving:
+                self._leaving[partition] = None
+        if self._may_leave <= 0 or not self._leaving:
+            self._may_leave = 0
+            self._next_tick = now + REMOVAL_TICK_S
+
+    def _ask_more(self, owner: str, routes_of: Callable[[int], Routes]) -> None:
+        waiting = self._waiting[owner]
+        for partition in list(waiting):  # those with nothing open first
+            if partition not in self._open.get(owner, ()) and not routes_of(partition).ask_next(owner):
+                del waiting[partition]
+        while waiting and self._asked.get(owner, 0) < ROUTES_ASKED_MAX:
+            partition = next(iter(waiting))
+            del waiting[partition]
+            if routes_of(partition).ask_next(owner):
+                waiting[partition] = None
+        if not waiting:
+            del self._waiting[owner]

@@ -1,0 +1,455 @@
+"""Subscriptions of durable sessions, and the routes that make them true at every edge.
+
+SUBSCRIBE is committed as *pending*; then the filter's route is added at all its shards; then the mark that it stands is
+committed, and only behind that the answer leaves (docs/protocol.md rule 3.8). Whoever asks for a filter whose route is
+under way waits for the same mark. A new primary adds the unmarked ones again.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import NamedTuple
+
+from mqtt.errors import RemoteProtocolError
+from mqtt.filter_costs import FilterCosts
+from mqtt.reasons import ReasonCode
+from mqtt.topics import parse_shared, validate_topic_filter
+from storage.messages.delivery import Delivery
+from storage.sessions.route_window import RouteWindow, UnsentRoutes
+from storage.state import keys
+from storage.state.durable_sessions import DurableSession
+from storage.state.partition import Partition
+from storage.state.rows import FilterRow, SubscriptionRow, pack
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.messages import (
+    AddRoutes,
+    RemoveRoutes,
+    RouteEntry,
+    RoutesAdded,
+    SenderReport,
+    SessionSubscribed,
+    SessionUnsubscribed,
+    SubscribeSession,
+    Subscription,
+    UnsubscribeSession,
+)
+from wire.node.route_registrar import REPEAT_S, by_shard, route_entry, sender_reports
+
+__all__ = ["Subscriptions"]
+
+NO_SUBSCRIPTION_EXISTED = 0x11
+STALE_SESSION = 0x80
+ROUTES_PER_STEP = 16  # that are told to a shard, in a step of about ten microseconds
+REMOVED_AT_ONCE = 10  # filters, which may be routes of every shard
+MESSAGE_ROUTES = 8  # that cost as much as a message to a shard does
+MOVED_AGAIN_S = 0.05  # after an owner's "moved", though the owner is the same: its map is another one for a moment
+
+
+class Waiter:
+    """A SUBSCRIBE whose filters' routes do not all stand yet."""
+
+    __slots__ = ("answer", "edge", "granted", "missing", "session")
+
+    def __init__(
+        self, edge: str, session: int, granted: list[Subscription], answer: SessionSubscribed, missing: set[str]
+    ) -> None:
+        self.edge = edge
+        self.session = session
+        self.granted = granted
+        self.answer = answer
+        self.missing = missing
+
+
+class Asked(NamedTuple):
+    """Routes of one request that a shard's owner has not answered."""
+
+    shard: int
+    names: list[str]
+    owner: str
+
+
+class Subscriptions:
+    """Subscriptions and routes of one partition."""
+
+    def __init__(
+        self, partition: Partition, delivery: Delivery, cluster_map: Callable[[], ClusterMap], window: RouteWindow
+    ) -> None:
+        self._partition = partition
+        self._delivery = delivery
+        self._map = cluster_map
+        self._window = window
+        self._unsent = UnsentRoutes()
+        self._costs = FilterCosts(partition.trie)
+        self._members: dict[str, int] = {}  # route -> sessions that hold it
+        self._standing: set[str] = set()
+        self._pending: dict[str, dict[int, int]] = {}  # route -> shard not answered -> request, 0: not sent
+        self._asked: dict[int, Asked] = {}  # by request
+        self._ask_at: dict[int, int] = {}  # request -> when to ask again: of several timers the last one counts
+        self._waiting: dict[str, list[Waiter]] = {}  # by the routes that are missing
+        self._leaving: dict[str, None] = {}  # routes to be removed at their shards
+        self._version = 0
+        self._recounted: set[str] = set()  # shared groups whose members here are more or fewer than their shard knows
+        self._request = partition.number << 32  # so that an answer names its partition
+
+    def __len__(self) -> int:
+        return sum(self._members.values())
+
+    @property
+    def filters(self) -> int:
+        """How many different filters are held."""
+        return len(self._members)
+
+    # --- restore
+
+    def restore(self, session: DurableSession, subscription: Subscription) -> None:
+        """Take over a subscription from disk."""
+        self._attach(session, subscription)
+
+    def restore_standing(self, route: str) -> None:
+        """Take over the mark that a route stands."""
+        self._standing.add(route)
+
+    def serve(self) -> None:
+        """Begin to serve: add again the routes that no mark covers, report the others."""
+        self._request_routes([route for route in sorted(self._members) if route not in self._standing])
+
+    # --- subscribe
+
+    def subscribe(self, request: SubscribeSession, edge: str) -> None:
+        """Add or replace subscriptions [MQTT-3.8.4-3]; answered when their routes stand."""
+        partition = self._partition
+        session = partition.sessions.get(request.session)
+        if session is None or session.owner_epoch != request.owner_epoch:
+            codes = [STALE_SESSION] * len(request.subscriptions)
+            partition.tell(edge, SessionSubscribed(request.request, codes, [False] * len(codes)))
+            return
+        existed = [subscription.topic_filter in session.subscriptions for subscription in request.subscriptions]
+        codes = self._judge(session, request.subscriptions)
+        granted = []
+        holds = False
+        for subscription, before, code in zip(request.subscriptions, existed, codes, strict=True):
+            if code >= 0x80:
+                continue
+            granted.append(subscription)
+            if before and partition.ledger is not None:
+                partition.ledger.unsubscribed(session.number, subscription.topic_filter)
+            self._attach(session, subscription)
+            partition.put(
+                keys.subscription_key(partition.number, session.number, subscription.topic_filter),
+                pack(SubscriptionRow(subscription)),
+            )
+            shared = subscription.topic_filter.startswith("$share/")
+            holds |= not shared and (
+                subscription.retain_handling == 0 or (subscription.retain_handling == 1 and not before)
+            )
+        if holds:
+            self._delivery.outbound.hold(session, request.read or request.request)
+        answer = SessionSubscribed(request.request, codes, existed)
+        routes = {subscription.topic_filter for subscription in granted}
+        missing = {route for route in routes if route not in self._standing}
+        waiter = Waiter(edge, session.number, granted, answer, missing)
+        if not missing:
+            self._subscribed(waiter)
+            return
+        for route in missing:
+            self._waiting.setdefault(route, []).append(waiter)
+        self._request_routes(sorted(missing - self._pending.keys()))
+
+    def _judge(self, session: DurableSession, wanted: list[Subscription]) -> list[int]:
+        """Return a reason code per subscription: its QoS, or why it is not granted."""
+        partition, held = self._partition, session.subscriptions
+        room = partition.settings.filters_per_session_max - len(held)
+        codes = []
+        fresh: list[tuple[int, str]] = []  # index, filter
+        for subscription in wanted:
+            name = subscription.topic_filter
+            if name in held:
+                codes.append(subscription.qos)
+                continue
+            if not _is_valid(name):  # edges refuse those; one that does not must not end this node
+                codes.append(int(ReasonCode.TOPIC_FILTER_INVALID))
+            elif len(fresh) >= room:
+                partition.count("refused_filters_per_session")
+                codes.append(int(ReasonCode.QUOTA_EXCEEDED))
+            else:
+                fresh.append((len(codes), name))
+                codes.append(subscription.qos)
+        verdicts = self._costs.admits(session.number, held, [name for _, name in fresh])
+        for (index, _), verdict in zip(fresh, verdicts, strict=True):
+            if not verdict:
+                partition.count("refused_filter_cost")
+                codes[index] = int(ReasonCode.QUOTA_EXCEEDED)
+        return codes
+
+    def _subscribed(self, waiter: Waiter) -> None:
+        partition = self._partition
+        partition.tell(waiter.edge, waiter.answer)
+        if partition.ledger is not None and waiter.granted and waiter.session in partition.sessions:
+            partition.ledger.subscribed(waiter.session, waiter.granted)
+
+    def _attach(self, session: DurableSession, subscription: Subscription) -> None:
+        name = subscription.topic_filter
+        shared = parse_shared(name)
+        if name not in session.subscriptions:
+            self._members[name] = self._members.get(name, 0) + 1
+            if shared is not None and name in self._standing:
+                self._recounted.add(name)
+        session.subscriptions[name] = subscription
+        if shared is None:
+            self._partition.trie.add(name, session.number, (session, subscription))
+        else:
+            self._delivery.targets.join_group(f"{shared[0]}/{shared[1]}".encode(), session)
+
+    # --- unsubscribe
+
+    def unsubscribe(self, request: UnsubscribeSession, edge: str) -> None:
+        """Remove subscriptions; answered when committed [MQTT-3.10.4-4]."""
+        partition = self._partition
+        session = partition.sessions.get(request.session)
+        codes = []
+        if session is not None and session.owner_epoch == request.owner_epoch:
+            gone = []
+            for name in request.topic_filters:
+                codes.append(0 if name in session.subscriptions else NO_SUBSCRIPTION_EXISTED)
+                if name in session.subscriptions:
+                    self._delivery.forget_live(session)
+                    gone += self._detach(session, name)
+            self._answer_waiting(gone)
+            self._leave(gone)
+        partition.tell(edge, SessionUnsubscribed(request.request, codes))
+
+    def ends(self, session: DurableSession) -> None:
+        """The session gets no more subscriptions: what they cost together is of no interest any more."""
+        self._costs.forget(session.number)
+
+    def drop_session(self, session: DurableSession) -> None:
+        """Remove every subscription of a session that is being deleted."""
+        self.ends(session)
+        self.drop_some(session, len(session.subscriptions))
+
+    def drop_some(self, session: DurableSession, most: int) -> None:
+        """Remove some subscriptions of a session that ends."""
+        gone = []
+        for name in sorted(islice(session.subscriptions, most)):
+            gone += self._detach(session, name)
+        self._answer_waiting(gone)
+        self._leave(gone)
+
+    def _detach(self, session: DurableSession, name: str) -> list[str]:
+        """Remove one subscription; return [name] if no session of the partition holds it any more."""
+        partition = self._partition
+        if partition.ledger is not None:
+            partition.ledger.unsubscribed(session.number, name)
+        del session.subscriptions[name]
+        self._costs.removed(session.number, name)
+        partition.delete(keys.subscription_key(partition.number, session.number, name))
+        shared = parse_shared(name)
+        if shared is None:
+            partition.trie.remove(name, session.number)
+        else:
+            self._delivery.targets.leave_group(f"{shared[0]}/{shared[1]}".encode(), session)
+        self._members[name] -= 1
+        if self._members[name]:
+            if shared is not None:
+                self._recounted.add(name)
+            return []
+        self._recounted.discard(name)
+        del self._members[name]
+        self._standing.discard(name)
+        unsent = self._pending.pop(name, {})  # the answer to an AddRoutes under way says nothing about a later one
+        for shard in unsent if shared is None else by_shard(self._map(), [name]):
+            self._unsent.discard(shard, name)
+        partition.delete(keys.filter_key(partition.number, name))
+        return [name]
+
+    # --- routes
+
+    def _entry(self, name: str) -> RouteEntry:
+        return route_entry(name, self._members.get(name, 0))
+
+    def _request_routes(self, routes: list[str]) -> None:
+        for name in routes if self._leaving else ():
+            self._leaving.pop(name, None)  # it stays: to remove it now would remove what is added here
+        placed = by_shard(self._map(), routes)
+        for shard, names in placed.items():
+            for name in names:
+                self._pending.setdefault(name, {})[shard] = 0
+        self._ask(placed)
+
+    def _ask(self, placed: dict[int, list[str]]) -> None:
+        """Ask for routes of shards, now or when their owners have answered others."""
+        owners: dict[str, None] = {}
+        for shard, names in sorted(placed.items()):
+            owner = self._map().shards[shard].owner
+            self._unsent.add(owner, shard, names)
+            owners[owner] = None
+        self._ask_more(list(owners))
+
+    def _ask_more(self, owners: list[str]) -> None:
+        number = self._partition.number
+        for owner in owners:
+            while self._unsent.waits_for(owner) and self._window.has_room(owner, number):
+                self.ask_next(owner)
+            if self._unsent.waits_for(owner):
+                self._window.wait(owner, number)
+
+    def ask_next(self, owner: str) -> bool:
+        """Send one request of those that wait for this owner; False if no other waits."""
+        shard, names = self._unsent.take(owner)
+        if names and shard < len(self._map().shards):
+            self._request += 1
+            self._asked[self._request] = Asked(shard, names, owner)
+            self._window.sent(owner, self._partition.number, len(names))
+            for name in names:
+                pending = self._pending.get(name)
+                if pending is not None and shard in pending:
+                    pending[shard] = self._request
+            self._send(self._request)
+        return self._unsent.waits_for(owner)
+
+    def _take(self, request: int) -> Asked:
+        """Forget a request that was answered, or that nobody answers any more."""
+        asked = self._asked.pop(request)
+        del self._ask_at[request]
+        self._window.settled(asked.owner, self._partition.number, len(asked.names))
+        return asked
+
+    def _send(self, request: int) -> None:
+        partition = self._partition
+        shard, names, _ = self._asked[request]
+        placement = self._map().shards[shard]
+        self._version += 1
+        self._ask_in(request, REPEAT_S)
+        partition.tell(
+            placement.owner,
+            AddRoutes(
+                request,
+                shard,
+                placement.epoch,
+                partition.number,
+                partition.epoch,
+                self._version,
+                [self._entry(name) for name in names if name in self._members],  # without what was removed since
+            ),
+        )
+
+    def _unanswered(self, request: int) -> list[str]:
+        """Return the routes that wait for this request."""
+        shard, names, _ = self._asked[request]
+        return [name for name in names if self._pending.get(name, {}).get(shard) == request]
+
+    def tell_counts(self) -> None:
+        """Tell the shards how many members shared groups have here now; nobody waits for it."""
+        if self._recounted:
+            names, self._recounted = sorted(self._recounted), set()
+            self._ask(by_shard(self._map(), names))
+
+    def ask_again(self, request: int) -> int:
+        """An AddRoutes was not answered: send it again, under its number, so that either answer will do.
+
+        Return the steps that it took.
+        """
+        if request not in self._asked or self._ask_at[request] > self._partition.served_ms:
+            return 1
+        shard, names, _ = self._asked[request]
+        if self._unanswered(request) and shard < len(self._map().shards):
+            self._send(request)
+        else:
+            self._take(request)
+        return 1 + len(names) // ROUTES_PER_STEP
+
+    def ask_soon(self, request: int) -> None:
+        """An AddRoutes was not taken, because two maps differ: send it again when they may not any more."""
+        if request in self._asked and self._ask_at[request] > self._partition.deadline_in(MOVED_AGAIN_S):
+            self._ask_in(request, MOVED_AGAIN_S)
+
+    def _ask_in(self, request: int, seconds: float) -> None:
+        self._ask_at[request] = self._partition.deadline_in(seconds)
+        self._partition.set_timer(self._ask_at[request], "routes", str(request))
+
+    def placement_changed(self, shards: set[int]) -> None:
+        """These shards have another owner or epoch: ask it for what is pending."""
+        again: dict[int, list[str]] = {}
+        for request in [request for request, asked in self._asked.items() if asked.shard in shards]:
+            left = self._unanswered(request)
+            shard = self._take(request).shard
+            again.setdefault(shard, []).extend(left)
+            for name in left:
+                self._pending[name][shard] = 0
+        owners = self._unsent.move(shards, lambda shard: self._map().shards[shard].owner)
+        self._ask({shard: names for shard, names in again.items() if names and shard < len(self._map().shards)})
+        self._ask_more(owners)
+
+    def reports(self) -> dict[int, list[SenderReport]]:
+        """Return, per shard, every filter of this partition that its owner should know, pending ones included."""
+        partition = self._partition
+        self._version += 1
+        return sender_reports(self._map(), partition.number, partition.epoch, self._version, self._members)
+
+    def routes_added(self, answer: RoutesAdded) -> None:
+        """No edge holds a cached answer without these routes any more, as far as this shard is concerned."""
+        asked = self._asked.get(answer.request)
+        partition = self._partition
+        current = answer.sender_epoch == partition.epoch
+        if asked is None or not current or self._map().shards[answer.shard].epoch != answer.shard_epoch:
+            return
+        answered = self._unanswered(answer.request)
+        self._take(answer.request)
+        standing = []
+        for name in answered:
+            pending = self._pending[name]
+            del pending[asked.shard]
+            if not pending:
+                del self._pending[name]
+                self._standing.add(name)
+                standing.append(name)
+                partition.put(keys.filter_key(partition.number, name), pack(FilterRow(name)))
+        self._answer_waiting(standing)
+
+    def _answer_waiting(self, settled: list[str]) -> None:
+        """Answer each SUBSCRIBE that waited for nothing but these routes."""
+        for name in settled:
+            for waiter in self._waiting.pop(name, ()):
+                waiter.missing.discard(name)
+                if not waiter.missing:
+                    self._subscribed(waiter)
+
+    def _leave(self, names: list[str]) -> None:
+        self._leaving.update(dict.fromkeys(names))
+        if names:
+            self._window.leave(self._partition.number)
+
+    @property
+    def leaving(self) -> int:
+        """How many filters ``remove_some`` has to remove."""
+        return len(self._leaving)
+
+    def remove_some(self) -> int:
+        """Tell the shards of some filters that nobody holds any more; return how many routes' worth it was."""
+        partition = self._partition
+        names = list(islice(self._leaving, REMOVED_AT_ONCE))
+        for name in names:
+            del self._leaving[name]
+        worth = 0
+        for shard, placed in sorted(by_shard(self._map(), names).items()):
+            placement = self._map().shards[shard]
+            self._version += 1
+            removal = RemoveRoutes(
+                shard,
+                placement.epoch,
+                partition.number,
+                partition.epoch,
+                self._version,
+                [self._entry(name) for name in placed],
+            )
+            partition.tell(placement.owner, removal)
+            worth += max(len(placed), MESSAGE_ROUTES)
+        return worth
+
+
+def _is_valid(name: str) -> bool:
+    try:
+        shared = parse_shared(name)
+        validate_topic_filter(name if shared is None else shared[1])
+    except RemoteProtocolError:
+        return False
+    return True

@@ -1,0 +1,418 @@
+"""A durable session in memory: its queue's bounds, its outbound window, its packet identifiers.
+
+Most stored sessions are away and have nothing queued, and there may be a million: what such a one does not use (queues,
+window, identifiers, subscriptions) is made when it is first asked for (``__getattr__`` over unset slots).
+
+Pure state; which rows an event writes is decided by ``storage/messages/delivery.py`` and
+``storage/sessions/claims.py``. Entries are named by ``session_seq``; everything below ``head`` is consumed,
+``push_seq`` is the next entry without a packet identifier, and what lies between is consumed unless it is in flight.
+Identifiers are given some way ahead of the window (``unsent``), so that a push need not wait for the commit of its own;
+they stand in the session row as runs. Bodies stay on disk except for a short read-ahead of a connected session.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from mqtt.session_state import PacketIdentifiers
+from storage.state.rows import ENTRY_OVERHEAD_BYTES, STATE_RELEASED, STATE_SENT, Entry, SessionRow
+from storage.state.session_reads import SessionReads
+from wire.messages.messages import SharePick, Subscription
+
+__all__ = ["ENDING", "READY_MAX", "DurableSession", "InFlight"]
+
+ENDING = 1  # a deadline that has always passed: a session that loses its filters a few at a time and is nobody's
+READY_MAX = 128  # entries kept in memory ahead of the window of a connected session
+WINDOW_ANY_SIZE = 64  # messages that may be open towards a client whatever their size
+WINDOW_BYTES = 128 * 1024  # of open messages, above which there are no more than that
+COPIES_UNKNOWN = 1 << 62  # of a session from disk: as far as its queue goes
+RUNS_MANY = 16  # runs of identifiers in a session row, before those without an entry in flight are looked for
+
+
+class InFlight:
+    """One outbound QoS 1/2 message that has its packet identifier."""
+
+    __slots__ = ("body", "out", "packet_identifier", "qos", "sent", "size", "state", "stored")
+
+    def __init__(
+        self, packet_identifier: int, qos: int, state: int, size: int, stored: bool, body: int = 0, *, sent: bool = True
+    ) -> None:
+        self.packet_identifier = packet_identifier
+        self.qos = qos
+        self.state = state
+        self.size = size
+        self.stored = stored  # an INFLIGHT row exists (otherwise the queue row says SENT, or a run of the session row)
+        self.body = body  # shared body id, 0 for none
+        self.sent = sent  # a PUBLISH may have left, on whatever connection: the next one is a repeat
+        self.out = False  # it takes a place in the window of this connection
+
+
+class DurableSession:
+    """One session of a partition, at its primary."""
+
+    __slots__ = (
+        "acked_rows",
+        "behind",
+        "client_id",
+        "connection",
+        "copies_to",
+        "deadline",
+        "dropped",
+        "edge",
+        "ephemeral_end",
+        "expiry_s",
+        "given",
+        "identifiers",
+        "inbound",
+        "incarnation",
+        "inflight",
+        "last_identifier",
+        "live_retained",
+        "next_inbound",
+        "next_seq",
+        "number",
+        "out",
+        "out_bytes",
+        "overtaken",
+        "owner_epoch",
+        "picks",
+        "protocol_version",
+        "push_seq",
+        "queue_bytes",
+        "reads",
+        "ready",
+        "retained_origins",
+        "runs",
+        "session_present",
+        "shared",
+        "sizes",
+        "stored_rows",
+        "subscriptions",
+        "unsent",
+        "unsent_bytes",
+        "window",
+    )
+
+    subscriptions: dict[str, Subscription]
+    overtaken: dict[bytes, int]  # topic: copies below this session_seq were overtaken at QoS 0
+    live_retained: dict[bytes, tuple[int, int, int]]  # topic -> origin of the last such message; bounded
+    inbound: dict[int, int]  # packet identifier -> counter of the origin
+    picks: dict[int, list[SharePick]]  # packet identifier -> where its shared copies go
+    retained_origins: dict[tuple[int, int, int], None]  # of retained copies just delivered
+    identifiers: PacketIdentifiers
+    inflight: dict[int, InFlight]  # by session_seq, ascending
+    # Of them, not on this connection yet: session_seq, entry (None: on disk), bytes in memory.
+    unsent: deque[tuple[int, Entry | None, int]]
+    runs: list[list[int]]  # [session_seq, packet identifier, count]: identifiers given ahead
+    given: deque[tuple[int, int]]  # [seq it ends before, operation]: runs that are not committed
+    sizes: deque[int]  # of the entries from push_seq on
+    ready: deque[Entry]  # the first of them, in memory
+    acked_rows: list[int]  # consumed entries whose queue rows still stand
+    stored_rows: set[int]  # those of them that have an INFLIGHT row too
+
+    def __init__(self, number: int, client_id: str) -> None:
+        self.number = number
+        self.client_id = client_id
+        self.owner_epoch = 0
+        self.expiry_s = 0
+        self.deadline = 0
+        self.edge = ""  # "" while no connection is open
+        self.incarnation = 0
+        self.connection = 0
+        self.protocol_version = 4
+        self.window = 64
+        self.session_present = False
+        self.reads: SessionReads | None = None  # retained reads under way
+        self.copies_to = 0  # no retained copy at or above it waits in the queue
+        self.ephemeral_end = False
+        self.last_identifier = 0  # of the row, until there are ``identifiers``
+        self.next_inbound = 1
+        self.next_seq = 1
+        self.push_seq = 1
+        self.out = 0  # of those in flight, in the window of this connection
+        self.out_bytes = 0
+        self.unsent_bytes = 0
+        self.behind = 0  # operation that must be committed before anything more is pushed
+        self.queue_bytes = 0  # of all unconsumed entries
+        self.dropped = 0
+        self.shared = False  # an entry may be a group's copy
+
+    def __getattr__(self, name: str) -> Any:
+        """Make what was not asked for before."""
+        if name == "identifiers":
+            self.identifiers = PacketIdentifiers()
+            self.identifiers.last = self.last_identifier
+            return self.identifiers
+        make = _MADE_LATE.get(name)
+        if make is None:
+            raise AttributeError(name)
+        made = make()
+        setattr(self, name, made)
+        return made
+
+    def made(self, name: str) -> Any:
+        """Return a part that is made late, None while it was not."""
+        try:
+            return _SLOTS[name](self)
+        except AttributeError:
+            return None
+
+    @property
+    def online(self) -> bool:
+        """True while an edge holds the connection."""
+        return self.edge != ""
+
+    @property
+    def head(self) -> int:
+        """The oldest entry that is not consumed."""
+        return next(iter(self.inflight)) if self.made("inflight") else self.push_seq
+
+    def _gaps(self) -> list[int]:
+        """Return [start, stop) pairs, flat, of consumed entries above the head: drops and early PUBACKs leave them."""
+        if not self.made("inflight"):
+            return []
+        gaps: list[int] = []
+        at = self.head
+        for session_seq in self.inflight:
+            if session_seq > at:
+                gaps += (at, session_seq)
+            at = session_seq + 1
+        if at < self.push_seq:
+            gaps += (at, self.push_seq)
+        return gaps
+
+    @property
+    def queued(self) -> int:
+        """Unconsumed entries: waiting and in flight."""
+        return len(self.made("sizes") or ()) + len(self.made("inflight") or ())
+
+    @property
+    def window_open(self) -> bool:
+        """True if another QoS 1/2 message may leave now."""
+        room = self.out < self.window and (self.out < WINDOW_ANY_SIZE or self.out_bytes < WINDOW_BYTES)
+        return room and self.edge != "" and not self.held
+
+    @property
+    def caught_up(self) -> bool:
+        """True if nothing waits to be sent: a new message may leave at once."""
+        return not self.sizes and not self.unsent
+
+    @property
+    def held(self) -> bool:
+        """True while live messages wait for retained copies."""
+        return self.reads is not None and self.reads.hold
+
+    def row(self) -> SessionRow:
+        """Return the row as of now."""
+        return SessionRow(
+            self.client_id,
+            self.owner_epoch,
+            self.expiry_s,
+            self.deadline,
+            self.head,
+            self._gaps(),
+            self.next_seq,
+            self.identifiers.last if self.made("identifiers") is not None else self.last_identifier,
+            self.next_inbound,
+            self.dropped,
+            self.edge,
+            self.incarnation,
+            self.connection,
+            self.ephemeral_end,
+            self.protocol_version,
+            self.window,
+            self.session_present,
+            self._given_runs(),
+            self._overtaken(),
+        )
+
+    def _overtaken(self) -> dict[bytes, int]:
+        """Return where copies may still wait that are older than what was sent."""
+        if not self.made("overtaken"):
+            return {}
+        head = self.head
+        self.overtaken = {topic: seq for topic, seq in self.overtaken.items() if seq > head}
+        return self.overtaken
+
+    def _given_runs(self) -> list[int]:
+        """Return the runs that still name an entry in flight, flat."""
+        if not self.made("runs"):
+            return []
+        head = self.head
+        self.runs = [run for run in self.runs if run[0] + run[2] > head]
+        if len(self.runs) > RUNS_MANY:
+            starts = [run[0] for run in self.runs]
+            named = {bisect_right(starts, session_seq) - 1 for session_seq in self.inflight}
+            self.runs = [run for index, run in enumerate(self.runs) if index in named]
+        return [number for run in self.runs for number in run]
+
+    @classmethod
+    def from_row(cls, number: int, row: SessionRow) -> "DurableSession":
+        """Return the session of a row; its queue is restored by ``restore_entry`` in seq order."""
+        session = cls(number, row.client_id)
+        session.owner_epoch = row.owner_epoch
+        session.expiry_s = row.expiry_s
+        session.deadline = row.deadline
+        session.next_seq = max(row.next_seq, row.head)
+        session.push_seq = row.head
+        session.last_identifier = row.last_identifier
+        session.next_inbound = row.next_inbound
+        session.dropped = row.dropped
+        session.edge = row.edge
+        session.incarnation = row.incarnation
+        session.connection = row.connection
+        session.ephemeral_end = row.ephemeral_end
+        session.protocol_version = row.protocol_version
+        session.window = row.window
+        session.session_present = row.session_present
+        given = row.given
+        if given:
+            session.runs = [given[at : at + 3] for at in range(0, len(given), 3)]
+        session.copies_to = COPIES_UNKNOWN
+        session.shared = True
+        if row.overtaken:
+            session.overtaken = row.overtaken
+        return session
+
+    def given_identifier(self, session_seq: int) -> int:
+        """Return the identifier that a run gives to an entry, 0 if none does."""
+        for first, identifier, count in self.runs:
+            if first <= session_seq < first + count:
+                return identifier + session_seq - first
+        return 0
+
+    def restore_inflight(self, session_seq: int, flight: InFlight) -> None:
+        """Take over an outbound message that has its identifier, from disk, in seq order."""
+        self.inflight[session_seq] = flight
+        self.identifiers.claim(flight.packet_identifier)
+        self.queue_bytes += flight.size
+        self.next_seq = max(self.next_seq, session_seq + 1)
+        self.push_seq = max(self.push_seq, session_seq + 1)
+
+    def restore_waiting(self, session_seq: int, size: int) -> None:
+        """Take over a queued entry that was never sent, from disk, in seq order."""
+        if not self.sizes:
+            self.push_seq = session_seq
+        self.sizes.append(size)
+        self.queue_bytes += size
+        self.next_seq = max(self.next_seq, session_seq + 1)
+
+    def finish_restore(self) -> None:
+        """Settle ``push_seq`` once every entry was restored."""
+        if not self.made("sizes"):
+            self.push_seq = self.next_seq
+
+    def begin(self, entry: Entry, size: int) -> InFlight:
+        """Give the entry its packet identifier: it enters the outbound window at once."""
+        flight = self._identify(entry, size)
+        flight.sent = True
+        self.enter_window(flight)
+        return flight
+
+    def give(self, entry: Entry, size: int) -> None:
+        """Give the entry its packet identifier, in a run of the session row; it will enter the window later."""
+        flight = self._identify(entry, size)
+        session_seq = entry.session_seq
+        run = self.runs[-1] if self.runs else [0, 0, 0]
+        if run[0] + run[2] == session_seq and run[1] + run[2] == flight.packet_identifier:
+            run[2] += 1
+        else:
+            self.runs.append([session_seq, flight.packet_identifier, 1])
+        self.unsent.append((session_seq, entry, size))
+        self.unsent_bytes += size
+
+    def _identify(self, entry: Entry, size: int) -> InFlight:
+        packet_identifier = self.identifiers.allocate()
+        assert packet_identifier is not None  # far fewer are given than there are
+        flight = InFlight(packet_identifier, entry.qos, STATE_SENT, size, False, entry.body, sent=False)
+        self.inflight[entry.session_seq] = flight
+        return flight
+
+    def enter_window(self, flight: InFlight) -> None:
+        """The message takes a place in the window of this connection."""
+        if not flight.out:
+            flight.out = True
+            self.out += 1
+            self.out_bytes += flight.size
+
+    def next_unsent(self) -> tuple[int, InFlight, Entry | None] | None:
+        """Take the next message in flight that is not on this connection yet; None if there is none."""
+        while self.unsent:
+            session_seq, entry, size = self.unsent.popleft()
+            self.unsent_bytes -= size
+            flight = self.inflight.get(session_seq)
+            if flight is not None and not flight.out:
+                return session_seq, flight, entry
+        return None
+
+    def unbind(self) -> None:
+        """The connection is gone, or another one comes: nothing is in its window, and no body is kept in memory."""
+        if self.made("ready"):
+            self.ready.clear()
+        if self.made("unsent"):
+            self.unsent.clear()
+        self.unsent_bytes = 0
+        self.out = self.out_bytes = 0
+        if self.made("inflight"):
+            for flight in self.inflight.values():
+                flight.out = False
+
+    def consume(self, session_seq: int) -> InFlight | None:
+        """The client has finished this entry; None if it was not in flight."""
+        flight = self.inflight.pop(session_seq, None)
+        if flight is None:
+            return None
+        self.identifiers.release(flight.packet_identifier)
+        if flight.out:
+            self.out -= 1
+            self.out_bytes -= flight.size
+        if flight.stored:
+            self.stored_rows.add(session_seq)
+        self.forget(session_seq, flight.size)
+        return flight
+
+    def drop_oldest_waiting(self) -> int:
+        """Forget the oldest entry that was never sent and return its session_seq.
+
+        Raises:
+            IndexError: If none is waiting.
+        """
+        session_seq = self.push_seq
+        size = self.sizes.popleft()
+        if self.ready:
+            self.ready.popleft()
+        self.push_seq += 1
+        self.forget(session_seq, size)
+        return session_seq
+
+    def released(self, session_seq: int) -> bool:
+        """True if PUBREC of this entry is recorded."""
+        flight = self.inflight.get(session_seq)
+        return flight is not None and flight.state == STATE_RELEASED
+
+    def received(self, flight: InFlight) -> None:
+        """PUBREC came: only the identifier is kept."""
+        flight.state = STATE_RELEASED
+        flight.stored = True
+        self.enter_window(flight)
+        self.out_bytes -= flight.size - ENTRY_OVERHEAD_BYTES
+        self.queue_bytes -= flight.size - ENTRY_OVERHEAD_BYTES
+        flight.size = ENTRY_OVERHEAD_BYTES
+
+    def forget(self, session_seq: int, size: int) -> None:
+        """Count an entry as consumed; its row is deleted with the next batch of acknowledgements."""
+        self.queue_bytes -= size
+        self.acked_rows.append(session_seq)
+
+
+_MADE_LATE: dict[str, Callable[[], Any]] = {
+    **dict.fromkeys(("inflight", "inbound", "live_retained", "picks", "retained_origins"), dict),
+    **dict.fromkeys(("overtaken", "subscriptions"), dict),
+    **dict.fromkeys(("given", "ready", "sizes", "unsent"), deque),
+    **dict.fromkeys(("acked_rows", "runs"), list),
+    "stored_rows": set,
+}
+_SLOTS: dict[str, Callable[[DurableSession], Any]] = {
+    name: getattr(DurableSession, name).__get__ for name in ("identifiers", *_MADE_LATE)
+}

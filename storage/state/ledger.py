@@ -1,0 +1,122 @@
+"""A partition's half of the acknowledgement ledger: what became of each message, as its primary decides it.
+
+Off by default (``storage.ledger``). Records of an operation are handed to the operating system before the operation is
+written, so no commit is without its records. The other way round there may be records of operations that were never
+committed; they carry partition_epoch and op_index, and each new primary records where its epoch *began*: what an older
+epoch has behind that never was. Format: docs/jobs.md.
+"""
+
+from collections.abc import Callable
+
+from wire.messages.batches import OriginKind, PublishMessage
+from wire.messages.messages import Subscription
+from wire.sstable.ledger import LedgerOperation, LedgerRecord, LedgerSink, origin_mark, origin_text, topic_hash
+
+__all__ = ["PartitionLedger"]
+
+
+class PartitionLedger:
+    """Collects what one operation does and records it when the operation is closed.
+
+    Args:
+        partition: Its number.
+        sink: Where records go.
+        wall_ms: Returns UTC ms.
+    """
+
+    def __init__(self, partition: int, sink: LedgerSink, wall_ms: Callable[[], int]) -> None:
+        self._partition = partition
+        self._sink = sink
+        self._wall_ms = wall_ms
+        self._records: list[LedgerRecord] = []
+        self._taken: list[tuple[int | str, ...]] = []  # rows of LedgerOperation
+        self._delivered: list[tuple[int, int, int]] = []
+        self.matched: list[int] = []  # of the message at hand: session, session_seq, ...; appended to by who queues it
+        self._gone: set[tuple[int, int]] = set()  # entries that left otherwise than by the client's acknowledgement
+
+    def began(self, partition_epoch: int, op_index: int) -> None:
+        """This node is the primary from this operation on."""
+        self._sink.began(self._wall_ms(), self._partition, partition_epoch, op_index)
+
+    def close(self, partition_epoch: int, op_index: int) -> None:
+        """The operation is complete; its number is known now."""
+        if self._taken or self._delivered:
+            operation = LedgerOperation(self._partition, op_index, partition_epoch, self._taken, self._delivered)
+            self._sink.operation(operation)
+            self._taken, self._delivered = [], []
+        if not self._records:
+            return
+        now_ms = self._wall_ms()
+        for record in self._records:
+            record.t, record.p, record.op, record.pe = now_ms, self._partition, op_index, partition_epoch
+            self._sink.record(record)
+        self._records = []
+
+    # --- messages
+
+    def not_queued(self, message: PublishMessage, node: str, session: int, reason: str) -> None:
+        """The message at hand does not go to a session that matched."""
+        self._records.append(LedgerRecord("dropped", 0, _origin(message, node), s=session, r=reason))
+
+    def taken(self, message: PublishMessage, node: str) -> None:
+        """The partition took the message, for the sessions in ``matched``; possibly none."""
+        matched, self.matched = self.matched, []
+        if message.qos:
+            kind, b = message.origin_kind, message.origin_b or message.tag
+            mark = f"@{node}" if kind == OriginKind.EDGE and not message.share else _mark(message, node)
+            self._taken.append((kind, message.origin_a, b, mark, message.qos, *matched))
+
+    # --- entries
+
+    def dropped(self, event: str, session: int, session_seq: int, reason: str) -> None:
+        """An entry leaves its queue without having been delivered: ``expired`` or ``dropped``."""
+        self._gone.add((session, session_seq))
+        self._records.append(LedgerRecord(event, 0, s=session, n=session_seq, r=reason))
+
+    def finished(self, session: int, entries: list[int]) -> None:
+        """Entries are deleted with this operation: the client acknowledged those that nothing else was said of."""
+        if self._gone:
+            gone = {session_seq for session_seq in entries if (session, session_seq) in self._gone}
+            self._gone.difference_update([(session, session_seq) for session_seq in gone])
+            entries = [session_seq for session_seq in entries if session_seq not in gone]
+        if not entries:
+            return
+        first, last = min(entries), max(entries)
+        if last - first + 1 == len(entries):  # numbers are there once: no gap
+            self._delivered.append((session, first, last))
+        else:
+            self._delivered.extend((session, session_seq, session_seq) for session_seq in entries)
+
+    # --- sessions
+
+    def subscribed(self, session: int, subscriptions: list[Subscription]) -> None:
+        """SUBACK leaves with this operation."""
+        for subscription in subscriptions:
+            if _owes(subscription):
+                hashed = topic_hash(subscription.topic_filter)
+                self._records.append(LedgerRecord("subscribed", 0, s=session, h=hashed))
+
+    def unsubscribed(self, session: int, topic_filter: str) -> None:
+        """A subscription ends, or is replaced by one that promises less."""
+        self._records.append(LedgerRecord("unsubscribed", 0, s=session, h=topic_hash(topic_filter)))
+
+    def ended(self, session: int) -> None:
+        """The session is deleted with all its entries."""
+        self._records.append(LedgerRecord("ended", 0, s=session, r="session deleted"))
+
+
+def _owes(subscription: Subscription) -> bool:
+    """True if every message of QoS 1 or 2 to the filter's one topic is owed to the session."""
+    name = subscription.topic_filter
+    plain = not name.startswith("$share/") and "+" not in name and "#" not in name
+    return plain and subscription.qos > 0 and not subscription.no_local
+
+
+def _origin(message: PublishMessage, node: str) -> str:
+    numbers = origin_text(message.origin_kind, message.origin_a, message.origin_b or message.tag)
+    return numbers + _mark(message, node)
+
+
+def _mark(message: PublishMessage, node: str) -> str:
+    # The group's copy and the ordinary one may meet in a partition, even in one session: they are two messages there.
+    return origin_mark(message.origin_kind, node, message.share.decode())

@@ -1,0 +1,298 @@
+"""One partition at its primary: state in memory, the operation being built, and what may leave when.
+
+An *operation* is everything that one group commit changes in the partition: a dict of writes that becomes one log row,
+stamped (partition_epoch, op_index). Whatever an event wants to tell another node is emitted *behind* the operation
+being built and leaves when that operation is committed: synced here and on every replica that counts (docs/protocol.md
+section 9). So answers, pushes and origins never show uncommitted state, and a repeat is answered no sooner than what it
+repeats.
+
+Left to others: which writes an event makes (``delivery``, ``claims``, ``subscriptions``, ``retained``), replication
+(``replication``), group commit (``core``, ``service``).
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import Protocol
+
+import msgspec
+
+from mqtt.topic_trie import TopicTrie
+from storage.state import keys
+from storage.state.durable_sessions import DurableSession
+from storage.state.ledger import PartitionLedger
+from storage.state.rows import LocalRow, LogRow, MetaRow, pack
+from storage.state.settings import PartitionSettings
+from wire.messages.frames import FrameKind
+from wire.messages.messages import Control, encode_control
+
+__all__ = ["NO_REPLICA", "Output", "Overlay", "Partition", "Reads"]
+
+NO_REPLICA = 1 << 62  # an op_index above all
+CLOCK_SAVED_S = 10.0  # the served clock is at most so much behind after a crash, while deadlines are pending
+LOG_ROWS_TRIMMED = 4  # at most, per operation: twice what an operation usually adds
+LOG_ROW_BYTES = 512 * 1024  # of writes in one log row; a store's value is at most 1 MiB
+
+Output = tuple[str, int, bytes]  # node, FrameKind, payload (whole records)
+Overlay = dict[bytes, tuple[int, bytes | None]]  # written and not yet in the store: key -> commit, value
+
+
+class Reads(Protocol):
+    """Reads of a partition from its store."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, None if absent."""
+
+    def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return up to limit rows of [start, stop) in key order."""
+
+
+class Partition:
+    """State and operation builder of one partition at its primary."""
+
+    def __init__(self, number: int, settings: PartitionSettings, store: Reads, overlay: Overlay, now: float) -> None:
+        self.number = number
+        self.settings = settings
+        self.store = store
+        self.overlay = overlay
+        self.epoch = 0  # partition_epoch that this node serves under
+        self.since = 0  # the one from which on it is the primary without a break
+        self.meta = MetaRow()
+        self.local = LocalRow()
+        self.log_needed = NO_REPLICA  # every replica has this op_index and all below: the log may forget them
+        self.sessions: dict[int, DurableSession] = {}
+        self.by_client: dict[str, DurableSession] = {}
+        self.trie = TopicTrie()
+        self.body_references: dict[int, int] = {}
+        self.owner_counter = 0
+        self.writes: dict[bytes, bytes | None] = {}
+        self.touched: dict[int, DurableSession] = {}  # sessions whose row must be written with this operation
+        self.replicas: frozenset[str] = frozenset()  # other nodes whose sync an acknowledgement waits for
+        self.synced: dict[str, int] = {}  # per replica, and "" for this node: highest op_index synced
+        self.commit_index = 0
+        self.acknowledges = True  # False while fewer than the minimum are in sync
+        self.counts: dict[str, int] = {}
+        self.ledger: PartitionLedger | None = None
+        self.building = 1  # number of the operation being built, counted here and in this life only
+        self.released = 0  # everything emitted behind operations up to this number has left
+        self._outputs: list[Output] = []
+        self._at_once: list[Output] = []
+        self._gated: deque[tuple[int, int, list[Output]]] = deque()  # op_index, number, outputs
+        self._timers: list[tuple[int, int, str, str]] = []
+        self._timer_number = 0
+        self._running_since = now
+        self._now = now
+        self._saved_at = now
+        self._local_saved = LocalRow()
+
+    # --- time
+
+    def tick(self, now: float, *, running: bool = True) -> None:
+        """Go on to ``now``; the served clock stands still unless this partition serves, with a lease."""
+        if not running:
+            self._running_since += now - self._now
+        self._now = now
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds of the event at hand."""
+        return self._now
+
+    @property
+    def served_ms(self) -> int:
+        """The served clock: milliseconds that a primary has served this partition, over all primaries."""
+        return self.meta.served_ms + int((self._now - self._running_since) * 1000)
+
+    def deadline_in(self, seconds: float) -> int:
+        """Return the served clock's value in so many seconds."""
+        return self.served_ms + max(1, int(seconds * 1000))
+
+    def set_timer(self, deadline: int, what: str, who: str) -> None:
+        """Ask for (what, who) when the served clock reaches ``deadline``; the asker checks whether it still holds."""
+        self._timer_number += 1
+        heappush(self._timers, (deadline, self._timer_number, what, who))
+
+    def due(self) -> tuple[str, str] | None:
+        """Return the next timer that is due, None if there is none."""
+        if self._timers and self._timers[0][0] <= self.served_ms:
+            _, _, what, who = heappop(self._timers)
+            return what, who
+        return None
+
+    def next_due_s(self) -> float | None:
+        """Return seconds until the next timer, None if there is none."""
+        if not self._timers:
+            return None
+        return max(0.0, (self._timers[0][0] - self.served_ms) / 1000)
+
+    # --- the operation being built
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Write a row with this operation."""
+        self.writes[key] = value
+
+    def delete(self, key: bytes) -> None:
+        """Delete a row with this operation."""
+        self.writes[key] = None
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a row as this operation sees it: its own writes, those on their way to the store, the store."""
+        if key in self.writes:
+            return self.writes[key]
+        if key in self.overlay:
+            return self.overlay[key][1]
+        return self.store.get(key)
+
+    def touch(self, session: DurableSession) -> None:
+        """Write the session's row with this operation."""
+        self.touched[session.number] = session
+
+    def count(self, what: str, amount: int = 1) -> None:
+        """Count an event of this partition (dropped entries by reason, repeats ...)."""
+        self.counts[what] = self.counts.get(what, 0) + amount
+
+    def emit(self, node: str, kind: int, payload: bytes) -> None:
+        """Send whole records to a node once this operation is committed."""
+        self._outputs.append((node, kind, payload))
+
+    def push(self, session: DurableSession, payload: bytes, *, settled: bool = False) -> None:
+        """Send a record to a session's connection: in the order of the calls, and when everything in it is committed.
+
+        Args:
+            session: Connected.
+            payload: A PUSH record.
+            settled: What it shows was committed before: it need not wait, unless what went before it does.
+        """
+        if settled and session.behind <= self.released:
+            self._at_once.append((session.edge, FrameKind.PUSH, payload))
+        else:
+            session.behind = self.building
+            self._outputs.append((session.edge, FrameKind.PUSH, payload))
+
+    def tell(self, node: str, message: Control) -> None:
+        """Send a control message to a node once this operation is committed."""
+        if node:
+            self._outputs.append((node, FrameKind.CONTROL, encode_control(message)))
+
+    def close_operation(self) -> list[tuple[bytes, bytes | None]]:
+        """End the operation being built and return its writes, log row and META row included; none if nothing changed.
+
+        Outputs of an operation without writes wait for the newest operation before it.
+        """
+        if self.touched:
+            for number in sorted(self.touched):
+                session = self.touched[number]
+                if number in self.sessions:
+                    self.writes[keys.session_key(self.number, number)] = pack(session.row())
+            self.touched.clear()
+        if not self.writes and not self._clock_is_old():
+            if self.ledger is not None:
+                self.ledger.close(self.epoch, self.meta.op_index)
+            self._gate(self.meta.op_index)
+            return []
+        meta = self.meta
+        pieces = _pieces(self.writes)
+        previous_epoch, meta.partition_epoch = meta.partition_epoch, self.epoch
+        served_ms = self.served_ms  # whole milliseconds are saved, the rest runs on
+        self._running_since += (served_ms - meta.served_ms) / 1000
+        meta.served_ms = served_ms
+        meta.op_index += len(pieces)
+        self._saved_at = self._now
+        pieces[-1].append((keys.meta_key(self.number), pack(meta)))
+        rows: list[tuple[bytes, bytes | None]] = []
+        for op_index, writes in enumerate(pieces, meta.op_index - len(pieces) + 1):
+            rows.extend(writes)
+            if self.settings.keep_log or self.replicas:
+                row = LogRow(self.epoch, op_index, writes, previous_epoch, op_index == meta.op_index)
+                previous_epoch = self.epoch
+                rows.append((keys.log_key(self.number, op_index), pack(row)))
+            else:
+                self.local.log_start = op_index + 1
+        self.writes = {}
+        if self.ledger is not None:
+            self.ledger.close(self.epoch, meta.op_index)
+        rows.extend(self._trim_log())
+        self._gate(meta.op_index)
+        return rows
+
+    def _clock_is_old(self) -> bool:
+        """True when deadlines are pending and what is stored of the served clock is too old to lose."""
+        if self._now < self._saved_at + CLOCK_SAVED_S or not (self.sessions or self._timers):
+            return False
+        return self.served_ms - self.meta.served_ms >= CLOCK_SAVED_S * 1000
+
+    @property
+    def clock_deadline(self) -> float:
+        """Seconds at which the served clock may have to be saved; infinity while no deadline is pending."""
+        return self._saved_at + CLOCK_SAVED_S if self.sessions or self._timers else float("inf")
+
+    @property
+    def clock_due(self) -> bool:
+        """True when an operation should be closed only to save the served clock."""
+        return self._clock_is_old()
+
+    def _trim_log(self) -> list[tuple[bytes, bytes | None]]:
+        local = self.local
+        trimmed: list[tuple[bytes, bytes | None]] = []
+        excess = self.meta.op_index - self.settings.log_operations_max
+        while local.log_start <= min(excess, self.log_needed) and len(trimmed) < LOG_ROWS_TRIMMED:
+            trimmed.append((keys.log_key(self.number, local.log_start), None))
+            local.log_start += 1
+        local.epoch = self.epoch
+        if local != self._local_saved:
+            self._local_saved = msgspec.structs.replace(local)
+            trimmed.append((keys.local_key(self.number), pack(local)))
+        return trimmed
+
+    def _gate(self, op_index: int) -> None:
+        self._gated.append((op_index, self.building, self._outputs))
+        self._outputs = []
+        self.building += 1
+
+    # --- commit
+
+    def note_synced(self, node: str, op_index: int) -> None:
+        """A replica ("" for this node) has synced every operation up to this one."""
+        if op_index > self.synced.get(node, 0):
+            self.synced[node] = op_index
+        self.settle_commit_index()
+
+    def settle_commit_index(self) -> None:
+        """Committed is what is synced here and on every replica that counts, while enough of them are in sync."""
+        if not self.acknowledges:
+            return
+        lowest = self.synced.get("", 0)
+        for replica in self.replicas:
+            lowest = min(lowest, self.synced.get(replica, 0))
+        self.commit_index = max(self.commit_index, lowest)
+
+    def committed_outputs(self) -> list[Output]:
+        """Return what may leave now, in order.
+
+        This is not asked in every round: what could leave at once waits here while its node has no lease. It goes first
+        then, for when it was pushed nothing of its session waited for a commit, and what does now came after it.
+        """
+        gated = self._gated
+        outputs, self._at_once = self._at_once, []
+        while gated and gated[0][0] <= self.commit_index:
+            _, self.released, released = gated.popleft()
+            outputs.extend(released)
+        return outputs
+
+    @property
+    def dirty(self) -> bool:
+        """True while something was written, touched or emitted since the last operation."""
+        return bool(self.writes or self.touched or self._outputs)
+
+
+def _pieces(writes: dict[bytes, bytes | None]) -> list[list[tuple[bytes, bytes | None]]]:
+    """Cut an operation so that each piece fits a log row; nothing leaves before the last piece is committed."""
+    pieces: list[list[tuple[bytes, bytes | None]]] = [[]]
+    size = 0
+    for key, value in writes.items():
+        weight = len(key) + len(value or b"") + 16
+        if size and size + weight > LOG_ROW_BYTES:
+            pieces.append([])
+            size = 0
+        pieces[-1].append((key, value))
+        size += weight
+    return pieces

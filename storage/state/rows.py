@@ -1,0 +1,295 @@
+"""Values of the LSM rows: what a partition remembers, packed.
+
+Small rows are msgpack arrays (msgspec); the queue row, written once per message, is one struct and three byte strings.
+Deadlines are milliseconds of the partition's *served clock*: the time that some primary served this partition, kept in
+its META row. It stands still while nobody serves and knows no wall clock, so an outage or a clock jump expires nothing.
+Source: docs/adr/0009-key-order-and-sstables.md.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from wire.messages.messages import Subscription, Will
+
+__all__ = [
+    "ENTRY_OVERHEAD_BYTES",
+    "NEVER",
+    "STATE_QUEUED",
+    "STATE_RELEASED",
+    "STATE_SENT",
+    "Entry",
+    "FilterRow",
+    "HandedRow",
+    "InflightRow",
+    "LocalRow",
+    "LogRow",
+    "MetaRow",
+    "OpenedRow",
+    "RetainedRow",
+    "SessionRow",
+    "SubscriptionRow",
+    "WillRow",
+    "decode_entry",
+    "encode_entry",
+    "outline_entry",
+    "pack",
+    "row_decoder",
+    "unpack",
+]
+
+T = TypeVar("T")
+
+NEVER = 0  # a deadline that never comes
+
+STATE_QUEUED = 0  # no packet identifier yet
+STATE_SENT = 1  # identifier given, PUBLISH may have left
+STATE_RELEASED = 2  # QoS 2: PUBREC committed; only PUBREL is ever sent again
+
+
+class MetaRow(msgspec.Struct, array_like=True):
+    """The partition's own row, rewritten by every operation and part of it: equal on every replica."""
+
+    partition_epoch: int = 0
+    op_index: int = 0
+    served_ms: int = 0
+    next_session: int = 1  # counter part of session numbers, never used again
+    next_body: int = 1
+    next_handed: int = 1  # of messages that a group's ended members leave to others, never used again
+
+
+class LocalRow(msgspec.Struct, array_like=True):
+    """Facts of one replica about its own copy; never replicated."""
+
+    epoch: int = 0  # highest partition_epoch seen; lower ones are refused
+    log_start: int = 1  # op_index of the oldest operation still in the log
+    floor: int = 0  # a range transfer carried state up to here: the log must reach it before the copy is whole
+    floor_epoch: int = 0  # partition_epoch of the operation at the floor
+    transferring: bool = False  # a range transfer began and did not end: the copy is worth nothing
+    accepted: int = 0  # partition_epoch under which an operator accepted what this copy lacks
+
+
+class SessionRow(msgspec.Struct, array_like=True):
+    """A durable session. ``next_seq`` is at least one above every entry that was ever deleted."""
+
+    client_id: str
+    owner_epoch: int
+    expiry_s: int
+    deadline: int = NEVER  # served clock; NEVER while connected or for expiry 0xFFFFFFFF
+    head: int = 1  # every entry below is consumed
+    gaps: list[int] = []  # consumed entries above head, [start, stop) pairs, flat: for the audit, nothing restores it
+    next_seq: int = 1
+    last_identifier: int = 0
+    next_inbound: int = 1
+    dropped: int = 0  # by queue_full, for the audit
+    edge: str = ""  # of the live connection
+    incarnation: int = 0
+    connection: int = 0
+    ephemeral_end: bool = False  # Clean Start 0, expiry 0 over a durable session: it ends with this connection
+    protocol_version: int = 4
+    window: int = 64  # of the live connection
+    session_present: bool = False  # what the live connection was told, or would have been
+    given: list[int] = []  # runs of identifiers, flat: session_seq, identifier, count; consumed entries among them
+    overtaken: dict[bytes, int] = {}  # topic: its retained copies below this session_seq are older than what was sent
+
+
+class SubscriptionRow(msgspec.Struct, array_like=True):
+    """One subscription of a session."""
+
+    subscription: Subscription
+
+
+class FilterRow(msgspec.Struct, array_like=True):
+    """The route of this filter ("$share/..." included) stands at all its shards."""
+
+    route: str
+
+
+class InflightRow(msgspec.Struct, array_like=True):
+    """Identifier and state of an outbound message."""
+
+    packet_identifier: int
+    state: int
+    qos: int
+
+
+class OpenedRow(msgspec.Struct, array_like=True):
+    """A CONNECT that was carried out, whose edge may not have the answer yet."""
+
+    edge: str
+    incarnation: int
+    request: int
+
+
+class WillRow(msgspec.Struct, array_like=True):
+    """The will of one connection; ``firing`` once its fan-out has begun, ``deadline`` while its delay runs."""
+
+    client_id: str
+    owner_epoch: int
+    will: Will
+    edge: str
+    incarnation: int
+    deadline: int = NEVER
+    firing: int = 0  # op_index of the firing; 0: not yet
+    firing_epoch: int = 0  # partition_epoch of the firing: with the op_index, the origin for ever
+    connection: int = 0  # the edge's number of it; 0: a row of an older version
+
+
+class HandedRow(msgspec.Struct, array_like=True):
+    """A shared group's message whose member ended before it acknowledged: it goes to another one."""
+
+    share: bytes
+    topic: bytes
+    payload: bytes
+    qos: int  # as published
+    retain: bool
+    properties: bytes
+    deadline: int
+    body: int = 0  # body id when the payload stands in BODY rows
+
+
+class RetainedRow(msgspec.Struct, array_like=True):
+    """One register: the last accepted retained PUBLISH of a topic, with its origin."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    properties: bytes
+    deadline: int
+    origin_kind: int
+    origin_a: int
+    origin_b: int
+    op_index: int
+    body: int = 0  # body id when the payload stands in BODY rows
+
+
+class LogRow(msgspec.Struct, array_like=True):
+    """One operation: all writes of one group commit to one partition, in key order of writing."""
+
+    partition_epoch: int
+    op_index: int
+    writes: list[tuple[bytes, bytes | None]]
+    previous_epoch: int = 0  # of the operation before: known where the log begins, too
+    last: bool = True  # of its operation: an operation cut in pieces is applied whole or not at all
+
+
+class Entry(msgspec.Struct, gc=False):
+    """One message of a session as it stands in its queue row."""
+
+    session_seq: int
+    topic: bytes
+    payload: bytes
+    properties: bytes = b""
+    qos: int = 1
+    retain: bool = False
+    deadline: int = NEVER
+    packet_identifier: int = 0
+    state: int = STATE_QUEUED
+    origin_kind: int = 0
+    origin_a: int = 0
+    origin_b: int = 0
+    body: int = 0  # body id when the payload stands in BODY rows
+    copy: bool = False  # of a retained register: it must not leave behind a newer value of its topic
+    share: bytes = b""  # the group that it is a copy for
+    published: int = 0  # of a group's copy: QoS as published, plus 4 if published with RETAIN
+    own_bytes: int = 0  # of a group's copy: at the end of properties, the member's subscription identifiers
+
+
+ENTRY_OVERHEAD_BYTES = 64  # of a queue row beside topic, properties and payload, for the queue's byte bound
+_ENTRY = struct.Struct(">BBHQBQQQHI")
+ENTRY_HEAD = _ENTRY  # for who reads no more of a row
+_RETAIN = 0x04
+_COPY = 0x08
+_SHARED = 0x10
+_SHARE = struct.Struct(">BBH")  # of a group's copy, behind its properties: published, own_bytes, length of share
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Return the value of a queue row (its key holds the session_seq)."""
+    flags = entry.qos | (_RETAIN if entry.retain else 0) | (_COPY if entry.copy else 0)
+    share = b""
+    if entry.share:
+        flags |= _SHARED
+        share = _SHARE.pack(entry.published, entry.own_bytes, len(entry.share)) + entry.share
+    head = _ENTRY.pack(
+        flags,
+        entry.state,
+        entry.packet_identifier,
+        entry.deadline,
+        entry.origin_kind,
+        entry.origin_a,
+        entry.origin_b,
+        entry.body,
+        len(entry.topic),
+        len(entry.properties),
+    )
+    return b"".join((head, entry.topic, entry.properties, share, b"" if entry.body else entry.payload))
+
+
+def decode_entry(session_seq: int, value: bytes) -> Entry:
+    """Return the entry of a queue row.
+
+    Raises:
+        struct.error: If the value is shorter than its head.
+    """
+    flags, state, identifier, deadline, kind, origin_a, origin_b, body, topics, properties = _ENTRY.unpack_from(value)
+    topic_end = _ENTRY.size + topics
+    payload_at = property_end = topic_end + properties
+    share, published, own_bytes = b"", 0, 0
+    if flags & _SHARED:
+        published, own_bytes, size = _SHARE.unpack_from(value, property_end)
+        payload_at = property_end + _SHARE.size + size
+        share = value[property_end + _SHARE.size : payload_at]
+    return Entry(
+        session_seq,
+        value[_ENTRY.size : topic_end],
+        value[payload_at:],
+        value[topic_end:property_end],
+        flags & 0x03,
+        bool(flags & _RETAIN),
+        deadline,
+        identifier,
+        state,
+        kind,
+        origin_a,
+        origin_b,
+        body,
+        bool(flags & _COPY),
+        share,
+        published,
+        own_bytes,
+    )
+
+
+def outline_entry(value: bytes) -> tuple[int, int, int, int, int]:
+    """Return what a queue needs of a row that it does not read: qos, state, identifier, body, bytes in the row.
+
+    Raises:
+        struct.error: If the value is shorter than its head.
+    """
+    flags, state, identifier, _, _, _, _, body, topics, properties = _ENTRY.unpack_from(value)
+    return flags & 0x03, state, identifier, body, topics + properties if body else len(value) - _ENTRY.size
+
+
+_encoder = msgspec.msgpack.Encoder()
+pack = _encoder.encode
+_decoders: dict[type, msgspec.msgpack.Decoder[object]] = {}
+
+
+def row_decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """Return what decodes rows of a kind; it raises msgspec.DecodeError where a value is none."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    return decoder.decode  # type: ignore[return-value]
+
+
+def unpack(kind: type[T], value: bytes) -> T:
+    """Return the row of a value.
+
+    Raises:
+        msgspec.DecodeError: If the value is not such a row.
+    """
+    return row_decoder(kind)(value)

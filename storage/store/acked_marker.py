@@ -1,0 +1,103 @@
+"""The "acknowledged up to" marker: a small file beside the store that knows how far acknowledgements went.
+
+A flipped bit in the write-ahead log ends recovery early and without a word; a zeroed header opens as an empty store.
+The marker is written before an acknowledgement leaves, so a store that recovers less than the marker says is short.
+
+Three slots in different pages, each with a CRC: one is durable, one may be in a running sync, one is rewritten, so a
+whole one is on the disk whatever a power loss does. A write without a sync already survives the death of the process;
+syncs come in groups, so after a power loss the marker may be a group behind. It is never ahead: it is written after
+the log's sync.
+"""
+
+import os
+import struct
+from pathlib import Path
+from zlib import crc32
+
+from storage.store.errors import StoreDamaged
+
+__all__ = ["AckedMarker"]
+
+_SLOT = struct.Struct(">8s16sQ")  # magic, store id, acknowledged up to; a CRC-32 of these follows
+_SLOT_BYTES = _SLOT.size + 4
+_MAGIC = b"SMQacked"
+_SLOT_OFFSETS = (0, 4096, 8192)  # different pages, so that one torn write spoils one slot
+_FILE_BYTES = 12288
+
+
+class AckedMarker:
+    """One open marker file; ``write`` and ``sync`` may run on different threads, one at a time each."""
+
+    def __init__(self, path: Path, store_id: bytes, acked_up_to: int, slot: int) -> None:
+        self.path = path
+        self.store_id = store_id
+        self.acked_up_to = acked_up_to
+        self._slot = slot  # rewritten until the next sync starts
+        self.damaged_slots = 0  # found at open; the rest is a lower bound then
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    @classmethod
+    def create(cls, path: Path, store_id: bytes) -> "AckedMarker":
+        """Write a new marker at 0 and sync it; the caller syncs the folder.
+
+        Args:
+            path: Replaced if it exists: the caller knows that no store stands behind it.
+            store_id: 16 random bytes that tie marker and store together.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, bytes(_FILE_BYTES), 0)
+            for offset in _SLOT_OFFSETS:
+                os.pwrite(descriptor, _encode(store_id, 0), offset)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return cls(path, store_id, 0, 0)
+
+    @classmethod
+    def open(cls, path: Path) -> "AckedMarker":
+        """Read the newest whole slot.
+
+        Raises:
+            StoreDamaged: Neither slot is whole.
+            FileNotFoundError: There is no marker.
+        """
+        data = path.read_bytes()
+        slots = [_decode(data[offset : offset + _SLOT_BYTES]) for offset in _SLOT_OFFSETS]
+        whole = [(slot[1], index, slot[0]) for index, slot in enumerate(slots) if slot is not None]
+        if not whole or len({store_id for _, _, store_id in whole}) > 1:
+            raise StoreDamaged(path, "no slot of the acknowledged-up-to marker is whole")
+        acked_up_to, index, store_id = max(whole)
+        marker = cls(path, store_id, acked_up_to, (index + 1) % len(_SLOT_OFFSETS))
+        marker.damaged_slots = len(slots) - len(whole)
+        return marker
+
+    def write(self, acked_up_to: int) -> None:
+        """Raise the marker; survives the process from here on, the power supply after the next sync."""
+        if acked_up_to > self.acked_up_to:
+            self.acked_up_to = acked_up_to
+            os.pwrite(self._descriptor, _encode(self.store_id, acked_up_to), _SLOT_OFFSETS[self._slot])
+
+    def sync(self) -> None:
+        """Make the marker durable; writes from now on go to the next slot. Raises OSError."""
+        self._slot = (self._slot + 1) % len(_SLOT_OFFSETS)
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Release the file without a sync."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _encode(store_id: bytes, acked_up_to: int) -> bytes:
+    body = _SLOT.pack(_MAGIC, store_id, acked_up_to)
+    return body + crc32(body).to_bytes(4, "big")
+
+
+def _decode(data: bytes) -> tuple[bytes, int] | None:
+    body = data[: _SLOT.size]
+    if len(data) < _SLOT_BYTES or crc32(body) != int.from_bytes(data[_SLOT.size :], "big"):
+        return None
+    magic, store_id, acked_up_to = _SLOT.unpack(body)
+    return (store_id, acked_up_to) if magic == _MAGIC else None

@@ -1,0 +1,178 @@
+"""When submitted writes become a transaction, when the log is synced, and which of them are durable.
+
+Pure logic: the transaction and the sync are done by ``storage/store/group_committer.py``. Pipelined one deep: while one
+sync runs, one more batch may be committed; it is durable only after a sync that started after its commit. A lone writer
+never waits. Under load a sync starts at most once per delay, so that batches grow instead of syncs.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.store.protocol import Batch
+from storage.store.settings import GroupCommitSettings
+
+__all__ = ["Committed", "GroupCommit", "GroupCommitReady", "Submitted", "Synced", "Waited"]
+
+_MEAN_WEIGHT = 0.25  # of the newest batch in the running mean of rows per batch
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """Operations of one round of the loop; the rows of each are committed together and in this order."""
+
+    operations: Sequence[Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The batch handed out last is in the store, under this number."""
+
+    commit_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """The sync that was asked for has ended; it covers commits up to this number."""
+
+    commit_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommitReady:
+    """Work for the shell, in this order: announce, commit (and feed back ``Committed``), sync.
+
+    Attributes:
+        durable: Submissions up to this number are durable now; None if that did not change.
+        durable_commit_no: The commit that made it so, for the marker.
+        commit: Rows of one transaction; None if nothing is to be committed.
+        sync: Start a sync of the newest commit.
+        marker: That sync covers the marker.
+        deadline: When to come back with ``Waited`` if nothing else happens.
+    """
+
+    durable: int | None
+    durable_commit_no: int
+    commit: Batch | None
+    sync: bool
+    marker: bool
+    deadline: float
+
+
+class GroupCommit:
+    """Batches of one store; every event is answered with what is to be done now."""
+
+    def __init__(self, settings: GroupCommitSettings) -> None:
+        self.settings = settings
+        self.submitted = 0  # submissions so far; they are numbered from 1
+        self.durable = 0  # of them
+        self.backlog_bytes = 0  # submitted and not handed out
+        self._waiting: deque[tuple[Batch, int]] = deque()  # with bytes
+        self._waiting_rows = 0
+        self._handed_out = 0  # submissions that went into a batch
+        self._committing = False
+        self._committed: deque[tuple[int, int]] = deque()  # (commit_no, last submission), not yet durable
+        self._syncing = False
+        self._synced_up_to = 0  # commit_no that the running sync covers
+        self._waiting_since = -math.inf
+        self._sync_started = -math.inf
+        self._mean_rows = 0.0
+        self._marker_due = math.inf
+
+    def handle(self, now: float, event: Submitted | Committed | Synced | Waited) -> GroupCommitReady:
+        """Take one event.
+
+        Args:
+            now: Seconds on a monotonic clock.
+            event: What happened.
+        """
+        durable_commit_no = 0
+        if isinstance(event, Submitted):
+            self._take(now, event.operations)
+        elif isinstance(event, Committed):
+            self._committing = False
+            self._committed.append((event.commit_no, self._handed_out))
+        elif isinstance(event, Synced):
+            durable_commit_no = self._end_sync(now, event.commit_no)
+        commit = self._next_batch() if self._may_commit(now) else None
+        sync, marker = self._next_sync(now)
+        durable = self.durable if durable_commit_no else None
+        return GroupCommitReady(durable, durable_commit_no, commit, sync, marker, self._deadline())
+
+    def _take(self, now: float, operations: Sequence[Batch]) -> None:
+        if not self._waiting:
+            self._waiting_since = now
+        for rows in operations:
+            size = sum(len(key) + (len(value) if value is not None else 0) for key, value in rows)
+            self.submitted += 1
+            self._waiting.append((rows, size))
+            self._waiting_rows += len(rows)
+            self.backlog_bytes += size
+
+    def _end_sync(self, now: float, commit_no: int) -> int:
+        """Return the newest commit that became durable, 0 if none did."""
+        self._syncing = False
+        newest = 0
+        while self._committed and self._committed[0][0] <= commit_no:
+            newest, self.durable = self._committed.popleft()
+        if newest:
+            self._marker_due = now + self.settings.marker_idle_s
+        return newest
+
+    def _may_commit(self, now: float) -> bool:
+        if not self._waiting or self._committing:
+            return False
+        if self._committed and (not self._syncing or self._committed[-1][0] > self._synced_up_to):
+            return False  # one batch is already ahead of the sync
+        return now >= self._commit_at()
+
+    def _commit_at(self) -> float:
+        """When the waiting rows are to be committed, if the pipeline lets them."""
+        settings = self.settings
+        if self._waiting_rows >= settings.batch_ops or self.backlog_bytes >= settings.batch_bytes:
+            return -math.inf
+        if not self._syncing:
+            if self._mean_rows < settings.small_batch_ops:
+                return -math.inf
+            return min(self._waiting_since, self._sync_started) + settings.delay_s
+        return self._waiting_since + settings.delay_s
+
+    def _next_batch(self) -> Batch:
+        settings = self.settings
+        rows: list[tuple[bytes, bytes | None]] = []
+        size = 0
+        while self._waiting and (not rows or (len(rows) < settings.batch_ops_max and size < settings.batch_bytes_max)):
+            operation, operation_bytes = self._waiting.popleft()
+            rows.extend(operation)
+            size += operation_bytes
+            self._handed_out += 1
+        self._waiting_rows -= len(rows)
+        self.backlog_bytes -= size
+        self._mean_rows += _MEAN_WEIGHT * (len(rows) - self._mean_rows)
+        self._committing = True
+        return rows
+
+    def _next_sync(self, now: float) -> tuple[bool, bool]:
+        if self._syncing or self._committing:
+            return False, False
+        marker = now >= self._marker_due
+        if not self._committed and not marker:
+            return False, False
+        self._syncing = True
+        self._sync_started = now
+        self._marker_due = math.inf
+        self._synced_up_to = self._committed[-1][0] if self._committed else self._synced_up_to
+        return True, marker
+
+    def _deadline(self) -> float:
+        if self._committing:
+            return math.inf
+        if self._waiting and not (self._committed and self._committed[-1][0] > self._synced_up_to):
+            return self._commit_at()
+        return math.inf if self._syncing else self._marker_due

@@ -1,0 +1,219 @@
+"""The one module that knows lsm-db: a data file whose hazards are out of reach.
+
+Decides how the library is opened, asked and given up, and translates its errors. What is stored, when it is synced and
+what follows from a failure is decided in ``storage/store/store.py``.
+
+Measured reasons, per hazard: methods on a closed handle crash the interpreter, so a closed file has none; a failed
+``begin`` leaves the transaction depth raised and later commits are lost without a word, so the depth is checked around
+each transaction and a failed one is undone before closing; ``fetch`` turns every error into "absent", so reads go by
+cursor; pages have no checksum, so ``storage/store/page_sums.py`` gives them one; ``mmap`` turns a full disk into a
+signal; the library's range delete returns wrong data and is never called; ``work`` may spin unless called with the
+automerge count; at ``write_safety`` 2 it would sync twice per commit, holding the interpreter lock, so others sync the
+log; when a page cannot be read, a call may succeed all the same and one of the next crash, so after the first failed
+check the library is never called again.
+"""
+
+import contextlib
+import ctypes
+import importlib.metadata
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import lsm
+
+from conf.synced_folder import sync_folder
+from storage.store.errors import (
+    StoreBusy,
+    StoreClosed,
+    StoreDamaged,
+    StoreError,
+    StoreFailed,
+    StoreUnavailable,
+    SyncFailed,
+)
+from storage.store.page_sums import PageSums
+from storage.store.protocol import Row
+
+__all__ = ["LSM_DB_VERSION", "LsmFile", "require_library"]
+
+LSM_DB_VERSION = "0.7.3"  # two other distributions install a module of the same name
+
+_AUTOMERGE = 4
+_OPTIONS = {
+    "write_safety": 1,  # the data file is synced at checkpoints, the log by the store
+    "transaction_log": 1,
+    "multiple_processes": 0,  # halves the cost of a read; a second process still finds the file locked
+    "mmap": 0,  # a full disk would be SIGBUS
+    "autoflush": 2048,  # kB; one commit writes as much now and then, and everybody waits: 4096 is a tenth cheaper
+    "autocheckpoint": 16384,  # kB; with autoflush this bounds the log to replay: about 5 ms per MB
+    "automerge": _AUTOMERGE,  # never changed while data exists
+}
+_WORK_KB = 4096
+
+_given_up: set[Path] = set()  # data files whose handles the library still has
+
+
+class LsmFile:
+    """A data file and its log; connected, closed and connected again."""
+
+    def __init__(self, path: Path) -> None:
+        """Args: path: Absolute."""
+        self.path = path
+        self.sums = PageSums(path)
+        self.log_descriptor = -1  # our own, of the log of this connection
+        self.replayed_bytes = 0  # length of the log that was found when connecting
+        self._handle: Any = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether other calls would raise StoreClosed."""
+        return self._handle is not None
+
+    def connect(self) -> None:
+        """Open or create the file; what the log holds is recovered.
+
+        Raises:
+            StoreDamaged, StoreBusy, StoreUnavailable: As their names say.
+            StoreFailed: The library does not do as it is told.
+        """
+        if self.path in _given_up:
+            raise StoreDamaged(self.path, "so was found before; another process may open what takes its place")
+        log = self.path.with_name(self.path.name + "-log")
+        self.replayed_bytes = log.stat().st_size if log.exists() else 0
+        self.sums.attach()
+        try:
+            self._handle = lsm.LSM(str(self.path), **_OPTIONS)
+        except OSError as error:
+            if "corrupt" in str(error):
+                raise StoreDamaged(self.path, str(error)) from error
+            raise StoreUnavailable(f"store {self.path}: {error}") from error
+        except Exception as error:  # the library says "Busy" with a bare Exception
+            if "Busy" in str(error):
+                raise StoreBusy(f"store {self.path} is open in another process") from error
+            raise StoreDamaged(self.path, f"the library cannot open it: {error}") from error
+        self._require_sound()
+        options = {name: getattr(self._handle, name) for name in _OPTIONS}
+        if options != _OPTIONS:
+            raise StoreFailed(f"lsm-db did not take its options: {options}")
+        self.log_descriptor = os.open(log, os.O_RDWR | os.O_CLOEXEC)
+        sync_folder(self.path.parent)  # the library creates files without it
+
+    def disconnect(self) -> None:
+        """Close; what the library fails to flush stays in its log.
+
+        Raises:
+            SyncFailed: A sync inside the library failed, now or before.
+        """
+        handle, self._handle = self._handle, None
+        descriptor, self.log_descriptor = self.log_descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+        try:
+            if self.sums.corrupt_page >= 0:
+                _given_up.add(self.path)
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))  # it would be closed when it is freed
+            elif handle is not None and handle.is_open:
+                _roll_back(handle)
+                handle.close()
+            if self.sums.sync_errno:
+                raise SyncFailed(f"a sync inside the library: {os.strerror(self.sums.sync_errno)}")
+        finally:
+            self.sums.detach()
+
+    def handle(self) -> Any:
+        """Return the library's object; not to be kept."""
+        if self._handle is None:
+            raise StoreClosed(f"store {self.path} is closed")
+        self._require_sound()
+        return self._handle
+
+    def _require_sound(self) -> None:
+        if (page := self.sums.corrupt_page) >= 0:
+            raise StoreDamaged(self.path, f"page {page} fails its checksum")
+
+    def transact(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Write records (None deletes) as one transaction; after any exception, disconnect."""
+        handle = self.handle()
+        if handle.transaction_depth != 0:
+            raise RuntimeError("transaction depth is not 0")
+        handle.begin()
+        insert, delete = handle.insert, handle.delete
+        for key, record in records:
+            if record is None:
+                delete(key)
+            else:
+                insert(key, record)
+        if not handle.commit() or handle.transaction_depth != 0:
+            raise RuntimeError("commit closed an inner transaction only")
+        self._require_sound()
+
+    def find(self, key: bytes) -> bytes | None:
+        """Return the record of a key, None if absent."""
+        cursor = self.handle().cursor()
+        try:
+            record = bytes(cursor.value()) if _seek(cursor, key, lsm.SEEK_EQ) else None
+            if record is not None and cursor.key() != key:
+                raise StoreDamaged(self.path, "the cursor stands on another key", key)
+        except StoreError:
+            raise
+        except Exception as error:
+            raise StoreDamaged(self.path, str(error), key) from error
+        finally:
+            cursor.close()
+        self._require_sound()
+        return record
+
+    @contextlib.contextmanager
+    def records_from(self, key: bytes, *, reverse: bool = False) -> Iterator[Iterator[Row]]:
+        """Iterate records from the first key at or after this one (in reverse: at or before it).
+
+        The cursor is closed with the context: while it is open it pins its snapshot. It walks over tombstones up to the
+        next live record, wherever that is: do not look into a range that is known to be empty.
+        """
+        cursor = self.handle().cursor(reverse)
+        try:
+            yield iter(cursor) if _seek(cursor, key, lsm.SEEK_LE if reverse else lsm.SEEK_GE) else iter(())
+        except StoreError:
+            raise
+        except Exception as error:
+            raise StoreDamaged(self.path, f"{error} in the scan from {key.hex()}") from error
+        finally:
+            cursor.close()
+        self._require_sound()
+
+    def work(self) -> None:
+        """Merge a little; holds the interpreter lock for some milliseconds. After any exception, disconnect."""
+        self.handle().work(_AUTOMERGE, _WORK_KB)  # fewer inputs than automerge can leave a merge that flush spins on
+        self._require_sound()
+
+    def flush(self) -> None:
+        """Write the memory tree out as a segment. After any exception, disconnect."""
+        self.handle().flush()
+        self._require_sound()
+
+
+def _seek(cursor: Any, key: bytes, method: int) -> bool:
+    try:
+        cursor.seek(key, method)
+    except KeyError:
+        return False
+    return True
+
+
+def _roll_back(handle: Any) -> None:
+    """Bring the library's nesting level back to 0; it refuses to close otherwise, and keeps the write lock."""
+    with contextlib.suppress(Exception):
+        if handle.transaction_depth == 0:
+            # A commit that raised lowered the wrapper's count but maybe not the library's: level with it, then undo.
+            handle.begin()
+        while handle.transaction_depth > 0:
+            handle.rollback(False)
+
+
+def require_library() -> None:
+    """Raise StoreFailed unless the version that was measured is installed."""
+    found = importlib.metadata.version("lsm-db")
+    if found != LSM_DB_VERSION:
+        raise StoreFailed(f"lsm-db {found} is installed, this store was measured with {LSM_DB_VERSION}")

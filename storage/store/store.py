@@ -1,0 +1,515 @@
+"""A store: one data file with its log, page sums, marker and lock, and the rules by which it is believed.
+
+Decides how a store is created, recognised, written, read, synced, reopened after a failure and refused. lsm-db and its
+hazards are in ``storage/store/lsm_file.py``; what keys and values mean and when a sync is due
+(``storage/store/group_commit.py``) are others' business, and so is repairing what is refused from a replica.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from conf.synced_folder import sync_folder
+from storage.store.acked_marker import AckedMarker
+from storage.store.errors import (
+    BatchUnknown,
+    StoreBusy,
+    StoreClosed,
+    StoreDamaged,
+    StoreFailed,
+    StoreFull,
+    StoreMismatch,
+    StoreShort,
+    StoreUnavailable,
+    SyncFailed,
+    ValueTooLarge,
+)
+from storage.store.lsm_file import LsmFile, require_library
+from storage.store.page_sums import SUMS_SUFFIX
+from storage.store.protocol import Batch, Row
+from storage.store.record import (
+    RECORD_OVERHEAD_BYTES,
+    RECORD_VERSION,
+    RESERVED_PREFIX,
+    decode_record,
+    encode_record,
+    record_head,
+)
+from storage.store.settings import StoreSettings
+
+__all__ = ["QUARANTINED_MAX", "Store", "StoreSync", "quarantine", "quarantined", "store_files"]
+
+FORMAT_VERSION = 1
+QUARANTINED_MAX = 8
+
+_SUFFIXES = ("-log", SUMS_SUFFIX, "-acked", "-lock")
+
+_META_KEY = RESERVED_PREFIX + b"\x00meta"
+_HEAD_KEY = RESERVED_PREFIX + b"\x00head"
+
+
+class StoreSync:
+    """One sync of the log, and of the marker when it is due; made on the owner's thread, run on any."""
+
+    def __init__(self, commit_no: int, log_descriptor: int, marker: AckedMarker | None) -> None:
+        self.commit_no = commit_no
+        self._log_descriptor = log_descriptor  # a duplicate: the store may be reopened meanwhile
+        self._marker = marker
+
+    def run(self) -> None:
+        """Sync, blocking; os.fdatasync lets go of the interpreter lock. Runs once."""
+        try:
+            os.fdatasync(self._log_descriptor)
+            if self._marker is not None:
+                self._marker.sync()
+        except OSError as error:
+            raise SyncFailed(f"fdatasync: {error}") from error
+        finally:
+            os.close(self._log_descriptor)
+
+
+class Store:
+    """One lsm-db file with its log, marker and lock; every call from one thread at a time, never after a fork."""
+
+    def __init__(self, path: Path, settings: StoreSettings) -> None:
+        self.path = Path(path).absolute()
+        self.settings = settings
+        self.store_id = b""
+        self._file = LsmFile(self.path)
+        self._commit_no = 0
+        self._lock_descriptor = -1
+        self._marker: AckedMarker | None = None
+        self._marker_synced_at = 0  # commit_no of the last sync that covered the marker
+
+    @classmethod
+    def open(cls, path: Path, cluster_id: str, node_id: str, settings: StoreSettings) -> "Store":
+        """Open the store at path, or create it with the ids of its cluster and node.
+
+        Raises:
+            StoreMismatch: It is the store of another cluster or node, or of another format.
+            StoreDamaged: Header, sentinel or marker fail their check.
+            StoreShort: Acknowledged commits are missing.
+            StoreBusy: It is open elsewhere.
+            StoreUnavailable: The system refuses the folder or a file.
+        """
+        require_library()
+        return cls._open(Path(path), (cluster_id, node_id), settings)
+
+    @classmethod
+    def open_existing(cls, path: Path, settings: StoreSettings) -> "Store":
+        """Open a store whoever it belongs to, for tools; never creates one. Raises what ``open`` raises."""
+        require_library()
+        path = Path(path)
+        if not path.exists():
+            raise StoreUnavailable(f"store {path}: there is none")
+        return cls._open(path, None, settings)
+
+    @classmethod
+    def _open(cls, path: Path, identity: tuple[str, str] | None, settings: StoreSettings) -> "Store":
+        store = cls(path, settings)
+        try:
+            with _system_errors(path):
+                store._lock()
+                store._connect_first(identity)
+        except BaseException:
+            store._abandon()
+            raise
+        return store
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    @property
+    def commit_no(self) -> int:
+        """Number of the newest commit; durable or not."""
+        return self._commit_no
+
+    @property
+    def acked_up_to(self) -> int:
+        """Commit up to which the marker says that others were told."""
+        return self._open_marker().acked_up_to
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls would raise StoreClosed."""
+        return not self._file.connected
+
+    def write(self, batch: Batch, *, reclaiming: bool = False) -> int:
+        """Commit a batch as one transaction; see ``KeyValueStore.write``."""
+        records = [(key, self._record(key, value)) for key, value in batch]
+        self._require_open()
+        self.require_room(reclaiming=reclaiming)
+        commit_no = self._commit_no + 1
+        try:
+            self._transact(records, commit_no)
+        except BaseException as error:
+            # The depth counter of the handle is wrong now: later commits would be visible here and nowhere else.
+            self._reopen(f"{type(error).__name__}: {error}")
+            if isinstance(error, Exception):
+                raise BatchUnknown(commit_no, str(error) or type(error).__name__) from error
+            raise
+        self._commit_no = commit_no
+        return commit_no
+
+    def _transact(self, records: list[tuple[bytes, bytes | None]], commit_no: int) -> None:
+        head = encode_record(_HEAD_KEY, commit_no.to_bytes(8, "big"))
+        self._file.transact([*records, (_HEAD_KEY, head)])
+
+    def _record(self, key: bytes, value: bytes | None) -> bytes | None:
+        self._check_key(key)
+        if value is None:
+            return None
+        if len(value) > self.settings.value_bytes_max:
+            raise ValueTooLarge(f"value of {len(value)} bytes, at most {self.settings.value_bytes_max}")
+        return encode_record(key, value)
+
+    def _check_key(self, key: bytes) -> None:
+        if not key or key.startswith(RESERVED_PREFIX):
+            raise ValueError("key is empty or reserved for the store itself")
+        if len(key) > self.settings.key_bytes_max:
+            raise ValueTooLarge(f"key of {len(key)} bytes, at most {self.settings.key_bytes_max}")
+
+    def require_room(self, *, reclaiming: bool = False) -> None:
+        """Raise StoreFull if free space is below the floor (a quarter of it for what frees more than it writes)."""
+        free_bytes, floor_bytes = self.free_space()
+        if free_bytes < (floor_bytes // 4 if reclaiming else floor_bytes):
+            raise StoreFull(free_bytes, floor_bytes)
+
+    def free_space(self) -> tuple[int, int]:
+        """Return the free bytes of the file system and the floor that holds on it."""
+        usage = os.statvfs(self.path.parent)
+        percent_bytes = int(usage.f_blocks * usage.f_frsize * self.settings.free_space_floor_percent / 100)
+        return usage.f_bavail * usage.f_frsize, max(percent_bytes, self.settings.free_space_floor_bytes)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, None if absent."""
+        self._check_key(key)
+        return self._get(key)
+
+    def _get(self, key: bytes) -> bytes | None:
+        record = self._file.find(key)
+        return None if record is None else self._verified(key, record)
+
+    def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
+        """Return up to limit rows with start <= key < stop, ascending; see ``KeyValueStore.scan``.
+
+        ``decode_record`` stands here inline: exports and restarts read millions of rows this way.
+        """
+        stop = RESERVED_PREFIX if stop is None else min(stop, RESERVED_PREFIX)
+        rows: list[Row] = []
+        last_key = b""
+        with self._file.records_from(start) as records:
+            for key, record in records:
+                if key >= stop or len(rows) >= limit:
+                    break
+                if key <= last_key or key < start:  # a damaged page can lead the cursor astray
+                    raise StoreDamaged(self.path, "keys are out of order", key)
+                last_key = key
+                value = record[RECORD_OVERHEAD_BYTES:]
+                if record[:RECORD_OVERHEAD_BYTES] != record_head(RECORD_VERSION, crc32(key + value)):
+                    raise self._damaged(key)
+                rows.append((key, value))
+        return rows
+
+    def scan_reverse(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
+        """Return up to limit rows with start <= key < stop, descending."""
+        stop = RESERVED_PREFIX if stop is None else min(stop, RESERVED_PREFIX)
+        rows: list[Row] = []
+        last_key = b"\xff" * (self.settings.key_bytes_max + 1)
+        with self._file.records_from(stop, reverse=True) as records:
+            for key, record in records:
+                if key == stop:
+                    continue
+                if key < start or len(rows) >= limit:
+                    break
+                if key >= last_key or key > stop:
+                    raise StoreDamaged(self.path, "keys are out of order", key)
+                last_key = key
+                rows.append((key, self._verified(key, record)))
+        return rows
+
+    def raw_scan(self, start: bytes, limit: int) -> list[Row]:
+        """Return stored records from start on, unchecked and those of the store itself included: for the scrub."""
+        rows: list[Row] = []
+        with self._file.records_from(start) as records:
+            for row in records:
+                rows.append(row)
+                if len(rows) >= limit:
+                    break
+        return rows
+
+    def _verified(self, key: bytes, record: bytes) -> bytes:
+        value = decode_record(key, record)
+        if value is None:
+            raise self._damaged(key)
+        return value
+
+    def _damaged(self, key: bytes) -> StoreDamaged:
+        return StoreDamaged(self.path, "checksum of the record", key)
+
+    # -- durability ---------------------------------------------------------------------------------------------
+
+    def sync_descriptor(self) -> int:
+        """Return the own descriptor of the log; it changes when the store is reopened, so prefer ``begin_sync``."""
+        self._require_open()
+        return self._file.log_descriptor
+
+    def begin_sync(self, *, marker: bool = False) -> StoreSync:
+        """Prepare a sync that covers every commit so far, and the marker if asked or if it is a group behind."""
+        descriptor = os.dup(self.sync_descriptor())
+        behind = self._commit_no - self._marker_synced_at >= self.settings.marker_sync_commits
+        if marker or behind:
+            self._marker_synced_at = self._commit_no
+            return StoreSync(self._commit_no, descriptor, self._open_marker())
+        return StoreSync(self._commit_no, descriptor, None)
+
+    def acked(self, commit_no: int) -> None:
+        """Raise the marker to a commit that was synced, before anybody is told (``acked_marker.py``)."""
+        if commit_no > self._commit_no:
+            raise ValueError(f"commit {commit_no} is not written, the newest is {self._commit_no}")
+        try:
+            self._open_marker().write(commit_no)
+        except OSError as error:
+            raise SyncFailed(f"marker: {error}") from error
+
+    def work(self) -> None:
+        """Merge a little, for idle moments; holds the interpreter lock for some milliseconds."""
+        self._maintain(self._file.work)
+
+    def flush(self) -> None:
+        """Write the memory tree out as a segment; for tools that end a load."""
+        self._maintain(self._file.flush)
+
+    def _maintain(self, task: Callable[[], None]) -> None:
+        self._require_open()
+        try:
+            task()
+        except Exception as error:
+            self._reopen(f"maintenance: {error}")
+
+    def close(self) -> None:
+        """Sync the log, bring the marker up to it, close. What the library fails to flush here stays in the log."""
+        if self.closed:
+            return
+        try:
+            self.begin_sync(marker=True).run()
+            self.acked(self._commit_no)
+            self._open_marker().sync()
+            self._file.disconnect()
+        except OSError as error:
+            raise SyncFailed(f"marker: {error}") from error
+        finally:
+            self._abandon()
+
+    # -- opening, reopening, giving up --------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise StoreClosed(f"store {self.path} is closed")
+
+    def _open_marker(self) -> AckedMarker:
+        if self._marker is None:
+            raise StoreClosed(f"store {self.path} is closed")
+        return self._marker
+
+    def _sibling(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)
+
+    def _lock(self) -> None:
+        """Take a lock of our own: the library notices another process, but not a second handle in this one."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock_descriptor = os.open(self._sibling("-lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreBusy(f"store {self.path} is open in another process or twice in this one") from error
+
+    def _connect_first(self, identity: tuple[str, str] | None) -> None:
+        marker_path = self._sibling("-acked")
+        has_marker = marker_path.exists()
+        if not has_marker and self.path.exists() and self.path.stat().st_size > 0:
+            raise StoreDamaged(self.path, f"its marker {marker_path.name} is missing")
+        # The marker comes first: a creation that was cut short leaves a marker at 0, and is done again.
+        self._marker = AckedMarker.open(marker_path) if has_marker else AckedMarker.create(marker_path, os.urandom(16))
+        if self._marker.acked_up_to == 0:
+            self._file.sums.create()
+        self._file.connect()
+        if self._sentinel() is None:
+            self._create_sentinel(identity)
+        self._check_sentinel(identity)
+        self._commit_no = self._recovered_head()
+        if self._commit_no < self._marker.acked_up_to:
+            raise StoreShort(self.path, self._commit_no, self._marker.acked_up_to)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Write what was recovered from the log into the data file, synced, before others may be told of it.
+
+        A sync of the log alone would not do: if the process ended because a sync failed, the log's pages may be marked
+        clean in the page cache without being on the disk, and a later sync would return without writing them.
+        """
+        if self._file.replayed_bytes > 0:
+            self._transact([], self._commit_no)  # so that there is something newer than the last checkpoint
+            self._file.disconnect()  # flushes and checkpoints
+            self._file.connect()
+        self.begin_sync(marker=True).run()
+
+    def _sentinel(self) -> dict[str, Any] | None:
+        value = self._get(_META_KEY)
+        return None if value is None else dict(json.loads(value))
+
+    def _create_sentinel(self, identity: tuple[str, str] | None) -> None:
+        marker = self._open_marker()
+        if marker.acked_up_to > 0:
+            raise StoreDamaged(self.path, f"no sentinel, but {marker.acked_up_to} commits were acknowledged")
+        if self._get(_HEAD_KEY) is not None or self.scan(b"\x00", None, 1):
+            raise StoreDamaged(self.path, "records without a sentinel")
+        if identity is None:
+            raise StoreUnavailable(f"store {self.path}: its creation was cut short, it is empty")
+        self.require_room()
+        self.store_id = marker.store_id
+        cluster_id, node_id = identity
+        meta = {"cluster_id": cluster_id, "format": FORMAT_VERSION, "node_id": node_id, "store_id": self.store_id.hex()}
+        value = json.dumps(meta, sort_keys=True).encode()
+        self._transact([(_META_KEY, encode_record(_META_KEY, value))], 1)
+        self._commit_no = 1
+        self.begin_sync().run()
+        self.acked(1)
+
+    def _check_sentinel(self, identity: tuple[str, str] | None) -> None:
+        found = self._sentinel()
+        if found is None:
+            raise StoreDamaged(self.path, "the sentinel cannot be read back")
+        marker = self._open_marker()
+        wanted: dict[str, Any] = {"format": FORMAT_VERSION}
+        if identity is not None:
+            wanted["cluster_id"], wanted["node_id"] = identity
+        for name, value in wanted.items():
+            if found.get(name) != value:
+                raise StoreMismatch(f"store {self.path} has {name} {found.get(name)!r}, this node has {value!r}")
+        if found.get("store_id") != marker.store_id.hex():
+            raise StoreMismatch(f"store {self.path} and its marker are not of one store")
+        self.store_id = marker.store_id
+
+    def identity(self) -> dict[str, str]:
+        """Return whose store this is: ``cluster_id``, ``node_id``, ``store_id``."""
+        found = self._sentinel() or {}
+        return {name: str(found.get(name, "")) for name in ("cluster_id", "node_id", "store_id")}
+
+    def check_identity(self) -> None:
+        """Read sentinel, newest commit and marker again, and raise StoreUnproven if they do not agree."""
+        self._require_open()
+        self._check_sentinel(None)
+        head, marker = self._recovered_head(), AckedMarker.open(self._sibling("-acked"))
+        marker.close()
+        if head != self._commit_no:
+            raise StoreDamaged(self.path, f"its newest commit reads as {head}, it was {self._commit_no}")
+        if head < marker.acked_up_to:
+            raise StoreShort(self.path, head, marker.acked_up_to)
+        if marker.damaged_slots:
+            raise StoreDamaged(self.path, f"{marker.damaged_slots} slots of its marker fail their checksum")
+
+    def _recovered_head(self) -> int:
+        value = self._get(_HEAD_KEY)
+        if value is None:
+            raise StoreDamaged(self.path, "the record of the newest commit is missing")
+        return int.from_bytes(value, "big")
+
+    def _reopen(self, reason: str) -> None:
+        """Give up the handle after an exception and connect anew; every commit that returned must be there.
+
+        Raises:
+            StoreDamaged: A page failed its check: the library is not to be called again.
+            StoreFatal: It cannot be done, a sync failed, or commits are gone: the process must end.
+        """
+        committed = self._commit_no
+        corrupt_page = self._file.sums.corrupt_page
+        if corrupt_page >= 0:
+            self._abandon()
+            raise StoreDamaged(self.path, f"page {corrupt_page} fails its checksum ({reason})")
+        try:
+            self._file.disconnect()
+            self._file.connect()
+            self._commit_no = self._recovered_head()
+            self._settle()
+        except SyncFailed:
+            self._abandon()
+            raise
+        except BaseException as error:
+            self._abandon()
+            raise StoreFailed(f"store {self.path} failed ({reason}) and cannot be reopened: {error}") from error
+        if self._commit_no < committed:
+            self._abandon()
+            raise StoreFailed(f"store {self.path} failed ({reason}) and lost commits after {self._commit_no}")
+
+    def _abandon(self) -> None:
+        """Release everything, whatever state it is in."""
+        with contextlib.suppress(Exception):
+            self._file.disconnect()
+        if self._marker is not None:
+            self._marker.close()
+            self._marker = None
+        if self._lock_descriptor >= 0:
+            os.close(self._lock_descriptor)
+            self._lock_descriptor = -1
+
+
+def store_files(path: Path) -> list[Path]:
+    """Return the files of a store: data, log, page sums, marker, lock."""
+    return [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
+
+
+def _targets(path: Path) -> list[Path]:
+    return [path.with_name(f"{path.name}.quarantined-{number}") for number in range(1, QUARANTINED_MAX + 1)]
+
+
+def quarantined(path: Path) -> list[Path]:
+    """Return the data files of the stores that were put aside beside a store."""
+    return [target for target in _targets(path) if target.exists()]
+
+
+def quarantine(path: Path) -> Path:
+    """Put an unproven store aside, so that an empty one can take its place; return where its data file went.
+
+    Raises:
+        StoreBusy: It is open.
+        StoreUnavailable: ``QUARANTINED_MAX`` of its name stand there already. None is ever deleted here: the oldest of
+            them may be the only whole one.
+    """
+    lock = os.open(path.with_name(path.name + "-lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        target = next((target for target in _targets(path) if not target.exists()), None)
+        if target is None:
+            raise StoreUnavailable(
+                f"{QUARANTINED_MAX} stores were put aside in {path.parent} before it: is the disk sound? "
+                "Look at them with `stratamq store aside`, and remove what is of no use"
+            )
+        for source, goal in zip(store_files(path), store_files(target), strict=True):
+            # The marker is moved last but for the lock: without it, what is left is refused, not taken for a store.
+            if source.exists():
+                source.rename(goal)
+        sync_folder(path.parent)
+    except BlockingIOError as error:
+        raise StoreBusy(f"store {path} is open") from error
+    finally:
+        os.close(lock)
+    return target
+
+
+@contextlib.contextmanager
+def _system_errors(path: Path) -> Iterator[None]:
+    """Translate what the system says while opening."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        code = errno.errorcode.get(error.errno or 0, "OSError")
+        raise StoreUnavailable(f"store {path}: {reason} ({code})") from error

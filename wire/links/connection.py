@@ -1,0 +1,232 @@
+"""One connection of a link: TLS, HELLO, two small loops that read and write, and one that watches all for silence.
+
+Decides nothing about frames (``wire/links/link.py``) or about who may connect (``wire/links/hub.py``).
+"""
+
+import ssl
+from collections.abc import Callable, Iterable
+
+import trio
+
+from conf.errors import ExitCode, UserError
+from wire.clock import boot_time
+from wire.links.link import LinkCore
+from wire.links.tls import peer_identity
+from wire.links.tls_stream import TlsStream
+from wire.messages.hello import Hello, HelloReader, LinkError
+
+__all__ = [
+    "HELLO_TIMEOUT_S",
+    "Connection",
+    "Stream",
+    "certified_identity",
+    "close_quietly",
+    "read_hello",
+    "split_address",
+    "watch",
+    "wrap_tls",
+]
+
+HELLO_TIMEOUT_S = 4.0  # TCP, TLS and HELLO together
+WATCH_S = 0.5  # tick of the watch: something is written at least every second tick
+IDLE_TICKS_MAX = 7  # ticks without a byte: half-open, give it up (found in less than 5 s)
+READ_BYTES_MAX = 256 * 1024
+UNTOLD_BYTES_MAX = 64 * 1024  # read since the last write: below it a TAKEN waits for frames, or for the watch
+
+Stream = trio.SocketStream | TlsStream
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split ``host:port``; IPv6 hosts stand in brackets.
+
+    Raises:
+        UserError: Not of that form.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65535:
+        raise UserError(f"not an address: {address!r}, expected host:port", ExitCode.USAGE)
+    return host.strip("[]"), int(port)
+
+
+async def wrap_tls(stream: trio.SocketStream, context: ssl.SSLContext, *, server_side: bool) -> TlsStream:
+    """Do the TLS handshake; the caller bounds the wait.
+
+    Raises:
+        LinkError: Why it failed, in the words of the TLS library; the stream is closed.
+    """
+    secured = TlsStream(stream, context, server_side=server_side)
+    try:
+        await secured.do_handshake()
+    except trio.BrokenResourceError as error:
+        await close_quietly(secured)
+        raise LinkError(f"TLS handshake failed: {error.__cause__ or error or 'connection closed'}") from None
+    return secured
+
+
+def certified_identity(stream: Stream) -> tuple[str, str, str] | None:
+    """Return (cluster, tier, node) of the peer's certificate; None on a plaintext stream.
+
+    Raises:
+        LinkError: The certificate names no node.
+    """
+    if isinstance(stream, trio.SocketStream):
+        return None
+    try:
+        return peer_identity(stream)
+    except ValueError as error:
+        raise LinkError(str(error)) from None
+
+
+async def read_hello(stream: Stream) -> tuple[Hello, bytes]:
+    """Read the peer's HELLO and whatever came right behind it; the caller bounds the wait."""
+    reader = HelloReader()
+    while True:
+        data = await stream.receive_some(READ_BYTES_MAX)
+        if not data:
+            raise LinkError("closed before HELLO (refused by the peer: its log says why)")
+        hello = reader.receive(bytes(data))
+        if hello is not None:
+            return hello, reader.rest
+
+
+async def close_quietly(stream: Stream) -> None:
+    """Close without waiting for anybody."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await stream.aclose()
+
+
+class Connection:
+    """Moves bytes between a stream and a connected ``LinkCore`` until either end fails or ``close`` is called."""
+
+    __slots__ = (
+        "_closed",
+        "_core",
+        "_idle_ticks",
+        "_on_frame",
+        "_prompt",
+        "_quiet_ticks",
+        "_scope",
+        "_sending",
+        "_stream",
+        "_untold",
+        "_wakeup",
+        "why",
+    )
+
+    def __init__(self, stream: Stream, core: LinkCore, on_frame: Callable[[int, bytes], None]) -> None:
+        self._stream = stream
+        self._prompt = stream if isinstance(stream, TlsStream) else None
+        self._sending = False  # a task waits for the socket
+        self._core = core
+        self._on_frame = on_frame
+        self._scope = trio.CancelScope()
+        self._closed = False  # from here on the core belongs to another connection
+        self._wakeup = trio.Event()
+        self._idle_ticks = self._quiet_ticks = 0  # since the last read, since the last write
+        self._untold = 0  # bytes read since the last write
+        self.why = "closed here"
+
+    def wake(self) -> None:
+        """There is something to write."""
+        self._wakeup.set()
+
+    def flush(self) -> None:
+        """There is something to write: write it in this turn of the loop, as far as the socket takes it."""
+        if self._prompt is None or self._sending or self._closed:
+            self._wakeup.set()
+            return
+        data = self._core.take_output()
+        if not data:
+            return
+        self._untold = self._quiet_ticks = 0
+        try:
+            self._sending = not self._prompt.send_now(data)
+        except trio.BrokenResourceError as error:
+            self._end(f"broken: {error.__cause__ or error}")
+        if self._sending or self._core.has_frames:
+            self._wakeup.set()
+
+    def close(self) -> None:
+        """End the connection; nothing is read from or written to the core after this call."""
+        self._closed = True
+        self._scope.cancel()
+
+    async def run(self, rest: bytes) -> None:
+        """Serve until the connection ends; ``why`` says how. Errors of ``on_frame`` other than LinkError go up."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._read, rest)
+                    nursery.start_soon(self._write)
+        finally:
+            await close_quietly(self._stream)
+
+    def _end(self, why: str) -> None:
+        if not self._closed:
+            self.why = why
+        self._scope.cancel()
+
+    async def _read(self, rest: bytes) -> None:
+        data: bytes | bytearray = rest
+        try:
+            while True:
+                if data:
+                    self._take(bytes(data))
+                data = await self._stream.receive_some(READ_BYTES_MAX)
+                if not data:
+                    return self._end("closed by the peer")
+                self._idle_ticks = 0
+        except LinkError as error:
+            self._end(str(error))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._end(f"broken: {error.__cause__ or error}")
+
+    def _take(self, data: bytes) -> None:
+        if self._closed:
+            return
+        for frame in self._core.receive(data):
+            if self._closed:  # a callback ended this link: what follows is void with it
+                return
+            self._on_frame(frame.kind, frame.payload)
+        self._untold += len(data)
+        if self._core.has_frames or (self._untold >= UNTOLD_BYTES_MAX and self._core.wants_flush):
+            self._wakeup.set()
+
+    async def _write(self) -> None:
+        try:
+            while not self._closed:
+                data = b"" if self._sending else self._core.take_output()
+                if data or self._sending:
+                    self._untold, self._sending = 0, True
+                    await self._stream.send_all(data)  # unbounded: ``look`` ends it when the peer is silent
+                    self._quiet_ticks, self._sending = 0, False
+                else:
+                    self._wakeup = trio.Event()
+                    await self._wakeup.wait()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._end(f"broken: {error.__cause__ or error}")
+
+    def look(self) -> None:
+        """Called every ``WATCH_S``: notice a half-open connection, and let the peer notice that this one is not."""
+        # Ticks, not clock readings: a process that was stopped for a minute has to read first and judge then.
+        self._idle_ticks += 1
+        self._quiet_ticks += 1
+        if self._idle_ticks > IDLE_TICKS_MAX:
+            self._end(f"nothing heard for {IDLE_TICKS_MAX * WATCH_S} s")
+        elif self._quiet_ticks >= 2 and not self._closed:
+            self._core.keepalive()
+            self._wakeup.set()
+
+
+async def watch(connections: Iterable[Connection]) -> None:
+    """Look at all connections at the same moments, those of heartbeats: an idle process wakes up once for all.
+
+    Args:
+        connections: Those that run; changes while it is watched.
+    """
+    ahead_s = boot_time() - trio.current_time()
+    while True:
+        await trio.sleep_until(((trio.current_time() + ahead_s) // WATCH_S + 1) * WATCH_S - ahead_s)
+        for connection in list(connections):
+            connection.look()

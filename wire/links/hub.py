@@ -1,0 +1,375 @@
+"""Links of a router or storage node: listen, dial, keep connections to every peer.
+
+Decides when to dial and when to try again. Leaves who is admitted and where a link resumes to
+``wire/links/link_table.py``, certificates to ``wire/links/tls.py``, and what frames mean to its owner's callbacks,
+which are called synchronously from the loop. The edge has its own loop and uses the same cores.
+Source: design sections 7 and 9; docs/adr/0005-wire-format.md.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import trio
+
+from conf.errors import UserError
+from wire.links.allowed import link_tiers
+from wire.links.connection import (
+    HELLO_TIMEOUT_S,
+    Connection,
+    Stream,
+    certified_identity,
+    close_quietly,
+    read_hello,
+    split_address,
+    watch,
+    wrap_tls,
+)
+from wire.links.link import RESEND_BYTES_MAX, LinkCore
+from wire.links.link_table import LinkTable, Told
+from wire.links.tls import LinkContexts
+from wire.messages.hello import (
+    TIER_ROUTER,
+    Hello,
+    LinkError,
+    NodeIdentity,
+    OtherVersion,
+    PeerKey,
+    check_certificate,
+    encode_hello,
+)
+
+__all__ = ["LinkHub"]
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_MIN_S = 0.05  # first wait after a failed dial
+BACKOFF_MAX_S = 1.0  # a peer that comes back is found within about this
+STRANGERS_MAX = 256  # connections between accept and an accepted HELLO; more are closed at once and try again
+DRAIN_S = 0.5  # at this node's end, for what was queued
+DRAIN_LOOK_S = 0.01
+CONNECTION_FAILURES = (
+    OSError,
+    trio.BrokenResourceError,
+    trio.ClosedResourceError,
+    trio.TooSlowError,
+    LinkError,
+    UserError,
+)
+
+
+class _Target:
+    """Somewhere to dial; at a seed's address any router may answer."""
+
+    __slots__ = ("address", "cancel", "node", "seed", "tier")
+
+    def __init__(self, node: str, tier: str, address: str) -> None:
+        self.node = node  # of a seed: who answered last
+        self.seed = not node
+        self.tier = tier
+        self.address = address
+        self.cancel = trio.CancelScope()
+
+
+class LinkHub:
+    """All links of one node.
+
+    Args:
+        identity: This node; an empty address is replaced by the one listened on.
+        contexts: Mutual TLS; None for plaintext, which the log says at start.
+        on_frame: A frame from a peer, once and in order; ``LinkError`` closes that connection, anything else is a bug.
+        on_up: A connection to this life of a peer stands.
+        on_down: It ended; the link keeps what was not taken and goes on after a reconnect.
+        on_reset: This life is over, another one appeared or it was forgotten: everything of it is void.
+        rng: For the jitter of reconnects.
+    """
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        contexts: LinkContexts | None,
+        *,
+        on_frame: Callable[[PeerKey, int, bytes], None],
+        on_up: Callable[[PeerKey], None],
+        on_down: Callable[[PeerKey], None],
+        on_reset: Callable[[PeerKey], None],
+        rng: random.Random,
+        resend_bytes_max: int = RESEND_BYTES_MAX,
+    ) -> None:
+        self._contexts = contexts
+        self._rng = rng
+        self._on_up, self._on_down = on_up, on_down
+        self._down: dict[str, trio.Event] = {}  # by node; set when its present connection ended
+        self._table = LinkTable(
+            identity,
+            link_tiers(identity.tier),
+            on_frame=on_frame,
+            on_up=self._stands,
+            on_down=self._ended,
+            on_reset=on_reset,
+            resend_bytes_max=resend_bytes_max,
+        )
+        self._targets: dict[tuple[str, str], _Target] = {}  # by (node or "", address)
+        self._connections: set[Connection] = set()
+        self._nursery: trio.Nursery | None = None
+        self._strangers = 0
+        self.refusals = {"strangers": 0, "certificate": 0, "hello": 0}  # connections, by reason
+
+    # -- what the owner calls
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """This node, with the address that it listens on."""
+        return self._table.identity
+
+    @property
+    def connections_refused(self) -> int:
+        """Connections that others opened and this node did not take."""
+        return sum(self.refusals.values())
+
+    def refused_by_reason(self) -> dict[tuple[str, ...], float]:
+        """Return what was refused so far, for the metrics page: connections, and lives that broke the protocol."""
+        counts = {**self.refusals, "condemned": self._table.lives_condemned}
+        return {(reason,): float(count) for reason, count in counts.items()}
+
+    @property
+    def frames_refused(self) -> dict[str, int]:
+        """Frames that ``send`` did not queue, by reason."""
+        return self._table.frames_refused
+
+    async def run(self, listen_address: str, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen and dial until cancelled; started with the address bound.
+
+        Raises:
+            UserError: The address cannot be bound.
+        """
+        host, port = split_address(listen_address)
+        try:
+            listeners = await trio.open_tcp_listeners(port, host=host)
+        except OSError as error:
+            raise UserError(f"cannot listen for nodes on {listen_address}: {error.strerror or error}") from None
+        bound = f"{host}:{listeners[0].socket.getsockname()[1]}"
+        if not self.identity.address:
+            self._table.identity = self.identity._replace(address=bound)
+        if self._contexts is None:
+            logger.warning("links on %s are PLAINTEXT: nodes are not authenticated (node.plaintext_links)", bound)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                for target in self._targets.values():
+                    nursery.start_soon(self._dial_forever, target)
+                nursery.start_soon(trio.serve_listeners, self._accept, listeners)
+                nursery.start_soon(watch, self._connections)
+                task_status.started(bound)
+        finally:
+            self._nursery = None
+
+    def set_peers(self, peers: Mapping[str, tuple[str, str, int]]) -> None:
+        """Say who else there is: node -> (tier, address, incarnation; 0: unknown). Dials those it is ours to dial.
+
+        The link to a known incarnation exists from here on: what is sent to it waits for the connection, and an older
+        life of that node is over (``on_reset``). Call it before sending what the new map asks for. Links to nodes that
+        are not named any more stay until ``forget``, or another life.
+        """
+        wanted = self._table.learn(peers)
+        for key in [key for key in self._targets if key[0] and key not in wanted]:
+            self._targets.pop(key).cancel.cancel()
+        for (node, address), tier in wanted.items():
+            self._add_target(_Target(node, tier, address), (node, address))
+
+    def set_seeds(self, addresses: Sequence[str]) -> None:
+        """Dial routers whose names are not known yet; HELLO tells them."""
+        for key in [key for key in self._targets if not key[0] and key[1] not in addresses]:
+            self._targets.pop(key).cancel.cancel()
+        for address in addresses:
+            self._add_target(_Target("", TIER_ROUTER, address), ("", address))
+
+    def send(self, node: str, kind: int, payload: bytes) -> bool:
+        """Queue a frame; it leaves in this turn of the loop, or after a reconnect.
+
+        Returns:
+            False when no life of the node is known, or its link has no room: nothing was queued, that is counted.
+        """
+        return self._table.send(node, kind, payload)
+
+    def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> None:
+        """Queue what a round of the owner sends, as (node, kind, payload); it leaves at once, in one write per link."""
+        self._table.send_all(frames)
+
+    async def drain(self) -> None:
+        """Wait, a moment at most, until sockets have taken everything that was queued: this node ends."""
+        with trio.move_on_after(DRAIN_S):
+            while any(link.has_frames for peer in self.connected() if (link := self.link(peer.node)) is not None):
+                await trio.sleep(DRAIN_LOOK_S)
+            await trio.sleep(DRAIN_LOOK_S)  # what a task wrote last
+
+    def link(self, node: str) -> LinkCore | None:
+        """Return a peer's link, for its counters, ``room`` and ``peer_taken``."""
+        peer = self._table.get(node)
+        return None if peer is None else peer.core
+
+    def peer(self, node: str) -> PeerKey | None:
+        """Return the life of a node that the link belongs to, connected or not."""
+        peer = self._table.get(node)
+        return None if peer is None else peer.key
+
+    def connected(self) -> list[PeerKey]:
+        """Return the peers with a standing connection, by name."""
+        return self._table.connected()
+
+    def condemn(self, peer: PeerKey, why: str) -> None:
+        """End the link of a life that broke the protocol; it is refused until it starts again."""
+        self._table.condemn(peer, why)
+
+    def forget(self, node: str) -> None:
+        """A node's life is over (dead in the map): drop its link and what it held; ``on_reset`` follows."""
+        self._table.forget(node)
+
+    def _stands(self, key: PeerKey) -> None:
+        self._down[key.node] = trio.Event()
+        logger.info("link to %s %s is up (incarnation %d)", key.tier, key.node, key.incarnation)
+        self._on_up(key)
+
+    def _ended(self, key: PeerKey) -> None:
+        down = self._down.pop(key.node, None)
+        if down is not None:
+            down.set()
+        self._on_down(key)
+
+    # -- dialling
+
+    def _add_target(self, target: _Target, key: tuple[str, str]) -> None:
+        if key not in self._targets:
+            self._targets[key] = target
+            if self._nursery is not None:
+                self._nursery.start_soon(self._dial_forever, target)
+
+    async def _dial_forever(self, target: _Target) -> None:
+        """Keep a connection to a target, until the target is withdrawn."""
+        failures = 0
+        with target.cancel:
+            while True:
+                down = self._down.get(target.node)
+                if down is not None:
+                    await down.wait()  # for ever is right: the connection's idle timeout bounds it
+                    failures = 0
+                elif target.seed and self._named(target.address):
+                    failures += 1  # the map names who is there; that target dials
+                elif await self._dial(target, quiet=failures > 0):
+                    failures = 0
+                else:
+                    failures += 1
+                await trio.sleep(self._backoff_s(failures))
+
+    def _named(self, address: str) -> bool:
+        return any(node and known == address for node, known in self._targets)
+
+    def _backoff_s(self, failures: int) -> float:
+        ceiling = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(failures, 10))
+        return max(BACKOFF_MIN_S, ceiling * (0.5 + 0.5 * self._rng.random()))
+
+    async def _dial(self, target: _Target, *, quiet: bool) -> bool:
+        """Connect and serve until the connection ends; False when it never stood."""
+        level = logging.DEBUG if quiet else logging.INFO
+        stream: Stream | None = None
+        try:
+            with trio.fail_after(HELLO_TIMEOUT_S):
+                host, port = split_address(target.address)
+                stream = await trio.open_tcp_stream(host, port)
+                if self._contexts is not None:
+                    stream = await wrap_tls(stream, self._contexts.client, server_side=False)
+                certified = self._certified(stream)
+                told, ours = self._table.greeting(target.node)
+                await stream.send_all(ours)
+                hello, rest = await read_hello(stream)
+                expected = "" if target.seed else target.node
+                key = self._table.dialled(hello, certified, target.tier, expected)
+                target.node = key.node
+        except CONNECTION_FAILURES as error:
+            logger.log(level, "cannot link to %s %s at %s: %s", target.tier, target.node, target.address, error)
+            if stream is not None:
+                await close_quietly(stream)
+            return False
+        return await self._serve(stream, key, hello, rest, told=told, dialled=True)
+
+    # -- accepting
+
+    def _certified(self, stream: Stream) -> tuple[str, str, str] | None:
+        """Judge a peer's certificate before anything that it says is read; None on a plaintext link.
+
+        Raises:
+            LinkError: It names no node that has business here.
+        """
+        certified = certified_identity(stream)
+        if certified is not None:
+            check_certificate(self.identity, certified, self._table.accept_tiers)
+        return certified
+
+    async def _accept(self, stream: trio.SocketStream) -> None:
+        if self._strangers >= STRANGERS_MAX:
+            self.refusals["strangers"] += 1  # not said in the log: there may be very many
+            await close_quietly(stream)
+            return
+        secured: Stream = stream
+        refusal = "certificate"
+        self._strangers += 1
+        try:
+            with trio.fail_after(HELLO_TIMEOUT_S):
+                if self._contexts is not None:
+                    secured = await wrap_tls(stream, self._contexts.server, server_side=True)
+                certified = self._certified(secured)
+                refusal = "hello"
+                hello, rest = await self._hello_of(secured)
+                known = self._table.get(hello.node)
+                later = known.key.incarnation if known is not None and known.key.incarnation > hello.incarnation else 0
+                if hello.cluster != self.identity.cluster or later:
+                    await secured.send_all(encode_hello(self.identity, later))  # lets the other side say what is wrong
+                key, told, ours = self._table.accepted(hello, certified)
+                await secured.send_all(ours)
+        except CONNECTION_FAILURES as error:
+            self.refusals[refusal] += 1
+            logger.info("refused a link: %s", error)
+            await close_quietly(secured)
+            return
+        finally:
+            self._strangers -= 1
+        await self._serve(secured, key, hello, rest, told=told, dialled=False)
+
+    async def _hello_of(self, stream: Stream) -> tuple[Hello, bytes]:
+        """Read a HELLO; one of another version is answered, which lets the other side say what is wrong."""
+        try:
+            return await read_hello(stream)
+        except OtherVersion:
+            await stream.send_all(encode_hello(self.identity))
+            raise
+
+    # -- one connection
+
+    async def _serve(
+        self, stream: Stream, key: PeerKey, hello: Hello, rest: bytes, *, told: Told, dialled: bool
+    ) -> bool:
+        """Run a connection whose HELLOs were exchanged until it ends.
+
+        Args:
+            told: (incarnation, taken) of our HELLO: the peer resumes from there only if this is its life.
+        Returns:
+            Whether it stood.
+        """
+        table = self._table
+        peer = table.peer_of(key)
+        connection = Connection(stream, peer.core, lambda kind, payload: table.frame(peer, kind, payload))
+        try:
+            table.join(peer, connection, hello, told, dialled=dialled)
+        except LinkError as error:
+            logger.warning("link to %s: %s", key.node, error)
+            await close_quietly(stream)
+            return False
+        self._connections.add(connection)
+        try:
+            await connection.run(rest)
+        finally:
+            self._connections.discard(connection)
+            table.ended(peer, connection)
+            connection.close()
+        logger.info("link to %s %s is down: %s", key.tier, key.node, connection.why)
+        return True

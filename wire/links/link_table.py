@@ -1,0 +1,322 @@
+"""The links of one node by peer: who is admitted, which life a link belongs to, where it resumes after a reconnect.
+
+Sans-IO. Its shell (``wire/links/hub.py``, or the simulation) opens and accepts connections, exchanges the two HELLOs
+with what this table gives it, and moves bytes between a connection and the peer's ``LinkCore``. Numbering is in
+``wire/links/link.py``, identity in ``wire/messages/hello.py``. The edge has the same rules over its compiled loop in
+its own table.
+Source: docs/adr/0005-wire-format.md.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
+
+from wire.links.allowed import may_send
+from wire.links.link import RESEND_BYTES_MAX, LinkCore, LinkFull
+from wire.messages.frames import FRAME_BYTES_MAX
+from wire.messages.hello import (
+    TIER_OPERATOR,
+    Hello,
+    LinkError,
+    NodeIdentity,
+    PeerKey,
+    check_hello,
+    dials,
+    encode_hello,
+)
+
+__all__ = ["LinkConnection", "LinkPeer", "LinkTable", "Told"]
+
+logger = logging.getLogger(__name__)
+
+PEERS_MAX = 1024  # lives of nodes kept; past it the longest-disconnected is forgotten, and reset
+MISMATCHES_MAX = 3  # contradicting HELLOs before both sides begin anew
+
+Told = tuple[int, int]  # (incarnation, taken) of our own HELLO: the peer resumes from there only if this is its life
+
+
+class LinkConnection(Protocol):
+    """A connection as the table needs it."""
+
+    def wake(self) -> None:
+        """There is something to write."""
+
+    def flush(self) -> None:
+        """There is something to write, and no more of it in this turn."""
+
+    def close(self) -> None:
+        """End it; the link's core belongs to another connection from now on."""
+
+
+class LinkPeer:
+    """One life of a node: its link and, while there is one, its connection."""
+
+    __slots__ = ("address", "condemned", "connection", "core", "dialled_by_us", "key", "mismatches")
+
+    def __init__(self, key: PeerKey, resend_bytes_max: int) -> None:
+        self.key = key
+        self.core = LinkCore(resend_bytes_max)
+        self.connection: LinkConnection | None = None
+        self.dialled_by_us = False
+        self.address = ""
+        self.mismatches = 0  # connections in a row whose HELLO contradicted the link
+        self.condemned = ""  # why no further connection of this life is taken
+
+
+class LinkTable:
+    """All links of one node.
+
+    Args:
+        identity: This node.
+        accept_tiers: Tiers that this node takes links from.
+        on_frame: A frame from a peer, once and in order; ``LinkError`` condemns that life, anything else is a bug.
+        on_up: A connection to this life of a peer stands.
+        on_down: It ended; the link keeps what was not taken and goes on after a reconnect.
+        on_reset: This life is over, another one appeared or it was forgotten: everything of it is void.
+    """
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        accept_tiers: Collection[str],
+        *,
+        on_frame: Callable[[PeerKey, int, bytes], None],
+        on_up: Callable[[PeerKey], None],
+        on_down: Callable[[PeerKey], None],
+        on_reset: Callable[[PeerKey], None],
+        resend_bytes_max: int = RESEND_BYTES_MAX,
+    ) -> None:
+        self.identity = identity
+        self.accept_tiers = accept_tiers
+        self.lives_condemned = 0  # for what they sent
+        self._on_frame, self._on_up, self._on_down, self._on_reset = on_frame, on_up, on_down, on_reset
+        self._resend_bytes_max = resend_bytes_max
+        self._peers: dict[str, LinkPeer] = {}  # by node; in order of first appearance
+        self.frames_refused: dict[str, int] = {"no_peer": 0, "no_room": 0, "too_long": 0}
+
+    # -- looking and sending
+
+    def get(self, node: str) -> LinkPeer | None:
+        """Return the life of a node that the link belongs to, connected or not."""
+        return self._peers.get(node)
+
+    def connected(self) -> list[PeerKey]:
+        """Return the peers with a standing connection, by name."""
+        return sorted(peer.key for peer in self._peers.values() if peer.connection is not None)
+
+    def send(self, node: str, kind: int, payload: bytes) -> bool:
+        """Queue a frame; it leaves with the connection's next flush, or after a reconnect.
+
+        Returns:
+            False when no life of the node is known, or its link has no room: nothing was queued, that is counted.
+        """
+        peer = self._queue(node, kind, payload)
+        if peer is not None and peer.connection is not None:
+            peer.connection.wake()
+        return peer is not None
+
+    def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> None:
+        """Queue what one round sends, as (node, kind, payload), and write it: each connection is woken once, or not."""
+        peers: dict[str, LinkPeer] = {}
+        for node, kind, payload in frames:
+            peer = self._queue(node, kind, payload)
+            if peer is not None:
+                peers[node] = peer
+        for peer in peers.values():
+            if peer.connection is not None:
+                peer.connection.flush()
+
+    def _queue(self, node: str, kind: int, payload: bytes) -> LinkPeer | None:
+        peer = self._peers.get(node)
+        if peer is None:
+            self.frames_refused["no_peer"] += 1
+            return None
+        if len(payload) > FRAME_BYTES_MAX:  # a bug here, but none that may end the node; whoever waits asks again
+            self.frames_refused["too_long"] += 1
+            logger.error("a frame of kind %d for %s has %d bytes: not sent", kind, node, len(payload))
+            return None
+        try:
+            peer.core.send(kind, payload)
+        except LinkFull:
+            self.frames_refused["no_room"] += 1
+            return None
+        return peer
+
+    # -- lives
+
+    def learn(self, peers: Mapping[str, tuple[str, str, int]]) -> dict[tuple[str, str], str]:
+        """Take who else there is: node -> (tier, address, incarnation; 0: unknown).
+
+        The link to a known incarnation exists from here on: what is sent to it waits for the connection, and an older
+        life of that node is over (``on_reset``).
+
+        Returns:
+            (node, address) -> tier of those that are ours to dial.
+        """
+        wanted = {}
+        for node, (tier, address, incarnation) in peers.items():
+            if node == self.identity.node:
+                continue
+            known = self._peers.get(node)
+            if incarnation > (known.key.incarnation if known is not None else 0):
+                self.peer_of(PeerKey(node, tier, incarnation))
+            if address and dials(self.identity.tier, self.identity.node, tier, node):
+                wanted[(node, address)] = tier
+        return wanted
+
+    def peer_of(self, key: PeerKey) -> LinkPeer:
+        """Return the link of this life, ending another life of the same node."""
+        peer = self._peers.get(key.node)
+        if peer is not None and peer.key != key:
+            self.forget(key.node)
+            peer = None
+        if peer is None:
+            if len(self._peers) >= PEERS_MAX:
+                self._evict()
+            peer = self._peers[key.node] = LinkPeer(key, self._resend_bytes_max)
+        return peer
+
+    def forget(self, node: str) -> None:
+        """A node's life is over (dead in the map): drop its link and what it held; ``on_reset`` follows."""
+        peer = self._peers.pop(node, None)
+        if peer is not None:
+            self._drop_connection(peer)
+            self._on_reset(peer.key)
+
+    def _evict(self) -> None:
+        for node, peer in self._peers.items():
+            if peer.connection is None:
+                logger.warning("forgetting the link to %s: more than %d peers", node, PEERS_MAX)
+                self.forget(node)
+                return
+        logger.warning("more than %d peers are connected", PEERS_MAX)
+
+    # -- HELLO
+
+    def greeting(self, node: str) -> tuple[Told, bytes]:
+        """Return what our HELLO says to a node that we dial ("" or unknown: nothing), and its bytes."""
+        known = self._peers.get(node)
+        told = (known.key.incarnation, known.core.taken) if known is not None else (0, 0)
+        return told, encode_hello(self.identity, *told)
+
+    def dialled(self, hello: Hello, certified: tuple[str, str, str] | None, tier: str, node: str) -> PeerKey:
+        """Judge who answered at an address that we dialled; ``node`` is "" where any of the tier may answer.
+
+        Raises:
+            LinkError: Not admitted.
+        """
+        key = check_hello(self.identity, hello, certified)
+        if key.tier != tier or (node and key.node != node):
+            raise LinkError(f"expected {tier} {node}, found {key.tier} {key.node}")
+        self._admit(key)
+        return key
+
+    def accepted(self, hello: Hello, certified: tuple[str, str, str] | None) -> tuple[PeerKey, Told, bytes]:
+        """Judge who dialled us; return its key, what our HELLO says, and that HELLO's bytes.
+
+        Its former connection is dropped here: "taken" must not move after it was told.
+
+        Raises:
+            LinkError: Not admitted.
+        """
+        key = check_hello(self.identity, hello, certified)
+        self._admit(key)
+        known = self._peers.get(key.node)
+        told = (key.incarnation, known.core.taken) if known and known.key == key else (0, 0)
+        if known is not None:
+            self._drop_connection(known)
+        return key, told, encode_hello(self.identity, *told)
+
+    def _admit(self, key: PeerKey) -> None:
+        if key.tier not in self.accept_tiers:
+            raise LinkError(f"a {self.identity.tier} takes no link from {key.tier} {key.node}")
+        known = self._peers.get(key.node)
+        if known is None:
+            return
+        if known.key.tier != key.tier:
+            raise LinkError(f"{key.node} was a {known.key.tier} and now claims to be a {key.tier}")
+        if known.key.incarnation > key.incarnation:
+            raise LinkError(f"{key.node} incarnation {key.incarnation} is over, {known.key.incarnation} was seen")
+        if known.key == key and known.condemned:
+            raise LinkError(f"{key.node} broke the protocol and is refused until it starts again: {known.condemned}")
+        # Two routers that know each other only as seeds dial each other: the one that the rule names wins.
+        ours = dials(self.identity.tier, self.identity.node, key.tier, key.node)
+        if known.connection is not None and known.key == key and ours and known.dialled_by_us:
+            raise LinkError(f"{key.node} is linked already")
+
+    # -- connections
+
+    def join(self, peer: LinkPeer, connection: LinkConnection, hello: Hello, told: Told, *, dialled: bool) -> None:
+        """HELLOs were exchanged: the connection carries this link from now on.
+
+        Raises:
+            LinkError: The two HELLOs contradict the link; the connection is no part of it, the shell closes it.
+        """
+        resumed = hello.taken if hello.peer_incarnation == self.identity.incarnation else 0
+        self._drop_connection(peer)
+        try:
+            if peer.core.taken != (told[1] if told[0] == peer.key.incarnation else 0):
+                raise LinkError(f"{peer.key.node}: another connection moved the link meanwhile")
+            peer.core.connected(resumed)
+        except LinkError:
+            self._mismatch(peer)
+            raise
+        peer.connection, peer.dialled_by_us, peer.mismatches = connection, dialled, 0
+        peer.address = hello.address
+        self._on_up(peer.key)
+
+    def ended(self, peer: LinkPeer, connection: LinkConnection) -> None:
+        """A connection is gone; an operator's link goes with it."""
+        if peer.connection is connection:
+            self._drop_connection(peer)
+        if peer.key.tier == TIER_OPERATOR and self._peers.get(peer.key.node) is peer:
+            self.forget(peer.key.node)
+
+    def _mismatch(self, peer: LinkPeer) -> None:
+        """Begin anew with a peer that forgot this link (it was told that we are dead, or had too many peers).
+
+        Not at the first contradiction: two connections that cross each other contradict one another once.
+        """
+        peer.mismatches += 1
+        if peer.mismatches >= MISMATCHES_MAX and self._peers.get(peer.key.node) is peer:
+            logger.warning("the link to %s begins anew: the other side forgot it", peer.key.node)
+            self.forget(peer.key.node)
+
+    def _drop_connection(self, peer: LinkPeer) -> None:
+        connection = peer.connection
+        if connection is None:
+            return
+        peer.connection = None
+        connection.close()
+        peer.core.disconnected()
+        self._on_down(peer.key)
+
+    # -- frames
+
+    def frame(self, peer: LinkPeer, kind: int, payload: bytes) -> None:
+        """Hand a frame that the link took to the owner.
+
+        Raises:
+            LinkError: The life that sent it is condemned; the shell closes the connection.
+        """
+        try:
+            if not may_send(peer.key.tier, self.identity.tier, kind):
+                raise LinkError(f"a {peer.key.tier} may not send it to a {self.identity.tier}")
+            self._on_frame(peer.key, kind, payload)
+        except LinkError as error:
+            self.lives_condemned += 1
+            peer.condemned = f"frame kind {kind}: {error}"
+            raise LinkError(peer.condemned) from None
+
+    def condemn(self, key: PeerKey, why: str) -> None:
+        """End the link of a life that broke the protocol, and take no other connection of that life.
+
+        Frames that were read together with the broken one count as taken and do not come again: the link cannot go on.
+        """
+        peer = self._peers.get(key.node)
+        if peer is None or peer.key != key or peer.condemned:
+            return
+        logger.warning("%s %s broke the protocol: %s", key.tier, key.node, why)
+        self.lives_condemned += 1
+        peer.condemned = why
+        self._drop_connection(peer)

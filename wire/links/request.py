@@ -1,0 +1,98 @@
+"""One request of an operator to a node: connect, HELLO, ask, read the answer, close.
+
+Used by the command line and by tests; what the verbs mean is decided by the node that answers.
+"""
+
+import math
+import os
+import time
+
+import trio
+
+from conf.errors import ExitCode, UserError
+from wire.links.connection import certified_identity, close_quietly, read_hello, split_address, wrap_tls
+from wire.links.link import LinkCore
+from wire.links.tls import LinkContexts
+from wire.links.tls_stream import TlsStream
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_OPERATOR, LinkError, NodeIdentity, check_hello, encode_hello
+from wire.messages.messages import Admin, AdminReply, decode_control, encode_control
+from wire.messages.verbs import tier_of
+
+__all__ = ["request"]
+
+READ_BYTES_MAX = 256 * 1024
+
+
+class Unanswered(Exception):
+    """The link ended after the question had left: whether it was taken is not known."""
+
+
+async def request(
+    address: str,
+    contexts: LinkContexts | None,
+    message: Admin,
+    *,
+    cluster: str,
+    timeout_s: float = 10.0,
+) -> AdminReply:
+    """Send one Admin message to a node and return its reply.
+
+    The certificate of the node must name the tier that answers the verb: another node would be handed a secret or an
+    order that an operator entrusts to that tier.
+
+    Raises:
+        UserError: The node cannot be reached (exit code 4), refused the link or is of another tier (1), or did not
+            answer in time (4).
+    """
+    identity = NodeIdentity(cluster, f"cli-{os.getpid()}", TIER_OPERATOR, time.time_ns())
+    tier = tier_of(message.verb)
+    try:
+        with trio.fail_after(timeout_s):
+            return await _exchange(address, contexts, message, identity, tier)
+    except trio.TooSlowError:
+        waited = "" if math.isinf(timeout_s) else f" within {timeout_s:g} s"
+        raise UserError(f"{tier} {address} did not answer{waited}", ExitCode.NOT_READY) from None
+    except Unanswered:
+        raise UserError(f"{tier} {address} closed the link before it answered", ExitCode.NOT_READY) from None
+    except (LinkError, trio.BrokenResourceError) as error:
+        raise UserError(f"{tier} {address}: {error}") from None
+    except OSError as error:
+        why = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        raise UserError(f"cannot reach {tier} {address}: {why}", ExitCode.NOT_READY) from None
+
+
+async def _exchange(
+    address: str, contexts: LinkContexts | None, message: Admin, identity: NodeIdentity, tier: str
+) -> AdminReply:
+    host, port = split_address(address)
+    plain = await trio.open_tcp_stream(host, port)
+    stream = plain if contexts is None else await wrap_tls(plain, contexts.client, server_side=False)
+    try:
+        await stream.send_all(encode_hello(identity))
+        hello, rest = await read_hello(stream)
+        key = check_hello(identity, hello, certified_identity(stream))
+        if key.tier != tier:
+            raise LinkError(f"{key.tier} {key.node} answers there, and a {tier} was asked: nothing was sent")
+        try:
+            return await _answer(stream, message, rest)
+        except trio.BrokenResourceError:
+            raise Unanswered from None
+    finally:
+        await close_quietly(stream)
+
+
+async def _answer(stream: trio.SocketStream | TlsStream, message: Admin, data: bytes) -> AdminReply:
+    """Ask on a link that stands, and read until the answer comes; ``data`` came with HELLO."""
+    core = LinkCore()
+    core.connected(0)
+    core.send(FrameKind.CONTROL, encode_control(message))
+    await stream.send_all(core.take_output())
+    while True:
+        for frame in core.receive(data):
+            reply = decode_control(frame.payload) if frame.kind == FrameKind.CONTROL else None
+            if isinstance(reply, AdminReply) and reply.request == message.request:
+                return reply
+        data = bytes(await stream.receive_some(READ_BYTES_MAX))
+        if not data:
+            raise Unanswered

@@ -1,0 +1,35 @@
+"""Frames: what one node writes to another on a link.
+
+A link is an ordered stream of frames, each with a fixed 16-byte header (big endian):
+
+    u32 payload length | u8 kind | u8 flags | u16 protocol version | u64 frame number
+
+Frame numbers count from 1 per direction and pair of incarnations; HELLO and TAKEN are outside the count (number 0).
+What numbering is for is in ``wire/links/link.py``; what the payloads mean is in ``wire/messages/messages.py`` (CONTROL,
+RAFT) and ``wire/messages/batches.py`` (the binary kinds). Decision: docs/adr/0005-wire-format.md.
+"""
+
+import enum
+import struct
+
+__all__ = ["FRAME_BYTES_MAX", "HEADER", "HEADER_BYTES", "PROTOCOL_VERSION", "FrameKind"]
+
+PROTOCOL_VERSION = 2  # of frames and of what they carry; a peer with another major version is refused at HELLO
+HEADER = struct.Struct(">IBBHQ")
+HEADER_BYTES = HEADER.size
+FRAME_BYTES_MAX = 8 * 1024 * 1024  # a longer declared length closes the link before anything is buffered
+
+
+class FrameKind(enum.IntEnum):
+    """Kinds of frame; every kind but HELLO and TAKEN is numbered and delivered once, in order."""
+
+    HELLO = 0  # msgpack Hello: who I am, which incarnation, what I have taken from yours
+    TAKEN = 1  # payload: u64, highest frame number taken; sent when nothing else carries it
+    CONTROL = 2  # msgpack, one tagged struct of wire/messages/messages.py
+    RAFT = 3  # msgpack, one struct of router/raft/messages.py; routers only
+    PUBLISH = 4  # wire/messages/batches.py: messages on their way to an edge or to partitions
+    PUBLISH_ACK = 5  # wire/messages/batches.py: (tag, partition, code) of messages that a storage node finished
+    PUSH = 6  # wire/messages/batches.py: entries of durable sessions, storage to edge
+    PUSH_ACK = 7  # wire/messages/batches.py: what the client acknowledged, edge to storage
+    REPLICATE = 8  # wire/messages/batches.py: op log records, primary to backup
+    REPLICATE_ACK = 9  # wire/messages/batches.py: synced up to, backup to primary

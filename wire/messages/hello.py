@@ -1,0 +1,241 @@
+"""The other end of a link: identities and the HELLO frame. Rights are in ``wire/links/allowed.py``.
+
+The dialling side writes its HELLO at once; the accepting side reads it, then answers with its own, so that each can
+say how many frames of the other's incarnation it has taken (what that is for: ``wire/links/link.py``). Pure logic;
+sockets are in ``wire/links/hub.py`` and in the edge's loop, certificates in ``wire/links/tls.py``.
+Source: docs/adr/0005-wire-format.md.
+"""
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+import msgspec
+
+from wire.decoding import LinkError, Payload, Unreadable, plain_text, strictly
+from wire.messages.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
+from wire.messages.ranges import INCARNATION_MAX, NODE_NAME_MAX, U32, U64, Address, Incarnation, SomeNode, Word
+
+__all__ = [
+    "HELLO_BYTES_MAX",
+    "TIER_EDGE",
+    "TIER_OPERATOR",
+    "TIER_ROUTER",
+    "TIER_STORAGE",
+    "Hello",
+    "HelloReader",
+    "LinkError",
+    "NodeIdentity",
+    "OtherVersion",
+    "PeerKey",
+    "check_certificate",
+    "check_hello",
+    "decode_hello",
+    "dials",
+    "encode_hello",
+    "first_number",
+]
+
+TIER_EDGE = "edge"
+TIER_STORAGE = "storage"
+TIER_ROUTER = "router"
+TIER_OPERATOR = "operator"  # the command line; dials routers, sends CONTROL and nothing else
+
+# The lower rank dials the higher: an edge needs no reachable port for its own cluster's sake.
+DIAL_RANK = {TIER_OPERATOR: -1, TIER_EDGE: 0, TIER_STORAGE: 1, TIER_ROUTER: 2}
+NUMBERS_BITS = 20  # of what a life numbers in a millisecond, in which an incarnation grows by one at least
+HELLO_BYTES_MAX = 4096  # names and an address; anything longer is not one of us
+
+
+class OtherVersion(Unreadable):
+    """The peer speaks another version of the link protocol; it is answered with our HELLO, which lets it say so too."""
+
+    def __init__(self, peer: str, version: int) -> None:
+        super().__init__(f"{peer} speaks link protocol version {version}, this node {PROTOCOL_VERSION}")
+
+
+class PeerKey(NamedTuple):
+    """One life of one node."""
+
+    node: str
+    tier: str
+    incarnation: int
+
+
+def first_number(incarnation: int) -> int:
+    """Return where a life begins to number its questions and messages: above all numbers of the lives before it.
+
+    What one life asked may be answered to the next one, over whose link everything for that node leaves.
+    """
+    return incarnation << NUMBERS_BITS
+
+
+class NodeIdentity(NamedTuple):
+    """Facts that a node tells about itself in HELLO.
+
+    ``incarnation`` grows with every start of the node: a lower one than the last seen is refused.
+    ``address`` is where others dial it, ``host:port``; empty for who listens nowhere.
+    """
+
+    cluster: str
+    node: str
+    tier: str
+    incarnation: int
+    address: str = ""
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """First frame of each side of a connection."""
+
+    version: U32  # PROTOCOL_VERSION of the sender
+    cluster: SomeNode
+    node: SomeNode
+    tier: Word
+    incarnation: U64  # of an operator finer than of a node
+    peer_incarnation: Incarnation = 0  # whose frames ``taken`` counts; 0: I know of no life of yours
+    taken: U64 = 0  # highest frame number taken from that incarnation
+    address: Address = ""
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """Fields that a HELLO of any version has."""
+
+    version: U32
+
+
+_hello_decoder = msgspec.msgpack.Decoder(Hello)
+_hello_encoder = msgspec.msgpack.Encoder()
+_read_hello: Callable[[Payload], Hello] = strictly(_hello_decoder.decode, "HELLO")
+_read_version: Callable[[Payload], _Version] = strictly(msgspec.msgpack.Decoder(_Version).decode, "HELLO")
+
+
+def encode_hello(identity: NodeIdentity, peer_incarnation: int = 0, taken: int = 0) -> bytes:
+    """Return the HELLO frame of a node, header included."""
+    payload = _hello_encoder.encode(
+        Hello(
+            version=PROTOCOL_VERSION,
+            cluster=identity.cluster,
+            node=identity.node,
+            tier=identity.tier,
+            incarnation=identity.incarnation,
+            peer_incarnation=peer_incarnation,
+            taken=taken,
+            address=identity.address,
+        )
+    )
+    return HEADER.pack(len(payload), FrameKind.HELLO, 0, PROTOCOL_VERSION, 0) + payload
+
+
+def decode_hello(payload: Payload) -> Hello:
+    """Return the HELLO of a frame's payload.
+
+    Raises:
+        Unreadable: It is none, or a value is out of its range.
+        OtherVersion: It cannot be read, for it is one of another protocol version.
+    """
+    try:
+        return _read_hello(payload)
+    except Unreadable:
+        version = _read_version(payload).version
+        if version != PROTOCOL_VERSION:
+            raise OtherVersion("the peer", version) from None
+        raise
+
+
+class HelloReader:
+    """Cuts the HELLO off the front of a byte stream, however it was split; the rest belongs to the link."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self.rest = b""
+
+    def receive(self, data: bytes) -> Hello | None:
+        """Return the HELLO once it is whole, None before; bytes after it are in ``rest``.
+
+        Raises:
+            LinkError: This is no HELLO, or one of another protocol version.
+        """
+        self._buffer += data
+        if len(self._buffer) < HEADER_BYTES:
+            return None
+        length, kind, _flags, version, _number = HEADER.unpack_from(self._buffer)
+        if kind != FrameKind.HELLO or length > HELLO_BYTES_MAX:
+            raise LinkError("the peer does not speak the StrataMQ link protocol (no HELLO)")
+        if version != PROTOCOL_VERSION:
+            raise OtherVersion("the peer", version)
+        end = HEADER_BYTES + length
+        if len(self._buffer) < end:
+            return None
+        hello = decode_hello(bytes(self._buffer[HEADER_BYTES:end]))
+        self.rest = bytes(memoryview(self._buffer)[end:])
+        return hello
+
+
+def check_certificate(mine: NodeIdentity, certified: tuple[str, str, str], tiers: Collection[str]) -> None:
+    """Judge a peer by its certificate alone, before anything that it says is looked at.
+
+    Args:
+        mine: This node.
+        certified: (cluster, tier, node) from the peer's certificate.
+        tiers: Those that are served here.
+    Raises:
+        LinkError: The certificate names no node of this cluster, or one of a tier that has no business here.
+    """
+    cluster, tier, node = certified
+    if cluster != mine.cluster:
+        raise LinkError(f"the certificate is of {_describe(certified)}, this node is of cluster {mine.cluster!r}")
+    if tier not in tiers or not node:
+        raise LinkError(f"a {mine.tier} takes no link from {_describe(certified)}")
+
+
+def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str] | None) -> PeerKey:
+    """Judge a peer's HELLO against this node's and against its certificate.
+
+    Args:
+        mine: This node.
+        hello: What the peer says.
+        certified: (cluster, tier, node) from the peer's certificate; None on a plaintext link.
+    Returns:
+        The peer's key; ``hello.peer_incarnation`` and ``hello.taken`` are the link's business.
+    Raises:
+        LinkError: Another version, another cluster, an unknown tier, not who the certificate names, or who knows a
+            later life of this node.
+    """
+    if hello.version != PROTOCOL_VERSION:
+        raise OtherVersion(plain_text(hello.node), hello.version)
+    if hello.cluster != mine.cluster:
+        raise LinkError(f"{hello.node} belongs to cluster {hello.cluster!r}, this node to {mine.cluster!r}")
+    if hello.tier not in DIAL_RANK:
+        raise LinkError(f"{hello.node} claims an unknown tier {hello.tier!r}")
+    life = 0 < hello.incarnation < (INCARNATION_MAX if hello.tier != TIER_OPERATOR else 1 << 64)
+    if not 0 < len(hello.node) <= NODE_NAME_MAX or not life:
+        raise LinkError("HELLO without a usable node name and incarnation")
+    if hello.peer_incarnation > mine.incarnation:
+        raise LinkError(
+            f"{hello.node} knows incarnation {hello.peer_incarnation} of {mine.node}, this one is {mine.incarnation}: "
+            "another process has that name, or its data folder is new and the clock is behind"
+        )
+    if hello.node == mine.node:
+        raise LinkError(f"the peer uses this node's own name {mine.node!r}")
+    if hello.tier == TIER_OPERATOR:
+        # Several commands of one operator run at once; the name before the slash is the certified one.
+        if certified is not None and certified[:2] != (hello.cluster, hello.tier):
+            raise LinkError(f"an operator came with the certificate of {_describe(certified)}")
+        name = certified[2] if certified is not None else TIER_OPERATOR
+        return PeerKey(f"{name}/{hello.node}", hello.tier, hello.incarnation)
+    claimed = (hello.cluster, hello.tier, hello.node)
+    if certified is not None and certified != claimed:
+        raise LinkError(f"{_describe(claimed)} came with the certificate of {_describe(certified)}")
+    return PeerKey(hello.node, hello.tier, hello.incarnation)
+
+
+def _describe(identity: tuple[str, str, str]) -> str:
+    cluster, tier, node = identity
+    return plain_text(f"{tier} {node} of cluster {cluster}")
+
+
+def dials(tier: str, node: str, peer_tier: str, peer_node: str) -> bool:
+    """Whether (tier, node) is the one of the two that dials: exactly one of each pair does."""
+    rank, peer_rank = DIAL_RANK[tier], DIAL_RANK[peer_tier]
+    if rank != peer_rank:
+        return rank < peer_rank
+    return node < peer_node

@@ -1,0 +1,329 @@
+"""Duties of every node towards the routers: register its incarnation, hold a lease, follow the map.
+
+Sans-IO. The holder counts its lease from when it *sent* the heartbeat that was answered; it beats only when its owner
+calls ``beat`` from a loop that makes rounds. Acknowledging a map epoch says that its effects are in force here, so the
+owner acknowledges after it has applied the change. Rules: docs/protocol.md section 2.
+"""
+
+import logging
+from collections.abc import Callable
+
+from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
+from wire.messages.map_pages import MapReader
+from wire.messages.messages import (
+    Control,
+    Drain,
+    FollowMap,
+    Heartbeat,
+    HeartbeatReply,
+    Leave,
+    MapPage,
+    MapStep,
+    Refused,
+    Register,
+    Registered,
+)
+from wire.messages.ranges import NODES_MAX
+
+__all__ = ["LeaseHolder"]
+
+logger = logging.getLogger(__name__)
+
+HEARTBEATS_PER_LEASE = 4
+SETTLING_S = 0.05  # between heartbeats while an epoch is not settled: it shortens every change of placement
+EARLY_S = 0.001  # so near, a multiple of the period counts as reached
+SEEKING_S = 0.1  # between heartbeats to every router while none grants
+LAG_S = 0.5  # behind the leader's map for this long: whoever tells us the map is cut off from the leader
+PAGE_WAIT_S = 2.0  # for a page of the map that was asked for: a quarter of a megabyte, of a router that lives
+RETRY_S = 0.25  # of a registration or a map request that was not answered
+
+
+class LeaseHolder:
+    """One node's side of registration, lease and map stream.
+
+    Args:
+        entry: This node as it registers.
+        send: Sends a control message to a router; False when that is not possible now.
+        on_map: The map moved to a new epoch; called before that epoch is acknowledged.
+        whole: Storage: the store proved itself whole.
+        ended_incarnation: A former life of this node that is proved to have ended; 0 for none.
+        follows: Ask a router for the map; a router has its own and gives it by ``take_own``.
+    """
+
+    def __init__(
+        self,
+        entry: NodeEntry,
+        send: Callable[[str, Control], bool],
+        on_map: Callable[[ClusterMap], None],
+        *,
+        whole: bool = True,
+        ended_incarnation: int = 0,
+        follows: bool = True,
+    ) -> None:
+        self.entry = entry
+        self.map = ClusterMap(cluster="")
+        self.lease_until = float("-inf")
+        self.settled_epoch = 0
+        self.newest_at = float("-inf")  # own clock: at that time no node can have had a newer map than ours is now
+        self.leader = ""
+        self.ended = False  # the map says that this incarnation is dead: a new one must be started
+        self.unreachable: list[str] = []
+        self.stores_aside = 0  # damaged stores that this node put aside and still keeps
+        self.sizes: dict[int, tuple[int, int]] = {}  # of own partitions or shards: (keys, bytes), told when changed
+        self._send = send
+        self._on_map = on_map
+        self._whole = whole
+        self._ended_incarnation = ended_incarnation
+        self._routers: list[str] = []  # connected
+        self._registered = False
+        self._refusal = ""  # of the registration, as the log has it
+        self._follows = follows
+        self._following = ""
+        self._pages = MapReader()
+        self._page_by = float("inf")  # then a page that was asked for is lost
+        self._request = 0
+        self._told_sizes: tuple[str, dict[int, tuple[int, int]]] = ("", {})
+        self._next_beat = float("-inf")
+        self._next_try = float("-inf")
+        self._last_grant = float("-inf")
+        self._behind_since = float("inf")
+        self._turn = 0
+        self._stop: Drain | Leave | None = None  # what the leader is told until the map shows it
+        self._next_stop = float("inf")
+
+    # --- links
+
+    def router_up(self, node: str, now: float) -> None:
+        """A link to a router stands."""
+        if node not in self._routers:
+            self._routers.append(node)
+        self._next_try = now
+        self._next_beat = min(self._next_beat, now)
+
+    def router_down(self, node: str) -> None:
+        """The link to a router is gone."""
+        if node in self._routers:
+            self._routers.remove(node)
+        if self._told_sizes[0] == node:
+            self._told_sizes = ("", {})  # its next life has not been told
+        if self._following == node:
+            self._follow_again(float("-inf"))  # ask another one at once: who lags holds everybody up
+        if self.leader == node:
+            self.leader = ""
+
+    # --- state
+
+    def has_lease(self, now: float) -> bool:
+        """True while this node may decide: its incarnation is active in its map and its lease has not run out."""
+        return now < self.lease_until and not self.ended and self.active
+
+    @property
+    def linked(self) -> list[str]:
+        """The routers to which a link stands."""
+        return self._routers
+
+    @property
+    def refusal(self) -> str:
+        """Why the routers do not let this node in; "" if they said nothing of that kind."""
+        return self._refusal
+
+    @property
+    def active(self) -> bool:
+        """True once the map that this node acknowledged lists its own incarnation as active."""
+        return self.map.is_alive(self.entry.node, self.entry.incarnation)
+
+    def next_deadline(self) -> float:
+        """Return when ``beat`` wants to be called next."""
+        following = min(self._next_try, self._page_by)
+        return min(self._next_beat, self._next_stop, following) if self._registered else following
+
+    # --- the end
+
+    def drain(self, now: float) -> None:
+        """This life is about to stop: ask the leader to give its roles to others, until the map says that it does."""
+        self._stop, self._next_stop = Drain(), now
+
+    def leave(self, now: float) -> None:
+        """This life decides nothing from here on: give the lease back, so that nobody waits for its end."""
+        self.lease_until = float("-inf")
+        self._stop, self._next_stop = Leave(), now
+
+    @property
+    def drains(self) -> bool:
+        """Whether the map says that this life stops."""
+        mine = self.map.nodes.get(self.entry.node)
+        return self.active and mine is not None and mine.stops
+
+    def _say_stop(self, now: float) -> None:
+        if self._stop is None or (isinstance(self._stop, Drain) and self.drains):
+            self._next_stop = float("inf")
+        else:
+            self._next_stop = now + RETRY_S
+            self._send(self._router(), self._stop)
+
+    # --- time
+
+    def beat(self, now: float) -> None:
+        """Register, follow and renew as far as it is due; call from the loop that does the node's work."""
+        if self.ended or not self._routers:
+            self._next_beat = self._next_try = now + RETRY_S
+            self._page_by = float("inf")
+            self._next_stop = max(self._next_stop, self._next_try)
+            return
+        if now >= self._page_by:
+            self._follow_again(now)
+        if now >= self._next_try:
+            self._next_try = now + RETRY_S
+            if not self._registered:
+                self._request += 1
+                self._send(self._router(), Register(self._request, self.entry, self._whole, self._ended_incarnation))
+            if self._follows and not self._following:
+                self._following = self._router()
+                if self._send(self._following, FollowMap(self.map.epoch)):
+                    self._page_by = now + PAGE_WAIT_S
+                else:
+                    self._following = ""
+        if self._registered and now >= self._next_stop:
+            self._say_stop(now)
+        if self._registered and now >= self._next_beat:
+            self._heartbeat(now)
+        if self._registered and (self._following or not self._follows):
+            self._next_try = now + 10 * RETRY_S
+
+    def _heartbeat(self, now: float) -> None:
+        beat = Heartbeat(self.entry.node, self.entry.incarnation, now, self.map.epoch, self.unreachable[:NODES_MAX])
+        beat.stores_aside = self.stores_aside
+        if now - self._last_grant > self.map.lease_s / 2:
+            # The leader is silent, or not known yet. A new one counts our lease from its election only, and the link to
+            # the former one may not be known to be dead: ask every router rather than the one that others point to.
+            for router in self._routers:
+                self._send(router, beat)
+            self._next_beat = now + SEEKING_S
+            return
+        router = self._router()
+        if self._told_sizes != (router, self.sizes):
+            self._told_sizes = (router, dict(self.sizes))
+            beat.sizes = self._told_sizes[1]
+        self._send(router, beat)
+        if self.settled_epoch < self.map.epoch:
+            self._next_beat = now + SETTLING_S
+        else:  # at multiples of the period: whatever else is due in a host's processes then shares their wake-ups
+            period_s = self.map.lease_s / HEARTBEATS_PER_LEASE
+            self._next_beat = ((now + EARLY_S) // period_s + 1) * period_s
+
+    def _router(self) -> str:
+        """Return the leader if its link stands, else the connected routers in turn."""
+        if self.leader in self._routers:
+            return self.leader
+        self._turn += 1
+        return self._routers[self._turn % len(self._routers)]
+
+    # --- messages
+
+    def handle(self, now: float, message: Control) -> bool:
+        """Take a router's message; False if it is not for this part."""
+        if isinstance(message, HeartbeatReply):
+            if message.incarnation == self.entry.incarnation:  # not a former life's: perhaps by another host's clock
+                self._replied(now, message)
+        elif isinstance(message, Registered):
+            if message.incarnation == self.entry.incarnation:  # not a former life's, whose answer came late
+                self._registered = True
+                self._next_beat = now
+        elif isinstance(message, Refused):
+            self._refused(message)
+            if message.leader_hint:
+                self.leader = message.leader_hint
+            self._next_try = min(self._next_try, now + RETRY_S / 5)
+            self._next_stop = min(self._next_stop, now + RETRY_S / 5) if self._stop is not None else self._next_stop
+        elif isinstance(message, MapPage):
+            self._page(now, message)
+        elif isinstance(message, MapStep):
+            self._step(now, message.delta)
+        else:
+            return False
+        return True
+
+    def _page(self, now: float, page: MapPage) -> None:
+        """Take a page and ask for the next one, unless the map is no newer than ours."""
+        self._page_by = float("inf")
+        if page.epoch <= self.map.epoch and self.map.cluster:
+            return
+        try:
+            cluster_map = self._pages.take(page)
+        except ValueError as error:
+            logger.warning("the map is read again from its first page: %s", error)
+            self._follow_again(now + RETRY_S)
+            return
+        if cluster_map is not None:
+            self.map = cluster_map
+            self._moved(now)
+        elif self._pages.reading:
+            self._page_by = now + PAGE_WAIT_S
+            if self._following:
+                self._send(self._following, FollowMap(self.map.epoch, *self._pages.wanted))
+
+    def _step(self, now: float, delta: MapDelta) -> None:
+        if delta.epoch == self.map.epoch + 1:
+            try:
+                self.map.apply(delta)
+            except ValueError as error:
+                logger.warning("the map is read anew: %s", error)
+                self._follow_again(now + RETRY_S)
+            else:
+                self._moved(now)
+        elif delta.epoch > self.map.epoch + 1 and not (self._pages.reading and self._pages.keep(delta)):
+            self._follow_again(now)  # a step is missing
+
+    def _follow_again(self, at: float) -> None:
+        """Ask for the whole map, any router."""
+        self._pages.forget()
+        self._following = ""
+        self._page_by = float("inf")
+        self._next_try = at
+
+    def _refused(self, message: Refused) -> None:
+        """Log why this node is not let in, once: that does not pass by itself, as the want of a leader does."""
+        mine = not self._registered and message.request == self._request
+        if mine and message.code == "invalid" and message.detail != self._refusal:
+            self._refusal = message.detail
+            logger.error("the routers do not let this node in: %s", message.detail)
+
+    def _replied(self, now: float, reply: HeartbeatReply) -> None:
+        self.leader = reply.leader
+        self.settled_epoch = max(self.settled_epoch, reply.settled_epoch)
+        self._compare(now, reply)
+        if reply.lease_s > 0 and not isinstance(self._stop, Leave):
+            self._last_grant = now
+            self.lease_until = max(self.lease_until, reply.sent_at + reply.lease_s)
+
+    def _compare(self, now: float, reply: HeartbeatReply) -> None:
+        """Ask the leader itself for the map when the router that tells it to us has stayed behind."""
+        if reply.map_epoch <= self.map.epoch:
+            self._behind_since = float("inf")
+            if reply.map_epoch:  # the leader's, as of a quorum round that began after our heartbeat
+                self.newest_at = max(self.newest_at, reply.sent_at)
+        elif self._behind_since == float("inf"):
+            self._behind_since = now
+        elif now - self._behind_since > LAG_S and self._follows and self._following != reply.leader:
+            self._behind_since = now
+            self._follow_again(now)
+
+    def take_own(self, now: float, cluster_map: ClusterMap) -> None:
+        """A router's own state machine made a step."""
+        self.map = cluster_map
+        self._moved(now)
+
+    def _moved(self, now: float) -> None:
+        mine = self.map.nodes.get(self.entry.node)
+        if mine is not None:
+            # A map from before our registration, of a router that lags or of our own log read anew, still shows a
+            # former incarnation of ours, alive or dead: that says nothing about this one. One that shows this one dead
+            # does, also when nobody has told us that we were registered: the answer may have gone with its router.
+            newer = self._registered and mine.incarnation > self.entry.incarnation
+            dead = mine.incarnation == self.entry.incarnation and mine.state == NodeState.DEAD
+            self.ended = self.ended or newer or dead
+        if mine is not None and mine.incarnation == self.entry.incarnation and mine.alive:
+            self._registered = True
+        self._behind_since = float("inf")
+        self._on_map(self.map)
+        self._next_beat = now  # acknowledge at once

@@ -1,0 +1,331 @@
+"""Keep one sender's filters registered at the owners of their shards; say when a filter's route stands everywhere.
+
+The sender is an edge (partition -1) or a partition. A filter *stands* when every shard it belongs to has answered
+AddRoutes; whoever needs it before waits for that, whoever asked first. Owners change: reports and pending requests go
+to the new one. Sans-IO. Rules: docs/protocol.md section 3.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+
+from mqtt.topics import parse_shared
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.messages import AddRoutes, Control, RemoveRoutes, RouteEntry, RoutesAdded, SenderReport
+from wire.messages.pieces import pieces
+
+__all__ = ["REPEAT_S", "RouteRegistrar", "by_shard", "route_entry", "sender_reports"]
+
+REPEAT_S = 0.5  # an unanswered AddRoutes is sent again this often, under its number: either answer will do
+REPEATS_PER_TICK = 20
+FLAPPING_S = 10.0  # a wildcard filter that is let go twice within this time is kept for as long
+FLAPPING_MAX = 1_000  # of those; more are let go at once
+REMOVED_MAX = 1_000  # filters remembered that were let go
+REPORT_ROUTES_MAX = 250  # filters in one piece of a report: about a millisecond of the shard's owner
+ROUTES_PER_REQUEST = 100
+REMOVED_PER_TICK = 640  # routes
+REMOVED_AT_ONCE = 10  # filters, between two looks at how many routes they are
+ROUTES_ASKED_MAX = 1_280  # unanswered by one owner, some ms of its time: the next question on this link waits for them
+
+
+def route_entry(name: str, members: int) -> RouteEntry:
+    """Return a filter, $share included, as its shards know it; members are those of a shared group at this sender."""
+    shared = parse_shared(name)
+    return RouteEntry(name) if shared is None else RouteEntry(shared[1], shared[0], members)
+
+
+def by_shard(cluster_map: ClusterMap, names: list[str]) -> dict[int, list[str]]:
+    """Return the filters of each shard; a broad one belongs to several."""
+    placed: dict[int, list[str]] = {}
+    known: dict[str, list[int]] = {}  # by first level, which alone decides where nothing is delegated
+    for name in names:
+        head, _, _ = name.partition("/")
+        if head == "$share" or cluster_map.delegations:
+            shared = parse_shared(name)
+            shards = cluster_map.shards_for_filter(name if shared is None else shared[1])
+        else:
+            found = known.get(head)
+            shards = known[head] = cluster_map.shards_for_filter(head) if found is None else found
+        for shard in shards:
+            placed.setdefault(shard, []).append(name)
+    return placed
+
+
+def sender_reports(
+    cluster_map: ClusterMap, partition: int, sender_epoch: int, version: int, holders: dict[str, int]
+) -> dict[int, list[SenderReport]]:
+    """Return, per shard, one sender's whole report in pieces; a shard without filters of it is told just that."""
+    placed = by_shard(cluster_map, sorted(holders))
+    reports = {}
+    for shard in range(len(cluster_map.shards)):
+        names = placed.get(shard, [])
+        cut = list(pieces(names, REPORT_ROUTES_MAX)) or [[]]
+        reports[shard] = [
+            SenderReport(
+                partition,
+                sender_epoch,
+                version,
+                [route_entry(name, holders[name]) for name in piece],
+                number == 0,
+                number == len(cut) - 1,
+            )
+            for number, piece in enumerate(cut)
+        ]
+    return reports
+
+
+class _Asked:
+    """Filters that one shard's owner was asked for, or will be when it has answered others."""
+
+    __slots__ = ("again_at", "names", "open", "owner", "shard")
+
+    def __init__(self, shard: int, names: list[str], owner: str) -> None:
+        self.shard = shard
+        self.names = names
+        self.owner = owner
+        self.open = 0  # how many of them were sent; 0: not yet
+        self.again_at = float("inf")
+
+
+class RouteRegistrar:
+    """Filters of one sender.
+
+    An owner gets a bounded number of routes at a time: a client's 1 000 broad filters are 64 000 of them, and what else
+    this sender asks waits behind those that are on their way. So an owner must answer before it gets more new routes,
+    and of those that are let go, which nobody answers, some leave in each tick.
+
+    Args:
+        partition: -1 for an edge.
+        sender_epoch: The edge's incarnation, or the partition_epoch.
+        tell: Sends to a router.
+        cluster_map: The map as of now.
+        on_standing: Told the filters whose routes stand everywhere now.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        sender_epoch: int,
+        tell: Callable[[str, Control], object],
+        cluster_map: Callable[[], ClusterMap],
+        on_standing: Callable[[list[str]], None],
+    ) -> None:
+        self._partition = partition
+        self._sender_epoch = sender_epoch
+        self._tell = tell
+        self._map = cluster_map
+        self._on_standing = on_standing
+        self._holders: dict[str, int] = {}  # filter, $share included -> how many hold it
+        self._standing: set[str] = set()
+        self._pending: dict[str, set[int]] = {}  # filter -> shards that have not answered
+        self._asked: dict[int, _Asked] = {}  # by request
+        self._open: dict[str, int] = {}  # owner -> routes sent that it has not answered
+        self._unsent: dict[str, deque[int]] = {}  # owner -> requests that wait for that
+        self._version = 0
+        self._leaving: dict[str, None] = {}  # let go, and the owners are not told yet
+        self._may_leave = REMOVED_PER_TICK
+        self._removed: dict[str, float] = {}  # wildcard filters let go, oldest first -> when
+        self._flapping: dict[str, float] = {}  # held though nobody wants them, oldest first -> until when
+        self._now = 0.0
+        self._request = max(partition, 0) << 32  # an answer names its partition
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    @property
+    def waits(self) -> bool:
+        """Whether an owner has not answered, or a route is kept for a while."""
+        return bool(self._asked or self._flapping or self._leaving)
+
+    def stands(self, name: str) -> bool:
+        """True if the filter's route stands at all its shards."""
+        return name in self._standing
+
+    def hold(self, names: list[str], now: float) -> list[str]:
+        """Hold filters; return those whose routes do not stand yet."""
+        self._now = now
+        fresh = []
+        for name in names:
+            self._holders[name] = self._holders.get(name, 0) + 1
+            self._leaving.pop(name, None)
+            if name not in self._standing and name not in self._pending:
+                fresh.append(name)
+            elif self._flapping.pop(name, None) is not None:
+                self._removed[name] = now
+        self._ask_all(fresh, now)
+        return [name for name in names if name not in self._standing]
+
+    def release(self, names: list[str]) -> None:
+        """Let go of filters; a route that nobody holds is removed, lazily.
+
+        Each new route of a wildcard filter voids what edges cached, of all topics that it matches. So a filter that is
+        let go again soon after the last time is kept for a while: meanwhile its messages come here for nothing.
+        """
+        gone = []
+        for name in names:
+            self._holders[name] -= 1
+            if self._holders[name] == 0:
+                del self._holders[name]
+                if self._is_flapping(name):
+                    self._flapping[name] = self._now + FLAPPING_S
+                    self._holders[name] = 0
+                else:
+                    gone.append(name)
+        self._let_go(gone)
+
+    def _is_flapping(self, name: str) -> bool:
+        if ("+" not in name and "#" not in name) or name.startswith("$share/") or name not in self._standing:
+            return False
+        before = self._removed.pop(name, None)
+        self._removed[name] = self._now
+        if len(self._removed) > REMOVED_MAX:
+            del self._removed[next(iter(self._removed))]
+        if len(self._flapping) >= FLAPPING_MAX:
+            return False
+        return before is not None and self._now - before < FLAPPING_S
+
+    def _let_go(self, gone: list[str]) -> None:
+        """Forget filters at once; tell their owners as far as this tick allows it."""
+        pending = [name for name in gone if self._pending.pop(name, None) is not None]
+        self._standing.difference_update(gone)
+        for asked in self._asked.values() if pending else ():  # the answer says nothing of a later holder
+            asked.names = [name for name in asked.names if name in self._holders]
+        self._leaving.update(dict.fromkeys(gone))
+        told: list[str] = []
+        while self._leaving and self._may_leave > 0:
+            some = list(islice(self._leaving, REMOVED_AT_ONCE))
+            for name in some:
+                del self._leaving[name]
+            self._may_leave -= sum(map(len, by_shard(self._map(), some).values()))
+            told += some
+        self._remove(told)
+
+    def _remove(self, gone: list[str]) -> None:
+        entries = {name: self._entry(name) for name in gone}
+        for shard, left in sorted(by_shard(self._map(), gone).items()):
+            placement = self._map().shards[shard]
+            for piece in pieces(left, REMOVED_PER_TICK):
+                self._version += 1
+                routes = [entries[name] for name in piece]
+                removal = RemoveRoutes(
+                    shard, placement.epoch, self._partition, self._sender_epoch, self._version, routes
+                )
+                self._tell(placement.owner, removal)
+
+    def _entry(self, name: str) -> RouteEntry:
+        return route_entry(name, self._holders.get(name, 0))
+
+    def _ask_all(self, names: list[str], now: float) -> None:
+        placed = by_shard(self._map(), names)
+        for shard, some in placed.items():
+            for name in some:
+                self._pending.setdefault(name, set()).add(shard)
+        for shard, some in sorted(placed.items()):
+            self._ask(shard, some, now)
+
+    def _ask(self, shard: int, names: list[str], now: float) -> None:
+        owner = self._map().shards[shard].owner
+        for piece in pieces(names, ROUTES_PER_REQUEST):
+            self._request += 1
+            self._asked[self._request] = _Asked(shard, piece, owner)
+            self._unsent.setdefault(owner, deque()).append(self._request)
+        self._send_more(owner, now)
+
+    def _send_more(self, owner: str, now: float) -> None:
+        """Send what waits, as far as the owner has answered."""
+        unsent = self._unsent.get(owner)
+        while unsent and self._open.get(owner, 0) < ROUTES_ASKED_MAX:
+            request = unsent.popleft()
+            asked = self._asked.get(request)
+            if asked is None:
+                continue
+            if not asked.names:  # let go of meanwhile
+                del self._asked[request]
+                continue
+            asked.open = len(asked.names)
+            asked.again_at = now + REPEAT_S
+            self._open[owner] = self._open.get(owner, 0) + asked.open
+            self._send(request)
+
+    def _take(self, request: int) -> _Asked:
+        """Forget a request that was answered, or that another owner gets."""
+        asked = self._asked.pop(request)
+        if asked.open:
+            self._open[asked.owner] -= asked.open
+            if not self._open[asked.owner]:
+                del self._open[asked.owner]
+        return asked
+
+    def _send(self, request: int) -> None:
+        asked = self._asked[request]
+        placement = self._map().shards[asked.shard]
+        self._version += 1
+        entries = [self._entry(name) for name in asked.names]
+        self._tell(
+            placement.owner,
+            AddRoutes(
+                request, asked.shard, placement.epoch, self._partition, self._sender_epoch, self._version, entries
+            ),
+        )
+
+    def _ask_again(self, request: int, now: float) -> None:
+        asked = self._take(request)
+        left = [name for name in asked.names if asked.shard in self._pending.get(name, ())]
+        if left:
+            self._ask(asked.shard, left, now)
+
+    def tick(self, now: float) -> None:
+        """Ask again what was not answered, a few requests at a time; let go of what nobody came back to."""
+        self._now = now
+        due = (request for request, asked in self._asked.items() if asked.again_at <= now)
+        for request in list(islice(due, REPEATS_PER_TICK)):
+            self._asked[request].again_at = now + REPEAT_S
+            self._send(request)
+        over = [name for name, until in islice(self._flapping.items(), REPEATS_PER_TICK) if until <= now]
+        for name in over:
+            del self._flapping[name], self._holders[name]
+        self._may_leave = REMOVED_PER_TICK
+        self._let_go(over)
+
+    def placement_changed(self, shards: set[int], now: float) -> None:
+        """These shards have another owner or epoch: ask it for what is pending."""
+        former = {asked.owner for asked in self._asked.values()}
+        for request in [request for request, asked in self._asked.items() if asked.shard in shards]:
+            self._ask_again(request, now)
+        for owner in sorted(former):
+            self._send_more(owner, now)
+
+    def jurisdiction_changed(self, now: float) -> None:
+        """Filters belong to other shards now: every one must stand at its new ones."""
+        self._asked.clear()
+        self._open.clear()
+        self._unsent.clear()
+        self._pending.clear()
+        self._standing.clear()
+        self._ask_all(sorted(self._holders), now)
+
+    def reports(self) -> dict[int, list[SenderReport]]:
+        """Return, per shard, every filter that its owner should know, pending ones included."""
+        self._version += 1
+        return sender_reports(self._map(), self._partition, self._sender_epoch, self._version, self._holders)
+
+    def added(self, answer: RoutesAdded) -> None:
+        """An owner says that no edge holds a cached answer without these routes any more."""
+        asked = self._asked.get(answer.request)
+        current = answer.sender_epoch == self._sender_epoch
+        if asked is None or not current or self._map().shards[answer.shard].epoch != answer.shard_epoch:
+            return
+        self._take(answer.request)
+        standing = []
+        for name in asked.names:
+            pending = self._pending.get(name)
+            if pending is None:
+                continue
+            pending.discard(asked.shard)
+            if not pending:
+                del self._pending[name]
+                self._standing.add(name)
+                standing.append(name)
+        self._send_more(asked.owner, self._now)
+        if standing:
+            self._on_standing(standing)

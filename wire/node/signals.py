@@ -1,0 +1,93 @@
+"""Effects of signals on a node: end in order, end at once, write the state to the log, nothing.
+
+SIGTERM ends it in order (``wire/node/orderly_stop.py``); a second one, or SIGINT, at once; SIGHUP is counted and
+logged, for there is nothing to reload yet; SIGUSR1 writes the node's state to the log, bounded.
+"""
+
+import logging
+import signal
+from collections.abc import Callable, Mapping, Sequence
+
+import trio
+
+from conf.metrics import Metrics
+
+__all__ = ["STOP_S_MAX", "obey_signals", "state_lines", "survive_signals"]
+
+logger = logging.getLogger(__name__)
+
+STOP_S_MAX = 9.5  # from SIGTERM to the end; then at once, whatever is under way
+HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+LINES_MAX = 200  # of the state; more are counted
+LINE_CHARS_MAX = 400
+LABELS_MAX = 40  # values of one metric
+
+
+def survive_signals() -> None:
+    """From here on, before anything listens, neither a closed terminal nor a look at the state ends this process."""
+    for number in (signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+
+
+async def obey_signals(
+    stopping: trio.Event,
+    end: Callable[[], None],
+    counts: dict[str, int],
+    state: Callable[[], list[str]],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Act on signals until ``end`` was called; started when they are heard.
+
+    Args:
+        stopping: Set by the first SIGTERM.
+        end: Ends the process at once.
+        counts: Signals that came, by name; added to here.
+        state: Returns what SIGUSR1 writes to the log, bounded (``state_lines``).
+    """
+    async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(*HEARD) as signals:
+            task_status.started()
+            async for number in signals:
+                name = signal.Signals(number).name
+                counts[name] = counts.get(name, 0) + 1
+                if number == signal.SIGHUP:
+                    logger.warning("SIGHUP is ignored: no setting is read again while a node runs")
+                elif number == signal.SIGUSR1:
+                    for line in state():
+                        logger.info(f"state: {line}")  # an event of its own, of which none is left out
+                elif number == signal.SIGTERM and not stopping.is_set():
+                    logger.info("stopping in order on SIGTERM; SIGTERM again, or SIGINT, ends at once")
+                    stopping.set()
+                    nursery.start_soon(_end_late, end)
+                else:
+                    logger.info("stopping at once on %s", name)
+                    end()
+
+
+async def _end_late(end: Callable[[], None]) -> None:
+    await trio.sleep(STOP_S_MAX)
+    logger.warning("not stopped after %g s: ended", STOP_S_MAX)
+    end()
+
+
+def state_lines(described: Sequence[str], metrics: Metrics) -> list[str]:
+    """Return the node's state for a person, bounded: its own lines first, then every figure of ``/metrics``.
+
+    Args:
+        described: Name, lease, map and links.
+        metrics: Also tell what the node waits for (its checks).
+    """
+    lines = [*described, *(f"{name}: {'ok' if passed else 'no'}" for name, passed in metrics.readiness().items())]
+    for name, value in sorted(metrics.read().items()):
+        if isinstance(value, Mapping):
+            shown = sorted(value.items())
+            more = f" and {len(shown) - LABELS_MAX} more" if len(shown) > LABELS_MAX else ""
+            words = ", ".join(f"{'/'.join(labels)} {number:g}" for labels, number in shown[:LABELS_MAX])
+            lines.append(f"{name}: {words}{more}")
+        elif isinstance(value, int | float):
+            lines.append(f"{name}: {value:g}")
+    more_lines = len(lines) - LINES_MAX
+    if more_lines > 0:
+        lines[LINES_MAX:] = [f"and {more_lines} lines more"]
+    return [line if len(line) <= LINE_CHARS_MAX else f"{line[:LINE_CHARS_MAX]} ..." for line in lines]

@@ -1,0 +1,40 @@
+"""Which live nodes this one does not reach: what its heartbeats tell the leader.
+
+A lease proves one link, the one to the leader. Two live nodes without a link wait for each other for ever, and only the
+leader may end that (docs/adr/0011). Pure: its owner says when links stand and fall. A link that stands and carries
+nothing falls by its own silence (``wire/links/connection.py``, the edge's loop), so here down is down.
+Source: docs/protocol.md rule 2.8.
+"""
+
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.hello import PeerKey
+
+__all__ = ["Unreached"]
+
+
+class Unreached:
+    """Links of one node to all others: every pair of live nodes has one."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._up: dict[str, int] = {}  # node -> incarnation
+        self._missed: dict[tuple[str, int], float] = {}  # live, without a link -> since when
+
+    def link_up(self, peer: PeerKey) -> None:
+        """A link to this life stands."""
+        self._up[peer.node] = peer.incarnation
+
+    def link_down(self, peer: PeerKey) -> None:
+        """It ended."""
+        if self._up.get(peer.node) == peer.incarnation:
+            del self._up[peer.node]
+
+    def nodes(self, now: float, cluster_map: ClusterMap) -> list[str]:
+        """Return the live nodes without a link for a lease, by name; call it at least some times per lease."""
+        missed = [
+            (name, entry.incarnation)
+            for name, entry in sorted(cluster_map.nodes.items())
+            if entry.alive and name != self._node and self._up.get(name) != entry.incarnation
+        ]
+        self._missed = {life: self._missed.get(life, now) for life in missed}
+        return [name for (name, _), since in self._missed.items() if now - since > cluster_map.lease_s]
