@@ -29,6 +29,45 @@ JOBS_OF_WIRE = {
     "wire.sstable.ledger",
 }
 
+# Which sub-rooms of its room a sub-room may import from; files beside the sub-rooms join them, and none imports those
+# but the floors.
+SUB_ROOMS: dict[str, dict[str, set[str]]] = {
+    "edge": {
+        "hot": set(),
+        "node": {"hot"},
+        "listeners": {"hot", "node"},
+        "cluster": {"hot", "node"},
+        "routes": {"hot", "node"},
+        "clients": {"hot", "node", "listeners", "cluster"},
+        "subscriptions": {"hot", "node", "clients", "cluster", "routes"},
+        "publishing": {"hot", "node", "clients", "cluster", "routes", "subscriptions"},
+    },
+    "router": {
+        "raft": set(),
+        "placement": set(),
+        "map": {"placement"},
+        "routes": set(),
+        "operators": {"raft", "placement", "map", "routes"},
+    },
+    "storage": {
+        "state": set(),
+        "store": {"state"},
+        "messages": {"state"},
+        "replication": {"state"},
+        "sessions": {"state", "messages"},
+        "hosting": {"state", "messages", "sessions", "replication"},
+        "export": {"state", "store"},
+    },
+    "wire": {
+        "messages": set(),
+        "sstable": set(),
+        "links": {"messages"},
+        "node": {"messages", "links"},
+    },
+}
+FLOORS = {"wire.clock", "wire.decoding"}  # files beside sub-rooms that these may import
+PARAGRAPHS = ("Owns: ", "Doors: ", "Always holds: ", "May import: ")  # of a package's docstring, after its first line
+
 # Thin shells: everything else is a core, or plain code, and neither waits nor owns sockets.
 SHELLS = {
     "conf.metrics",
@@ -212,6 +251,40 @@ def circles(graph: dict[str, set[str]]) -> set[str]:
 def test_no_circle_of_files() -> None:
     """Two files that import each other are one file; an import for types alone makes a circle for a reader as well."""
     assert circles(import_graph()) == set()
+
+
+def sub_room(module: str) -> str:
+    """Return the sub-room of a module, "" for a file beside the sub-rooms."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 2 or (len(parts) == 2 and parts[1] in SUB_ROOMS.get(parts[0], {})) else ""
+
+
+def test_arrows_between_sub_rooms_run_one_way() -> None:
+    """A room reads from below to above: what its table does not name is not imported, and the table has no circle."""
+    wrong = []
+    for module, imported in import_graph().items():
+        room, _, _ = module.partition(".")
+        if room not in SUB_ROOMS or not sub_room(module):
+            continue
+        allowed = SUB_ROOMS[room][sub_room(module)] | {sub_room(module)}
+        wrong += [
+            f"{module} imports {name}"
+            for name in sorted(imported)
+            if name.startswith(f"{room}.") and name not in FLOORS and sub_room(name) not in allowed
+        ]
+    assert not wrong, "\n".join(wrong)
+    for table in SUB_ROOMS.values():
+        assert circles(table) == set()
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda path: path.name)
+def test_every_package_says_what_it_is(folder: Path) -> None:
+    """Its docstring names what it owns, its doors, what always holds, and what it may import."""
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    assert text, f"{folder.relative_to(ROOT)} is silent"
+    room = folder.relative_to(ROOT).parts[0]
+    if room in SUB_ROOMS or room in ("membership", "jobs", "conf"):
+        assert [found for found in PARAGRAPHS if f"\n\n{found}" in text] == list(PARAGRAPHS)
 
 
 def test_a_circle_is_found() -> None:

@@ -1,0 +1,11 @@
+"""The ClusterMap's state machine: commands of the log, their bounds, and what a leader does beside them.
+
+Owns: Commands, the machine that carries them out, orders by id, leases, and the leader's hand on a rebalance.
+
+Doors: ``commands`` are what may be proposed, ``machine`` carries them out, ``leases`` says who may act until when.
+
+Always holds: ``apply`` never raises, and every router carries out or refuses a command alike. What was applied can be
+sent in pages.
+
+May import: router.placement, wire.
+"""

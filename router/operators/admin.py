@@ -62,7 +62,7 @@ class RouterView(Protocol):
 
     @property
     def leader(self) -> str:
-        """Who leads the Raft group, "" if nobody is known to."""
+        """Return the name of the Raft group's leader, "" if none is known."""
 
     @property
     def leads(self) -> bool:
@@ -78,7 +78,7 @@ class RouterView(Protocol):
 
     @property
     def leases(self) -> LeaseTable:
-        """What nodes said in their heartbeats; known to the leader only."""
+        """Heartbeats of nodes, and their leases; known to the leader only."""
 
     @property
     def shards(self) -> Mapping[int, RouteShard]:

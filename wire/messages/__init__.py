@@ -1,0 +1,11 @@
+"""Formats between nodes: control messages, batches, HELLO, replication, the ClusterMap and its pages.
+
+Owns: Each message with its tag, fields and ranges, and the codecs of all of them.
+
+Doors: ``messages`` is the union of control messages, ``batches`` the binary frames, ``cluster_map`` the map, ``hello``
+the identities.
+
+Always holds: Tags and layouts change only with the protocol version. No exception but ``Unreadable`` leaves a decoder.
+
+May import: mqtt for topics, wire.decoding.
+"""
