@@ -17,13 +17,15 @@ PLAIN = (int, float, str, bytes, bool, type(None), Enum, type, ModuleType)
 
 
 def whole_state(root: object, without: Callable[[object, str], bool]) -> list[object]:
-    """Return everything that can be reached from an object; ``without`` says which fields do not count."""
+    """Return all that can be reached from an object; ``without`` says which fields and whole objects do not count."""
     seen: dict[int, int] = {}
     kept: list[object] = []  # or an address could be given again
     out: list[object] = []
     waiting: list[object] = [root]
     while waiting:
         item = waiting.pop()
+        if without(item, ""):
+            continue
         if isinstance(item, PLAIN):
             out.append(repr(item) if isinstance(item, float) else item)  # nan is no other than nan
             continue

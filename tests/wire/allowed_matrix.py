@@ -16,6 +16,7 @@ from tests.edge.hot.conftest import SourceOnly
 
 sys.meta_path.insert(0, SourceOnly())
 
+from edge.node.node import Counts  # noqa: E402
 from tests.simulation.scene import Scene  # noqa: E402
 from tests.simulation.sim_client import ClientOptions  # noqa: E402
 from tests.whole_state import whole_state  # noqa: E402
@@ -189,7 +190,7 @@ class Matrix:
 
     def _state(self, core: Any) -> list[object]:
         counts = {name: count for name, count in core.counts.items() if not name.startswith(REFUSALS)}
-        return [counts, *whole_state(core, lambda _, name: name in HIDDEN)]
+        return [counts, *whole_state(core, lambda item, name: name in HIDDEN or isinstance(item, Counts))]
 
 
 class _OneFrame(LinkCore):
