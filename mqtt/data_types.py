@@ -16,6 +16,8 @@ __all__ = [
     "read_binary",
     "read_text",
     "read_u16",
+    "varint_end",
+    "varint_value",
 ]
 
 VARINT_MAX = 268_435_455  # four groups of seven bits
@@ -56,18 +58,30 @@ def decode_varint(data: bytes | bytearray | memoryview, offset: int = 0) -> tupl
     """
     if offset < len(data) and (byte := data[offset]) < 0x80:
         return byte, offset + 1
-    value = shift = 0
-    for position in range(offset, offset + 4):
-        if position >= len(data):
-            raise MalformedPacket("variable byte integer cut short")
-        byte = data[position]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if byte == 0 and shift:  # a last group of zero could have been left out
-                raise MalformedPacket("variable byte integer not in its shortest form [MQTT-1.5.5-1]")
-            return value, position + 1
-        shift += 7
-    raise MalformedPacket("variable byte integer longer than four bytes")
+    end = varint_end(data, offset)
+    if end == -1:
+        raise MalformedPacket("variable byte integer cut short")
+    if end == -2:
+        raise MalformedPacket("variable byte integer longer than four bytes")
+    if data[end - 1] == 0:  # a last group of zero could have been left out
+        raise MalformedPacket("variable byte integer not in its shortest form [MQTT-1.5.5-1]")
+    return varint_value(data, offset, end), end
+
+
+def varint_end(data: bytes | bytearray | memoryview, offset: int) -> int:
+    """Return the offset behind a variable byte integer; -1 if it is cut short, -2 if it is longer than four bytes."""
+    for position in range(offset, min(offset + 4, len(data))):
+        if data[position] < 0x80:
+            return position + 1
+    return -1 if len(data) < offset + 4 else -2
+
+
+def varint_value(data: bytes | bytearray | memoryview, offset: int, end: int) -> int:
+    """Return the value of the variable byte integer between offset and its ``varint_end``."""
+    value = 0
+    for position in range(end - 1, offset - 1, -1):
+        value = value << 7 | (data[position] & 0x7F)
+    return value
 
 
 def read_u16(data: bytes, offset: int) -> tuple[int, int]:

@@ -4,6 +4,7 @@ Decides where a packet begins and ends, and refuses as early as the bytes allow:
 length before its body. Nothing is kept that the limits forbid.
 """
 
+from mqtt.data_types import varint_end, varint_value
 from mqtt.decode import check_first_byte, decode_packet
 from mqtt.errors import MalformedPacket, RemoteProtocolError
 from mqtt.limits import DEFAULT_LIMITS, Limits
@@ -80,28 +81,22 @@ class StreamDecoder:
             self._needed = offset + 1
             return None
         self._check_first_byte(buffer[offset])
-        length = shift = 0
-        for position in range(offset + 1, offset + 5):
-            if position == len(buffer):
-                self._needed = position + 1
-                return None
-            byte = buffer[position]
-            length |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-        else:
+        body = varint_end(buffer, offset + 1)
+        if body == -1:
+            self._needed = len(buffer) + 1
+            return None
+        if body == -2:
             raise MalformedPacket("remaining length longer than four bytes, section 2.1.4")
-        if byte == 0 and shift and self.protocol_version == 5:
+        if buffer[body - 1] == 0 and body > offset + 2 and self.protocol_version == 5:
             raise MalformedPacket("remaining length not in its shortest form [MQTT-1.5.5-1]")
-        end = position + 1 + length
+        end = body + varint_value(buffer, offset + 1, body)
         limits = self._limits
         if end - offset > (limits.first_packet_bytes_max if self._first else limits.maximum_packet_size):
             raise RemoteProtocolError(f"packet of {end - offset} bytes", ReasonCode.PACKET_TOO_LARGE)
         self._needed = end
         if end > len(buffer):
             return None
-        self._body = position + 1
+        self._body = body
         return end
 
     def _check_first_byte(self, first_byte: int) -> None:

@@ -1,6 +1,6 @@
 # C form of acks.py.
 from edge.hot.ack_rows cimport record_ack
-from edge.hot.buffers cimport get16
+from edge.hot.buffers cimport get16, read_varint, varint_end
 from edge.hot.deliver cimport drain_pending, free_identifier, set_state, state_of
 from edge.hot.encode cimport valid_text
 from edge.hot.excess cimport end_excess
@@ -30,4 +30,4 @@ cdef bint _withhold(HotState hot, Conn conn, Message message) except -1
 cdef int _ephemeral(HotState hot, Conn conn, int first, int identifier, int reason_code) except -1
 cdef object _released(HotState hot, Conn conn, int identifier, int reason_code)
 cdef bint _valid_code(int first, int code)
-cdef int _ack_properties(unsigned char* data, Py_ssize_t at, Py_ssize_t end)
+cdef int _ack_properties(unsigned char* data, Py_ssize_t begin, Py_ssize_t end)

@@ -15,7 +15,7 @@ from edge.hot.state import Conn, HotState, Message, Outbound, Peer
 
 if not cython.compiled:
     from edge.hot.ack_rows import record_ack
-    from edge.hot.buffers import get16
+    from edge.hot.buffers import get16, read_varint, varint_end
     from edge.hot.deliver import drain_pending, free_identifier, set_state, state_of
     from edge.hot.encode import valid_text
     from edge.hot.excess import end_excess
@@ -257,26 +257,18 @@ def _valid_code(first: cython.int, code: cython.int) -> cython.bint:
     )
 
 
-def _ack_properties(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
+def _ack_properties(data: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
     """Check the properties of an acknowledgement: one Reason String, any number of User Properties."""
-    length: cython.Py_ssize_t = 0
-    shift: cython.int = 0
+    at: cython.Py_ssize_t
     what: cython.int
     count: cython.Py_ssize_t
     reason: cython.bint = False
-    if at == end:
+    if begin == end:
         return 0  # the length may be left out when it is the last byte
-    while True:
-        if at >= end or shift > 21:
-            return MALFORMED_PACKET
-        length |= (data[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-        if data[at - 1] < 0x80:
-            if data[at - 1] == 0 and shift > 7:
-                return MALFORMED_PACKET  # not the shortest form [MQTT-1.5.5-1]
-            break
-    if at + length != end:
+    at = varint_end(data, begin, end)
+    if at < 0 or (at - begin > 1 and data[at - 1] == 0):  # the latter is not the shortest form [MQTT-1.5.5-1]
+        return MALFORMED_PACKET
+    if at + read_varint(data, begin, at) != end:
         return MALFORMED_PACKET
     while at < end:
         what = data[at]

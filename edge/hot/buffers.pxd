@@ -39,3 +39,5 @@ cdef int put64(Buffer buffer, Py_ssize_t position, unsigned long long value) exc
 cdef unsigned int get16(unsigned char* data, Py_ssize_t position) noexcept
 cdef unsigned long get32(unsigned char* data, Py_ssize_t position) noexcept
 cdef unsigned long long get64(unsigned char* data, Py_ssize_t position) noexcept
+cdef Py_ssize_t varint_end(unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept
+cdef Py_ssize_t read_varint(unsigned char* data, Py_ssize_t at, Py_ssize_t stop) noexcept

@@ -222,3 +222,30 @@ def get32(data: cython.p_uchar, position: cython.Py_ssize_t) -> cython.ulong:
 def get64(data: cython.p_uchar, position: cython.Py_ssize_t) -> cython.ulonglong:
     """Read a big-endian u64."""
     return (cython.cast(cython.ulonglong, get32(data, position)) << 32) | get32(data, position + 4)
+
+
+def varint_end(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return the position behind the Variable Byte Integer at ``at`` [MQTT 5.0 1.5.5].
+
+    It is not in its shortest form if it has more than one byte and the last one is 0 [MQTT-1.5.5-1].
+
+    Returns:
+        -1 if its end is not before ``end``, -2 if it is longer than four bytes.
+    """
+    stop: cython.Py_ssize_t = at
+    while stop < end:
+        stop += 1
+        if data[stop - 1] < 0x80:
+            return stop
+        if stop - at == 4:
+            return -2
+    return -1
+
+
+def read_varint(data: cython.p_uchar, at: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Read the Variable Byte Integer from ``at`` to its ``varint_end``."""
+    value: cython.Py_ssize_t = 0
+    while stop > at:
+        stop -= 1
+        value = (value << 7) | (data[stop] & 0x7F)
+    return value

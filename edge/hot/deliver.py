@@ -14,7 +14,7 @@ from edge.hot.buffers import Buffer
 from edge.hot.state import Conn, HotState, Kept, Outbound, Packet, Route, Sub, Waiting
 
 if not cython.compiled:
-    from edge.hot.buffers import append_bytes, append_span, put16, put32, reserve
+    from edge.hot.buffers import append_bytes, append_span, put16, put32, reserve, varint_end
     from edge.hot.encode import load_plain, publish_bytes, write_publish
     from edge.hot.layout import NO_EXPIRY
     from edge.hot.memory import begin_to_keep, end_to_keep
@@ -286,16 +286,10 @@ def _pending_entry(hot: HotState, packet: Packet, five: cython.bint, size: cytho
         encoded = hot.scratch.data[0:size]
     else:
         encoded = bytes(hot.scratch.data[:size])
-    at: cython.Py_ssize_t = 1
-    while encoded[at] > 127:
-        at += 1
-    at += 3 + len(packet.topic)
+    at: cython.Py_ssize_t = varint_end(encoded, 1, size) + 2 + len(packet.topic)
     expiry_at: cython.Py_ssize_t = 0
     if five and packet.expiry_s != NO_EXPIRY:
-        expiry_at = at + 2
-        while encoded[expiry_at] > 127:
-            expiry_at += 1
-        expiry_at += 2
+        expiry_at = varint_end(encoded, at + 2, size) + 1
     return (encoded, at, expiry_at, hot.now_ns, b"", b"", Kept(size))
 
 

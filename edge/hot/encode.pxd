@@ -1,5 +1,5 @@
 # C form of encode.py.
-from edge.hot.buffers cimport Buffer, copy_bytes, copy_span, get16, get32, put16, put32, reserve
+from edge.hot.buffers cimport Buffer, copy_bytes, copy_span, get16, get32, put16, put32, read_varint, reserve, varint_end
 from edge.hot.layout cimport MALFORMED_PACKET, NO_EXPIRY, PROTOCOL_ERROR
 from edge.hot.state cimport Packet
 
@@ -11,7 +11,7 @@ cdef int write_publish(
 cdef int copy_plain(Buffer buffer, Py_ssize_t at, Packet packet) except -1
 cdef int varint_bytes(Py_ssize_t value) noexcept
 cdef Py_ssize_t put_varint(unsigned char* data, Py_ssize_t at, Py_ssize_t value) noexcept
-cdef int walk_properties(Packet packet, unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept
+cdef int walk_properties(Packet packet, unsigned char* data, Py_ssize_t begin, Py_ssize_t end) noexcept
 cdef bint valid_text(unsigned char* data, Py_ssize_t at, Py_ssize_t count) noexcept
 cdef bint valid_topic(unsigned char* data, Py_ssize_t at, Py_ssize_t count) noexcept
 cdef Py_ssize_t load_plain(Packet packet, unsigned char* data, Py_ssize_t at, bint five) noexcept

@@ -12,7 +12,7 @@ from edge.hot.buffers import Buffer
 from edge.hot.state import Packet
 
 if not cython.compiled:
-    from edge.hot.buffers import copy_bytes, copy_span, get16, get32, put16, put32, reserve
+    from edge.hot.buffers import copy_bytes, copy_span, get16, get32, put16, put32, read_varint, reserve, varint_end
     from edge.hot.layout import MALFORMED_PACKET, NO_EXPIRY, PROTOCOL_ERROR
 
 __all__: list[str] = []
@@ -130,19 +130,21 @@ def copy_plain(buffer: Buffer, at: cython.Py_ssize_t, packet: Packet) -> cython.
     return 0
 
 
-def walk_properties(packet: Packet, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
+def walk_properties(
+    packet: Packet, data: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.int:
     """Read the properties of a client's PUBLISH, their length included, and note what the loop needs.
 
     Args:
         packet: Gets the positions; alias and expiry are reset first.
         data: Holds the packet.
-        at: Where the property length stands.
+        begin: Where the property length stands.
         end: Behind the packet.
     Returns:
         0, or the reason code of what is wrong with them.
     """
-    length: cython.Py_ssize_t = 0
-    shift: cython.int = 0
+    length: cython.Py_ssize_t
+    at: cython.Py_ssize_t
     count: cython.Py_ssize_t
     seen: cython.ulonglong = 0
     what: cython.int
@@ -150,16 +152,10 @@ def walk_properties(packet: Packet, data: cython.p_uchar, at: cython.Py_ssize_t,
     packet.alias = 0
     packet.expiry_at = -1
     packet.expiry_s = NO_EXPIRY
-    while True:
-        if at >= end or shift > 21:
-            return MALFORMED_PACKET
-        length |= (data[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-        if data[at - 1] < 0x80:
-            if data[at - 1] == 0 and shift > 7:
-                return MALFORMED_PACKET  # not the shortest form [MQTT-1.5.5-1]
-            break
+    at = varint_end(data, begin, end)
+    if at < 0 or (at - begin > 1 and data[at - 1] == 0):  # the latter is not the shortest form [MQTT-1.5.5-1]
+        return MALFORMED_PACKET
+    length = read_varint(data, begin, at)
     if at + length > end:
         return MALFORMED_PACKET
     packet.properties_at = at
@@ -297,17 +293,9 @@ def valid_topic(data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ss
 
 def load_plain(packet: Packet, data: cython.p_uchar, at: cython.Py_ssize_t, five: cython.bint) -> cython.Py_ssize_t:
     """Load a QoS 0 packet that was checked before (of a run), without its topic; return the position behind it."""
-    length: cython.Py_ssize_t = 0
-    shift: cython.int = 0
-    at += 1
-    while True:
-        length |= (data[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-        if data[at - 1] < 0x80:
-            break
-    end: cython.Py_ssize_t = at + length
-    at += 2 + get16(data, at)
+    body: cython.Py_ssize_t = varint_end(data, at + 1, at + 5)
+    end: cython.Py_ssize_t = body + read_varint(data, at + 1, body)
+    at = body + 2 + get16(data, body)
     packet.data = data
     packet.version = 5 if five else 4
     packet.qos = 0

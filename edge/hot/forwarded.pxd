@@ -1,6 +1,6 @@
 # C form of forwarded.py.
 from edge.hot.acks cimport destination_done, taken
-from edge.hot.buffers cimport Buffer, get16, get32, get64, put16, put64, reserve
+from edge.hot.buffers cimport Buffer, get16, get32, get64, put16, put64, read_varint, reserve, varint_end
 from edge.hot.deliver cimport deliver_local, deliver_run
 from edge.hot.encode cimport load_plain, walk_properties
 from edge.hot.fanout cimport deliver_pick, refused

@@ -14,7 +14,7 @@ from wire.messages.frames import HEADER, HEADER_BYTES
 
 if not cython.compiled:
     from edge.hot.acks import destination_done, taken
-    from edge.hot.buffers import get16, get32, get64, put16, put64, reserve
+    from edge.hot.buffers import get16, get32, get64, put16, put64, read_varint, reserve, varint_end
     from edge.hot.deliver import deliver_local, deliver_run
     from edge.hot.encode import walk_properties
     from edge.hot.fanout import deliver_pick, refused
@@ -175,18 +175,12 @@ def _checked_packet(
     hot: HotState, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, five: cython.bint
 ) -> cython.Py_ssize_t:
     """Length of the packet, which must be whole and sound: conversions trust it afterwards."""
-    length: cython.Py_ssize_t = 0
-    shift: cython.int = 0
     start: cython.Py_ssize_t = at
-    at += 1
-    while True:
-        if at >= end or shift > 21:
-            raise ValueError("packet ends outside its run")
-        length |= (data[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-        if data[at - 1] < 0x80:
-            break
+    length: cython.Py_ssize_t
+    at = varint_end(data, start + 1, end)
+    if at < 0:
+        raise ValueError("packet ends outside its run")
+    length = read_varint(data, start + 1, at)
     if data[start] != 0x30 or at + length > end or length < 2 or 2 + get16(data, at) > length:
         raise ValueError("not a QoS 0 packet in a run")
     if five and walk_properties(hot.packet, data, at + 2 + get16(data, at), at + length) != 0:

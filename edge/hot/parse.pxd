@@ -1,6 +1,6 @@
 # C form of parse.py.
 from edge.hot.acks cimport acknowledged
-from edge.hot.buffers cimport Buffer, get16, reserve, same_bytes
+from edge.hot.buffers cimport Buffer, get16, read_varint, reserve, same_bytes, varint_end
 from edge.hot.encode cimport walk_properties
 from edge.hot.fanout cimport fan_out_run
 from edge.hot.inbound cimport fail, find_route, has_no_room, single
@@ -22,7 +22,6 @@ cdef bint may_read(HotState hot, Conn conn) except -1
 cdef object _cut(HotState hot, Conn conn)
 cdef object _count_rate(HotState hot, Conn conn, long long count)
 cdef int _wrong_start(int first) except -1
-cdef Py_ssize_t _long_length(unsigned char* data, Py_ssize_t at, Py_ssize_t end, bint five)
 cdef Py_ssize_t _end_run(
     HotState hot, Conn conn, Route route, unsigned char* data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t packet_max, Py_ssize_t count
 )

@@ -14,7 +14,7 @@ from edge.hot.state import Conn, HotState, Packet, Route
 
 if not cython.compiled:
     from edge.hot.acks import acknowledged
-    from edge.hot.buffers import get16, reserve, same_bytes
+    from edge.hot.buffers import get16, read_varint, reserve, same_bytes, varint_end
     from edge.hot.encode import walk_properties
     from edge.hot.fanout import fan_out_run
     from edge.hot.inbound import fail, find_route, has_no_room, single
@@ -72,16 +72,16 @@ def parse(
         length = data[body]
         body += 1
         if length > 127:
-            length = _long_length(data, at + 1, end, five)
-            if length == -1:
+            stop = varint_end(data, at + 1, end)
+            if stop == -1:
                 begun = first
                 break
-            if length == -2:
+            if stop == -2 or (five and data[stop - 1] == 0):  # not the shortest form [MQTT-1.5.5-1]
                 run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
                 fail(hot, conn, MALFORMED_PACKET)
                 break
-            while data[body - 1] > 127:
-                body += 1
+            length = read_varint(data, at + 1, stop)
+            body = stop
         stop = body + length
         if stop - at > conn.packet_bytes_max:
             run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
@@ -212,21 +212,6 @@ def _wrong_start(first: cython.int) -> cython.int:
     else:
         wrong = (4 <= kind <= 7 or kind == 12) and flags != 0
     return MALFORMED_PACKET if wrong else 0
-
-
-def _long_length(
-    data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, five: cython.bint
-) -> cython.Py_ssize_t:
-    """Remaining Length of two to four bytes; -1 if more bytes are needed, -2 if malformed [MQTT-1.5.5-1]."""
-    length: cython.Py_ssize_t = 0
-    i: cython.int
-    for i in range(4):
-        if at + i >= end:
-            return -1
-        length |= cython.cast(cython.Py_ssize_t, data[at + i] & 0x7F) << (7 * i)
-        if data[at + i] < 0x80:
-            return -2 if five and data[at + i] == 0 else length  # not the shortest form [MQTT-1.5.5-1]
-    return -2
 
 
 def _end_run(

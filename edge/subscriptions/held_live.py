@@ -15,7 +15,7 @@ from edge.hot.state import Conn as HotConn
 from edge.node.node import NS, EdgeNode
 from edge.node.ports import Copies
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
-from mqtt.codec import Limits, decode_packet
+from mqtt.codec import Limits, decode_packet, decode_varint
 from mqtt.packets import Publish
 from mqtt.properties import PropertyId, encode_properties
 from mqtt.topic_trie import TopicTrie
@@ -226,14 +226,7 @@ def _packets(data: bytes) -> list[tuple[int, bytes]]:
     """Split complete packets into (first byte, body)."""
     packets, at = [], 0
     while at < len(data):
-        length = shift = 0
-        body = at + 1
-        while True:
-            length |= (data[body] & 0x7F) << shift
-            shift += 7
-            body += 1
-            if data[body - 1] < 0x80:
-                break
+        length, body = decode_varint(data, at + 1)
         packets.append((data[at], data[body : body + length]))
         at = body + length
     return packets
