@@ -13,6 +13,7 @@ __all__ = ["COMPILED_MODULES", "NotCompiled", "require_compiled"]
 COMPILED_MODULES: tuple[str, ...] = (
     "mqtt.topic_trie",
     "edge.hot.buffers",
+    "edge.hot.counters",
     "edge.hot.state",
     "edge.hot.output",
     "edge.hot.routes",

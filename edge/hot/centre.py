@@ -718,49 +718,14 @@ class Hot(HotState):
     # -- figures
 
     def counters(self) -> dict[str, int]:
-        """Return all counters by name; ``dropped_*`` carry their reason."""
-        return {
-            "bytes_in": self.bytes_in,
-            "bytes_out": self.bytes_out,
-            "packets_in": self.packets_in,
-            "publish_in_qos0": self.publish_in_qos0,
-            "publish_in_qos1": self.publish_in_qos1,
-            "publish_in_qos2": self.publish_in_qos2,
-            "publish_out_qos0": self.publish_out_qos0,
-            "publish_out_qos1": self.publish_out_qos1,
-            "publish_out_qos2": self.publish_out_qos2,
-            "forwarded_in": self.forwarded_in,
-            "forwarded_out": self.forwarded_out,
-            "acknowledged": self.acknowledged,
-            "pushes_in": self.pushes_in,
-            "pushes_ignored": self.pushes_ignored,
-            "acks_unknown": self.acks_unknown,
-            "acks_withheld": self.acks_withheld,
-            "tls_failed": self.tls_failed,
-            "accept_failed": self.accept_failed,
-            "parked_slow": self.parked_slow,
-            "parked_peer": self.parked_peer,
-            "parked_quota": self.parked_quota,
-            "excess_begun": self.excess_begun,
-            "rounds": self.rounds,
-            "dropped_slow": self.dropped_slow,
-            "dropped_closed": self.dropped_closed,
-            "dropped_pending": self.dropped_pending,
-            "dropped_expired": self.dropped_expired,
-            "dropped_too_large": self.dropped_too_large,
-            "dropped_denied": self.dropped_denied,
-            "dropped_no_primary": self.dropped_no_primary,
-            "dropped_no_lease": self.dropped_no_lease,
-            "dropped_no_pick": self.dropped_no_pick,
-            "dropped_peer": self.dropped_peer,
-            "dropped_repeated": self.dropped_repeated,
-            "picks_not_kept": self.picks_not_kept,
-            "connections": len(self.conns),
-            "routes": len(self.routes),
-            "outbox_bytes": self.outbox_bytes,
-            "held_bytes": self.held_bytes,
-            "output_high": len(self.high),
-        }
+        """Return all counters and gauges by name; ``dropped_*`` carry their reason."""
+        figures = self.counted()
+        figures["connections"] = len(self.conns)
+        figures["routes"] = len(self.routes)
+        figures["outbox_bytes"] = self.outbox_bytes
+        figures["held_bytes"] = self.held_bytes
+        figures["output_high"] = len(self.high)
+        return figures
 
     # -- inside
 

@@ -1,5 +1,6 @@
 # C form of state.py.
 from edge.hot.buffers cimport Buffer, Pool
+from edge.hot.counters cimport Counters
 
 
 cdef enum:
@@ -239,7 +240,7 @@ cdef class Packet:
     cdef int pending_key
 
 
-cdef class HotState:
+cdef class HotState(Counters):
     cdef readonly object handler
     cdef readonly unsigned long long incarnation
     cdef readonly object limits
@@ -314,39 +315,3 @@ cdef class HotState:
     cdef long long publish_gap_ns
     cdef list paced
     cdef long long paced_at_ns
-    # counters
-    cdef unsigned long long bytes_in
-    cdef unsigned long long bytes_out
-    cdef unsigned long long packets_in
-    cdef unsigned long long publish_in_qos0
-    cdef unsigned long long publish_in_qos1
-    cdef unsigned long long publish_in_qos2
-    cdef unsigned long long publish_out_qos0
-    cdef unsigned long long publish_out_qos1
-    cdef unsigned long long publish_out_qos2
-    cdef unsigned long long forwarded_in
-    cdef unsigned long long forwarded_out
-    cdef unsigned long long acknowledged
-    cdef unsigned long long pushes_in
-    cdef unsigned long long pushes_ignored
-    cdef unsigned long long acks_unknown
-    cdef unsigned long long acks_withheld
-    cdef unsigned long long tls_failed
-    cdef unsigned long long accept_failed
-    cdef unsigned long long parked_slow
-    cdef unsigned long long parked_peer
-    cdef unsigned long long parked_quota
-    cdef unsigned long long excess_begun
-    cdef unsigned long long rounds
-    cdef unsigned long long dropped_slow
-    cdef unsigned long long dropped_closed
-    cdef unsigned long long dropped_pending
-    cdef unsigned long long dropped_expired
-    cdef unsigned long long dropped_too_large
-    cdef unsigned long long dropped_denied
-    cdef unsigned long long dropped_no_primary
-    cdef unsigned long long dropped_no_lease
-    cdef unsigned long long dropped_no_pick
-    cdef unsigned long long dropped_peer
-    cdef unsigned long long dropped_repeated
-    cdef unsigned long long picks_not_kept

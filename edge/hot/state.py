@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import cython
 
 from edge.hot.buffers import Buffer, Pool
+from edge.hot.counters import Counters
 from wire.links.allowed import may_send
 from wire.links.link import LinkCore
 from wire.messages.batches import NO_EXPIRY
@@ -402,10 +403,11 @@ class Packet:
         self.pending_key = -1
 
 
-class HotState:
+class HotState(Counters):
     """What all modules of the loop share; ``Hot`` adds the methods."""
 
     def __init__(self, handler: object, incarnation: cython.ulonglong, limits: "HotLimits") -> None:
+        Counters.__init__(self)
         self.handler: Any = handler
         self.incarnation = incarnation
         self.limits = limits
@@ -476,38 +478,3 @@ class HotState:
         self.publish_gap_ns = int(1e9 / limits.publish_rate_max) if limits.publish_rate_max else 0
         self.paced: list[Conn] = []  # parked with PARK_RATE
         self.paced_at_ns = 0  # when they were last looked at
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.packets_in = 0
-        self.publish_in_qos0 = 0
-        self.publish_in_qos1 = 0
-        self.publish_in_qos2 = 0
-        self.publish_out_qos0 = 0
-        self.publish_out_qos1 = 0
-        self.publish_out_qos2 = 0
-        self.forwarded_in = 0
-        self.forwarded_out = 0
-        self.acknowledged = 0
-        self.pushes_in = 0
-        self.pushes_ignored = 0
-        self.acks_unknown = 0
-        self.acks_withheld = 0
-        self.tls_failed = 0
-        self.accept_failed = 0
-        self.parked_slow = 0
-        self.parked_peer = 0
-        self.parked_quota = 0
-        self.excess_begun = 0
-        self.rounds = 0
-        self.dropped_slow = 0
-        self.dropped_closed = 0
-        self.dropped_pending = 0
-        self.dropped_expired = 0
-        self.dropped_too_large = 0
-        self.dropped_denied = 0
-        self.dropped_no_primary = 0
-        self.dropped_no_lease = 0
-        self.dropped_no_pick = 0
-        self.dropped_peer = 0
-        self.dropped_repeated = 0
-        self.picks_not_kept = 0

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 NAMES: tuple[str, ...] = (
     "buffers",
+    "counters",
     "state",
     "options",
     "encode",

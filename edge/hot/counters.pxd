@@ -1,0 +1,37 @@
+# C form of counters.py.
+cdef class Counters:
+    cdef readonly unsigned long long bytes_in
+    cdef readonly unsigned long long bytes_out
+    cdef readonly unsigned long long packets_in
+    cdef readonly unsigned long long publish_in_qos0
+    cdef readonly unsigned long long publish_in_qos1
+    cdef readonly unsigned long long publish_in_qos2
+    cdef readonly unsigned long long publish_out_qos0
+    cdef readonly unsigned long long publish_out_qos1
+    cdef readonly unsigned long long publish_out_qos2
+    cdef readonly unsigned long long forwarded_in
+    cdef readonly unsigned long long forwarded_out
+    cdef readonly unsigned long long acknowledged
+    cdef readonly unsigned long long pushes_in
+    cdef readonly unsigned long long pushes_ignored
+    cdef readonly unsigned long long acks_unknown
+    cdef readonly unsigned long long acks_withheld
+    cdef readonly unsigned long long tls_failed
+    cdef readonly unsigned long long accept_failed
+    cdef readonly unsigned long long parked_slow
+    cdef readonly unsigned long long parked_peer
+    cdef readonly unsigned long long parked_quota
+    cdef readonly unsigned long long excess_begun
+    cdef readonly unsigned long long rounds
+    cdef readonly unsigned long long dropped_slow
+    cdef readonly unsigned long long dropped_closed
+    cdef readonly unsigned long long dropped_pending
+    cdef readonly unsigned long long dropped_expired
+    cdef readonly unsigned long long dropped_too_large
+    cdef readonly unsigned long long dropped_denied
+    cdef readonly unsigned long long dropped_no_primary
+    cdef readonly unsigned long long dropped_no_lease
+    cdef readonly unsigned long long dropped_no_pick
+    cdef readonly unsigned long long dropped_peer
+    cdef readonly unsigned long long dropped_repeated
+    cdef readonly unsigned long long picks_not_kept
