@@ -28,7 +28,7 @@ from storage.state.rows import Entry, MetaRow, SessionRow, SubscriptionRow, enco
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 from tests.e2e.local_cluster import LocalCluster
-from wire.messages.messages import Subscription
+from wire.messages.sessions import Subscription
 
 PARTITIONS = 256
 SETTINGS = StoreSettings()

@@ -33,7 +33,7 @@ from storage.state import keys
 from storage.state.rows import FilterRow, MetaRow, SessionRow, SubscriptionRow, pack
 from stratamq.local_plan import CLUSTER
 from tests.e2e.local_cluster import LocalCluster
-from wire.messages.messages import Subscription
+from wire.messages.sessions import Subscription
 from wire.sstable.manifest import RingEntry, next_manifest, publish_manifest
 from wire.sstable.writer import RunWriter
 

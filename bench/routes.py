@@ -21,11 +21,11 @@ from router.core import RouterCore, RouterSettings
 from router.events import Applied, RoleChanged, RoundEnded
 from router.map.machine import Bootstrap, RegisterNode, encode_command
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.messages import (
+from wire.messages.routes import (
     AddRoutes,
-    Control,
     Invalidate,
     Invalidated,
     ReportRoutes,
@@ -33,8 +33,6 @@ from wire.messages.messages import (
     RouteEntry,
     RoutesAdded,
     SenderReport,
-    decode_control,
-    encode_control,
 )
 from wire.node.events import FrameArrived
 from wire.node.process import collect_rarely

@@ -10,7 +10,7 @@ from edge.node.node import EdgeNode
 from edge.node.ports import Primaries
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.messages.cluster_map import ClusterMap, Delegation, PartitionEntry, ShardEntry
-from wire.messages.messages import ReportRoutes
+from wire.messages.routes import ReportRoutes
 from wire.node.route_registrar import RouteRegistrar
 
 __all__ = ["MapFollower"]

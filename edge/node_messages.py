@@ -19,26 +19,15 @@ from edge.publishing.publishing import Publishing
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, may_send, standing
+from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
-from wire.messages.messages import (
-    Control,
-    FireWill,
-    HandOn,
-    Invalidate,
-    KickSession,
-    Moved,
-    PollClaims,
-    Relay,
-    Relayed,
-    Resolved,
-    RetainedNone,
-    RetainedPage,
-    RoutesAdded,
-    SessionOpened,
-    decode_control,
-    encode_control,
-)
+from wire.messages.nodes import Moved, Relay, Relayed
+from wire.messages.redispatch import HandOn
+from wire.messages.retained import RetainedNone, RetainedPage
+from wire.messages.routes import Invalidate, Resolved, RoutesAdded
+from wire.messages.sessions import KickSession, PollClaims, SessionOpened
+from wire.messages.wills import FireWill
 from wire.node.route_registrar import RouteRegistrar
 
 __all__ = ["NodeMessages"]

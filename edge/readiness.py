@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from edge.cluster.partition_requests import PartitionRequests
 from edge.map_follower import MapFollower
 from edge.node.node import EdgeNode
-from wire.messages.messages import Control, ReadRetained
+from wire.messages.control import Control
+from wire.messages.retained import ReadRetained
 
 __all__ = ["Readiness"]
 

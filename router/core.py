@@ -41,20 +41,16 @@ from wire.decoding import Unreadable
 from wire.links.allowed import RELAYED, TIER, fault_of
 from wire.links.refusals import Refusals
 from wire.messages.cluster_map import MapDelta, NodeEntry, NodeState, PartitionEntry
+from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
 from wire.messages.map_pages import MapShelf
-from wire.messages.messages import (
-    AddRoutes,
-    Admin,
-    AdminReply,
+from wire.messages.nodes import (
     Changed,
-    Control,
     Drain,
     FollowMap,
     Heartbeat,
     HeartbeatReply,
-    Invalidated,
     Leave,
     MapStep,
     Moved,
@@ -63,13 +59,11 @@ from wire.messages.messages import (
     Registered,
     Relay,
     Relayed,
-    RemoveRoutes,
     RequestChange,
-    Resolve,
-    decode_control,
-    encode_control,
 )
+from wire.messages.operators import Admin, AdminReply
 from wire.messages.ranges import MAP_PAGE_BYTES
+from wire.messages.routes import AddRoutes, Invalidated, RemoveRoutes, Resolve
 from wire.node.events import FrameArrived, LinkDown, LinkUp
 from wire.node.lease_holder import LeaseHolder
 from wire.node.orderly_stop import OrderlyStop

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from router.map.machine import Command
 from wire.messages.hello import PeerKey
-from wire.messages.messages import Admin
+from wire.messages.operators import Admin
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
 
 __all__ = ["Applied", "Event", "Proposal", "ProposalFailed", "Ready", "RoleChanged", "RoundEnded", "Suspected"]

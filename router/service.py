@@ -25,9 +25,10 @@ from router.raft.storage import LogDamaged
 from wire.clock import boot_time
 from wire.decoding import Unreadable
 from wire.links.hub import LinkHub
+from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, PeerKey
-from wire.messages.messages import Admin, encode_control
+from wire.messages.operators import Admin
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
 from wire.node.process import EXIT_DAMAGED, NodeProcess, run_process
 from wire.node.waiting import MapGaps, WaitingLog

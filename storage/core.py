@@ -37,33 +37,25 @@ from wire.messages.batches import (
     encode_publish_ack,
 )
 from wire.messages.cluster_map import ClusterMap, NodeEntry, ShardEntry
+from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
-from wire.messages.messages import (
+from wire.messages.nodes import Moved, Relayed
+from wire.messages.redispatch import HandedOn
+from wire.messages.replication import AppendAck, decode_replica_message, encode_replica_message
+from wire.messages.retained import DeliverRetained, ReadRetained, ReadRetainedAll, RetainedNone
+from wire.messages.routes import ReportRoutes, RoutesAdded, SenderReport
+from wire.messages.sessions import (
     Claims,
     CloseSession,
-    Control,
-    DeliverRetained,
-    HandedOn,
-    Moved,
     OpenSession,
-    ReadRetained,
-    ReadRetainedAll,
     RecordInbound,
-    Relayed,
     ReleaseInbound,
-    ReportRoutes,
-    RetainedNone,
-    RoutesAdded,
-    SenderReport,
     SessionKicked,
     SubscribeSession,
     UnsubscribeSession,
-    WillFired,
-    decode_control,
-    encode_control,
 )
-from wire.messages.replication import AppendAck, decode_replica_message, encode_replica_message
+from wire.messages.wills import WillFired
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
 from wire.node.lease_holder import LeaseHolder
 from wire.node.orderly_stop import OrderlyStop

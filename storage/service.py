@@ -33,9 +33,10 @@ from storage.store.settings import GroupCommitSettings, StoreSettings
 from storage.store.store import Store, quarantine
 from wire.clock import boot_time
 from wire.links.hub import LinkHub
+from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
-from wire.messages.messages import Admin, decode_control, encode_control
+from wire.messages.operators import Admin
 from wire.node.process import NodeProcess, run_process
 from wire.node.waiting import MapGaps, WaitingLog, missing_from_routers
 from wire.sstable.ledger import FileLedger, LedgerSink

@@ -23,7 +23,7 @@ from stratamq.local_plan import CLUSTER, ClusterPlan, NodePlan, UpOptions, make_
 from stratamq.processes import Nodes
 from wire.links.request import request
 from wire.links.tls import CertificateFiles, link_contexts
-from wire.messages.messages import Admin
+from wire.messages.operators import Admin
 
 __all__ = ["UpOptions", "run_up"]
 

@@ -208,7 +208,6 @@ LONG_FILES: dict[str, int] = {
     "edge/hot/centre.py": 885,
     "storage/core.py": 870,
     "router/core.py": 760,
-    "wire/messages/messages.py": 760,
     "storage/sessions/claims.py": 560,
     "edge/hot/peers.py": 565,
     "router/map/machine.py": 540,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from edge.clients.client import Phase
 from edge.clients.clients import Clients
 from edge.node.node import EdgeNode
-from wire.messages.messages import Claim, Claims, PollClaims, SessionOpened
+from wire.messages.sessions import Claim, Claims, PollClaims, SessionOpened
 
 __all__ = ["PIECE_BYTES", "ClaimsPolls", "claims_in_pieces"]
 

@@ -12,7 +12,7 @@ from edge.hot.state import Conn
 from edge.node.limits import ListenerPolicy
 from mqtt.packets import Connect
 from mqtt.properties import PropertyId
-from wire.messages.messages import OpenSession, Subscription
+from wire.messages.sessions import OpenSession, Subscription
 
 if TYPE_CHECKING:
     from edge.listeners.proxied_socket import ProxiedSocket

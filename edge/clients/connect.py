@@ -30,7 +30,9 @@ from mqtt.properties import PropertyId
 from mqtt.properties import encode_properties as encode_block
 from mqtt.reasons import ReasonCode
 from mqtt.topics import is_reserved, validate_topic_name
-from wire.messages.messages import Control, OpenSession, SessionOpened, Will
+from wire.messages.control import Control
+from wire.messages.sessions import OpenSession, SessionOpened
+from wire.messages.wills import Will
 
 __all__ = ["Connecting"]
 

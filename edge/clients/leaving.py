@@ -15,7 +15,8 @@ from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Disconnect
 from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
-from wire.messages.messages import CloseSession, Control, KickSession, SessionClosed, SessionKicked
+from wire.messages.control import Control
+from wire.messages.sessions import CloseSession, KickSession, SessionClosed, SessionKicked
 
 __all__ = ["GAP_GROWTH_MAX", "Leaving"]
 

@@ -9,15 +9,14 @@ from typing import Protocol
 
 from edge.node.node import EdgeNode
 from wire.links.allowed import ANSWERS
+from wire.messages.control import Control
 from wire.messages.hello import first_number
-from wire.messages.messages import (
-    Control,
-    DeliverRetained,
+from wire.messages.redispatch import SharePick
+from wire.messages.retained import DeliverRetained, RetainedMessage
+from wire.messages.sessions import (
     OpenSession,
     RecordInbound,
     ReleaseInbound,
-    RetainedMessage,
-    SharePick,
     SubscribeSession,
     Subscription,
     UnsubscribeSession,

@@ -10,9 +10,9 @@ from edge.node.limits import EdgeLimits
 from edge.node.ports import NodeIO
 from wire.links.link import LinkFull
 from wire.messages.cluster_map import ClusterMap, NodeEntry
+from wire.messages.control import Control, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.hello import NodeIdentity
-from wire.messages.messages import Control, encode_control
 from wire.node.lease_holder import LeaseHolder
 
 __all__ = ["NS", "Counts", "EdgeNode"]

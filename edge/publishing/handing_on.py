@@ -13,7 +13,7 @@ from edge.publishing.picking import Picking
 from edge.routes.shared_groups import HERE, RecordedPick, SharedGroup
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.messages.batches import OriginKind
-from wire.messages.messages import HandedOn, HandOn
+from wire.messages.redispatch import HandedOn, HandOn
 
 __all__ = ["Redispatch", "Redispatching"]
 

@@ -20,7 +20,7 @@ from mqtt.errors import MqttError
 from mqtt.reasons import ReasonCode
 from mqtt.topics import is_reserved, validate_topic_name
 from wire.messages.batches import OriginKind
-from wire.messages.messages import FireWill, WillFired
+from wire.messages.wills import FireWill, WillFired
 
 __all__ = ["Publishing"]
 

@@ -20,7 +20,9 @@ from edge.routes.shared_groups import HERE, SharedGroup
 from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.reasons import ReasonCode
 from wire.messages.batches import OriginKind
-from wire.messages.messages import Control, InboundRecorded, InboundReleased, SharePick
+from wire.messages.control import Control
+from wire.messages.redispatch import SharePick
+from wire.messages.sessions import InboundRecorded, InboundReleased
 
 __all__ = ["Recording"]
 

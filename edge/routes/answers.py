@@ -12,7 +12,7 @@ import msgspec
 from edge.hot.state import Group, Peer
 from edge.routes.audience import Account
 from edge.routes.shared_groups import SharedGroups
-from wire.messages.messages import Destinations
+from wire.messages.routes import Destinations
 
 __all__ = ["Answer", "Answers"]
 

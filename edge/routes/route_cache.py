@@ -17,8 +17,10 @@ from edge.routes.answers import Answer, Answers
 from edge.routes.invalidations import Invalidations
 from wire.decoding import Unreadable
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.messages import Control, Invalidate, Invalidated, Moved, Resolve, Resolved
+from wire.messages.control import Control
+from wire.messages.nodes import Moved
 from wire.messages.pieces import pieces
+from wire.messages.routes import Invalidate, Invalidated, Resolve, Resolved
 
 __all__ = ["RouteCache"]
 

@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 from zlib import crc32
 
 from edge.hot.state import Group, Peer, Remote
-from wire.messages.messages import GroupDestinations, SharePick
+from wire.messages.redispatch import SharePick
+from wire.messages.routes import GroupDestinations
 
 __all__ = ["HERE", "RecordedPick", "SharedGroup", "SharedGroups"]
 

@@ -16,7 +16,7 @@ from mqtt.filter_costs import FilterCosts
 from mqtt.properties import encode_subscription_identifiers
 from mqtt.topic_trie import TopicTrie
 from mqtt.topics import parse_shared
-from wire.messages.messages import Subscription
+from wire.messages.sessions import Subscription
 
 __all__ = ["EphemeralSubscriptions", "identifier_properties"]
 

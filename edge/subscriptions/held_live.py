@@ -19,7 +19,8 @@ from mqtt.codec import Limits, decode_packet, decode_varint
 from mqtt.packets import Publish
 from mqtt.properties import PropertyId, encode_properties
 from mqtt.topic_trie import TopicTrie
-from wire.messages.messages import RetainedMessage, Subscription
+from wire.messages.retained import RetainedMessage
+from wire.messages.sessions import Subscription
 
 __all__ = ["HeldMessages", "Hold"]
 

@@ -17,16 +17,16 @@ from edge.subscriptions.ephemeral_sessions import identifier_properties
 from edge.subscriptions.held_live import HeldMessages, Hold
 from edge.subscriptions.sys_topics import SysTopics
 from mqtt.topics import has_wildcard
-from wire.messages.messages import (
-    Control,
+from wire.messages.control import Control
+from wire.messages.retained import (
     ReadRetained,
     ReadRetainedAll,
     RetainedDelivered,
     RetainedMessage,
     RetainedNone,
     RetainedPage,
-    Subscription,
 )
+from wire.messages.sessions import Subscription
 
 __all__ = ["RetainedReads"]
 

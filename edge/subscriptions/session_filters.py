@@ -13,7 +13,8 @@ from edge.clients.clients import Clients
 from edge.cluster.partition_requests import PartitionRequests
 from edge.node.node import EdgeNode
 from mqtt.reasons import ReasonCode
-from wire.messages.messages import Control, SessionSubscribed, SessionUnsubscribed, Subscription
+from wire.messages.control import Control
+from wire.messages.sessions import SessionSubscribed, SessionUnsubscribed, Subscription
 
 __all__ = ["SessionFilters", "Subscribed", "Unsubscribed"]
 

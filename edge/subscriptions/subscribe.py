@@ -24,7 +24,7 @@ from mqtt.packets import Suback, Subscribe, Unsuback, Unsubscribe
 from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 from mqtt.topics import parse_shared, validate_topic_filter
-from wire.messages.messages import Subscription
+from wire.messages.sessions import Subscription
 from wire.node.route_registrar import RouteRegistrar
 
 __all__ = ["Subscribing", "count_filters"]

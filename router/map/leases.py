@@ -6,7 +6,7 @@ no heartbeat of that incarnation. Sans-IO; source: Gray and Cheriton 1989, docs/
 """
 
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.messages import Heartbeat
+from wire.messages.nodes import Heartbeat
 
 __all__ = ["LeaseTable"]
 

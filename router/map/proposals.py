@@ -7,7 +7,8 @@ found by both. Commands of equal bytes are answered in the order in which they w
 from dataclasses import dataclass
 
 from router.map.machine import Command
-from wire.messages.messages import Admin, RequestChange
+from wire.messages.nodes import RequestChange
+from wire.messages.operators import Admin
 
 __all__ = ["Asker", "Proposals", "Proposed"]
 

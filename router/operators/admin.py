@@ -16,7 +16,7 @@ from router.map.machine import Command, Delegate, ForgetNode, MapMachine, Order,
 from router.map.orders import OrderOutcome
 from router.operators import ring_desk
 from router.routes.shard import RouteShard
-from wire.messages.messages import Admin, AdminReply
+from wire.messages.operators import Admin, AdminReply
 from wire.messages.verbs import ROUTER_VERBS, BadQuestion, arguments_of
 from wire.node.waiting import missing_from_map
 

@@ -13,7 +13,7 @@ import trio
 from router.operators.admin import does_not_lead
 from router.raft.events import ChangeMembership
 from router.raft.node import NotLeader, RaftNode, Unavailable
-from wire.messages.messages import Admin, AdminReply
+from wire.messages.operators import Admin, AdminReply
 from wire.messages.verbs import ROUTER_VERBS, BadQuestion, arguments_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ section 9.
 from collections.abc import Callable
 
 from wire.messages.cluster_map import ClusterMap, PartitionEntry
-from wire.messages.messages import RequestChange
+from wire.messages.nodes import RequestChange
 
 __all__ = ["placement_change", "relieved", "still_in_sync"]
 

@@ -6,7 +6,7 @@ that have no room for one, the longest names, are left out. A client may choose 
 """
 
 from router.routes.trie import Value
-from wire.messages.messages import Destinations, GroupDestinations
+from wire.messages.routes import Destinations, GroupDestinations
 
 __all__ = ["ANSWER_BYTES", "PIECE_BYTES", "AnswerTable", "destinations_of", "shortened"]
 

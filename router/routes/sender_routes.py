@@ -10,7 +10,7 @@ destination without members of a group refuses, so that another one is picked. N
 from collections import deque
 
 from router.routes.trie import RouteTrie, Sender, Value
-from wire.messages.messages import RouteEntry
+from wire.messages.routes import RouteEntry
 
 __all__ = ["SenderRoutes", "sender_of"]
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from wire.links.allowed import Standing, standing
 from wire.messages.cluster_map import ClusterMap, MapDelta
 from wire.messages.hello import TIER_EDGE, PeerKey
-from wire.messages.messages import AddRoutes, RemoveRoutes, ReportRoutes
+from wire.messages.routes import AddRoutes, RemoveRoutes, ReportRoutes
 
 __all__ = ["Judged", "RouteSenders", "Routes"]
 

@@ -14,9 +14,10 @@ from router.routes.cached_topics import CachedTopics, Invalidation
 from router.routes.sender_routes import SenderRoutes, sender_of
 from router.routes.sweep import Sweep
 from router.routes.trie import Sender
-from wire.messages.messages import (
+from wire.messages.control import Control
+from wire.messages.pieces import pieces
+from wire.messages.routes import (
     AddRoutes,
-    Control,
     Invalidate,
     Invalidated,
     RemoveRoutes,
@@ -26,7 +27,6 @@ from wire.messages.messages import (
     RoutesAdded,
     SenderReport,
 )
-from wire.messages.pieces import pieces
 
 __all__ = ["RouteShard"]
 

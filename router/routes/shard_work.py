@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from router.routes.shard import RouteShard
 from wire.messages.hello import PeerKey
-from wire.messages.messages import AddRoutes, Invalidated, RemoveRoutes, ReportRoutes, Resolve
+from wire.messages.routes import AddRoutes, Invalidated, RemoveRoutes, ReportRoutes, Resolve
 
 __all__ = ["ShardMessage", "ShardWork"]
 

@@ -22,7 +22,7 @@ from storage.state.rows import MetaRow
 from storage.store.aside_stores import AsideStores
 from storage.store.errors import StoreError, StoreFatal
 from storage.store.store import Store
-from wire.messages.messages import Admin, AdminReply
+from wire.messages.operators import Admin, AdminReply
 from wire.messages.verbs import STORAGE_VERBS, BadQuestion, arguments_of
 
 __all__ = ["ExportDesk"]

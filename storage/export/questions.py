@@ -24,7 +24,7 @@ class StorageQuestions:
             UserError: No answer, or a refusal.
         """
         from wire.links.request import request
-        from wire.messages.messages import Admin
+        from wire.messages.operators import Admin
 
         message = Admin(request=1, verb=verb, arguments=arguments)
         reply = await request(address, self._access.contexts, message, cluster=self._access.cluster)

@@ -24,7 +24,7 @@ from storage.state.settings import PartitionSettings
 from wire.messages.batches import PublishMessage
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import PeerKey
-from wire.messages.messages import Claim, Claims, CloseSession, PollClaims
+from wire.messages.sessions import Claim, Claims, CloseSession, PollClaims
 
 __all__ = ["HostedPartition", "Tally"]
 

@@ -21,7 +21,7 @@ from wire.links.allowed import Standing, standing
 from wire.messages.cluster_map import ClusterMap, PartitionEntry
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_STORAGE
-from wire.messages.messages import RequestChange
+from wire.messages.nodes import RequestChange
 from wire.messages.replication import STALE, Append, AppendAck, ReplicaMessage, TransferSlice, encode_replica_message
 
 __all__ = ["Placements"]

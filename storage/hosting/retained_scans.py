@@ -9,7 +9,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from storage.hosting.hosted_partition import HostedPartition
-from wire.messages.messages import ReadRetained, ReadRetainedAll, RetainedMessage, RetainedPage
+from wire.messages.retained import ReadRetained, ReadRetainedAll, RetainedMessage, RetainedPage
 
 __all__ = ["RetainedScan", "RetainedScans"]
 

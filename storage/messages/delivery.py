@@ -29,7 +29,8 @@ from storage.state.rows import (
 )
 from wire.messages.batches import NO_EXPIRY, PublishMessage, encode_publish_ack
 from wire.messages.frames import FrameKind
-from wire.messages.messages import RetainedMessage, Subscription
+from wire.messages.retained import RetainedMessage
+from wire.messages.sessions import Subscription
 
 __all__ = ["Delivery"]
 

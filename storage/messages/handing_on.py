@@ -17,7 +17,8 @@ from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, STATE_RELEASED, HandedRow, decode_entry, pack, unpack
 from wire.messages.batches import NO_EXPIRY
-from wire.messages.messages import HandedOn, HandOn, SharePick, Will
+from wire.messages.redispatch import HandedOn, HandOn, SharePick
+from wire.messages.wills import Will
 
 __all__ = ["HandingOn"]
 

@@ -11,7 +11,8 @@ from mqtt.reasons import ReasonCode
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
-from wire.messages.messages import InboundRecorded, InboundReleased, RecordInbound, ReleaseInbound, SharePick
+from wire.messages.redispatch import SharePick
+from wire.messages.sessions import InboundRecorded, InboundReleased, RecordInbound, ReleaseInbound
 
 __all__ = ["Inbound"]
 

@@ -18,7 +18,7 @@ from storage.state.rows import NEVER, STATE_RELEASED, Entry, InflightRow, decode
 from storage.state.session_reads import SessionReads
 from wire.messages.batches import NO_EXPIRY, PublishMessage, Push, PushAck, encode_push
 from wire.messages.frames import FrameKind
-from wire.messages.messages import RetainedMessage
+from wire.messages.retained import RetainedMessage
 
 __all__ = ["Outbound"]
 

@@ -11,7 +11,7 @@ from storage.state import keys
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, STATE_QUEUED, Entry, RetainedRow, pack, unpack
 from wire.messages.batches import NO_EXPIRY, PublishMessage
-from wire.messages.messages import DeliverRetained, ReadRetained, RetainedDelivered, RetainedMessage, RetainedPage
+from wire.messages.retained import DeliverRetained, ReadRetained, RetainedDelivered, RetainedMessage, RetainedPage
 
 __all__ = ["RetainedRegisters"]
 

@@ -9,7 +9,7 @@ from mqtt.properties import encode_subscription_identifiers
 from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.partition import Partition
 from wire.messages.batches import PublishMessage
-from wire.messages.messages import Subscription
+from wire.messages.sessions import Subscription
 
 __all__ = ["Target", "Targets"]
 

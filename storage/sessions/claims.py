@@ -18,19 +18,18 @@ from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, WillRow, pack
 from wire.messages.batches import OriginKind
-from wire.messages.messages import (
+from wire.messages.control import encode_control
+from wire.messages.nodes import Relay
+from wire.messages.sessions import (
     Claim,
     CloseSession,
-    FireWill,
     KickSession,
     OpenSession,
-    Relay,
     SessionClosed,
     SessionKicked,
     SessionOpened,
-    WillFired,
-    encode_control,
 )
+from wire.messages.wills import FireWill, WillFired
 
 __all__ = ["ClaimTable"]
 

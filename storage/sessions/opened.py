@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from storage.state import keys
 from storage.state.partition import Partition
 from storage.state.rows import OpenedRow, pack
-from wire.messages.messages import OpenSession
+from wire.messages.sessions import OpenSession
 
 __all__ = ["OpenedConnects"]
 

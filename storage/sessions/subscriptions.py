@@ -20,12 +20,8 @@ from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
 from storage.state.rows import FilterRow, SubscriptionRow, pack
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.messages import (
-    AddRoutes,
-    RemoveRoutes,
-    RouteEntry,
-    RoutesAdded,
-    SenderReport,
+from wire.messages.routes import AddRoutes, RemoveRoutes, RouteEntry, RoutesAdded, SenderReport
+from wire.messages.sessions import (
     SessionSubscribed,
     SessionUnsubscribed,
     SubscribeSession,

@@ -18,7 +18,8 @@ from typing import Any
 from mqtt.session_state import PacketIdentifiers
 from storage.state.rows import ENTRY_OVERHEAD_BYTES, STATE_RELEASED, STATE_SENT, Entry, SessionRow
 from storage.state.session_reads import SessionReads
-from wire.messages.messages import SharePick, Subscription
+from wire.messages.redispatch import SharePick
+from wire.messages.sessions import Subscription
 
 __all__ = ["ENDING", "READY_MAX", "DurableSession", "InFlight"]
 

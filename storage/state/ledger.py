@@ -9,7 +9,7 @@ epoch has behind that never was. Format: docs/jobs.md.
 from collections.abc import Callable
 
 from wire.messages.batches import OriginKind, PublishMessage
-from wire.messages.messages import Subscription
+from wire.messages.sessions import Subscription
 from wire.sstable.ledger import LedgerOperation, LedgerRecord, LedgerSink, origin_mark, origin_text, topic_hash
 
 __all__ = ["PartitionLedger"]

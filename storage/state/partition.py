@@ -22,8 +22,8 @@ from storage.state.durable_sessions import DurableSession
 from storage.state.ledger import PartitionLedger
 from storage.state.rows import LocalRow, LogRow, MetaRow, pack
 from storage.state.settings import PartitionSettings
+from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.messages import Control, encode_control
 
 __all__ = ["NO_REPLICA", "Output", "Overlay", "Partition", "Reads"]
 

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from wire.messages.messages import Subscription, Will
+from wire.messages.sessions import Subscription
+from wire.messages.wills import Will
 
 __all__ = [
     "ENTRY_OVERHEAD_BYTES",

@@ -17,7 +17,7 @@ from stratamq.cli.output import OutputFormat, print_result
 
 if TYPE_CHECKING:
     from wire.links.operator_access import Access
-    from wire.messages.messages import Admin
+    from wire.messages.operators import Admin
 
 __all__ = ["Options", "ask", "leader_address", "show"]
 
@@ -68,7 +68,7 @@ def ask(
     """
     from conf.errors import ExitCode, UserError
     from wire.links.operator_access import find_access
-    from wire.messages.messages import Admin
+    from wire.messages.operators import Admin
 
     access = find_access(router, data)
     question = Admin(request=1, verb=verb, arguments=arguments, order=secrets.token_hex(16))

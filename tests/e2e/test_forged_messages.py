@@ -18,9 +18,11 @@ from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_hostile_links import CLUSTER, authority, connect, frame, is_closed
 from wire.messages.batches import Push, encode_publish_ack, encode_push
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import Control, encode_control
 from wire.messages.frames import HEADER_BYTES, FrameKind
 from wire.messages.hello import NodeIdentity, encode_hello
-from wire.messages.messages import Control, Heartbeat, Register, ReportRoutes, SenderReport, encode_control
+from wire.messages.nodes import Heartbeat, Register
+from wire.messages.routes import ReportRoutes, SenderReport
 
 LIFE = time.time_ns() // 1_000_000  # an incarnation, as nodes number theirs
 FORGED_S = 1.0  # how long a forged acknowledgement may take; it came after 4 ms

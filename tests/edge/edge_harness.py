@@ -13,29 +13,27 @@ from edge.node.node import EdgeNode
 from mqtt.codec import decode_packet, encode_packet
 from mqtt.packets import Connect, Packet, Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
+from wire.messages.control import Control
 from wire.messages.hello import NodeIdentity
 from wire.messages.map_pages import map_pages
-from wire.messages.messages import (
-    AddRoutes,
-    CloseSession,
-    Control,
+from wire.messages.nodes import HeartbeatReply
+from wire.messages.retained import (
     DeliverRetained,
-    Destinations,
-    HeartbeatReply,
-    InboundRecorded,
-    InboundReleased,
-    OpenSession,
     ReadRetained,
     ReadRetainedAll,
-    RecordInbound,
-    ReleaseInbound,
-    Resolve,
-    Resolved,
     RetainedDelivered,
     RetainedMessage,
     RetainedNone,
     RetainedPage,
-    RoutesAdded,
+)
+from wire.messages.routes import AddRoutes, Destinations, Resolve, Resolved, RoutesAdded
+from wire.messages.sessions import (
+    CloseSession,
+    InboundRecorded,
+    InboundReleased,
+    OpenSession,
+    RecordInbound,
+    ReleaseInbound,
     SessionClosed,
     SessionOpened,
     SessionSubscribed,

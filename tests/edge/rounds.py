@@ -8,7 +8,8 @@ from edge.node.limits import EdgeLimits
 from mqtt.codec import encode_packet
 from mqtt.packets import Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from tests.edge.edge_harness import Edge, Session
-from wire.messages.messages import Control, Destinations, Resolved, RoutesAdded
+from wire.messages.control import Control
+from wire.messages.routes import Destinations, Resolved, RoutesAdded
 
 __all__ = ["TimedEdge", "subscribe"]
 

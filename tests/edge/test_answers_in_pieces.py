@@ -7,7 +7,7 @@ import pytest
 from mqtt.packets import Puback
 from tests.edge.edge_harness import Edge
 from wire.decoding import Unreadable
-from wire.messages.messages import Destinations, Resolve, Resolved
+from wire.messages.routes import Destinations, Resolve, Resolved
 
 
 def test_topics_left_out_of_an_answer_are_asked_for_again() -> None:

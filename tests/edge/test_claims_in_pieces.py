@@ -1,8 +1,9 @@
 """An edge answers a claims poll in messages that fit into a frame, however many clients of a partition it holds."""
 
 from edge.clients.claims import PIECE_BYTES, claims_in_pieces
+from wire.messages.control import encode_control
 from wire.messages.frames import FRAME_BYTES_MAX
-from wire.messages.messages import Claim, PollClaims, encode_control
+from wire.messages.sessions import Claim, PollClaims
 
 POLL = PollClaims(5, 3, 9)
 

@@ -10,16 +10,14 @@ from mqtt.properties import PropertyId
 from tests.edge.edge_harness import START, Edge, cluster_map
 from wire.messages.cluster_map import NodeEntry, NodeState
 from wire.messages.map_pages import map_pages
-from wire.messages.messages import (
+from wire.messages.nodes import HeartbeatReply, Moved
+from wire.messages.retained import ReadRetained, RetainedPage
+from wire.messages.sessions import (
     Claims,
     CloseSession,
-    HeartbeatReply,
     KickSession,
-    Moved,
     OpenSession,
     PollClaims,
-    ReadRetained,
-    RetainedPage,
     SessionClosed,
     SessionKicked,
     SessionOpened,

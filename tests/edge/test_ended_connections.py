@@ -10,7 +10,7 @@ from edge.hot.state import Conn, Inbound, Message, Outbound, Sub
 from mqtt.packets import Connect, Disconnect, Puback, Publish, Pubrec, Pubrel, Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session
-from wire.messages.messages import Destinations, GroupDestinations
+from wire.messages.routes import Destinations, GroupDestinations
 
 DURABLE: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 100}
 LEFT_S = 11.0  # longer than a client that said DISCONNECT is kept

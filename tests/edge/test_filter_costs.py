@@ -8,7 +8,8 @@ from edge.subscriptions.retained_reads import READS_MAX
 from mqtt.packets import Publish
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import PARTITIONS, Edge
-from wire.messages.messages import ReadRetained, ReadRetainedAll, RetainedNone, SessionSubscribed, SubscribeSession
+from wire.messages.retained import ReadRetained, ReadRetainedAll, RetainedNone
+from wire.messages.sessions import SessionSubscribed, SubscribeSession
 
 HOSTILE = ["/".join(mix) + "/a" * 21 for mix in itertools.islice(itertools.product("a+", repeat=10), 1000)]
 TOPIC = "/".join("a" * 31)

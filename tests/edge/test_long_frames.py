@@ -3,7 +3,7 @@
 from edge.node.node import EdgeNode
 from tests.edge.edge_harness import Edge
 from wire.messages.frames import FRAME_BYTES_MAX
-from wire.messages.messages import Relay
+from wire.messages.nodes import Relay
 
 
 def test_a_message_too_long_is_not_sent() -> None:

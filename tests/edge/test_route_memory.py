@@ -11,7 +11,7 @@ from edge.node.limits import EdgeLimits
 from edge.routes.shared_groups import HERE, SharedGroups
 from mqtt.packets import Publish
 from tests.edge.rounds import TimedEdge, subscribe
-from wire.messages.messages import Destinations, GroupDestinations
+from wire.messages.routes import Destinations, GroupDestinations
 
 MIB = 1024 * 1024
 SIZES = [pytest.param(1_000, 200, id="small"), pytest.param(65_536, 1_000, id="full", marks=pytest.mark.slow)]

@@ -8,15 +8,8 @@ from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 from tests.edge.edge_harness import Edge, Session, cluster_map
 from wire.messages.map_pages import map_pages
-from wire.messages.messages import (
-    DeliverRetained,
-    RetainedDelivered,
-    RetainedMessage,
-    SessionSubscribed,
-    SessionUnsubscribed,
-    SubscribeSession,
-    UnsubscribeSession,
-)
+from wire.messages.retained import DeliverRetained, RetainedDelivered, RetainedMessage
+from wire.messages.sessions import SessionSubscribed, SessionUnsubscribed, SubscribeSession, UnsubscribeSession
 
 MANY = 3 * FILTERS_PER_PIECE + 5
 FILTERS = [f"a/{number}/+" for number in range(MANY)]

@@ -9,7 +9,7 @@ from edge.listeners.listeners import peer_of
 from edge.node.limits import EdgeLimits
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge
-from wire.messages.messages import OpenSession, SessionOpened
+from wire.messages.sessions import OpenSession, SessionOpened
 
 
 def test_a_burst_and_then_a_rate() -> None:

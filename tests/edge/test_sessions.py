@@ -19,37 +19,30 @@ from tests.edge.edge_harness import Edge, Session, cluster_map
 from tests.edge.test_scram import CLIENT_FINAL, CLIENT_FIRST, SALT, SERVER_NONCE
 from wire.messages.cluster_map import ClusterMap, ShardEntry
 from wire.messages.map_pages import map_pages
-from wire.messages.messages import (
-    AddRoutes,
+from wire.messages.nodes import HeartbeatReply, Moved
+from wire.messages.redispatch import HandedOn, HandOn, SharePick
+from wire.messages.retained import (
     DeliverRetained,
-    Destinations,
-    FireWill,
-    GroupDestinations,
-    HandedOn,
-    HandOn,
-    HeartbeatReply,
-    InboundRecorded,
-    InboundReleased,
-    Invalidate,
-    Invalidated,
-    Moved,
     ReadRetained,
     ReadRetainedAll,
-    RecordInbound,
-    ReleaseInbound,
+    RetainedDelivered,
+    RetainedMessage,
+    RetainedPage,
+)
+from wire.messages.routes import (
+    AddRoutes,
+    Destinations,
+    GroupDestinations,
+    Invalidate,
+    Invalidated,
     RemoveRoutes,
     ReportRoutes,
     Resolve,
     Resolved,
-    RetainedDelivered,
-    RetainedMessage,
-    RetainedPage,
     RoutesAdded,
-    SharePick,
-    SubscribeSession,
-    Will,
-    WillFired,
 )
+from wire.messages.sessions import InboundRecorded, InboundReleased, RecordInbound, ReleaseInbound, SubscribeSession
+from wire.messages.wills import FireWill, Will, WillFired
 
 DURABLE: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 100}
 

@@ -18,15 +18,7 @@ from tests.edge import edge_harness
 from tests.edge.rounds import TimedEdge, subscribe
 from wire.messages.cluster_map import ClusterMap, ShardEntry
 from wire.messages.map_pages import map_pages
-from wire.messages.messages import (
-    AddRoutes,
-    Destinations,
-    Invalidate,
-    Invalidated,
-    RemoveRoutes,
-    Resolve,
-    RoutesAdded,
-)
+from wire.messages.routes import AddRoutes, Destinations, Invalidate, Invalidated, RemoveRoutes, Resolve, RoutesAdded
 
 ROUND_MS = 10.0
 SIZES = [pytest.param(2_000, 200, id="small"), pytest.param(65_536, 1_000, id="full", marks=pytest.mark.slow)]

@@ -7,7 +7,9 @@ from mqtt.packets import Connack, Disconnect, Puback
 from tests.edge.edge_harness import Edge, Session, cluster_map
 from wire.messages.cluster_map import NodeState
 from wire.messages.map_pages import map_pages
-from wire.messages.messages import CloseSession, Destinations, Leave, OpenSession, Resolve
+from wire.messages.nodes import Leave
+from wire.messages.routes import Destinations, Resolve
+from wire.messages.sessions import CloseSession, OpenSession
 
 
 def stop(edge: Edge) -> None:

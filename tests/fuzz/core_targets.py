@@ -23,23 +23,14 @@ from tests.storage.storage_cluster import Cluster
 from wire.decoding import Unreadable
 from wire.messages.batches import PublishMessage, PushAck, encode_message, encode_push_ack
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.messages import (
-    AddRoutes,
-    FollowMap,
-    Heartbeat,
-    OpenSession,
-    ReadRetained,
-    ReadRetainedAll,
-    RecordInbound,
-    Register,
-    Resolve,
-    SubscribeSession,
-    decode_control,
-    encode_control,
-)
+from wire.messages.nodes import FollowMap, Heartbeat, Register
 from wire.messages.replication import Append, AppendAck, TransferSlice, encode_replica_message
+from wire.messages.retained import ReadRetained, ReadRetainedAll
+from wire.messages.routes import AddRoutes, Resolve
+from wire.messages.sessions import OpenSession, RecordInbound, SubscribeSession
 from wire.node.events import FrameArrived, LinkUp, Tick
 
 __all__ = [

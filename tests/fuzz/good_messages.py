@@ -6,7 +6,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from wire.messages import messages
+from wire.messages.control import Control
+from wire.messages.sessions import KickSession
 
 __all__ = ["CONTROLS", "good"]
 
@@ -78,11 +79,11 @@ def _struct(kind: type[msgspec.Struct], number: int) -> Any:
 
 def _controls() -> tuple[bytes, ...]:
     found = []
-    for kind in get_args(messages.Control):
+    for kind in get_args(Control):
         for number in (1, 2):
             plain = good(kind, "", number)
             if kind.__name__ in ("Relay", "Relayed"):
-                plain["message"] = msgspec.msgpack.encode(good(messages.KickSession, "", number))
+                plain["message"] = msgspec.msgpack.encode(good(KickSession, "", number))
             found.append(msgspec.msgpack.encode(plain))
     return tuple(found)
 

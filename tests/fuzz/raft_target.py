@@ -31,9 +31,12 @@ from router.raft.events import Tick as RaftTick
 from tests.fuzz.nested import mutate_tree
 from wire.decoding import Unreadable
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.messages import Admin, FollowMap, Heartbeat, Register, Resolve, encode_control
+from wire.messages.nodes import FollowMap, Heartbeat, Register
+from wire.messages.operators import Admin
+from wire.messages.routes import Resolve
 from wire.node.events import FrameArrived, LinkUp, Tick
 
 __all__ = ["RAFT", "SNAPSHOTS", "mutate_raft", "raft_messages", "snapshots"]

@@ -37,10 +37,15 @@ from tests.fuzz.raft_target import RAFT, SNAPSHOTS, mutate_raft, raft_messages, 
 from tests.membership.test_envelope import node as gossip_node
 from wire.decoding import Unreadable
 from wire.links.link import LinkCore, LinkError
-from wire.messages import batches, messages
+from wire.messages import batches
+from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import NodeIdentity, check_hello, decode_hello, encode_hello
+from wire.messages.nodes import Heartbeat, HeartbeatReply, Relay
+from wire.messages.operators import Admin
 from wire.messages.replication import decode_replica_message, encode_replica_message
+from wire.messages.routes import AddRoutes, Destinations, Invalidate, Resolve, Resolved, RouteEntry
+from wire.messages.sessions import KickSession
 
 __all__ = ["TARGETS", "Target", "mutate"]
 
@@ -139,10 +144,10 @@ def _small_batches(data: bytes) -> None:
 
 def _control(data: bytes) -> None:
     try:
-        read = messages.decode_control(data)
+        read = decode_control(data)
     except Unreadable:
         return
-    assert messages.decode_control(messages.encode_control(read)) is not None
+    assert decode_control(encode_control(read)) is not None
 
 
 _ME = NodeIdentity("c", "router-0", "router", 5)
@@ -173,17 +178,17 @@ _MESSAGE = batches.PublishMessage(7, b"a/b", b"payload", 1, partitions=(1, 2), p
 _RUN = batches.PublishRun(5, b"a/b", PACKETS[0])
 _PUSH = batches.Push(1 << 48, 6, 1, 3, 9, 2, b"a/b", b"payload")
 _CONTROLS = tuple(
-    messages.encode_control(message)
+    encode_control(message)
     for message in (
-        messages.Heartbeat("edge-1", 1, 5.0, 3, ["storage-1"], {1: (2, 3)}),
-        messages.HeartbeatReply(1, 5.0, 2.0, 3, "router-1"),
-        messages.Resolve(1, 2, 3, ["a/b", "c"]),
-        messages.Resolved(1, 2, 3, [messages.Destinations(["edge-1"], [4], [])], [0, 0]),
-        messages.AddRoutes(1, 2, 3, 4, 5, 6, [messages.RouteEntry("a/#", "group", 2)]),
-        messages.Invalidate(1, 2, 3, ["a/#"]),
-        messages.KickSession(1, "client", 2, 3),
-        messages.Relay("edge-1", 2, b"message"),
-        messages.Admin(request=1, verb="cluster status", arguments={"name": "x"}),
+        Heartbeat("edge-1", 1, 5.0, 3, ["storage-1"], {1: (2, 3)}),
+        HeartbeatReply(1, 5.0, 2.0, 3, "router-1"),
+        Resolve(1, 2, 3, ["a/b", "c"]),
+        Resolved(1, 2, 3, [Destinations(["edge-1"], [4], [])], [0, 0]),
+        AddRoutes(1, 2, 3, 4, 5, 6, [RouteEntry("a/#", "group", 2)]),
+        Invalidate(1, 2, 3, ["a/#"]),
+        KickSession(1, "client", 2, 3),
+        Relay("edge-1", 2, b"message"),
+        Admin(request=1, verb="cluster status", arguments={"name": "x"}),
     )
 )
 

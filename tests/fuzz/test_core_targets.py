@@ -5,7 +5,11 @@ import pytest
 from tests.fuzz.core_targets import check_edge, check_router, check_storage
 from wire.decoding import Unreadable
 from wire.messages.batches import PublishMessage, decode_publish, encode_message
-from wire.messages.messages import FireWill, PollClaims, Resolve, RetainedPage, Will, decode_control, encode_control
+from wire.messages.control import decode_control, encode_control
+from wire.messages.retained import RetainedPage
+from wire.messages.routes import Resolve
+from wire.messages.sessions import PollClaims
+from wire.messages.wills import FireWill, Will
 
 EDGE, ROUTER, STORAGE = b"\0", b"\0", b"\1"  # who says it, to each of the cores
 STORAGE_TO_EDGE = b"\1"

@@ -12,7 +12,7 @@ from tests.fuzz import file_targets, sanitized
 from tests.fuzz.__main__ import Count, table
 from tests.fuzz.one_target import Box, run_target
 from tests.fuzz.targets import TARGETS, Target
-from wire.messages import messages
+from wire.messages.control import decode_control
 from wire.sstable.manifest import ManifestDamaged, decode_manifest
 
 FAST = [target for target in TARGETS if target.name != "decoder"]  # that one has tests of its own
@@ -31,7 +31,7 @@ def test_tag_of_a_control_message_that_is_no_utf_8() -> None:
     """Found by the target "control": UnicodeDecodeError came out instead of the documented error."""
     found = bytes.fromhex("84a474797065a5ba646d696ea77265717565737401a476657261")
     with pytest.raises(msgspec.ValidationError):
-        messages.decode_control(found + bytes(20))
+        decode_control(found + bytes(20))
 
 
 def test_manifest_that_is_no_utf_8() -> None:

@@ -25,11 +25,14 @@ from storage.store import record
 from storage.store.acked_marker import AckedMarker
 from wire.messages import batches
 from wire.messages.cluster_map import ClusterMap, MapDelta
+from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import HEADER
 from wire.messages.hello import Hello, HelloReader, NodeIdentity, encode_hello
 from wire.messages.map_pages import MapReader, map_pages
-from wire.messages.messages import Control, Destinations, MapStep, SharePick, decode_control, encode_control
+from wire.messages.nodes import MapStep
+from wire.messages.redispatch import SharePick
 from wire.messages.replication import ReplicaMessage, decode_replica_message, encode_replica_message
+from wire.messages.routes import Destinations
 from wire.sstable.manifest import Manifest, decode_manifest, encode_manifest
 from wire.sstable.schema import digest_of, make_row, pack_owner_epoch
 

@@ -19,7 +19,7 @@ from storage.state import keys, rows
 from tests.golden.examples import example
 from tests.golden.formats import FORMATS, KEYS, ROWS, tags_of
 from tests.golden.golden_file import FOLDER, Example, parse, render
-from wire.messages.messages import Control
+from wire.messages.control import Control
 from wire.messages.replication import ReplicaMessage
 
 ROOT = Path(__file__).parents[2]

@@ -36,7 +36,8 @@ from tests.simulation.process import Process
 from wire.links.link import LinkCore
 from wire.messages.batches import OriginKind, PublishMessage
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.messages import HeartbeatReply, RemoveRoutes
+from wire.messages.nodes import HeartbeatReply
+from wire.messages.routes import RemoveRoutes
 from wire.node.lease_holder import LeaseHolder
 from wire.node.route_registrar import RouteRegistrar
 

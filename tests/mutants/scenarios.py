@@ -11,11 +11,10 @@ from edge.routes.shared_groups import SharedGroups
 from router.map.leases import LeaseTable
 from router.routes.shard import RouteShard
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, ShardEntry
-from wire.messages.messages import (
+from wire.messages.control import Control
+from wire.messages.nodes import Heartbeat, HeartbeatReply
+from wire.messages.routes import (
     AddRoutes,
-    Control,
-    Heartbeat,
-    HeartbeatReply,
     Invalidate,
     Invalidated,
     RemoveRoutes,

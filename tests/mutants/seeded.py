@@ -189,7 +189,7 @@ def _fastest_settles(_: Any, leases: LeaseTable, cluster_map: Any) -> int:
 
 
 def _answer_survives(_: Any, cache: RouteCache, router: str, order: Any, _now: float) -> None:
-    from wire.messages.messages import Invalidated
+    from wire.messages.routes import Invalidated
 
     cache._tell(router, Invalidated(order.number, order.shard, order.shard_epoch))
 

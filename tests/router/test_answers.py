@@ -2,8 +2,10 @@
 
 from router.routes.answers import ANSWER_BYTES, shortened
 from router.routes.shard import RouteShard
+from wire.messages.control import encode_control
 from wire.messages.frames import FRAME_BYTES_MAX
-from wire.messages.messages import (
+from wire.messages.ranges import PARTITIONS_MAX
+from wire.messages.routes import (
     Destinations,
     GroupDestinations,
     Invalidate,
@@ -13,9 +15,7 @@ from wire.messages.messages import (
     Resolved,
     RouteEntry,
     SenderReport,
-    encode_control,
 )
-from wire.messages.ranges import PARTITIONS_MAX
 
 TOPICS = [f"t/{number}" for number in range(200)]
 

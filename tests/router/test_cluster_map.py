@@ -20,7 +20,7 @@ from router.map.machine import (
 )
 from router.placement.changes import placement_change
 from wire.messages.cluster_map import NodeEntry, NodeState, PartitionEntry
-from wire.messages.messages import RequestChange
+from wire.messages.nodes import RequestChange
 
 
 class Machine:

@@ -34,9 +34,9 @@ from router.raft.messages import Entry
 from router.raft.node import RaftNode
 from tests.router.random_commands import commands
 from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
+from wire.messages.control import encode_control
 from wire.messages.frames import FRAME_BYTES_MAX
 from wire.messages.map_pages import MAP_BYTES_MAX, MapReader, map_pages
-from wire.messages.messages import encode_control
 from wire.messages.ranges import MAP_PAGE_BYTES, PARTITIONS_MAX
 
 BEGIN = Bootstrap("c", 8, 4, 2, 1, 2.0)

@@ -18,7 +18,7 @@ from router.map.rebalance_run import RebalanceRunner
 from router.placement.changes import placement_change
 from router.placement.plan import make_plan
 from wire.messages.cluster_map import ClusterMap, NodeEntry
-from wire.messages.messages import Heartbeat, RequestChange
+from wire.messages.nodes import Heartbeat, RequestChange
 
 
 class Cluster:

@@ -2,7 +2,7 @@
 
 from router.map.leases import LeaseTable
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
-from wire.messages.messages import Heartbeat
+from wire.messages.nodes import Heartbeat
 
 
 def one_edge(state: str = NodeState.ACTIVE, incarnation: int = 1) -> ClusterMap:

@@ -9,10 +9,11 @@ from router.core import RouterCore, RouterSettings
 from router.events import Applied
 from router.map.machine import Bootstrap, Command, DeclareDead, RegisterNode, encode_command
 from wire.messages.cluster_map import ClusterMap, NodeEntry
+from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.hello import PeerKey
 from wire.messages.map_pages import ENCODED_MAX, STEPS_MAX, MapReader, map_pages
-from wire.messages.messages import Control, FollowMap, MapPage, MapStep, decode_control, encode_control
+from wire.messages.nodes import FollowMap, MapPage, MapStep
 from wire.messages.ranges import MAP_PAGE_BYTES, PARTITIONS_MAX
 from wire.node.events import FrameArrived
 from wire.node.lease_holder import PAGE_WAIT_S, LeaseHolder

@@ -8,9 +8,10 @@ from router.map.machine import Bootstrap, Command, Delegate, ForgetNode, MapMach
 from router.map.orders import ORDERS_MAX
 from stratamq.cli.asking import leader_address
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.messages import Admin, AdminReply, decode_control, encode_control
+from wire.messages.operators import Admin, AdminReply
 from wire.node.events import FrameArrived
 
 OPERATOR = PeerKey("cli-1", "operator", 1)

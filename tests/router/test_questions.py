@@ -8,8 +8,9 @@ from router.core import RouterCore, RouterSettings
 from tests.router.test_ring_export import OPERATOR
 from tests.wire.test_verbs import WRONG
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.messages import Admin, AdminReply, decode_control, encode_control
+from wire.messages.operators import Admin, AdminReply
 from wire.node.events import FrameArrived
 
 

@@ -21,7 +21,7 @@ from router.map.rebalance_run import RebalanceRunner, reached
 from router.placement.changes import placement_change
 from router.placement.plan import Plan, make_plan
 from wire.messages.cluster_map import NodeEntry
-from wire.messages.messages import Heartbeat, RequestChange
+from wire.messages.nodes import Heartbeat, RequestChange
 
 TIERS = {"r": "router", "s": "storage", "e": "edge"}
 

@@ -10,9 +10,11 @@ from router.core import RouterCore, RouterSettings
 from router.events import Applied, RoleChanged
 from router.map.machine import Bootstrap, Command, Delegate, RegisterNode, encode_command
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, PeerKey
-from wire.messages.messages import Admin, AdminReply, Heartbeat, decode_control, encode_control
+from wire.messages.nodes import Heartbeat
+from wire.messages.operators import Admin, AdminReply
 from wire.node.events import FrameArrived
 
 VECTORS = Path(__file__).parent / "vectors" / "ring.json"

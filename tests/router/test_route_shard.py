@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from router.routes.shard import RouteShard
-from wire.messages.messages import (
+from wire.messages.control import Control
+from wire.messages.routes import (
     AddRoutes,
-    Control,
     Destinations,
     Invalidate,
     Invalidated,

@@ -6,26 +6,20 @@ from router.core import RouterCore, RouterSettings
 from router.events import Applied, Event, Ready, RoleChanged, RoundEnded, Suspected
 from router.map.machine import Bootstrap, Command, DeclareDead, Delegate, PlaceShards, RegisterNode, encode_command
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.messages import (
+from wire.messages.nodes import Heartbeat, HeartbeatReply, Moved, Refused, Register
+from wire.messages.routes import (
     AddRoutes,
-    Control,
-    Heartbeat,
-    HeartbeatReply,
     Invalidate,
     Invalidated,
-    Moved,
-    Refused,
-    Register,
     ReportRoutes,
     Resolve,
     Resolved,
     RouteEntry,
     RoutesAdded,
     SenderReport,
-    decode_control,
-    encode_control,
 )
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
 

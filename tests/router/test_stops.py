@@ -10,7 +10,7 @@ from router.map.stop_requests import GATHER_S, GATHER_S_MAX, StopRequests
 from router.placement.changes import placement_change
 from tests.router.test_cluster_map import Machine, with_storage
 from wire.messages.cluster_map import NodeState, PartitionEntry
-from wire.messages.messages import RequestChange
+from wire.messages.nodes import RequestChange
 
 
 def primaries(machine: Machine) -> Counter[str]:

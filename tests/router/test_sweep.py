@@ -8,7 +8,7 @@ import pytest
 import router.routes.shard
 from mqtt.topics import matches
 from router.routes.shard import RouteShard
-from wire.messages.messages import (
+from wire.messages.routes import (
     AddRoutes,
     Destinations,
     Invalidate,

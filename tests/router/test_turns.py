@@ -11,11 +11,11 @@ from router.routes.sender_routes import SenderRoutes
 from router.routes.shard_work import STEPS_PER_TURN, WAITING_MAX
 from router.service import events_of_turn
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.messages import (
+from wire.messages.routes import (
     AddRoutes,
-    Control,
     Invalidate,
     Invalidated,
     ReportRoutes,
@@ -24,8 +24,6 @@ from wire.messages.messages import (
     RouteEntry,
     RoutesAdded,
     SenderReport,
-    decode_control,
-    encode_control,
 )
 from wire.node.events import FrameArrived
 from wire.node.route_registrar import REPORT_ROUTES_MAX, ROUTES_PER_REQUEST

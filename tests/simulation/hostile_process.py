@@ -24,9 +24,10 @@ from tests.wire.forged_messages import FORGED, Victim, forged_controls, forged_f
 from wire.links.allowed import CELLS, Rule, fault_of, may_send
 from wire.messages.batches import encode_publish_ack
 from wire.messages.cluster_map import ClusterMap, NodeEntry
+from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey, first_number
-from wire.messages.messages import Register, decode_control, encode_control
+from wire.messages.nodes import Register
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster

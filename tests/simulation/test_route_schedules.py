@@ -13,7 +13,8 @@ from router.routes.shard import RouteShard
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.sim_client import ClientOptions
 from wire.messages.cluster_map import PartitionEntry
-from wire.messages.messages import Control, Invalidate
+from wire.messages.control import Control
+from wire.messages.routes import Invalidate
 
 PATIENT = replace(EPHEMERAL, silence_s=60.0)  # a connection that waits for SUBACK is not read, PINGREQ neither
 

@@ -29,39 +29,36 @@ from wire.messages.batches import (
     encode_push_ack,
 )
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.map_pages import map_pages
-from wire.messages.messages import (
-    AddRoutes,
+from wire.messages.nodes import (
     Changed,
-    Claim,
-    Claims,
-    CloseSession,
-    Control,
-    FireWill,
     FollowMap,
     Heartbeat,
     HeartbeatReply,
-    KickSession,
     MapStep,
     Moved,
-    OpenSession,
-    PollClaims,
     Refused,
     Register,
     Registered,
     RequestChange,
-    RoutesAdded,
+)
+from wire.messages.routes import AddRoutes, RoutesAdded
+from wire.messages.sessions import (
+    Claim,
+    Claims,
+    CloseSession,
+    KickSession,
+    OpenSession,
+    PollClaims,
     SessionKicked,
     SessionOpened,
     SubscribeSession,
     Subscription,
-    Will,
-    WillFired,
-    decode_control,
-    encode_control,
 )
+from wire.messages.wills import FireWill, Will, WillFired
 
 STORE_SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 STEP_S = 0.01

@@ -3,9 +3,10 @@
 import pytest
 
 from tests.storage.storage_cluster import Cluster, Connection
+from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.messages import Claim, Claims, PollClaims, encode_control
+from wire.messages.sessions import Claim, Claims, PollClaims
 
 NAMES = ["a", "b", "c"]
 

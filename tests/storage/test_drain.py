@@ -4,7 +4,7 @@ import pytest
 
 from tests.storage.storage_cluster import Cluster, Connection, with_settings
 from wire.messages.batches import PublishMessage, Push
-from wire.messages.messages import Subscription
+from wire.messages.sessions import Subscription
 
 
 def queued(cluster: Cluster, count: int, *, qos: int = 1, size: int = 3) -> None:

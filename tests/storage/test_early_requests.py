@@ -11,9 +11,10 @@ from tests.storage.storage_cluster import ROUTER, Cluster, with_settings
 from tests.storage.test_partition import message
 from tests.storage.test_wills_and_retained import read, retained
 from wire.messages.batches import encode_message
+from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, PeerKey
-from wire.messages.messages import HeartbeatReply, decode_control, encode_control
+from wire.messages.nodes import HeartbeatReply
 
 
 def _no_replies_to(node: str) -> Callable[[PeerKey, str, int, bytes], bool]:

@@ -8,7 +8,7 @@ from storage.export.export_desk import ExportDesk
 from storage.state.rows import MetaRow
 from storage.store.aside_stores import AsideStores
 from storage.store.store import Store, quarantine
-from wire.messages.messages import Admin
+from wire.messages.operators import Admin
 
 
 class MadeUpCopies:

@@ -6,8 +6,10 @@ import pytest
 
 from tests.storage.storage_cluster import Cluster, Connection, Edge
 from wire.messages.batches import PublishMessage
+from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.messages import HandedOn, HandOn, SharePick, Subscription, UnsubscribeSession, encode_control
+from wire.messages.redispatch import HandedOn, HandOn, SharePick
+from wire.messages.sessions import Subscription, UnsubscribeSession
 
 SHARE = b"g/a"
 

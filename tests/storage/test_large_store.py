@@ -10,7 +10,8 @@ from storage.state.rows import Entry, SessionRow, encode_entry, outline_entry
 from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage
 from wire.messages.cluster_map import ClusterMap, Delegation, ShardEntry
-from wire.messages.messages import ReportRoutes, decode_control
+from wire.messages.control import decode_control
+from wire.messages.routes import ReportRoutes
 from wire.node.route_registrar import by_shard
 
 

@@ -9,7 +9,7 @@ from tests.storage.storage_cluster import STORE_SETTINGS, Cluster
 from wire.messages.batches import PublishMessage
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.frames import FrameKind
-from wire.messages.messages import Subscription
+from wire.messages.sessions import Subscription
 
 
 def test_what_needed_no_commit_is_not_overtaken_while_nothing_may_leave() -> None:

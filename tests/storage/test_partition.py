@@ -6,16 +6,16 @@ from storage.core import StorageCore
 from storage.hosting import placements
 from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage
+from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.messages import (
+from wire.messages.routes import RoutesAdded
+from wire.messages.sessions import (
     InboundRecorded,
     RecordInbound,
     ReleaseInbound,
-    RoutesAdded,
     SessionOpened,
     SessionSubscribed,
     UnsubscribeSession,
-    encode_control,
 )
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from storage.hosting.hosted_partition import HostedPartition
 from tests.storage.storage_cluster import Cluster, Connection, Edge, with_settings
 from wire.messages.batches import PublishMessage
-from wire.messages.messages import RecordInbound, ReleaseInbound, UnsubscribeSession, Will
+from wire.messages.sessions import RecordInbound, ReleaseInbound, UnsubscribeSession
+from wire.messages.wills import Will
 
 CLIENTS = ("alice", "bob")
 FILTERS = ("a/#", "a/b", "+/b", "$share/g/a/b")

@@ -5,19 +5,11 @@ from typing import Any
 from storage.state import keys
 from tests.storage.storage_cluster import Cluster, Connection, Edge
 from tests.storage.test_wills_and_retained import fired
+from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.messages import (
-    Claim,
-    Claims,
-    KickSession,
-    OpenSession,
-    PollClaims,
-    SessionClosed,
-    SessionOpened,
-    Will,
-    encode_control,
-)
+from wire.messages.sessions import Claim, Claims, KickSession, OpenSession, PollClaims, SessionClosed, SessionOpened
+from wire.messages.wills import Will
 
 WILL = Will("w", b"gone", 1)
 TAKEN_OVER = 0x8E

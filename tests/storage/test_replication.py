@@ -17,8 +17,8 @@ from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage, encode_message
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.frames import FrameKind
-from wire.messages.messages import SessionOpened
 from wire.messages.replication import STALE, Append
+from wire.messages.sessions import SessionOpened
 
 
 def message(text: str, topic: str = "a/b", qos: int = 1) -> PublishMessage:

@@ -6,8 +6,9 @@ from storage.hosting.retained_scans import SCANS_MAX, RetainedScan
 from tests.storage.rounds import timed_rounds
 from tests.storage.storage_cluster import Cluster, Edge
 from wire.messages.batches import PublishMessage
+from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.messages import ReadRetained, ReadRetainedAll, RetainedNone, RetainedPage, encode_control
+from wire.messages.retained import ReadRetained, ReadRetainedAll, RetainedNone, RetainedPage
 from wire.node.events import Tick
 
 ROUND_MS = 5  # most processor time of one round

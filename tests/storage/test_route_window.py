@@ -10,18 +10,11 @@ import pytest
 from edge.subscriptions.session_filters import FILTERS_PER_PIECE
 from router.map.machine import PlaceShards
 from tests.storage.storage_cluster import ROUTER, Cluster, Connection, Edge
+from wire.messages.control import decode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.messages import (
-    AddRoutes,
-    RemoveRoutes,
-    RoutesAdded,
-    SessionSubscribed,
-    SubscribeSession,
-    Subscription,
-    UnsubscribeSession,
-    decode_control,
-)
+from wire.messages.routes import AddRoutes, RemoveRoutes, RoutesAdded
+from wire.messages.sessions import SessionSubscribed, SubscribeSession, Subscription, UnsubscribeSession
 from wire.node.route_registrar import REMOVED_PER_TICK, ROUTES_ASKED_MAX, ROUTES_PER_REQUEST
 
 SHARDS = 64

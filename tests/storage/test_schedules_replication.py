@@ -7,7 +7,8 @@ from tests.storage.test_replication import assert_equal_states, heal_placement
 from wire.messages.batches import PublishMessage, encode_message
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.frames import FrameKind
-from wire.messages.messages import InboundRecorded, RecordInbound, SessionSubscribed, Will
+from wire.messages.sessions import InboundRecorded, RecordInbound, SessionSubscribed
+from wire.messages.wills import Will
 
 
 def three() -> Cluster:

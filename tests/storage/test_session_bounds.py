@@ -1,8 +1,9 @@
 """How many stored sessions a partition makes: up to its bound, and none for an address whose tokens are used up."""
 
 from tests.storage.storage_cluster import Cluster, Edge, with_settings
+from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.messages import CloseSession, OpenSession, SessionOpened, encode_control
+from wire.messages.sessions import CloseSession, OpenSession, SessionOpened
 
 
 def connect(edge: Edge, client_id: str, **changes: object) -> SessionOpened:

@@ -3,7 +3,7 @@
 from storage.messages.origins import origin_of
 from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import OriginKind, PublishMessage
-from wire.messages.messages import Subscription
+from wire.messages.sessions import Subscription
 
 
 def test_pick_and_ordinary_copy_are_remembered_apart() -> None:

@@ -8,7 +8,7 @@ import pytest
 import mqtt.filter_costs
 from tests.storage.storage_cluster import Cluster, Connection, Edge, with_settings
 from wire.messages.batches import PublishMessage
-from wire.messages.messages import SessionSubscribed, SubscribeSession, Subscription, UnsubscribeSession
+from wire.messages.sessions import SessionSubscribed, SubscribeSession, Subscription, UnsubscribeSession
 
 HOSTILE = ["/".join(mix) + "/a" * 21 for mix in itertools.islice(itertools.product("a+", repeat=10), 300)]
 TOPIC = "/".join("a" * 31)

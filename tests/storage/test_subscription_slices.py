@@ -7,16 +7,16 @@ from storage.sessions.claims import FILTERS_AT_ONCE
 from tests.storage.rounds import middle_round_ms, timed_rounds
 from tests.storage.storage_cluster import Cluster, Connection, Edge
 from wire.messages.batches import PublishMessage
+from wire.messages.control import decode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.messages import (
-    RemoveRoutes,
+from wire.messages.routes import RemoveRoutes
+from wire.messages.sessions import (
     SessionSubscribed,
     SessionUnsubscribed,
     SubscribeSession,
     Subscription,
     UnsubscribeSession,
-    decode_control,
 )
 
 ROUND_MS = 5  # most processor time of one round

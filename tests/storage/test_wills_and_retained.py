@@ -4,17 +4,9 @@ import pytest
 
 from tests.storage.storage_cluster import Cluster, Connection, with_settings
 from wire.messages.batches import PublishMessage
-from wire.messages.messages import (
-    DeliverRetained,
-    ReadRetained,
-    RetainedDelivered,
-    RetainedMessage,
-    RetainedPage,
-    SubscribeSession,
-    Subscription,
-    UnsubscribeSession,
-    Will,
-)
+from wire.messages.retained import DeliverRetained, ReadRetained, RetainedDelivered, RetainedMessage, RetainedPage
+from wire.messages.sessions import SubscribeSession, Subscription, UnsubscribeSession
+from wire.messages.wills import Will
 
 
 def retained(topic: str, text: str, *, qos: int = 1, **more: object) -> PublishMessage:

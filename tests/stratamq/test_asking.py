@@ -12,8 +12,9 @@ import trio
 from conf.errors import ExitCode, UserError
 from stratamq.cli import asking
 from tests.wire.test_service import CONTROL, Node, certificates, start
+from wire.messages.control import decode_control, encode_control
 from wire.messages.hello import PeerKey
-from wire.messages.messages import Admin, AdminReply, decode_control, encode_control
+from wire.messages.operators import Admin, AdminReply
 
 Answers = Callable[[int], tuple[bool, dict[str, Any] | None]]  # number of the question: ok, result
 

@@ -22,7 +22,8 @@ from wire.links.request import Unanswered, _exchange
 from wire.links.tls import CertificateFiles, link_contexts
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import NodeIdentity
-from wire.messages.messages import Admin, Register
+from wire.messages.nodes import Register
+from wire.messages.operators import Admin
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -24,10 +24,10 @@ from tests.wire.forged_messages import Victim, forged_frames, is_inside_its_cell
 from wire.links import allowed  # noqa: E402
 from wire.links.allowed import may_send  # noqa: E402
 from wire.links.link import Frame, LinkCore  # noqa: E402
-from wire.messages import messages as m  # noqa: E402
+from wire.messages.control import encode_control  # noqa: E402
 from wire.messages.frames import FrameKind  # noqa: E402
 from wire.messages.hello import PeerKey  # noqa: E402
-from wire.messages.messages import encode_control  # noqa: E402
+from wire.messages.nodes import Heartbeat  # noqa: E402
 from wire.node.events import FrameArrived, Tick  # noqa: E402
 
 TIERS = ("edge", "storage", "router", "operator", "client")
@@ -138,7 +138,7 @@ class Matrix:
         edge = PeerKey("e1", "edge", self.map.nodes["e1"].incarnation)
         said = {name: (kind, payload) for kind, name, payload in self.frames()}
         said["Heartbeat"] = (
-            FrameKind.CONTROL, encode_control(m.Heartbeat(edge.node, edge.incarnation, 1.0, self.map.epoch)),
+            FrameKind.CONTROL, encode_control(Heartbeat(edge.node, edge.incarnation, 1.0, self.map.epoch)),
         )  # fmt: skip
         cells = [("router", edge, "Heartbeat"), ("storage", edge, "SubscribeSession"), ("storage", edge, "PUSH_ACK")]
         cells += [("edge", primary, "PUSH"), ("edge", primary, "PUBLISH_ACK"), ("edge", primary, "KickSession")]

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from wire.links.allowed import CELLS, Rule, fault_of, may_send
-from wire.messages import messages as m
 from wire.messages.batches import (
     PublishMessage,
     Push,
@@ -22,10 +21,14 @@ from wire.messages.batches import (
     encode_push_ack,
 )
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry
+from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.messages import Control, encode_control
+from wire.messages.nodes import Relay, Relayed
 from wire.messages.replication import Append, AppendAck, encode_replica_message
+from wire.messages.routes import RouteEntry, SenderReport
+from wire.messages.sessions import KickSession, Subscription
+from wire.messages.wills import Will
 
 __all__ = ["FORGED", "Victim", "forged_controls", "forged_frames", "is_inside_its_cell"]
 
@@ -62,7 +65,7 @@ class Victim:
 def forged_controls(victim: Victim) -> Iterator[Control]:
     """Return every control message, about the session, its edge, and the primary of its partition."""
     life, epoch = victim.incarnation, victim.partition_epoch
-    will = m.Will(victim.topic, FORGED.encode(), 1)
+    will = Will(victim.topic, FORGED.encode(), 1)
     given: dict[str, Any] = {
         "entry": NodeEntry(victim.edge, "router", life, "nowhere:1", weight=7),
         "node": victim.edge,
@@ -82,12 +85,12 @@ def forged_controls(victim: Victim) -> Iterator[Control]:
         "number": 0,
         "what": "shard",
         "epoch": 10**6,
-        "reports": [m.SenderReport(victim.partition, epoch, 10**9, [])],
-        "routes": [m.RouteEntry("a/#")],
+        "reports": [SenderReport(victim.partition, epoch, 10**9, [])],
+        "routes": [RouteEntry("a/#")],
         "topics": [victim.topic],
         "topic_filters": ["a/#"],
         "topic_filter": "a/#",
-        "subscriptions": [m.Subscription("stolen/#", 1)],
+        "subscriptions": [Subscription("stolen/#", 1)],
         "lease_s": 1000.0,
         "settled_epoch": 10**6,
         "data": b"",
@@ -103,8 +106,8 @@ def forged_controls(victim: Victim) -> Iterator[Control]:
     for kind in typing.get_args(Control):
         fields = {field.name: field for field in msgspec.structs.fields(kind)}
         values = {name: given[name] for name in fields if name in given}
-        if kind in (m.Relay, m.Relayed):
-            kick = m.KickSession(victim.partition, victim.client_id, 1, victim.owner_epoch)
+        if kind in (Relay, Relayed):
+            kick = KickSession(victim.partition, victim.client_id, 1, victim.owner_epoch)
             values["message"] = encode_control(kick)
         for name, field in fields.items():
             if name not in values and field.required:
@@ -139,7 +142,7 @@ def is_inside_its_cell(key: PeerKey, receiver: str, kind: int, payload: bytes) -
     if not may_send(key.tier, receiver, kind):
         return False
     if kind == FrameKind.CONTROL:
-        message = m.decode_control(payload)
+        message = decode_control(payload)
         return not fault_of(key, receiver, message) and CELLS[type(message)].rule is Rule.TIERS
     return kind == FrameKind.PUBLISH and key.tier == "edge"
 

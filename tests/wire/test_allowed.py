@@ -19,19 +19,12 @@ from wire.links.allowed import (
     standing,
 )
 from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
+from wire.messages.control import Control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.messages import (
-    AddRoutes,
-    Admin,
-    Control,
-    Heartbeat,
-    Moved,
-    Register,
-    RemoveRoutes,
-    ReportRoutes,
-    SenderReport,
-)
+from wire.messages.nodes import Heartbeat, Moved, Register
+from wire.messages.operators import Admin
+from wire.messages.routes import AddRoutes, RemoveRoutes, ReportRoutes, SenderReport
 
 EDGE, STORAGE, ROUTER = PeerKey("e1", "edge", 5), PeerKey("s1", "storage", 6), PeerKey("r1", "router", 7)
 

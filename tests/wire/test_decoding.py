@@ -10,15 +10,20 @@ from membership import exchange, key_requests, packets
 from router.raft import messages as raft
 from tests.fuzz.nested import NESTINGS, damaged_forms, nested
 from wire.decoding import Unreadable, plain_text
-from wire.messages import batches, hello, messages, replication
+from wire.messages import batches, hello, replication
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import HEADER_BYTES
 from wire.messages.hello import NodeIdentity, encode_hello
+from wire.messages.nodes import Heartbeat, Register
 from wire.messages.ranges import PARTITIONS_MAX
+from wire.messages.retained import RetainedNone
+from wire.messages.routes import AddRoutes, Destinations, GroupDestinations, Resolved, RouteEntry
+from wire.messages.sessions import Claim, Claims, OpenSession, PollClaims
 from wire.sstable.manifest import Manifest, ManifestDamaged, decode_manifest, encode_manifest
 
 HELLO = encode_hello(NodeIdentity("c", "edge-0", "edge", 5, "127.0.0.1:1"))[HEADER_BYTES:]
-CONTROL = messages.encode_control(messages.Register(1, NodeEntry("edge-0", "edge", 5, "127.0.0.1:1", zone="z")))
+CONTROL = encode_control(Register(1, NodeEntry("edge-0", "edge", 5, "127.0.0.1:1", zone="z")))
 RAFT = raft.encode_message(raft.AppendEntries("a", "b", 1, 2, 3, 4, 0, 0, 0, 1, (raft.Entry(1, 1, "normal", b"x"),)))
 REPLICA = replication.encode_replica_message(replication.Append(1, 2, 3, 2, 3, 0, 1, [b"row"]))
 GOSSIP = packets.join_messages([packets.encode_message(packets.Suspect("two", 2, "three"))])
@@ -28,7 +33,7 @@ PUSH = batches.encode_push(batches.Push(1 << 48, 6, 1, 3, 9, 2, b"a/b", b"payloa
 
 FORMATS: list[tuple[str, Callable[[Any], object], bytes, type[Exception]]] = [
     ("hello", hello.decode_hello, HELLO, Unreadable),
-    ("control", messages.decode_control, CONTROL, Unreadable),
+    ("control", decode_control, CONTROL, Unreadable),
     ("raft", raft.decode_message, RAFT, Unreadable),
     ("replica", replication.decode_replica_message, REPLICA, Unreadable),
     ("publish", batches.decode_publish, PUBLISH, Unreadable),
@@ -57,53 +62,49 @@ def test_only_its_own_error(decode: Callable[[bytes], object], good: bytes, erro
 @pytest.mark.parametrize(
     "message",
     [
-        messages.Register(1, NodeEntry("e", "router", 1, "a:1", weight=-3)),
-        messages.Register(1, NodeEntry("e", "router", 1, "a:1", weight=10**9)),
-        messages.Register(1, NodeEntry("e", "router", 1, "a:1", zone="z" * 5_000_000)),
-        messages.Register(1, NodeEntry("e" * 65, "router", 1, "a:1")),
-        messages.Register(1, NodeEntry("e", "router", 1, "a" * 256)),
-        messages.PollClaims(1, -(10**9), 1),
-        messages.PollClaims(1, 0xFFFF, 1),
-        messages.PollClaims(-1, 1, 1),
-        messages.RouteEntry,  # not a message of its own
-        messages.Heartbeat("e", 1, float("nan"), 1),
-        messages.Heartbeat("e", 1, float("inf"), 1),
-        messages.Heartbeat("e", 1 << 44, 1.0, 1),
-        messages.Resolved(1, 1, 1, [messages.Destinations([], [-1], [])], [0]),
-        messages.Resolved(
-            1, 1, 1, [messages.Destinations([], [], [messages.GroupDestinations("g/t", [("e", -1)])])], [0]
-        ),
+        Register(1, NodeEntry("e", "router", 1, "a:1", weight=-3)),
+        Register(1, NodeEntry("e", "router", 1, "a:1", weight=10**9)),
+        Register(1, NodeEntry("e", "router", 1, "a:1", zone="z" * 5_000_000)),
+        Register(1, NodeEntry("e" * 65, "router", 1, "a:1")),
+        Register(1, NodeEntry("e", "router", 1, "a" * 256)),
+        PollClaims(1, -(10**9), 1),
+        PollClaims(1, 0xFFFF, 1),
+        PollClaims(-1, 1, 1),
+        RouteEntry,  # not a message of its own
+        Heartbeat("e", 1, float("nan"), 1),
+        Heartbeat("e", 1, float("inf"), 1),
+        Heartbeat("e", 1 << 44, 1.0, 1),
+        Resolved(1, 1, 1, [Destinations([], [-1], [])], [0]),
+        Resolved(1, 1, 1, [Destinations([], [], [GroupDestinations("g/t", [("e", -1)])])], [0]),
     ],
     ids=lambda message: type(message).__name__,
 )
 def test_values_out_of_range(message: Any) -> None:
     """What no node says is refused before any core sees it."""
-    payload = b"\xc0" if isinstance(message, type) else messages.encode_control(message)
+    payload = b"\xc0" if isinstance(message, type) else encode_control(message)
     with pytest.raises(Unreadable):
-        messages.decode_control(payload)
+        decode_control(payload)
 
 
 def test_what_the_settings_allow_can_be_said() -> None:
     """The largest that real nodes send of what has a bound in its type."""
     names = [f"{number:064d}" for number in range(4096)]
     for message in (
-        messages.Heartbeat("n" * 64, (1 << 44) - 1, 1e9, 5, names, dict.fromkeys(range(PARTITIONS_MAX), (1 << 40, 1))),
-        messages.Register(1, NodeEntry("n" * 64, "storage", 1, "h" * 255, {"l" * 32: "h" * 255}, "z" * 64, 100)),
-        messages.OpenSession((1 << 64) - 1, PARTITIONS_MAX - 1, 1, "c" * 65_535, (1 << 64) - 1, False, 0xFFFFFFFF),
-        messages.Claims(
-            1, PARTITIONS_MAX - 1, 1, [messages.Claim("c", 1, 1, (1 << 64) - 1, [(65_535, 1, 2)] * 65_535)]
-        ),
-        messages.RetainedNone(1, list(range(PARTITIONS_MAX))),
-        messages.Resolved(1, 1, 1, [messages.Destinations(names, list(range(PARTITIONS_MAX)), [])], [0]),
-        messages.AddRoutes(1, 65_535, 1, -1, (1 << 44) - 1, 9, [messages.RouteEntry("f" * 65_535, "s", 10_000_000)]),
+        Heartbeat("n" * 64, (1 << 44) - 1, 1e9, 5, names, dict.fromkeys(range(PARTITIONS_MAX), (1 << 40, 1))),
+        Register(1, NodeEntry("n" * 64, "storage", 1, "h" * 255, {"l" * 32: "h" * 255}, "z" * 64, 100)),
+        OpenSession((1 << 64) - 1, PARTITIONS_MAX - 1, 1, "c" * 65_535, (1 << 64) - 1, False, 0xFFFFFFFF),
+        Claims(1, PARTITIONS_MAX - 1, 1, [Claim("c", 1, 1, (1 << 64) - 1, [(65_535, 1, 2)] * 65_535)]),
+        RetainedNone(1, list(range(PARTITIONS_MAX))),
+        Resolved(1, 1, 1, [Destinations(names, list(range(PARTITIONS_MAX)), [])], [0]),
+        AddRoutes(1, 65_535, 1, -1, (1 << 44) - 1, 9, [RouteEntry("f" * 65_535, "s", 10_000_000)]),
     ):
-        assert messages.decode_control(messages.encode_control(message)) == message
+        assert decode_control(encode_control(message)) == message
 
 
 def test_a_reason_fits_one_line() -> None:
     """A peer's own words stand in it."""
     with pytest.raises(Unreadable) as caught:
-        messages.decode_control(msgspec.msgpack.encode({"type": "x\nlevel=info forged" + "y" * 100_000}))
+        decode_control(msgspec.msgpack.encode({"type": "x\nlevel=info forged" + "y" * 100_000}))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
     assert plain_text("a\x1b[2Jb\r\n") == "a?[2Jb??"

@@ -5,18 +5,9 @@ import math
 import pytest
 
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
+from wire.messages.control import Control
 from wire.messages.map_pages import map_pages
-from wire.messages.messages import (
-    Control,
-    FollowMap,
-    Heartbeat,
-    HeartbeatReply,
-    MapPage,
-    MapStep,
-    Refused,
-    Register,
-    Registered,
-)
+from wire.messages.nodes import FollowMap, Heartbeat, HeartbeatReply, MapPage, MapStep, Refused, Register, Registered
 from wire.node.lease_holder import LeaseHolder
 
 

@@ -9,18 +9,10 @@ from storage.core import _cut
 from storage.sessions.route_window import UnsentRoutes
 from tests.edge.edge_harness import Edge
 from wire.messages.cluster_map import ClusterMap, ShardEntry
+from wire.messages.control import Control, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX
-from wire.messages.messages import (
-    AddRoutes,
-    Control,
-    Invalidate,
-    ReportRoutes,
-    Resolve,
-    Resolved,
-    RouteEntry,
-    encode_control,
-)
 from wire.messages.pieces import pieces
+from wire.messages.routes import AddRoutes, Invalidate, ReportRoutes, Resolve, Resolved, RouteEntry
 from wire.node.route_registrar import RouteRegistrar, route_entry, sender_reports
 
 # The largest topic_bytes_max, in three bytes a character.

@@ -5,7 +5,7 @@ import pytest
 from tests.wire.test_lease_holder import Node
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
 from wire.messages.map_pages import map_pages
-from wire.messages.messages import Drain, HeartbeatReply, Leave, Refused, Registered
+from wire.messages.nodes import Drain, HeartbeatReply, Leave, Refused, Registered
 from wire.node.lease_holder import LeaseHolder
 from wire.node.orderly_stop import LAST_S, LEAVE_S, OrderlyStop, Phase
 

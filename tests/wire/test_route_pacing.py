@@ -1,7 +1,8 @@
 """An owner of shards gets a bounded number of routes at a time, however many filters come or go at once."""
 
 from wire.messages.cluster_map import ClusterMap, ShardEntry
-from wire.messages.messages import AddRoutes, Control, RemoveRoutes, RoutesAdded
+from wire.messages.control import Control
+from wire.messages.routes import AddRoutes, RemoveRoutes, RoutesAdded
 from wire.node.route_registrar import (
     REMOVED_AT_ONCE,
     REMOVED_PER_TICK,

@@ -16,9 +16,10 @@ from wire.links.connection import read_hello
 from wire.links.hub import LinkHub
 from wire.links.request import request
 from wire.links.tls import LinkContexts, link_contexts
+from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import LinkError, NodeIdentity, PeerKey, check_hello, encode_hello
-from wire.messages.messages import Admin, AdminReply, decode_control, encode_control
+from wire.messages.operators import Admin, AdminReply
 
 CONTROL = FrameKind.CONTROL
 

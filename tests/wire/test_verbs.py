@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from wire.messages.messages import Admin
+from wire.messages.operators import Admin
 from wire.messages.verbs import ROUTER_VERBS, STORAGE_VERBS, BadQuestion, arguments_of, tier_of
 
 DEEP: object = 0

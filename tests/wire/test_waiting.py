@@ -6,7 +6,7 @@ import pytest
 
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry
 from wire.messages.map_pages import map_pages
-from wire.messages.messages import Refused
+from wire.messages.nodes import Refused
 from wire.node.lease_holder import LeaseHolder
 from wire.node.waiting import MapGaps, WaitingLog, missing_from_map, missing_from_routers
 

@@ -10,7 +10,7 @@ import enum
 from itertools import product
 from typing import NamedTuple
 
-from wire.messages import messages as m
+from wire.messages import control, nodes, operators, redispatch, retained, routes, sessions, wills
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
@@ -59,59 +59,59 @@ def _cell(senders: str, receivers: str, rule: Rule = Rule.TIERS) -> Cell:
 _NODES = "edge storage router"
 
 CELLS: dict[type, Cell] = {
-    m.Register: _cell(_NODES, "router", Rule.OWN_LIFE),
-    m.Registered: _cell("router", _NODES),
-    m.Refused: _cell("router", _NODES),
-    m.Heartbeat: _cell(_NODES, "router", Rule.OWN_LIFE),
-    m.Drain: _cell(_NODES, "router"),  # of the link's life: it names no other
-    m.Leave: _cell(_NODES, "router"),
-    m.HeartbeatReply: _cell("router", _NODES),
-    m.FollowMap: _cell("edge storage", "router"),
-    m.MapPage: _cell("router", "edge storage"),
-    m.MapStep: _cell("router", "edge storage"),
-    m.RequestChange: _cell("storage", "router"),  # by the primary: the step itself says so (placement_change)
-    m.Changed: _cell("router", "storage"),
-    m.Resolve: _cell("edge", "router"),
-    m.Resolved: _cell("router", "edge"),
-    m.AddRoutes: _cell("edge storage", "router", Rule.ROUTES),
-    m.RoutesAdded: _cell("router", "edge storage"),
-    m.RemoveRoutes: _cell("edge storage", "router", Rule.ROUTES),
-    m.ReportRoutes: _cell("edge storage", "router", Rule.ROUTES),
-    m.Invalidate: _cell("router", "edge"),
-    m.Invalidated: _cell("edge", "router"),
-    m.Moved: Cell(
+    nodes.Register: _cell(_NODES, "router", Rule.OWN_LIFE),
+    nodes.Registered: _cell("router", _NODES),
+    nodes.Refused: _cell("router", _NODES),
+    nodes.Heartbeat: _cell(_NODES, "router", Rule.OWN_LIFE),
+    nodes.Drain: _cell(_NODES, "router"),  # of the link's life: it names no other
+    nodes.Leave: _cell(_NODES, "router"),
+    nodes.HeartbeatReply: _cell("router", _NODES),
+    nodes.FollowMap: _cell("edge storage", "router"),
+    nodes.MapPage: _cell("router", "edge storage"),
+    nodes.MapStep: _cell("router", "edge storage"),
+    nodes.RequestChange: _cell("storage", "router"),  # by the primary: the step itself says so (placement_change)
+    nodes.Changed: _cell("router", "storage"),
+    routes.Resolve: _cell("edge", "router"),
+    routes.Resolved: _cell("router", "edge"),
+    routes.AddRoutes: _cell("edge storage", "router", Rule.ROUTES),
+    routes.RoutesAdded: _cell("router", "edge storage"),
+    routes.RemoveRoutes: _cell("edge storage", "router", Rule.ROUTES),
+    routes.ReportRoutes: _cell("edge storage", "router", Rule.ROUTES),
+    routes.Invalidate: _cell("router", "edge"),
+    routes.Invalidated: _cell("edge", "router"),
+    nodes.Moved: Cell(
         frozenset({(TIER_ROUTER, TIER_EDGE), (TIER_ROUTER, TIER_STORAGE), (TIER_STORAGE, TIER_EDGE)}), Rule.TIERS
     ),
-    m.OpenSession: _cell("edge", "storage"),
-    m.SessionOpened: _cell("storage", "edge", Rule.ASKED),
-    m.CloseSession: _cell("edge", "storage", Rule.OWNER),
-    m.SessionClosed: _cell("storage", "edge", Rule.ASKED),
-    m.KickSession: _cell("storage", "edge", Rule.PRIMARY),
-    m.SessionKicked: _cell("edge", "storage", Rule.ASKED),
-    m.Relay: _cell("edge storage", "router"),
-    m.Relayed: _cell("router", "edge storage"),  # what it holds is judged as its first sender's
-    m.SubscribeSession: _cell("edge", "storage", Rule.OWNER),
-    m.SessionSubscribed: _cell("storage", "edge", Rule.ASKED),
-    m.UnsubscribeSession: _cell("edge", "storage", Rule.OWNER),
-    m.SessionUnsubscribed: _cell("storage", "edge", Rule.ASKED),
-    m.RecordInbound: _cell("edge", "storage", Rule.OWNER),
-    m.InboundRecorded: _cell("storage", "edge", Rule.ASKED),
-    m.ReleaseInbound: _cell("edge", "storage", Rule.OWNER),
-    m.InboundReleased: _cell("storage", "edge", Rule.ASKED),
-    m.ReadRetained: _cell("edge", "storage"),
-    m.ReadRetainedAll: _cell("edge", "storage"),
-    m.RetainedPage: _cell("storage", "edge", Rule.ASKED),
-    m.RetainedNone: _cell("storage", "edge", Rule.ASKED),
-    m.DeliverRetained: _cell("edge", "storage", Rule.OWNER),
-    m.RetainedDelivered: _cell("storage", "edge", Rule.ASKED),
-    m.PollClaims: _cell("storage", "edge", Rule.PRIMARY),
-    m.Claims: _cell("edge", "storage", Rule.ASKED),
-    m.FireWill: _cell("storage", "edge", Rule.PRIMARY),
-    m.WillFired: _cell("edge", "storage", Rule.ASKED),
-    m.HandOn: _cell("storage", "edge", Rule.PRIMARY),
-    m.HandedOn: _cell("edge", "storage", Rule.ASKED),
-    m.Admin: _cell("operator", "router storage"),
-    m.AdminReply: _cell("router storage", "operator"),
+    sessions.OpenSession: _cell("edge", "storage"),
+    sessions.SessionOpened: _cell("storage", "edge", Rule.ASKED),
+    sessions.CloseSession: _cell("edge", "storage", Rule.OWNER),
+    sessions.SessionClosed: _cell("storage", "edge", Rule.ASKED),
+    sessions.KickSession: _cell("storage", "edge", Rule.PRIMARY),
+    sessions.SessionKicked: _cell("edge", "storage", Rule.ASKED),
+    nodes.Relay: _cell("edge storage", "router"),
+    nodes.Relayed: _cell("router", "edge storage"),  # what it holds is judged as its first sender's
+    sessions.SubscribeSession: _cell("edge", "storage", Rule.OWNER),
+    sessions.SessionSubscribed: _cell("storage", "edge", Rule.ASKED),
+    sessions.UnsubscribeSession: _cell("edge", "storage", Rule.OWNER),
+    sessions.SessionUnsubscribed: _cell("storage", "edge", Rule.ASKED),
+    sessions.RecordInbound: _cell("edge", "storage", Rule.OWNER),
+    sessions.InboundRecorded: _cell("storage", "edge", Rule.ASKED),
+    sessions.ReleaseInbound: _cell("edge", "storage", Rule.OWNER),
+    sessions.InboundReleased: _cell("storage", "edge", Rule.ASKED),
+    retained.ReadRetained: _cell("edge", "storage"),
+    retained.ReadRetainedAll: _cell("edge", "storage"),
+    retained.RetainedPage: _cell("storage", "edge", Rule.ASKED),
+    retained.RetainedNone: _cell("storage", "edge", Rule.ASKED),
+    retained.DeliverRetained: _cell("edge", "storage", Rule.OWNER),
+    retained.RetainedDelivered: _cell("storage", "edge", Rule.ASKED),
+    sessions.PollClaims: _cell("storage", "edge", Rule.PRIMARY),
+    sessions.Claims: _cell("edge", "storage", Rule.ASKED),
+    wills.FireWill: _cell("storage", "edge", Rule.PRIMARY),
+    wills.WillFired: _cell("edge", "storage", Rule.ASKED),
+    redispatch.HandOn: _cell("storage", "edge", Rule.PRIMARY),
+    redispatch.HandedOn: _cell("edge", "storage", Rule.ASKED),
+    operators.Admin: _cell("operator", "router storage"),
+    operators.AdminReply: _cell("router storage", "operator"),
 }
 
 # Frames, and beside the tiers: RAFT in the link's own name; PUBLISH between storage nodes at QoS 0 only, passed on by a
@@ -133,17 +133,17 @@ FRAMES: dict[int, frozenset[tuple[str, str]]] = {
 
 # What a partition answers to an edge's request; Moved may come instead of each.
 ANSWERS: dict[type, tuple[type, ...]] = {
-    m.OpenSession: (m.SessionOpened,),
-    m.CloseSession: (m.SessionClosed,),
-    m.SubscribeSession: (m.SessionSubscribed,),
-    m.UnsubscribeSession: (m.SessionUnsubscribed,),
-    m.RecordInbound: (m.InboundRecorded,),
-    m.ReleaseInbound: (m.InboundReleased,),
-    m.ReadRetained: (m.RetainedPage,),
-    m.DeliverRetained: (m.RetainedDelivered,),
+    sessions.OpenSession: (sessions.SessionOpened,),
+    sessions.CloseSession: (sessions.SessionClosed,),
+    sessions.SubscribeSession: (sessions.SessionSubscribed,),
+    sessions.UnsubscribeSession: (sessions.SessionUnsubscribed,),
+    sessions.RecordInbound: (sessions.InboundRecorded,),
+    sessions.ReleaseInbound: (sessions.InboundReleased,),
+    retained.ReadRetained: (retained.RetainedPage,),
+    retained.DeliverRetained: (retained.RetainedDelivered,),
 }
 
-RELAYED = (m.KickSession, m.SessionKicked)
+RELAYED = (sessions.KickSession, sessions.SessionKicked)
 
 
 def may_send(sender_tier: str, receiver_tier: str, kind: int) -> bool:
@@ -156,7 +156,7 @@ def link_tiers(receiver_tier: str) -> frozenset[str]:
     return frozenset(sender for pairs in FRAMES.values() for sender, receiver in pairs if receiver == receiver_tier)
 
 
-def fault_of(peer: PeerKey, receiver_tier: str, message: m.Control) -> str:
+def fault_of(peer: PeerKey, receiver_tier: str, message: control.Control) -> str:
     """Return "", or why a control message closes its link: TIER or IDENTITY.
 
     The other rules need the receiver's state; the receiver looks at them where it carries the message out.
@@ -164,7 +164,7 @@ def fault_of(peer: PeerKey, receiver_tier: str, message: m.Control) -> str:
     cell = CELLS.get(type(message))
     if cell is None or (peer.tier, receiver_tier) not in cell.tiers:
         return TIER
-    if isinstance(message, m.Moved):  # routers answer for shards, storage nodes for partitions
+    if isinstance(message, nodes.Moved):  # routers answer for shards, storage nodes for partitions
         return "" if message.what == ("shard" if peer.tier == TIER_ROUTER else "partition") else IDENTITY
     if cell.rule is Rule.OWN_LIFE:
         return "" if _is_own_life(peer, message) else IDENTITY
@@ -173,17 +173,17 @@ def fault_of(peer: PeerKey, receiver_tier: str, message: m.Control) -> str:
     return ""
 
 
-def _is_own_life(peer: PeerKey, message: m.Control) -> bool:
-    if isinstance(message, m.Register):
+def _is_own_life(peer: PeerKey, message: control.Control) -> bool:
+    if isinstance(message, nodes.Register):
         return (message.entry.node, message.entry.tier, message.entry.incarnation) == peer
-    return isinstance(message, m.Heartbeat) and (message.node, message.incarnation) == (peer.node, peer.incarnation)
+    return isinstance(message, nodes.Heartbeat) and (message.node, message.incarnation) == (peer.node, peer.incarnation)
 
 
-def _are_own_routes(peer: PeerKey, message: m.Control) -> bool:
-    if isinstance(message, m.ReportRoutes):
+def _are_own_routes(peer: PeerKey, message: control.Control) -> bool:
+    if isinstance(message, routes.ReportRoutes):
         senders = [(report.partition, report.sender_epoch) for report in message.reports]
     else:
-        assert isinstance(message, m.AddRoutes | m.RemoveRoutes)
+        assert isinstance(message, routes.AddRoutes | routes.RemoveRoutes)
         senders = [(message.partition, message.sender_epoch)]
     if peer.tier == TIER_EDGE:
         return all(sender == (-1, peer.incarnation) for sender in senders)

@@ -14,9 +14,10 @@ from wire.links.connection import certified_identity, close_quietly, read_hello,
 from wire.links.link import LinkCore
 from wire.links.tls import LinkContexts
 from wire.links.tls_stream import TlsStream
+from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, LinkError, NodeIdentity, check_hello, encode_hello
-from wire.messages.messages import Admin, AdminReply, decode_control, encode_control
+from wire.messages.operators import Admin, AdminReply
 from wire.messages.verbs import tier_of
 
 __all__ = ["request"]

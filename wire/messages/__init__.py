@@ -2,8 +2,8 @@
 
 Owns: Each message with its tag, fields and ranges, and the codecs of all of them.
 
-Doors: ``messages`` is the union of control messages, ``batches`` the binary frames, ``cluster_map`` the map, ``hello``
-the identities.
+Doors: ``control`` is the union of the control messages with its codec, ``batches`` the binary frames, ``replication``
+the copies' frames, ``cluster_map`` the map, ``hello`` the identities.
 
 Always holds: Tags and layouts change only with the protocol version. No exception but ``Unreadable`` leaves a decoder.
 

@@ -5,8 +5,8 @@ A link is an ordered stream of frames, each with a fixed 16-byte header (big end
     u32 payload length | u8 kind | u8 flags | u16 protocol version | u64 frame number
 
 Frame numbers count from 1 per direction and pair of incarnations; HELLO and TAKEN are outside the count (number 0).
-What numbering is for is in ``wire/links/link.py``; what the payloads mean is in ``wire/messages/messages.py`` (CONTROL,
-RAFT) and ``wire/messages/batches.py`` (the binary kinds). Decision: docs/adr/0005-wire-format.md.
+What numbering is for is in ``wire/links/link.py``; what the payloads mean is in ``wire/messages/control.py`` (CONTROL),
+``wire/messages/replication.py`` and ``wire/messages/batches.py``. Decision: docs/adr/0005-wire-format.md.
 """
 
 import enum
@@ -25,11 +25,11 @@ class FrameKind(enum.IntEnum):
 
     HELLO = 0  # msgpack Hello: who I am, which incarnation, what I have taken from yours
     TAKEN = 1  # payload: u64, highest frame number taken; sent when nothing else carries it
-    CONTROL = 2  # msgpack, one tagged struct of wire/messages/messages.py
+    CONTROL = 2  # msgpack, one tagged struct of the union in wire/messages/control.py
     RAFT = 3  # msgpack, one struct of router/raft/messages.py; routers only
     PUBLISH = 4  # wire/messages/batches.py: messages on their way to an edge or to partitions
     PUBLISH_ACK = 5  # wire/messages/batches.py: (tag, partition, code) of messages that a storage node finished
     PUSH = 6  # wire/messages/batches.py: entries of durable sessions, storage to edge
     PUSH_ACK = 7  # wire/messages/batches.py: what the client acknowledged, edge to storage
-    REPLICATE = 8  # wire/messages/batches.py: op log records, primary to backup
-    REPLICATE_ACK = 9  # wire/messages/batches.py: synced up to, backup to primary
+    REPLICATE = 8  # wire/messages/replication.py: op log records, primary to backup
+    REPLICATE_ACK = 9  # wire/messages/replication.py: synced up to, backup to primary

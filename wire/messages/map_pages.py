@@ -12,7 +12,7 @@ import msgspec
 
 from wire.decoding import strictly
 from wire.messages.cluster_map import ClusterMap, MapDelta
-from wire.messages.messages import MapPage
+from wire.messages.nodes import MapPage
 from wire.messages.ranges import MAP_PAGE_BYTES
 
 __all__ = ["MAP_BYTES_MAX", "STEPS_MAX", "MapReader", "MapShelf", "map_pages"]

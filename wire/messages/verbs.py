@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE
-from wire.messages.messages import Admin
+from wire.messages.operators import Admin
 from wire.messages.ranges import NodeName, SomeNode
 
 __all__ = ["ROUTER_VERBS", "STORAGE_VERBS", "BadQuestion", "arguments_of", "tier_of"]

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable
 
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
+from wire.messages.control import Control
 from wire.messages.map_pages import MapReader
-from wire.messages.messages import (
-    Control,
+from wire.messages.nodes import (
     Drain,
     FollowMap,
     Heartbeat,

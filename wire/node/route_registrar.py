@@ -11,8 +11,9 @@ from itertools import islice
 
 from mqtt.topics import parse_shared
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.messages import AddRoutes, Control, RemoveRoutes, RouteEntry, RoutesAdded, SenderReport
+from wire.messages.control import Control
 from wire.messages.pieces import pieces
+from wire.messages.routes import AddRoutes, RemoveRoutes, RouteEntry, RoutesAdded, SenderReport
 
 __all__ = ["REPEAT_S", "RouteRegistrar", "by_shard", "route_entry", "sender_reports"]
 

@@ -1,0 +1,44 @@
+"""Control messages that give what a shared group's ended member did not acknowledge to another member."""
+
+import msgspec
+
+from wire.messages.message import Message
+from wire.messages.ranges import U32, U64, Epoch, Incarnation, PartitionNumber, PartitionOrEdge, ShareBytes, SomeNode
+from wire.messages.wills import Will
+
+__all__ = ["HandOn", "HandedOn", "SharePick"]
+
+
+class SharePick(msgspec.Struct, array_like=True):
+    """Where the copy of one QoS 2 message for one shared group goes: a partition, or an edge."""
+
+    share: ShareBytes  # "share name/topic filter"
+    partition: PartitionOrEdge  # -1: an edge
+    edge: SomeNode = ""
+    incarnation: Incarnation = 0
+    attempt: U32 = 0  # a higher one replaces a lower one: its destination refused, or was an edge and died
+
+
+class HandOn(Message, tag="HandOn"):
+    """Primary to one live edge: what an ended member of a group did not acknowledge goes to another member.
+
+    Without ``pick`` the edge answers where it would go; that is recorded and comes back, and then the edge sends it
+    there. Repeated, with the same origin, until HandedOn says that it is done.
+    """
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    number: U64  # of the partition's messages that are handed on; part of the origin
+    share: ShareBytes
+    message: Will
+    pick: SharePick | None = None
+
+
+class HandedOn(Message, tag="HandedOn"):
+    """With ``pick``: record that the message goes there. Without: a member has it, or the group has ended."""
+
+    request: U64
+    partition: PartitionNumber
+    number: U64
+    pick: SharePick | None = None

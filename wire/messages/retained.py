@@ -1,0 +1,109 @@
+"""Control messages about retained registers: reads of them, and copies for a durable session."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from wire.messages.message import Message
+from wire.messages.ranges import (
+    PARTITIONS_MAX,
+    ROUTES_MAX,
+    U32,
+    U64,
+    Counted,
+    Epoch,
+    PartitionNumber,
+    PartitionOrEdge,
+    Qos,
+    ReasonCode,
+    Seconds,
+    TopicName,
+    TopicText,
+)
+
+__all__ = [
+    "DeliverRetained",
+    "ReadRetained",
+    "ReadRetainedAll",
+    "RetainedDelivered",
+    "RetainedMessage",
+    "RetainedNone",
+    "RetainedPage",
+]
+
+
+class RetainedMessage(msgspec.Struct, array_like=True):
+    """One register as read: committed state with its origin."""
+
+    topic: TopicName
+    payload: bytes
+    qos: Qos
+    properties: bytes = b""
+    expiry_s: U32 = 0xFFFFFFFF  # remaining
+    origin_kind: ReasonCode = 0
+    origin_a: U64 = 0
+    origin_b: U64 = 0
+
+
+class ReadRetained(Message, tag="ReadRetained"):
+    """Edge to a partition's primary: registers that a filter matches, sorted by topic, after a topic."""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    topic_filter: TopicText
+    after: TopicText = ""
+    limit: Counted = 100
+    waits_s: Seconds = 60.0  # so long the edge waits for it
+
+
+class ReadRetainedAll(Message, tag="ReadRetainedAll"):
+    """Edge to a storage node: the first page of every partition that it is the primary of, for a wildcard filter."""
+
+    request: U64
+    topic_filter: TopicText
+    limit: Counted = 100
+    waits_s: Seconds = 60.0
+
+
+class RetainedPage(Message, tag="RetainedPage"):
+    """One partition's registers; ``more``: ask that partition again after the last topic."""
+
+    request: U64
+    messages: Annotated[list[RetainedMessage], Meta(max_length=ROUTES_MAX)]
+    more: bool = False
+    partition: PartitionOrEdge = -1
+
+
+class RetainedNone(Message, tag="RetainedNone"):
+    """These partitions of the asked node have no register that matches."""
+
+    request: U64
+    partitions: Annotated[list[PartitionNumber], Meta(max_length=PARTITIONS_MAX)]
+
+
+class DeliverRetained(Message, tag="DeliverRetained"):
+    """Retained copies for a durable session: enqueue them at the session's primary, before the held live messages.
+
+    The last one (``done``) ends the holding of live messages of its ``read``.
+    """
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    session: U64
+    owner_epoch: U64
+    messages: Annotated[
+        list[RetainedMessage], Meta(max_length=ROUTES_MAX)
+    ]  # qos already limited, properties with the subscription identifier
+    retain_flags: Annotated[list[bool], Meta(max_length=ROUTES_MAX)]
+    done: bool = True
+    read: U64 = 0  # request of the SubscribeSession that began the read; this one's own: it begins (again) here
+
+
+class RetainedDelivered(Message, tag="RetainedDelivered"):
+    """Committed; or not done (``again``): the read began under a former primary."""
+
+    request: U64
+    again: bool = False

@@ -1,0 +1,157 @@
+"""Control messages about routes: look-ups, registrations, reports and invalidations, between nodes and shard owners."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from wire.messages.message import Message
+from wire.messages.ranges import (
+    NODES_MAX,
+    PARTITIONS_MAX,
+    ROUTES_MAX,
+    U32,
+    U64,
+    Counted,
+    Epoch,
+    Incarnation,
+    Members,
+    NodeName,
+    PartitionNumber,
+    PartitionOrEdge,
+    ShardNumber,
+    ShareText,
+    TopicName,
+    TopicText,
+)
+
+__all__ = [
+    "AddRoutes",
+    "Destinations",
+    "GroupDestinations",
+    "Invalidate",
+    "Invalidated",
+    "RemoveRoutes",
+    "ReportRoutes",
+    "Resolve",
+    "Resolved",
+    "RouteEntry",
+    "RoutesAdded",
+    "SenderReport",
+]
+
+
+class GroupDestinations(msgspec.Struct, array_like=True):
+    """Where a shared subscription's members are, with how many at each."""
+
+    share: ShareText  # "share name/topic filter"
+    edges: Annotated[list[tuple[NodeName, Members]], Meta(max_length=NODES_MAX)] = []
+    partitions: Annotated[list[tuple[PartitionNumber, Members]], Meta(max_length=PARTITIONS_MAX)] = []
+
+
+class Destinations(msgspec.Struct, array_like=True):
+    """Answer for one topic: every delivery destination that a matching filter was registered for."""
+
+    edges: Annotated[list[NodeName], Meta(max_length=NODES_MAX)] = []
+    partitions: Annotated[list[PartitionNumber], Meta(max_length=PARTITIONS_MAX)] = []
+    groups: Annotated[list[GroupDestinations], Meta(max_length=ROUTES_MAX)] = []
+
+
+class RouteEntry(msgspec.Struct, array_like=True):
+    """One filter of a sender; members is 0 for an ordinary filter, else the group's members there."""
+
+    topic_filter: TopicText
+    share_name: TopicText = ""
+    members: Members = 0
+
+
+class Resolve(Message, tag="Resolve"):
+    """Edge to shard owner: destinations of these topics; ``kept``: a registration of cached topics at a new owner."""
+
+    request: U64
+    shard: ShardNumber
+    shard_epoch: Epoch
+    topics: Annotated[list[TopicName], Meta(max_length=ROUTES_MAX)]
+    kept: bool = False
+
+
+class Resolved(Message, tag="Resolved"):
+    """One answer per topic, in order, for the first ones that fit into a frame: the others are asked for again.
+
+    Most topics of a question have the same destinations, so these stand here once. An answer is void if an invalidation
+    that matches its topic came after the request left.
+    """
+
+    request: U64
+    shard: ShardNumber
+    shard_epoch: Epoch
+    destinations: Annotated[list[Destinations], Meta(max_length=ROUTES_MAX)]  # different ones
+    answers: Annotated[list[U32], Meta(max_length=ROUTES_MAX)]  # of each topic: its place among the destinations
+
+
+class AddRoutes(Message, tag="AddRoutes"):
+    """Delivery node to shard owner. Answered when no edge holds a cached answer without these routes any more."""
+
+    request: U64
+    shard: ShardNumber
+    shard_epoch: Epoch
+    partition: PartitionOrEdge  # -1: the sending edge itself is the destination
+    sender_epoch: Incarnation  # partition_epoch, or the edge's incarnation
+    route_version: Counted
+    routes: Annotated[list[RouteEntry], Meta(max_length=ROUTES_MAX)]
+
+
+class RoutesAdded(Message, tag="RoutesAdded"):
+    """Every matching cached answer is gone everywhere. The sender's next life, whose numbers begin anew, may get it."""
+
+    request: U64
+    shard: ShardNumber
+    shard_epoch: Epoch
+    sender_epoch: Incarnation  # of the AddRoutes
+
+
+class RemoveRoutes(Message, tag="RemoveRoutes"):
+    """Lazy; sent only after the removal is committed (partition) or the UNSUBACK is written (edge)."""
+
+    shard: ShardNumber
+    shard_epoch: Epoch
+    partition: PartitionOrEdge
+    sender_epoch: Incarnation
+    route_version: Counted
+    routes: Annotated[list[RouteEntry], Meta(max_length=ROUTES_MAX)]
+
+
+class SenderReport(msgspec.Struct, array_like=True):
+    """All filters of the sending edge (partition -1) or of one partition: replaces everything older of that sender."""
+
+    partition: PartitionOrEdge
+    sender_epoch: Incarnation
+    route_version: Counted
+    routes: Annotated[list[RouteEntry], Meta(max_length=ROUTES_MAX)]
+    first: bool = True  # a long report comes in pieces, in order
+    last: bool = True
+
+
+class ReportRoutes(Message, tag="ReportRoutes"):
+    """Filters that a delivery node reports to a shard's new owner, of itself or of its partitions."""
+
+    shard: ShardNumber
+    shard_epoch: Epoch
+    reports: Annotated[list[SenderReport], Meta(max_length=2 * PARTITIONS_MAX)]
+
+
+class Invalidate(Message, tag="Invalidate"):
+    """Owner to edge: drop every cached answer that these filters match. Honoured at any epoch."""
+
+    number: U64
+    shard: ShardNumber
+    shard_epoch: Epoch
+    topic_filters: Annotated[list[TopicText], Meta(max_length=ROUTES_MAX)]
+
+
+class Invalidated(Message, tag="Invalidated"):
+    """Edge to owner; after the retained writes resolved with the dropped answers are acknowledged."""
+
+    number: U64
+    shard: ShardNumber
+    shard_epoch: Epoch  # of the Invalidate: the numbers begin anew with it

@@ -1,0 +1,242 @@
+"""Control messages between edges and partitions about sessions: opening, subscriptions, QoS 2 records, claims."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from wire.messages.message import Message
+from wire.messages.ranges import (
+    MEMBERS_MAX,
+    ROUTES_MAX,
+    U32,
+    U64,
+    ClientId,
+    Epoch,
+    PacketIdentifier,
+    PartitionNumber,
+    Qos,
+    ReasonCode,
+    Seconds,
+    TopicText,
+)
+from wire.messages.redispatch import SharePick
+from wire.messages.wills import Will
+
+__all__ = [
+    "Claim",
+    "Claims",
+    "CloseSession",
+    "InboundRecorded",
+    "InboundReleased",
+    "KickSession",
+    "OpenSession",
+    "PollClaims",
+    "RecordInbound",
+    "ReleaseInbound",
+    "SessionClosed",
+    "SessionKicked",
+    "SessionOpened",
+    "SessionSubscribed",
+    "SessionUnsubscribed",
+    "SubscribeSession",
+    "Subscription",
+    "UnsubscribeSession",
+]
+
+
+class Subscription(msgspec.Struct, array_like=True):
+    """One subscription of a session; topic_filter as the client wrote it, $share included."""
+
+    topic_filter: TopicText
+    qos: Qos = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: Qos = 0
+    identifier: U32 = 0  # 0: none
+
+
+class OpenSession(Message, tag="OpenSession"):
+    """Edge to the client ID's partition: this connection claims the client ID."""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    client_id: ClientId
+    connection: U64  # the edge's number of the connection, never reused within an incarnation
+    clean_start: bool
+    expiry_s: U32  # 0: ephemeral; 0xFFFFFFFF: never
+    will: Will | None = None
+    protocol_version: Annotated[int, Meta(ge=3, le=5)] = 5
+    receive_maximum: PacketIdentifier = 64  # outbound window
+    waited_s: Seconds = 0.0  # since the edge received CONNECT
+    answered_below: U64 = 0  # the edge has the answers of all its requests to this partition below this one
+    withdrawn: bool = False  # the connection is gone: end it where it was opened before, do not open it now
+    may_create: bool = True  # a stored session; False: only one that exists may be resumed or replaced
+
+
+class SessionOpened(Message, tag="SessionOpened"):
+    """The claim is committed. Pushes for a durable session follow behind this on the same link."""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    reason_code: ReasonCode  # 0, or why not (CONNACK codes)
+    owner_epoch: U64 = 0
+    session: U64 = 0  # 0: ephemeral
+    session_present: bool = False
+    subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)] = []
+    inbound: Annotated[
+        list[PacketIdentifier], Meta(max_length=65_536)
+    ] = []  # QoS 2 packet identifiers not yet released
+
+
+class CloseSession(Message, tag="CloseSession"):
+    """The connection ended. ``clean``: DISCONNECT 0x00 was read, so the will is discarded."""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    client_id: ClientId
+    owner_epoch: U64
+    clean: bool
+    expiry_s: Annotated[int, Meta(ge=-1, lt=1 << 32)] = -1  # changed at DISCONNECT; -1: as before
+
+
+class SessionClosed(Message, tag="SessionClosed"):
+    """Committed (durable, or with a will), or forgotten (ephemeral).
+
+    ``accepted``: the connection owned the client ID until now, so a DISCONNECT 0x00 discarded its will.
+    """
+
+    request: U64
+    accepted: bool = False
+
+
+class KickSession(Message, tag="KickSession"):
+    """Storage to the edge of an older connection: another one owns the client ID; send 0x8E, read no more."""
+
+    request: U64
+    client_id: ClientId
+    connection: U64
+    owner_epoch: U64  # of the older connection
+
+
+class SessionKicked(Message, tag="SessionKicked"):
+    """The older connection is gone. ``clean``: it had sent DISCONNECT 0x00 before."""
+
+    request: U64
+    client_id: ClientId
+    clean: bool = False
+    owner_epoch: U64 = 0  # of the question: answers that took another way may come late
+
+
+class SubscribeSession(Message, tag="SubscribeSession"):
+    """SUBSCRIBE of a durable session; answered when committed and its routes stand everywhere."""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    session: U64
+    owner_epoch: U64
+    subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)]
+    read: U64 = 0  # first request of the same SUBSCRIBE, which names the retained read that follows; 0: this one
+
+
+class SessionSubscribed(Message, tag="SessionSubscribed"):
+    """One reason code per subscription; ``existed`` tells which filters the session had before (retain handling 1)."""
+
+    request: U64
+    reason_codes: Annotated[list[ReasonCode], Meta(max_length=ROUTES_MAX)]
+    existed: Annotated[list[bool], Meta(max_length=ROUTES_MAX)]
+
+
+class UnsubscribeSession(Message, tag="UnsubscribeSession"):
+    """UNSUBSCRIBE of a durable session."""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    session: U64
+    owner_epoch: U64
+    topic_filters: Annotated[list[TopicText], Meta(max_length=ROUTES_MAX)]
+
+
+class SessionUnsubscribed(Message, tag="SessionUnsubscribed"):
+    """One reason code per filter (0x00 or 0x11)."""
+
+    request: U64
+    reason_codes: Annotated[list[ReasonCode], Meta(max_length=ROUTES_MAX)]
+
+
+class RecordInbound(Message, tag="RecordInbound"):
+    """QoS 2 PUBLISH of a durable publisher, before any fan-out; the same origin and picks again until released."""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    session: U64
+    owner_epoch: U64
+    packet_identifier: PacketIdentifier
+    picks: Annotated[
+        list[SharePick], Meta(max_length=ROUTES_MAX)
+    ] = []  # kept where none of that group and attempt, or of a higher one, is recorded
+
+
+class InboundRecorded(Message, tag="InboundRecorded"):
+    """The origin is (session, counter); committed."""
+
+    request: U64
+    counter: U64
+    reason_code: ReasonCode = 0
+    picks: Annotated[
+        list[SharePick], Meta(max_length=ROUTES_MAX)
+    ] = []  # all that are recorded: send there, wherever else one would pick now
+
+
+class ReleaseInbound(Message, tag="ReleaseInbound"):
+    """PUBREL, or a PUBREC of 0x80 and above is about to leave: delete the record durably first."""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    session: U64
+    owner_epoch: U64
+    packet_identifier: PacketIdentifier
+
+
+class InboundReleased(Message, tag="InboundReleased"):
+    """Committed. ``known``: the identifier had a record."""
+
+    request: U64
+    known: bool
+
+
+class PollClaims(Message, tag="PollClaims"):
+    """New primary to every live edge: which connections of this partition do you hold?"""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+
+
+class Claim(msgspec.Struct, array_like=True):
+    """One live connection of an edge, and what is open on it."""
+
+    client_id: ClientId
+    connection: U64
+    owner_epoch: U64
+    session: U64 = 0
+    # (packet identifier, partition_epoch, session_seq) really written
+    outbound: Annotated[list[tuple[PacketIdentifier, Epoch, U64]], Meta(max_length=65_536)] = []
+
+
+class Claims(Message, tag="Claims"):
+    """After this the edge takes no SessionOpened of a lower partition_epoch. Many come in pieces, in order."""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    claims: Annotated[list[Claim], Meta(max_length=MEMBERS_MAX)]
+    first: bool = True  # what came before it is void
+    last: bool = True  # only now nobody else is claimed

@@ -1,0 +1,39 @@
+"""Control messages about wills: the will itself, and its fan-out by an edge for a partition."""
+
+import msgspec
+
+from wire.messages.message import Message
+from wire.messages.ranges import U32, U64, ClientId, Epoch, OpIndex, PartitionNumber, Qos, TopicName
+
+__all__ = ["FireWill", "Will", "WillFired"]
+
+
+class Will(msgspec.Struct, array_like=True):
+    """A will message as the client gave it; properties without length, Will Delay Interval taken out."""
+
+    topic: TopicName
+    payload: bytes
+    qos: Qos = 0
+    retain: bool = False
+    properties: bytes = b""
+    delay_s: U32 = 0
+    expiry_s: U32 = 0xFFFFFFFF
+
+
+class FireWill(Message, tag="FireWill"):
+    """Primary to one live edge: fan this out; repeated to another edge until one says WillFired."""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    op_index: OpIndex
+    will: Will
+    client_id: ClientId = ""
+
+
+class WillFired(Message, tag="WillFired"):
+    """The fan-out is complete."""
+
+    request: U64
+    partition: PartitionNumber
+    op_index: OpIndex
