@@ -10,7 +10,7 @@ from edge.hot.layout cimport (
     SERVER_BUSY, TOPIC_NAME_INVALID, UNSPECIFIED_ERROR
 )
 from edge.hot.output cimport answer_unknown, pending_output, output_of, unpark, write_short
-from edge.hot.peers cimport leave_outbox
+from edge.hot.outboxes cimport leave_outbox
 from edge.hot.pushes cimport push_acknowledged
 from edge.hot.state cimport Conn, HotState, Message, Outbound, PARK_QUOTA, Peer
 

@@ -14,7 +14,8 @@ from edge.hot.memory cimport count_held, forget_waiting, share_of
 from edge.hot.origins cimport was_picked
 from edge.hot.output cimport drained, end_lag, mark_dirty, note_high, pending_output, output_of, release_waiters, take_dirty, unlink_dirty, unpark, write_short
 from edge.hot.parse cimport parse
-from edge.hot.peers cimport flush_batches, flush_peer, leave_outbox, note_former, pump_outboxes, release_peer, send_frame
+from edge.hot.batches cimport flush_batches, flush_peer, release_peer, send_frame
+from edge.hot.outboxes cimport leave_outbox, note_former, pump_outboxes
 from edge.hot.picks cimport unfinished_picks
 from edge.hot.pushes cimport flush_push_acks
 from edge.hot.routes cimport known_route

@@ -21,6 +21,7 @@ from wire.links.link import LinkCore, LinkError
 if not cython.compiled:
     from edge.hot.ack_rows import flush_rows
     from edge.hot.acks import count_back, destination_done, new_message
+    from edge.hot.batches import flush_batches, flush_peer, release_peer
     from edge.hot.buffers import append_bytes, take_bytes
     from edge.hot.deliver import deliver_to, drain_pending
     from edge.hot.excess import owes_too_long
@@ -40,6 +41,7 @@ if not cython.compiled:
     )
     from edge.hot.memory import count_held, forget_waiting, share_of
     from edge.hot.origins import was_picked
+    from edge.hot.outboxes import leave_outbox, note_former, pump_outboxes
     from edge.hot.output import (
         drained,
         end_lag,
@@ -54,7 +56,6 @@ if not cython.compiled:
         write_short,
     )
     from edge.hot.parse import parse
-    from edge.hot.peers import flush_batches, flush_peer, leave_outbox, note_former, pump_outboxes, release_peer
     from edge.hot.picks import unfinished_picks
     from edge.hot.pushes import flush_push_acks
     from edge.hot.routes import known_route

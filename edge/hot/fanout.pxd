@@ -4,10 +4,9 @@ from edge.hot.deliver cimport deliver_local, deliver_run, deliver_to
 from edge.hot.encode cimport load_plain
 from edge.hot.layout cimport QUOTA_EXCEEDED, SERVER_BUSY, SERVER_UNAVAILABLE
 from edge.hot.origins cimport is_repeated, note_pick, was_picked
-from edge.hot.peers cimport (
-    append_record, append_run, find_targets, load_record, record_of, renumbered, send_to_edge,
-    send_to_partition, send_to_partitions
-)
+from edge.hot.batches cimport append_record, append_run
+from edge.hot.outboxes cimport find_targets, send_to_edge, send_to_partition, send_to_partitions
+from edge.hot.records cimport load_record, record_of, renumbered
 from edge.hot.picks cimport keep_pick
 from edge.hot.state cimport Conn, Group, HotState, Inbound, Message, Outbound, Packet, Peer, Remote, Route, Sub
 

@@ -12,21 +12,14 @@ from edge.hot.state import Conn, Group, HotState, Message, Outbound, Packet, Pee
 
 if not cython.compiled:
     from edge.hot.acks import destination_done, new_message
+    from edge.hot.batches import append_record, append_run
     from edge.hot.deliver import deliver_local, deliver_run, deliver_to
     from edge.hot.encode import load_plain
     from edge.hot.layout import QUOTA_EXCEEDED, SERVER_BUSY, SERVER_UNAVAILABLE
     from edge.hot.origins import is_repeated, note_pick, was_picked
-    from edge.hot.peers import (
-        append_record,
-        append_run,
-        load_record,
-        record_of,
-        renumbered,
-        send_to_edge,
-        send_to_partition,
-        send_to_partitions,
-    )
+    from edge.hot.outboxes import send_to_edge, send_to_partition, send_to_partitions
     from edge.hot.picks import keep_pick
+    from edge.hot.records import load_record, record_of, renumbered
 
     PICK_BYTES = 4096  # of a round's bound, for one choice: about as long as appending so much
 

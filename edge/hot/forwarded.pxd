@@ -14,7 +14,8 @@ from edge.hot.layout cimport (
 )
 from edge.hot.origins cimport is_repeated, was_picked
 from edge.hot.output cimport mark_dirty
-from edge.hot.peers cimport leave_outbox, note_room, publish_acks_of
+from edge.hot.batches cimport note_room, publish_acks_of
+from edge.hot.outboxes cimport leave_outbox
 from edge.hot.pushes cimport receive_pushes
 from edge.hot.routes cimport local_route
 from edge.hot.state cimport Conn, HotState, Message, Outbox, Packet, PARK_HANDLER, Peer, Route, Sub

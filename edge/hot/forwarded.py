@@ -14,6 +14,7 @@ from wire.messages.frames import HEADER, HEADER_BYTES
 
 if not cython.compiled:
     from edge.hot.acks import destination_done, taken
+    from edge.hot.batches import note_room, publish_acks_of
     from edge.hot.buffers import get16, get32, get64, put16, put64, read_varint, reserve, varint_end
     from edge.hot.deliver import deliver_local, deliver_run
     from edge.hot.encode import walk_properties
@@ -57,8 +58,8 @@ if not cython.compiled:
         SUPERSEDED,
     )
     from edge.hot.origins import is_repeated, was_picked
+    from edge.hot.outboxes import leave_outbox
     from edge.hot.output import mark_dirty
-    from edge.hot.peers import leave_outbox, note_room, publish_acks_of
     from edge.hot.pushes import receive_pushes
     from edge.hot.routes import local_route
     from edge.hot.state import PARK_HANDLER

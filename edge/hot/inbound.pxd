@@ -10,7 +10,7 @@ from edge.hot.layout cimport (
     QOS_NOT_SUPPORTED, RECEIVE_MAXIMUM_EXCEEDED, RETAIN_NOT_SUPPORTED, TOPIC_ALIAS_INVALID
 )
 from edge.hot.output cimport mark_dirty, pending_output
-from edge.hot.peers cimport route_is_full
+from edge.hot.outboxes cimport route_is_full
 from edge.hot.routes cimport known_route
 from edge.hot.state cimport Conn, HotState, Inbound, Message, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
 

@@ -30,8 +30,8 @@ if not cython.compiled:
         RETAIN_NOT_SUPPORTED,
         TOPIC_ALIAS_INVALID,
     )
+    from edge.hot.outboxes import route_is_full
     from edge.hot.output import mark_dirty, pending_output
-    from edge.hot.peers import route_is_full
     from edge.hot.routes import known_route
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA
 

@@ -14,7 +14,7 @@ from wire.messages.batches import NO_EXPIRY
 
 if not cython.compiled:
     from edge.hot.memory import forget_waiting
-    from edge.hot.peers import load_record
+    from edge.hot.records import load_record
 
 __all__: list[str] = []
 

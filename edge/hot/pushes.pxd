@@ -10,7 +10,7 @@ from edge.hot.layout cimport (
     PUSH_TOPIC_BYTES_AT, QOS_BITS, RETAIN_FLAG
 )
 from edge.hot.output cimport answer_unknown, mark_dirty, note_high, pending_output, output_of, write_short
-from edge.hot.peers cimport push_acks_of
+from edge.hot.batches cimport push_acks_of
 from edge.hot.state cimport Conn, HotState, Outbound, Packet, Peer
 
 

@@ -14,6 +14,7 @@ from edge.hot.buffers import Buffer
 from edge.hot.state import Conn, HotState, Outbound, Packet, Peer
 
 if not cython.compiled:
+    from edge.hot.batches import push_acks_of
     from edge.hot.buffers import append_bytes, get16, get32, get64, put32, put64, reserve
     from edge.hot.deliver import write_copy
     from edge.hot.encode import publish_bytes
@@ -44,7 +45,6 @@ if not cython.compiled:
         RETAIN_FLAG,
     )
     from edge.hot.output import answer_unknown, note_high, pending_output, write_short
-    from edge.hot.peers import push_acks_of
 
 __all__: list[str] = []
 

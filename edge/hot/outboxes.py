@@ -1,0 +1,198 @@
+"""Where messages towards other nodes go, and an outbox per partition of those that it has not acknowledged.
+
+Decides which peer is a partition's, what is kept until it is acknowledged and what is sent again to a new primary. A
+publisher is parked before it is read when a peer of its route, or the outboxes, have no room. Who counts the
+acknowledgements is ``edge/hot/acks.py``. Source: docs/protocol.md rules 4.3, 4.5, 4.6.
+"""
+
+import cython
+
+from edge.hot.state import Conn, HotState, Message, Outbox, Peer, Route
+
+if not cython.compiled:
+    from edge.hot.batches import append_record
+    from edge.hot.layout import REPEAT_FLAG
+    from edge.hot.output import mark_dirty, unpark
+    from edge.hot.records import aged
+    from edge.hot.state import PARK_PEER
+
+__all__: list[str] = []
+
+
+def find_targets(hot: HotState, route: Route) -> None:
+    """Group the route's partitions by their present primary."""
+    by_peer: dict[Peer, list[int]] = {}
+    partition: cython.int
+    for partition in route.partitions:
+        peer = _primary_of(hot, partition)
+        if peer is not None:
+            by_peer.setdefault(peer, []).append(partition)
+    route.targets = [(peer, tuple(partitions)) for peer, partitions in by_peer.items()]
+    route.targets_version = hot.primaries_version
+
+
+def route_is_full(hot: HotState, publisher: Conn, route: Route) -> cython.bint:
+    """Park the publisher if a peer of the route, or the outboxes, have no room."""
+    full: cython.bint = False
+    peer: Peer
+    if route.partitions and hot.outbox_bytes > hot.outbox_bytes_max:
+        hot.outbox_waiters.append(publisher)
+        full = True
+    elif hot.full_peers > 0:
+        if route.targets_version != hot.primaries_version:
+            find_targets(hot, route)
+        for peer in route.edges:
+            full = full or _wait_for_peer(publisher, peer)
+        for target in route.targets:
+            full = full or _wait_for_peer(publisher, target[0])
+    if full:
+        publisher.parked |= PARK_PEER
+        hot.parked_peer += 1
+        mark_dirty(hot, publisher)
+    return full
+
+
+def _wait_for_peer(publisher: Conn, peer: Peer) -> cython.bint:
+    if peer.full and not peer.struck:
+        peer.waiters.append(publisher)
+        return True
+    return False
+
+
+def send_to_edge(hot: HotState, peer: Peer, record: bytes, message: Message | None) -> None:
+    """Send to an edge; with a message, it is done there when the link says TAKEN for the frame."""
+    if peer.struck:
+        hot.dropped_peer += 1
+        return
+    if message is not None:
+        peer.batch_messages.append(message)
+        message.waiting += 1
+    append_record(hot, peer, record, 0, (), b"")
+
+
+def send_to_partitions(hot: HotState, route: Route, record: bytes, message: Message | None) -> None:
+    """Send to every partition of the route: one record per primary."""
+    outbox: Outbox
+    partition: cython.int
+    if route.targets_version != hot.primaries_version:
+        find_targets(hot, route)
+    if message is None:
+        covered: cython.Py_ssize_t = 0
+        for target in route.targets:
+            append_record(hot, target[0], record, 0, target[1], b"")
+            covered += len(target[1])
+        hot.dropped_no_primary += len(route.partitions) - covered
+        return
+    simple: cython.bint = True
+    for partition in route.partitions:
+        outbox = _outbox(hot, partition)
+        if outbox.held or hot.primaries[partition] is None:
+            simple = False
+    if not simple:
+        for partition in route.partitions:
+            send_to_partition(hot, partition, record, message, b"")
+        return
+    for partition in route.partitions:
+        _keep(hot, _outbox(hot, partition), record, message)
+    message.sent = True
+    for target in route.targets:
+        append_record(hot, target[0], record, 0, target[1], b"")
+
+
+def send_to_partition(
+    hot: HotState, partition: cython.int, record: bytes, message: Message | None, share: bytes
+) -> None:
+    """Send to one partition: its register, a shared pick, or one whose outbox is held."""
+    peer: Peer | None = _primary_of(hot, partition)
+    if message is None:
+        if peer is None:
+            hot.dropped_no_primary += 1
+        else:
+            append_record(hot, peer, record, 0, (partition,), share)
+        return
+    outbox: Outbox = _outbox(hot, partition)
+    if message.tag in outbox.messages:
+        return  # the register's partition is among the subscribers' as well: one copy, one acknowledgement
+    _keep(hot, outbox, record, message)
+    if outbox.held or peer is None:
+        outbox.held = True
+        outbox.unsent.append(message)
+        return
+    message.sent = True
+    append_record(hot, peer, record, 0, (partition,), share)
+
+
+def _primary_of(hot: HotState, partition: cython.int) -> Peer | None:
+    if partition < 0 or partition >= len(hot.primaries):  # compiled, list indices are not checked
+        raise ValueError(f"partition {partition} of {len(hot.primaries)}")
+    peer: Peer | None = hot.primaries[partition]
+    return peer
+
+
+def _outbox(hot: HotState, partition: cython.int) -> Outbox:
+    outbox: Outbox | None = hot.outboxes[partition]
+    if outbox is None:
+        outbox = Outbox()
+        hot.outboxes[partition] = outbox
+    return outbox
+
+
+def _keep(hot: HotState, outbox: Outbox, record: bytes, message: Message) -> None:
+    outbox.messages[message.tag] = message
+    message.record = record
+    message.waiting += 1
+    hot.outbox_bytes += len(record)
+
+
+def leave_outbox(hot: HotState, message: Message) -> None:
+    """A partition finished a message: forget it there, and let publishers go on when there is room again."""
+    hot.outbox_bytes -= len(message.record)
+    if hot.outbox_waiters and hot.outbox_bytes < hot.outbox_bytes_max // 2:
+        waiters = hot.outbox_waiters
+        hot.outbox_waiters = []
+        for conn in waiters:
+            unpark(hot, conn, PARK_PEER)
+
+
+def note_former(hot: HotState, outbox: Outbox, former: Peer) -> None:
+    """A primary is replaced: what it was sent it may still acknowledge, for its successor has that as well."""
+    lowest: cython.ulonglong = next(iter(outbox.messages), hot.tags + 1)
+    sent: cython.ulonglong = outbox.unsent[0].tag - 1 if outbox.unsent else hot.tags
+    known: dict[Peer, int] = outbox.former if outbox.former is not None else {}
+    outbox.former = {peer: tag for peer, tag in known.items() if tag >= lowest and not peer.struck}
+    outbox.former[former] = max(sent, known.get(former, 0))
+
+
+def pump_outboxes(hot: HotState) -> None:
+    """Go on with replays as far as the new primaries' links have room; once per round while there are any."""
+    still: list[int] = []
+    outbox: Outbox | None
+    for partition in hot.pumping:
+        outbox = hot.outboxes[partition]
+        if outbox is not None and not _pump(hot, partition, outbox):
+            still.append(partition)
+    hot.pumping = still
+
+
+def _pump(hot: HotState, partition: cython.int, outbox: Outbox) -> cython.bint:
+    peer: Peer | None = outbox.target
+    message: Message
+    if peer is None or peer.struck:
+        return True  # the core names the next one
+    while outbox.unsent:
+        if peer.full:
+            return False
+        message = outbox.unsent.popleft()
+        if message.tag in outbox.messages:
+            append_record(
+                hot,
+                peer,
+                aged(hot, message),
+                REPEAT_FLAG if message.sent else 0,
+                (partition,),
+                message.pick.share if message.pick is not None else b"",
+            )
+            message.sent = True
+    outbox.held = False
+    outbox.target = None
+    return True

@@ -1,0 +1,22 @@
+# C form of records.py.
+from edge.hot.buffers cimport (
+    Buffer, copy_bytes, copy_span, get16, get32, get64, put16, put32, put64, reserve, take_bytes
+)
+from edge.hot.encode cimport copy_plain
+from edge.hot.layout cimport (
+    MESSAGE_EXPIRY_AT, MESSAGE_FLAGS_AT, MESSAGE_HEAD, MESSAGE_ORIGIN_A_AT, MESSAGE_ORIGIN_B_AT,
+    MESSAGE_ORIGIN_KIND_AT, MESSAGE_OWNER_EPOCH_AT, MESSAGE_PARTITIONS_AT, MESSAGE_PAYLOAD_BYTES_AT,
+    MESSAGE_PROPERTY_BYTES_AT, MESSAGE_RECORD, MESSAGE_SESSION_AT, MESSAGE_TAG_AT, MESSAGE_TOPIC_BYTES_AT,
+    MESSAGE_VERSION_AT, NO_EXPIRY, QOS_BITS, RETAIN_FLAG
+)
+from edge.hot.state cimport HotState, Message, Packet
+
+
+cdef enum:
+    SECOND_NS = 1000000000
+
+
+cdef bytes record_of(HotState hot, Packet packet, unsigned long long tag)
+cdef bytes renumbered(HotState hot, bytes record, unsigned long long tag)
+cdef object load_record(Packet packet, bytes record)
+cdef bytes aged(HotState hot, Message message)
