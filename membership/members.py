@@ -1,7 +1,7 @@
 """The table of members: who is known, in which state, by which session and address.
 
 Decides the order of probing (every member once per round, newcomers at a random place: SWIM section 4.3) and picks
-random members. Which state a member has is decided in ``rumours.py``.
+random members. Which state a member has is decided in ``member_states.py``.
 """
 
 from dataclasses import dataclass, field

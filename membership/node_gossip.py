@@ -26,7 +26,7 @@ logger = logging.getLogger("stratamq.membership")
 
 INCARNATION_MAX = 2**46 - 1
 # In the order in which they need each other, so that each step is short.
-MODULES = ("profiles", "metadata", "events", "keyring", "rumours", "swim", "settings", "discovery", "gossip")
+MODULES = ("profiles", "metadata", "events", "keyring", "member_states", "swim", "settings", "discovery", "gossip")
 START_AFTER_S = 2.0  # the node comes up first, and its first clients: the imports would compete with both
 
 

@@ -1,18 +1,19 @@
 """Direct probes, indirect probes through relays, and our own duty as a relay.
 
 One round per protocol period: ping the next member; without an ack in time ask relays; at the end of the round judge
-the member by its acks and ourselves by the relays' nacks. Pure logic; what a missed round means for the member is in
-``rumours.py``. Source: SWIM (2002) section 3.1; nacks and the health multiplier from Lifeguard (2018) section IV.A.
+the member by its acks and ourselves by the relays' nacks. Pure logic; ``member_states.py`` decides what a missed round
+means for the member. Source: SWIM (2002) section 3.1; nacks and the health multiplier from Lifeguard (2018) section
+IV.A.
 """
 
 from dataclasses import dataclass, field
 
 from membership.local_health import LocalHealth
+from membership.member_states import LocalMember, MemberStates
 from membership.members import Member, Members
 from membership.outbox import Outbox
 from membership.packets import Ack, Nack, Ping, PingReq, Suspect
 from membership.profiles import Profile
-from membership.rumours import LocalMember, Rumours
 from membership.timers import Timers
 
 __all__ = ["Probing"]
@@ -52,7 +53,7 @@ class Probing:
         health: LocalHealth,
         timers: Timers,
         outbox: Outbox,
-        rumours: Rumours,
+        states: MemberStates,
     ) -> None:
         self._profile = profile
         self._local = local
@@ -60,7 +61,7 @@ class Probing:
         self._health = health
         self._timers = timers
         self._outbox = outbox
-        self._rumours = rumours
+        self._states = states
         self._sequence = 0
         self._round: _Round | None = None
         self._relays: dict[int, _Relay] = {}
@@ -97,7 +98,7 @@ class Probing:
             return  # decided otherwise meanwhile, or another process by now
         self._outbox.counters["probes_failed"] += 1
         self._health.probe_failed(len(probe.relays), len(probe.nacks))
-        self._rumours.suspect(now, Suspect(member.name, member.incarnation, self._local.name))
+        self._states.suspect(now, Suspect(member.name, member.incarnation, self._local.name))
 
     def direct_timeout(self) -> None:
         """No ack from the target itself: ask relays."""

@@ -1,8 +1,8 @@
 """The SWIM core: one member's membership protocol, without sockets, clocks or dice.
 
 ``Swim.handle(now, event) -> Ready`` is the whole door. This file decides when something happens: rounds, dedicated
-gossip, full exchanges, reconnection, forgetting, leaving. What a probe is, is in ``probing.py``; what to believe, in
-``rumours.py``; what rides along, in ``outbox.py``. Gossip suggests, it decides nothing about placement or leadership
+gossip, full exchanges, reconnection, forgetting, leaving. ``probing.py`` has the probe, ``member_states.py`` the rules
+for a member's state, ``outbox.py`` the news that rides along. Gossip decides nothing about placement or leadership
 (``docs/membership.md``). Sources: SWIM (Das, Gupta, Motivala, 2002); Lifeguard (Dadgar, Phillips, Currey, 2018).
 """
 
@@ -22,6 +22,7 @@ from membership.events import (
     Tick,
 )
 from membership.local_health import LocalHealth
+from membership.member_states import LocalMember, MemberStates, view
 from membership.members import Member, Members, MemberView
 from membership.metadata import NodeMetadata, encode_metadata
 from membership.outbox import Outbox
@@ -40,7 +41,6 @@ from membership.packets import (
 )
 from membership.probing import Probing
 from membership.profiles import Profile
-from membership.rumours import LocalMember, Rumours, view
 from membership.timers import Timers
 
 __all__ = ["Swim"]
@@ -84,8 +84,8 @@ class Swim:
         self._timers = Timers()
         self._outbox = Outbox(profile, self.members, self._news, metadata.name)
         parts = (self.health, self._timers, self._outbox)
-        self._rumours = Rumours(profile, self._local, self.members, self._news, *parts)
-        self._probing = Probing(profile, self._local, self.members, *parts, self._rumours)
+        self._states = MemberStates(profile, self._local, self.members, self._news, *parts)
+        self._probing = Probing(profile, self._local, self.members, *parts, self._states)
         self._seeds: tuple[Address, ...] = ()
         self._join_retry_s = JOIN_RETRY_S
         self._pending_metadata: NodeMetadata | None = None
@@ -161,7 +161,7 @@ class Swim:
         self._outbox.counters["pauses"] += 1
         self.health.paused()
         self._timers.shift(late_s)
-        self._rumours.shift(late_s)
+        self._states.shift(late_s)
         self._probing.abandon()
 
     def _messages_received(self, now: float, event: MessagesReceived) -> None:
@@ -183,13 +183,13 @@ class Swim:
             case PingReq():
                 self._probing.ping_req(now, sender, message)
             case Alive():
-                self._rumours.alive(now, message)
+                self._states.alive(now, message)
             case Suspect():
                 self._answer_stale(sender, message)
-                self._rumours.suspect(now, message)
+                self._states.suspect(now, message)
             case Dead():
                 self._answer_stale(sender, message)
-                self._rumours.dead(now, message)
+                self._states.dead(now, message)
 
     def _answer_stale(self, sender: Member, accusation: Suspect | Dead) -> None:
         """An accuser that missed our refutation gets it again, directly: gossip is done telling it."""
@@ -213,7 +213,7 @@ class Swim:
             case "relay", int(sequence):
                 self._probing.relay_ended(sequence)
             case "suspicion", str(name):
-                self._rumours.suspicion_expired(now, name)
+                self._states.suspicion_expired(now, name)
             case "gossip", _:
                 self._gossip(now)
             case "join", _:
@@ -276,7 +276,7 @@ class Swim:
 
     def _records_received(self, now: float, event: RecordsReceived) -> None:
         for record in event.records:
-            self._rumours.merge(now, record)
+            self._states.merge(now, record)
         others = any(record.alive.name != self._local.name for record in event.records)
         if others and not self._local.silent:
             if not self._local.joined:

@@ -30,8 +30,8 @@ from router.map.machine import (
 from router.map.proposals import Asker, Proposals
 from router.map.rebalance_run import RebalanceRunner
 from router.map.stop_requests import StopRequests
-from router.operators.admin import Change, ForProcess, decide, not_committed, reply_to
-from router.operators.ring_desk import Due
+from router.operators.queries import Change, ForProcess, decide, not_committed, reply_to
+from router.operators.ring_verbs import Due
 from router.placement.changes import placement_change
 from router.placement.reachability import Reachability
 from router.routes.senders import Routes, RouteSenders

@@ -16,7 +16,7 @@ from router.core import RouterCore, RouterSettings
 from router.events import Applied, Event, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded, Suspected
 from router.map.machine import encode_command
 from router.map.snapshot import snapshot_fault
-from router.operators.membership_desk import MembershipDesk
+from router.operators.group_verbs import GroupVerbs
 from router.raft.events import ChangeMembership, RaftConfig, Role
 from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry, Message, check_sender, decode_message, encode_message
@@ -124,7 +124,7 @@ class RouterService:
             )
             self.core.believes = self._gossip.believes
             self._raft = self._make_raft()
-            self._desk = MembershipDesk(self._config.node.id, self._raft, self._gossip)
+            self._group_verbs = GroupVerbs(self._config.node.id, self._raft, self._gossip)
             self._bound = bound
             self._register_metrics()
             self._process.lease = self.core.holder
@@ -272,7 +272,7 @@ class RouterService:
             self._nursery.start_soon(self._round, context)
 
     async def _answer(self, peer: str, question: Admin) -> None:
-        self._hub.send(peer, FrameKind.CONTROL, encode_control(await self._desk.answer(question)))
+        self._hub.send(peer, FrameKind.CONTROL, encode_control(await self._group_verbs.answer(question)))
 
     async def _propose(self, proposal: Proposal) -> None:
         try:

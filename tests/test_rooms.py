@@ -85,7 +85,7 @@ SHELLS = {
     "membership.key_requests",
     "membership.node_gossip",
     "membership.sockets",
-    "router.operators.membership_desk",
+    "router.operators.group_verbs",
     "router.raft.disk_queue",
     "router.raft.node",
     "router.raft.outcomes",

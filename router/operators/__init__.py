@@ -2,7 +2,7 @@
 
 Owns: Answers about the map and why it is so, verbs of the ring, and verbs of the Raft group.
 
-Doors: ``admin`` answers, ``ring_desk`` turns words into commands, ``membership_desk`` changes the group.
+Doors: ``queries`` answers, ``ring_verbs`` turns words into commands, ``group_verbs`` changes the group.
 
 Always holds: A verb is judged before anything is proposed, and again by the machine. A refusal says in one line why,
 and what to do.

@@ -7,10 +7,10 @@ import pytest
 
 from membership.dissemination import Dissemination
 from membership.local_health import LocalHealth
+from membership.member_states import MemberStates
 from membership.probing import Probing
 from membership.profiles import LAN
 from membership.replay import ReplayWindow
-from membership.rumours import Rumours
 from membership.suspicion import Suspicion
 from membership.swim import Swim
 from tests.membership import test_envelope, test_swim
@@ -56,7 +56,7 @@ def forget_relays(patch: pytest.MonkeyPatch) -> None:
 
 def suspect_at_any_incarnation(patch: pytest.MonkeyPatch) -> None:
     """Refute without raising the incarnation."""
-    patch.setattr(Rumours, "refute", nothing)
+    patch.setattr(MemberStates, "refute", nothing)
 
 
 def first_suspicion_kills(patch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ MUTANTS: dict[str, tuple[Patch, Callable[[], None]]] = {
     ),
     "no local health": (setting(LocalHealth, "_apply", nothing), script("bad_observer")),
     "own past ignored": (
-        setting(Rumours, "_alive_about_us", nothing),
+        setting(MemberStates, "_alive_about_us", nothing),
         test_swim.test_older_process_with_our_name_does_not_silence_us,
     ),
 }

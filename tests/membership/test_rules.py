@@ -194,7 +194,7 @@ def test_dead_members_are_neither_probed_nor_sampled() -> None:
 
 
 CORES = (
-    *("swim", "members", "suspicion", "dissemination", "local_health", "rumours", "probing", "outbox", "packets"),
+    *("swim", "members", "suspicion", "dissemination", "local_health", "member_states", "probing", "outbox", "packets"),
     *("timers", "replay", "events", "profiles", "metadata", "envelope", "exchange"),
 )
 

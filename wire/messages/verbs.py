@@ -1,8 +1,8 @@
 """The verbs of operators and the arguments of each: one table that every answering node checks questions against.
 
 A question comes from a socket: its arguments have the types, lengths and ranges that stand here, or the node refuses it
-in one line and does nothing. The meaning of a verb is in ``router/operators/admin.py``,
-``router/operators/membership_desk.py`` and ``storage/export/export_desk.py``.
+in one line and does nothing. The meaning of a verb is in ``router/operators/queries.py``,
+``router/operators/group_verbs.py`` and ``storage/export/export_desk.py``.
 """
 
 from typing import Annotated, Any

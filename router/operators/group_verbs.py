@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from router.operators.admin import does_not_lead
+from router.operators.queries import does_not_lead
 from router.raft.events import ChangeMembership
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from wire.messages.operators import Admin, AdminReply
@@ -19,7 +19,7 @@ from wire.messages.verbs import ROUTER_VERBS, BadQuestion, arguments_of
 if TYPE_CHECKING:
     from membership.node_gossip import NodeGossip
 
-__all__ = ["MembershipDesk"]
+__all__ = ["GroupVerbs"]
 
 FAILED = 1
 USAGE = 2
@@ -28,8 +28,8 @@ POLL_S = 0.1
 LATER = frozenset({"change_in_progress", "no_entry_of_term_committed", "learner_behind", "learner_silent"})
 
 
-class MembershipDesk:
-    """Answers of one router."""
+class GroupVerbs:
+    """The verbs that one router carries out for its Raft group and its gossip."""
 
     def __init__(self, node: str, raft: RaftNode, gossip: "NodeGossip") -> None:
         self._node = node

@@ -14,7 +14,7 @@ from router.map.commands import OperatorCommand
 from router.map.leases import LeaseTable
 from router.map.machine import Command, Delegate, ForgetNode, MapMachine, Order, Outcome
 from router.map.orders import OrderOutcome
-from router.operators import ring_desk
+from router.operators import ring_verbs
 from router.routes.shard import RouteShard
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.verbs import ROUTER_VERBS, BadQuestion, arguments_of
@@ -70,7 +70,7 @@ class RouterView(Protocol):
 
     @property
     def now(self) -> float:
-        """Time of the round, on the clock of the leases."""
+        """Time of the turn, on the clock of the leases."""
 
     @property
     def machine(self) -> MapMachine:
@@ -148,8 +148,8 @@ def _command(verb: str, arguments: Answer, view: RouterView) -> OperatorCommand 
         return ForgetNode(arguments["node"])
     cluster_map, job = view.machine.map, view.machine.job
     if verb == "ring rebalance":
-        return ring_desk.rebalance(cluster_map, job, ring_desk.sizes(cluster_map, view.leases), arguments)
-    return ring_desk.command(cluster_map, job, verb, arguments)
+        return ring_verbs.rebalance(cluster_map, job, ring_verbs.sizes(cluster_map, view.leases), arguments)
+    return ring_verbs.command(cluster_map, job, verb, arguments)
 
 
 def _supposed(request: int, command: Command, view: RouterView) -> AdminReply:
@@ -263,8 +263,8 @@ def _node_list(view: RouterView, _: Answer) -> Answer:
 def _ring_show(view: RouterView, _: Answer) -> Answer:
     """Return the placement; the leader adds how many keys and bytes there are, and what is wrong."""
     shown = _placement(view)
-    partitions, shards = ring_desk.sizes(view.machine.map, view.leases)
-    wrong = dict(ring_desk.problems(view.machine.map))
+    partitions, shards = ring_verbs.sizes(view.machine.map, view.leases)
+    wrong = dict(ring_verbs.problems(view.machine.map))
     for row, sizes in (
         *((row, partitions.get(row["partition"])) for row in shown["partitions"]),
         *((row, shards.get(row["shard"])) for row in shown["shards"]),
@@ -340,7 +340,7 @@ def _ring_export(view: RouterView, _: Answer) -> Answer:
 
 def _ring_plan(view: RouterView, arguments: Answer) -> Answer:
     cluster_map = view.machine.map
-    return ring_desk.plan(cluster_map, ring_desk.sizes(cluster_map, view.leases), arguments)
+    return ring_verbs.plan(cluster_map, ring_verbs.sizes(cluster_map, view.leases), arguments)
 
 
 VERBS: dict[str, Callable[[RouterView, Answer], Answer]] = {
@@ -351,6 +351,6 @@ VERBS: dict[str, Callable[[RouterView, Answer], Answer]] = {
     "ring export": _ring_export,
     "ring plan": _ring_plan,
     "ring status": lambda view, _: view.rebalance_status(),
-    "ring verify": lambda view, _: ring_desk.verify(view.machine.map, view.machine.job),
-    "ring lost": lambda view, arguments: ring_desk.lost(view.machine.map, arguments),
+    "ring verify": lambda view, _: ring_verbs.verify(view.machine.map, view.machine.job),
+    "ring lost": lambda view, arguments: ring_verbs.lost(view.machine.map, arguments),
 }

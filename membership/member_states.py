@@ -1,4 +1,4 @@
-"""Beliefs about members: the rules for alive, suspect, dead and left.
+"""States of members: the rules for alive, suspect, dead and left.
 
 Decides the state of every member from what is said about it, and answers what is said about us (refutation by
 incarnation). Who is probed, and when, is in ``probing.py``. Source: SWIM (2002) section 4.2, the order of Alive,
@@ -17,7 +17,7 @@ from membership.profiles import Profile
 from membership.suspicion import Suspicion
 from membership.timers import Timers
 
-__all__ = ["LocalMember", "Rumours"]
+__all__ = ["LocalMember", "MemberStates"]
 
 
 class LocalMember:
@@ -57,8 +57,8 @@ class LocalMember:
         return MemberView(self.name, state, self.incarnation, self.address, self.metadata, self.since, is_self=True)
 
 
-class Rumours:
-    """Applies what is said to the table of members."""
+class MemberStates:
+    """The rules that turn messages about members into their states."""
 
     def __init__(
         self,
