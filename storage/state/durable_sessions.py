@@ -284,9 +284,15 @@ class DurableSession:
         return 0
 
     def restore_inflight(self, session_seq: int, flight: InFlight) -> None:
-        """Take over an outbound message that has its identifier, from disk, in seq order."""
+        """Take over an outbound message that has its identifier, from disk, in seq order.
+
+        One that is newer than the session row got its identifier after the latest one of the row. Counting goes on
+        behind it: the identifier is free when its entry is consumed, but the row that says so is written later.
+        """
         self.inflight[session_seq] = flight
         self.identifiers.claim(flight.packet_identifier)
+        if session_seq >= self.next_seq:
+            self.identifiers.last = flight.packet_identifier
         self.queue_bytes += flight.size
         self.next_seq = max(self.next_seq, session_seq + 1)
         self.push_seq = max(self.push_seq, session_seq + 1)

@@ -98,6 +98,29 @@ def test_what_was_given_ahead_keeps_its_identifier_over_a_crash(qos: int) -> Non
     assert sorted({*numbers(first.received), *numbers(second.received)}) == list(range(100))
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_an_identifier_given_since_the_session_row_is_not_given_again_after_a_crash(qos: int) -> None:
+    """Its entry is consumed, but no row says so yet: after the next crash both entries would go out under it."""
+    cluster = Cluster(partitions=1, settings=with_settings(ack_delay_s=60.0))
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, Subscription("a/#", qos))
+    edge.publish(PublishMessage(0, b"a/b", b"0", qos), 0)
+    cluster.settle()
+    cluster.crash_all()
+    again = edge.open("alice")
+    for _ in range(qos):
+        acknowledge_all(cluster, again)
+        cluster.settle()
+    edge.publish(PublishMessage(0, b"a/b", b"1", qos), 0)
+    cluster.settle()
+    again.open = False  # nobody knows any more what she answered
+    again.answered.clear()
+    cluster.crash_all()
+    flights = cluster.nodes["s1"].core.partitions[0].core.by_client["alice"].inflight.values()
+    assert [flight.packet_identifier for flight in flights] == [1, 2]
+
+
 def test_consumed_entries_stay_consumed_over_a_crash() -> None:
     """Their rows go with a later batch: the session row, if it was written meanwhile, says that they are none."""
     cluster = Cluster(partitions=1, settings=with_settings(ack_delay_s=60.0))
