@@ -271,7 +271,12 @@ def outline_entry(value: bytes) -> tuple[int, int, int, int, int]:
         struct.error: If the value is shorter than its head.
     """
     flags, state, identifier, _, _, _, _, body, topics, properties = _ENTRY.unpack_from(value)
-    return flags & 0x03, state, identifier, body, topics + properties if body else len(value) - _ENTRY.size
+    size = topics + properties
+    if not body:
+        size = len(value) - _ENTRY.size
+        if flags & _SHARED:
+            size -= _SHARE.size + _SHARE.unpack_from(value, _ENTRY.size + topics + properties)[2]
+    return flags & 0x03, state, identifier, body, size
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -5,7 +5,7 @@ Hypothesis chooses the operations; a plain model says what each session must hav
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from storage.hosting.hosted_partition import HostedPartition
@@ -15,6 +15,12 @@ from wire.messages.sessions import RecordInbound, ReleaseInbound, UnsubscribeSes
 from wire.messages.wills import Will
 
 CLIENTS = ("alice", "bob")
+WAITING_COPY = [
+    ("open", "alice", 100, False),
+    ("subscribe", "alice", "$share/g/a/b"),
+    ("close", "alice", False),
+    ("pick", 1),
+]
 FILTERS = ("a/#", "a/b", "+/b", "$share/g/a/b")
 
 operations = st.lists(
@@ -139,6 +145,7 @@ class Run:
 
 @settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(operations)
+@example(WAITING_COPY)  # of a group: what its row says of the group is no part of what the queue weighs
 def test_what_is_read_back_is_what_stood_in_memory(chosen: list[tuple[Any, ...]]) -> None:
     """Every state of sessions, queues, windows, origins, bodies, wills and registers survives a crash."""
     run = Run()
