@@ -212,6 +212,7 @@ LONG_FILES: dict[str, int] = {
     "router/map/machine.py": 540,
     "storage/store/store.py": 520,
     "jobs/compact.py": 510,
+    "tests/storage/storage_cluster.py": 644,
 }
 LONG_FUNCTIONS: dict[str, int] = {
     "edge.hot.encode.walk_properties": 87,
@@ -318,8 +319,9 @@ def test_nobody_takes_a_whole_core() -> None:
 
 
 def test_files_and_functions_are_short() -> None:
-    """A reader holds 500 lines and 80 lines; the tables name what is longer today, and may only shrink."""
-    lines = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n") for path in MODULES}
+    """A reader holds 500 lines, tests included, and 80 lines; the tables name what is longer, and may only shrink."""
+    files = [*MODULES, *(ROOT / "tests").rglob("*.py")]
+    lines = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n") for path in files}
     long_files = {name: count for name, count in lines.items() if count > FILE_LINES_MAX}
     long_functions = {
         f"{module_name(path)}.{function.name}": count

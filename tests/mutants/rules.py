@@ -1,7 +1,8 @@
 """Rules of routes, leases and placement, each taken away from a whole simulated cluster, and the script that notices.
 
-The scripts are the schedules of ``tests/simulation/test_route_schedules.py``: each passes with the rules, and fails
-without its own. Rules that a core alone shows are in ``seeded.py``.
+The scripts are the schedules of ``test_route_schedules.py``, ``test_lease_schedules.py`` and ``test_link_schedules.py``
+in ``tests/simulation``: each passes with the rules, and fails without its own. Rules that a core alone shows are in
+``seeded.py``.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from tests.mutants.seeded import (
     _without,
     _wrapped,
 )
-from tests.simulation import test_route_schedules as schedules
+from tests.simulation import test_lease_schedules, test_link_schedules, test_route_schedules
 from tests.simulation.process import Process
 from wire.links.link import LinkCore
 from wire.messages.batches import OriginKind, PublishMessage
@@ -170,28 +171,28 @@ RULES: tuple[SeededBug, ...] = (
         _Step,
         "delegate",
         _only_the_delegation,
-        schedules.test_a1_a_delegation_moves_a_topic_although_no_shard_gets_a_new_owner,
+        test_route_schedules.test_a1_a_delegation_moves_a_topic_although_no_shard_gets_a_new_owner,
     ),
     _rule(
         "A2: reports of partitions are not waited for",
         RouteShard,
         "__init__",
         _partitions_report_nothing,
-        schedules.test_a2_a_partition_whose_primary_died_before_it_reported,
+        test_route_schedules.test_a2_a_partition_whose_primary_died_before_it_reported,
     ),
     _rule(
         "A3: cached topics are not registered",
         RouteShard,
         "__init__",
         _no_registrations,
-        schedules.test_a3_new_owner_told_of_a_filter_while_a_retained_publish_is_on_its_way,
+        test_route_schedules.test_a3_new_owner_told_of_a_filter_while_a_retained_publish_is_on_its_way,
     ),
     _rule(
         "A4: a filter that was asked for counts as standing",
         RouteRegistrar,
         "stands",
         _asked_is_standing,
-        schedules.test_a4a_a_filter_that_stands_for_nobody_yet,
+        test_route_schedules.test_a4a_a_filter_that_stands_for_nobody_yet,
         _wrapped(RouteRegistrar, "hold", _hold_returns_what_is_new),
     ),
     _rule(
@@ -199,21 +200,21 @@ RULES: tuple[SeededBug, ...] = (
         Subscriptions,
         "restore",
         _restored_is_standing,
-        schedules.test_a4b_a_subscription_whose_route_died_with_the_primary,
+        test_route_schedules.test_a4b_a_subscription_whose_route_died_with_the_primary,
     ),
     _rule(
         "A5: a restarted router keeps its shards",
         _Step,
         "_routers_changed",
         _restart_keeps_its_shards,
-        schedules.test_a5_a_shard_owner_restarts_inside_its_lease,
+        test_route_schedules.test_a5_a_shard_owner_restarts_inside_its_lease,
     ),
     _rule(
         "A6: a former owner goes on",
         RouterCore,
         "_shard_message",
         _former_owner_goes_on,
-        schedules.test_a6_a_sender_that_has_not_heard_of_the_new_owner,
+        test_route_schedules.test_a6_a_sender_that_has_not_heard_of_the_new_owner,
         _wrapped(RouteCache, "_is_owned", _former_answers_count),
     ),
     _rule(
@@ -221,28 +222,28 @@ RULES: tuple[SeededBug, ...] = (
         RouteCache,
         "resolved",
         _void_answers_are_kept,
-        schedules.test_a7_an_invalidation_overtakes_the_answer,
+        test_route_schedules.test_a7_an_invalidation_overtakes_the_answer,
     ),
     _rule(
         "A8: a life is served before the map lists it",
         ClusterMap,
         "is_alive",
         _alive_before_listed,
-        schedules.test_a8_an_edge_joins_through_a_router_that_lags,
+        test_route_schedules.test_a8_an_edge_joins_through_a_router_that_lags,
     ),
     _rule(
         "A9: a removal leaves before it is committed",
         Partition,
         "tell",
         _removed_at_once,
-        schedules.test_a9_an_unsubscribe_that_was_not_committed,
+        test_route_schedules.test_a9_an_unsubscribe_that_was_not_committed,
     ),
     _rule(
         "A10: an invalidation passes a retained write",
         RouteCache,
         "retained_started",
         None,
-        schedules.test_a10_a_retained_publish_on_its_way_to_the_register,
+        test_route_schedules.test_a10_a_retained_publish_on_its_way_to_the_register,
         _without(RouteCache, "retained_finished"),
     ),
     _rule(
@@ -250,49 +251,49 @@ RULES: tuple[SeededBug, ...] = (
         LeaseTable,
         "round_done",
         _grant_the_dying,
-        schedules.test_b1_a_lease_is_granted_while_the_death_is_under_way,
+        test_lease_schedules.test_b1_a_lease_is_granted_while_the_death_is_under_way,
     ),
     _rule(
         "B2: a lease of a minute",
         LeaseHolder,
         "handle",
         _a_minute,
-        schedules.test_b2_an_edge_is_stopped_with_a_publish_in_its_socket,
+        test_lease_schedules.test_b2_an_edge_is_stopped_with_a_publish_in_its_socket,
     ),
     _rule(
         "B3: the clock stands still in a suspend",
         Process,
         "overslept",
         _clock_stood_still,
-        schedules.test_b3_an_edge_wakes_from_a_suspend,
+        test_lease_schedules.test_b3_an_edge_wakes_from_a_suspend,
     ),
     _rule(
         "B4: a second life is let in at once",
         LeaseTable,
         "surely_over",
         lambda *_: True,
-        schedules.test_b4_a_new_life_without_proof_waits_for_the_lease_of_the_old_one,
+        test_lease_schedules.test_b4_a_new_life_without_proof_waits_for_the_lease_of_the_old_one,
     ),
     _rule(
         "B5: a fenced edge goes on",
         LeaseHolder,
         "handle",
         _a_minute,
-        schedules.test_b5_a_fenced_edge_sends_no_suback_and_lets_its_clients_go,
+        test_lease_schedules.test_b5_a_fenced_edge_sends_no_suback_and_lets_its_clients_go,
     ),
     _rule(
         "C1: a link that is made again sends nothing again",
         LinkCore,
         "connected",
         _nothing_is_sent_again,
-        schedules.test_c1_links_break_and_the_map_does_not_change,
+        test_link_schedules.test_c1_links_break_and_the_map_does_not_change,
     ),
     _rule(
         "C2: what was released is forgotten",
         Origins,
         "is_repeat",
         _released_is_forgotten,
-        schedules.test_c2_a_frame_older_than_the_release,
+        test_link_schedules.test_c2_a_frame_older_than_the_release,
         _wrapped(Publishers, "is_superseded", lambda *_: False),  # which would drop the old edge's frame first
     ),
     _rule(
@@ -300,7 +301,7 @@ RULES: tuple[SeededBug, ...] = (
         PartitionRequests,
         "placement_changed",
         _last_first,
-        schedules.test_c4_two_messages_wait_for_their_record,
+        test_link_schedules.test_c4_two_messages_wait_for_their_record,
         _wrapped(Recording, "_ask_to_record", _parks_nobody),
     ),
     _rule(
@@ -308,13 +309,13 @@ RULES: tuple[SeededBug, ...] = (
         Reachability,
         "worst_connected",
         lambda *_: "",
-        schedules.test_d1_an_edge_that_the_shard_owner_cannot_reach,
+        test_link_schedules.test_d1_an_edge_that_the_shard_owner_cannot_reach,
     ),
     _rule(
         "D2: the last in sync are struck off",
         _Step,
         "_storage_left",
         _nobody_in_sync,
-        schedules.test_d2_every_storage_node_was_declared_dead,
+        test_link_schedules.test_d2_every_storage_node_was_declared_dead,
     ),
 )

@@ -26,7 +26,15 @@ from storage.sessions.subscriptions import Subscriptions
 from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.partition import Partition
 from tests.mutants.scenarios import SCENARIOS
-from tests.storage import test_partition, test_replication, test_schedules_replication, test_wills_and_retained
+from tests.storage import (
+    test_backup,
+    test_ownership,
+    test_partition,
+    test_retained_reads,
+    test_schedules_replication,
+    test_wills,
+)
+from tests.storage.requests import WILL
 from tests.storage.storage_cluster import Cluster
 from wire.node.lease_holder import LeaseHolder
 
@@ -205,8 +213,7 @@ def _of_three(test: Callable[[Cluster], None]) -> Callable[[], None]:
 
 
 def _will(clean: bool) -> Callable[[], None]:
-    will = test_wills_and_retained.WILL
-    return lambda: test_wills_and_retained.test_when_a_will_fires(60, will, clean, 0.5, 0 if clean else 1, False)
+    return lambda: test_wills.test_when_a_will_fires(60, WILL, clean, 0.5, 0 if clean else 1, False)
 
 
 def _bug(name: str, owner: type, method: str, wrap: Any, witness: Callable[[], None], said: str = "") -> SeededBug:
@@ -216,7 +223,7 @@ def _bug(name: str, owner: type, method: str, wrap: Any, witness: Callable[[], N
     return SeededBug(name, where, patch, witness, said or witness.__name__)
 
 
-_P, _R, _S, _W = test_partition, test_replication, test_schedules_replication, test_wills_and_retained
+_P, _O, _S, _W = test_partition, test_ownership, test_schedules_replication, test_wills
 
 BUGS: tuple[SeededBug, ...] = (
     _bug(
@@ -231,7 +238,7 @@ BUGS: tuple[SeededBug, ...] = (
         Replica,
         "append",
         _take_any_epoch,
-        _R.test_a_replica_takes_nothing_of_a_lower_epoch_and_nothing_twice,
+        test_backup.test_a_replica_takes_nothing_of_a_lower_epoch_and_nothing_twice,
     ),
     _bug(
         "origin not remembered across failover",
@@ -245,14 +252,14 @@ BUGS: tuple[SeededBug, ...] = (
         Outbound,
         "acknowledged",
         _believe_any_ack,
-        _P.test_the_old_connection_at_the_same_edge_acknowledges_nothing,
+        _O.test_the_old_connection_at_the_same_edge_acknowledges_nothing,
     ),
     _bug(
         "old connection's close ends the new one",
         ClaimTable,
         "close",
         _close_whoever_holds,
-        _P.test_the_old_connection_changes_nothing_after_a_takeover,
+        _O.test_the_old_connection_changes_nothing_after_a_takeover,
     ),
     _bug(
         "packet identifier in use is given again",
@@ -295,9 +302,9 @@ BUGS: tuple[SeededBug, ...] = (
         ClaimTable,
         "_start",
         _do_not_wait_for_the_kick,
-        _P.test_takeover_waits_for_the_kick_200_ms_at_most,
+        _O.test_takeover_waits_for_the_kick_200_ms_at_most,
     ),
-    _bug("kick is never repeated", ClaimTable, "kick_again", None, _P.test_takeover_waits_for_the_kick_200_ms_at_most),
+    _bug("kick is never repeated", ClaimTable, "kick_again", None, _O.test_takeover_waits_for_the_kick_200_ms_at_most),
     _bug(
         "will fires after DISCONNECT",
         ClaimTable,
@@ -325,10 +332,14 @@ BUGS: tuple[SeededBug, ...] = (
         RetainedRegisters,
         "store",
         _empty_is_a_value,
-        _W.test_registers_keep_the_newest_and_an_empty_payload_clears,
+        test_retained_reads.test_registers_keep_the_newest_and_an_empty_payload_clears,
     ),
     _bug(
-        "live messages overtake retained copies", Outbound, "hold", None, _W.test_s14_a_retained_copy_and_its_live_twin
+        "live messages overtake retained copies",
+        Outbound,
+        "hold",
+        None,
+        test_retained_reads.test_s14_a_retained_copy_and_its_live_twin,
     ),
     _bug(
         "SUBACK before invalidation",

@@ -7,9 +7,8 @@ import pytest
 
 from router.map.machine import PlacePartitions
 from storage.core import FrameArrived
+from tests.storage.requests import message, read, retained
 from tests.storage.storage_cluster import ROUTER, Cluster, with_settings
-from tests.storage.test_partition import message
-from tests.storage.test_wills_and_retained import read, retained
 from wire.messages.batches import encode_message
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind

@@ -14,8 +14,8 @@ from storage.state import keys
 from storage.state.rows import NEVER, Entry, LocalRow, LogRow, MetaRow, SessionRow, encode_entry, pack, unpack
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
+from tests.storage.requests import message
 from tests.storage.storage_cluster import Cluster
-from tests.storage.test_partition import message
 from wire.sstable.manifest import read_manifest
 from wire.sstable.run_reader import iter_newest, iter_rows, merge_rows, verify_manifest
 from wire.sstable.schema import COLUMN_INDEX, RowKind, row_crc

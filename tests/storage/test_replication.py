@@ -7,67 +7,19 @@ import pytest
 from router.map.machine import AcceptLoss, DeclareDead, PlacePartitions
 from storage.hosting import placements
 from storage.hosting.placements import Placements
-from storage.replication.backup import Replica
 from storage.replication.primary import CATCH_UP_ROWS, TRANSFERS_AT_A_TIME
 from storage.state import keys
-from storage.state.partition import Overlay
-from storage.state.rows import LocalRow, LogRow, MetaRow, pack, unpack
-from tests.simulation.model_store import ModelDisk
+from tests.storage.replicas import assert_equal_states, heal_placement, state_of
 from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage, encode_message
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.frames import FrameKind
-from wire.messages.replication import STALE, Append
 from wire.messages.sessions import SessionOpened
 
 
 def message(text: str, topic: str = "a/b", qos: int = 1) -> PublishMessage:
     """Return a message of an edge."""
     return PublishMessage(0, topic.encode(), text.encode(), qos)
-
-
-def state_of(disk: ModelDisk, partition: int) -> tuple[int, dict[bytes, bytes]]:
-    """Return (op_index, rows) of a partition's state on a disk: everything but its log and what is local."""
-    start, stop = keys.partition_range(partition)
-    rows = {
-        key: record
-        for key, record in disk.records.items()
-        if start <= key < stop and key[2:3] not in (keys.LOG, keys.LOCAL)
-    }
-    meta = rows.get(keys.meta_key(partition))
-    return (unpack(MetaRow, meta[5:]).op_index if meta is not None else 0), rows
-
-
-def assert_equal_states(cluster: Cluster) -> None:
-    """Every pair of replicas in sync at one op_index has the same rows."""
-    for number, placement in enumerate(cluster.machine.map.partitions):
-        seen: dict[int, tuple[str, dict[bytes, bytes]]] = {}
-        for name in placement.in_sync:
-            if name not in cluster.nodes:
-                continue
-            op_index, rows = state_of(cluster.disks[name], number)
-            local = cluster.disks[name].records.get(keys.local_key(number))
-            if local is not None and op_index < unpack(LocalRow, local[5:]).floor:
-                continue  # a range transfer took newer rows than its META says; the log has not caught up with them
-            if op_index in seen:
-                other, expected = seen[op_index]
-                differing = {key for key in rows.keys() | expected.keys() if rows.get(key) != expected.get(key)}
-                assert not differing, f"p{number} at {op_index}: {name} and {other} differ in {sorted(differing)[:5]}"
-            seen[op_index] = (name, rows)
-
-
-def heal_placement(cluster: Cluster, copies: int) -> None:
-    """Wait until every partition has so many replicas in sync and its primary serves."""
-    end = cluster.now + 20
-    while True:
-        cluster.step()
-        placements = cluster.machine.map.partitions
-        if all(
-            len(placement.in_sync) == copies and placement.primary in cluster.nodes and not placement.joining
-            for placement in placements
-        ) and all(node.core.serving for node in cluster.nodes.values()):
-            return
-        assert cluster.now < end, placements
 
 
 @pytest.fixture
@@ -293,64 +245,6 @@ def test_a_returning_backup_catches_up_from_the_log(cluster: Cluster) -> None:
         replica.transfers == 0 for node in cluster.nodes.values() for replica in node.core.placements.replicas.values()
     )
     assert_equal_states(cluster)
-
-
-def key(number: int) -> bytes:
-    """Return a key of partition 0."""
-    return keys.session_key(0, number)
-
-
-class EmptyStore:
-    """A store that holds nothing."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return nothing."""
-
-    def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:  # noqa: ARG002
-        """Return nothing."""
-        return []
-
-
-def test_a_half_sent_operation_is_dropped_at_promotion() -> None:
-    """An operation cut in pieces is applied whole or not at all."""
-
-    overlay: Overlay = {}
-    replica = Replica(0, EmptyStore(), overlay)
-    replica.load()
-    rows = [pack(LogRow(1, 1, [(key(1), b"v")])), pack(LogRow(1, 2, [(key(2), b"v")], 1, False))]
-    assert replica.append(Append(0, 1, 0, 0, 2, 0, 0, rows)).matched
-    assert (replica.log_end, replica.applied) == (2, 1)
-    replica.promote()
-    assert (replica.log_end, replica.applied) == (1, 1)
-
-
-def test_a_replica_takes_nothing_of_a_lower_epoch_and_nothing_twice() -> None:
-    """The highest partition_epoch seen rules; repeated rows change nothing; conflicting ones are cut."""
-    replica = Replica(0, EmptyStore(), {})
-    replica.load()
-
-    def rows(epoch: int, *indexes: int) -> list[bytes]:
-        return [pack(LogRow(epoch, index, [(key(index), b"%d" % epoch)], epoch)) for index in indexes]
-
-    assert replica.append(Append(0, 2, 0, 0, 0, 0, 0, rows(2, 1, 2, 3))).index == 3
-    assert replica.append(Append(0, 2, 0, 0, 1, 0, 0, rows(2, 1, 2))).index == 2
-    assert (replica.log_end, replica.applied) == (3, 1)
-    assert replica.append(Append(0, 1, 3, 2, 3, 0, 0, rows(1, 4))).index == STALE
-    assert (replica.log_end, replica.applied, replica.epoch) == (3, 1, 2)
-    assert replica.append(Append(0, 3, 2, 2, 1, 2, 0, rows(3, 3))).matched
-    assert (replica.log_end, replica.applied) == (3, 1)
-    replica.append(Append(0, 3, 3, 3, 3, 2, 0, []))
-    assert dict(replica.take_writes())[key(3)] == b"3"
-    assert replica.append(Append(0, 4, 2, 2, 0, 2, 0, [])).transfer_needed  # what was applied is not shared
-
-
-def test_a_new_primary_that_ends_below_what_a_copy_applied_gives_it_a_transfer() -> None:
-    """TRAPS 7: never cut to one's own idea of committed, nor below one's own state."""
-    replica = Replica(0, EmptyStore(), {})
-    replica.load()
-    replica.append(Append(0, 1, 0, 0, 2, 0, 0, [pack(LogRow(1, i, [(key(0), b"v")], 1)) for i in (1, 2)]))
-    assert replica.applied == 2
-    assert replica.append(Append(0, 2, 1, 1, 0, 1, 0, [])).transfer_needed
 
 
 def test_rows_of_a_partition_that_moved_away_are_deleted_when_it_is_whole_elsewhere() -> None:

@@ -9,8 +9,8 @@ from collections import deque
 
 import pytest
 
+from tests.storage.replicas import assert_equal_states, heal_placement
 from tests.storage.storage_cluster import Cluster, Connection, Edge, Frame, with_settings
-from tests.storage.test_replication import assert_equal_states, heal_placement
 from wire.messages.batches import PublishMessage, decode_publish_acks
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey

@@ -2,8 +2,8 @@
 
 from mqtt.reasons import ReasonCode
 from router.map.machine import DeclareDead, PlacePartitions
+from tests.storage.replicas import assert_equal_states, heal_placement
 from tests.storage.storage_cluster import Cluster, Connection, with_settings
-from tests.storage.test_replication import assert_equal_states, heal_placement
 from wire.messages.batches import PublishMessage, encode_message
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.frames import FrameKind

@@ -1,4 +1,4 @@
-"""Other nodes: batches, acknowledgements that wait for them, outboxes, shared picks, forwarded messages."""
+"""Other nodes: batches, acknowledgements that wait for them, outboxes, the core's own messages."""
 
 from typing import Any
 
@@ -10,7 +10,6 @@ from wire.messages.batches import (
     PublishMessage,
     PublishRun,
     decode_publish,
-    encode_message,
     encode_publish_ack,
     encode_run,
 )
@@ -246,131 +245,6 @@ def test_only_an_edge_is_told_taken_at_once(hot: Any, tier: str) -> None:
     assert node.link.peer_taken == 2
 
 
-# -- forwarded to us
-
-
-def test_forwarded_messages_go_to_local_subscribers_only(hot: Any) -> None:
-    broker = Broker(hot)
-    edge = Node(broker, 2, "edge")
-    broker.route_to(edges=(edge.peer,))
-    four, five = broker.subscriber(b"t", 2), broker.subscriber(b"t", 1, 5, 4)
-    run = publish(b"t", b"a", version=5, properties=b"\x01\x01") * 2
-    message = PublishMessage(77, b"t", b"m", 2, properties=b"\x03\x00\x01x", version=5, expiry_s=9)
-    payload = encode_run(PublishRun(5, b"t", run)) + encode_message(message)
-    edge.send(FrameKind.PUBLISH, payload)
-    assert broker.take(four) == [publish(b"t", b"a")] * 2 + [publish(b"t", b"m", 2, 1)]
-    assert broker.take(five) == [publish(b"t", b"a", version=5, properties=b"\x01\x01\x0b\x04")] * 2 + [
-        publish(b"t", b"m", 1, 1, 5, b"\x02\x00\x00\x00\x09\x03\x00\x01x\x0b\x04")
-    ]
-    assert edge.records() == []
-    assert broker.hot.counters()["forwarded_in"] == 3
-
-
-def test_repeated_wills_are_dropped(hot: Any) -> None:
-    broker = Broker(hot)
-    edge = Node(broker, 2, "edge")
-    sub = broker.subscriber(b"w")
-    will = PublishMessage(0, b"w", b"", 0, origin_kind=OriginKind.WILL, origin_a=1, origin_b=2)
-    edge.send(FrameKind.PUBLISH, encode_message(will) * 2)
-    assert len(broker.take(sub)) == 1
-
-
-def test_what_another_edge_fanned_out_before_is_dropped(hot: Any) -> None:
-    """A durable publisher repeats QoS 2 through another edge: our subscribers get what came first, and no more."""
-    broker = Broker(hot)
-    one, other = Node(broker, 2, "edge"), Node(broker, 3, "edge")
-    sub = broker.subscriber(b"w", 2)
-
-    def sent(edge: Node, counter: int, share: bytes = b"") -> int:
-        message = PublishMessage(7, b"w", b"x", 2, origin_kind=OriginKind.SESSION, origin_a=9, origin_b=counter)
-        message.share = share
-        edge.send(FrameKind.PUBLISH, encode_message(message))
-        return len(broker.take(sub))
-
-    assert [sent(one, 1), sent(other, 1), sent(other, 2), sent(one, 1), sent(one, 2)] == [1, 0, 1, 0, 0]
-    assert [sent(one, 6), sent(other, 5), sent(one, 5), sent(other, 6)] == [1, 1, 0, 0]
-    broker.handler.picked = lambda *_: hot.state.Sub(sub, 2)  # type: ignore[method-assign]
-    assert [sent(one, 4, b"g/w"), sent(other, 4, b"g/w"), sent(other, 3, b"g/w")] == [1, 0, 1]  # picks in any order
-
-
-@pytest.mark.parametrize("cut", range(0, 90, 7))
-def test_broken_frames_end_the_link_not_the_process(hot: Any, cut: int) -> None:
-    broker = Broker(hot)
-    edge = Node(broker, 2, "edge")
-    payload = encode_run(PublishRun(4, b"t", publish(b"t", b"a"))) + encode_message(PublishMessage(1, b"t", b"m", 1))
-    whole = (0, len(encode_run(PublishRun(4, b"t", publish(b"t", b"a")))), len(payload))
-    edge.send(FrameKind.PUBLISH, payload[:cut])
-    assert edge.conn.closed == (min(cut, len(payload)) not in whole)
-
-
-# -- shared groups
-
-
-def test_shared_pick_is_acknowledged_by_its_edge_and_refusable(hot: Any) -> None:
-    broker = Broker(hot)
-    edges = Node(broker, 2, "edge"), Node(broker, 3, "edge")
-    group = hot.state.Group()
-    broker.route_to(groups=(group,))
-    picks = [hot.state.Remote(edges[0].peer, -1, b"g/t"), hot.state.Remote(edges[1].peer, -1, b"g/t")]
-    broker.handler.pick = lambda *_: picks[0]  # type: ignore[method-assign]
-    broker.handler.refused = lambda *_: picks[1]  # type: ignore[method-assign]
-    pub = broker.client(5)
-    broker.send(pub, publish(b"t", b"a", 1, 3, 5))
-    (record,) = edges[0].records()
-    assert record.share == b"g/t"
-    edges[0].tell()
-    assert broker.take(pub) == []
-    edges[0].send(FrameKind.PUBLISH_ACK, encode_publish_ack(record.tag, 0xFFFF, 0x97))
-    (again,) = edges[1].records()
-    assert (again.payload, again.share) == (b"a", b"g/t")
-    edges[1].send(FrameKind.PUBLISH_ACK, encode_publish_ack(again.tag, 0xFFFF, 0))
-    assert broker.take(pub) == [ack(0x40, 3)]
-
-
-@pytest.mark.parametrize("dies", [False, True])
-def test_shared_pick_that_goes_elsewhere_is_numbered_then(hot: Any, dies: bool) -> None:
-    """The next partition has higher numbers from here: under its old one it was a repeat, acknowledged and lost."""
-    broker = Broker(hot)
-    edge, store = Node(broker, 2, "edge"), Node(broker, 3, "storage")
-    broker.hot.set_primary(5, store.peer)
-    group = hot.state.Group()
-    broker.route_to(groups=(group,))
-    first, second = hot.state.Remote(edge.peer, -1, b"g/t"), hot.state.Remote(None, 5, b"g/t")
-    picks = iter([first, second])
-    broker.handler.pick = lambda *_: next(picks)  # type: ignore[method-assign]
-    broker.handler.refused = lambda *_: second  # type: ignore[method-assign]
-    pub = broker.client(5)
-    broker.send(pub, publish(b"t", b"goes on", 1, 3, 5) + publish(b"t", b"passes", 1, 4, 5))
-    (record,) = edge.records()
-    if dies:
-        broker.hot.strike_peer(edge.peer)
-    else:
-        edge.send(FrameKind.PUBLISH_ACK, encode_publish_ack(record.tag, 0xFFFF, 0x8F))
-    broker.round()
-    records = store.records()
-    assert [again.payload for again in records] == [b"passes", b"goes on"]
-    assert records[0].tag < records[1].tag == records[1].origin_b
-    for again in records:
-        store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(again.tag, 5, 0))
-    assert broker.take(pub) == [ack(0x40, 3), ack(0x40, 4)]
-
-
-@pytest.mark.parametrize(("code", "answered"), [(0x89, 0x97), (0x97, 0x97), (0x8F, 0)])
-def test_shared_pick_that_no_member_has_room_for_is_refused(hot: Any, code: int, answered: int) -> None:
-    """With a member, but without room for the message, nobody has it; without a member it is dropped."""
-    broker = Broker(hot)
-    store = Node(broker, 3, "storage")
-    broker.hot.set_primary(5, store.peer)
-    broker.route_to(groups=(hot.state.Group(),))
-    broker.handler.pick = lambda *_: hot.state.Remote(None, 5, b"g/t")  # type: ignore[method-assign]
-    broker.handler.refused = lambda *_: None  # type: ignore[method-assign]
-    pub = broker.client(5)
-    broker.send(pub, publish(b"t", b"a", 1, 3, 5))
-    (record,) = store.records()
-    store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(record.tag, 5, code))
-    assert broker.take(pub) == [ack(0x40, 3, answered) if answered else ack(0x40, 3)]
-
-
 def test_refusal_behind_a_delivery_is_no_failure(hot: Any) -> None:
     """A PUBACK with a failure says that nobody gets the message; where somebody has it the connection ends instead."""
     broker = Broker(hot)
@@ -409,38 +283,6 @@ def test_what_a_former_primary_refused_is_its_successor_s_to_answer(hot: Any) ->
     assert broker.take(pub) == [ack(0x40, 3)]
 
 
-def test_shared_pick_for_us_is_delivered_or_refused(hot: Any) -> None:
-    broker = Broker(hot)
-    edge = Node(broker, 2, "edge")
-    member = broker.client()
-    answers = iter([hot.state.Sub(member, 1), None])
-    broker.handler.picked = lambda *_: next(answers)  # type: ignore[method-assign]
-    for tag in (5, 6):
-        edge.send(FrameKind.PUBLISH, encode_message(PublishMessage(tag, b"t", b"m", 1, share=b"g/t")))
-    assert broker.take(member) == [publish(b"t", b"m", 1, 1)]
-    assert edge.take() == [
-        (FrameKind.PUBLISH_ACK, encode_publish_ack(5, 0xFFFF, 0)),
-        (FrameKind.PUBLISH_ACK, encode_publish_ack(6, 0xFFFF, 0x8F)),
-    ]
-
-
-def test_shared_pick_and_ordinary_copy_at_one_partition(hot: Any) -> None:
-    broker = Broker(hot)
-    store = Node(broker, 3, "storage")
-    broker.hot.set_primary(5, store.peer)
-    broker.route_to(partitions=(5,), groups=(hot.state.Group(),))
-    broker.handler.pick = lambda *_: hot.state.Remote(None, 5, b"g/t")  # type: ignore[method-assign]
-    pub = broker.client()
-    broker.send(pub, publish(b"t", b"a", 1, 3))
-    plain, shared = store.records()
-    assert (plain.share, shared.share) == (b"", b"g/t")
-    assert plain.tag != shared.tag
-    for tag in (shared.tag, plain.tag):
-        assert broker.take(pub) == []
-        store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(tag, 5, 0))
-    assert broker.take(pub) == [ack(0x40, 3)]
-
-
 def test_a_step_of_the_epoch_sends_again_what_the_same_primary_has_not_answered(hot: Any) -> None:
     """It drops, without a word, what was meant for an earlier time of its as primary."""
     broker = Broker(hot)
@@ -458,9 +300,6 @@ def test_a_step_of_the_epoch_sends_again_what_the_same_primary_has_not_answered(
     broker.round()
     (again,) = store.records()
     assert (again.tag, again.repeat, again.epochs) == (second.tag, True, (10,))
-
-
-# -- lease
 
 
 def test_fenced_node_parks_acknowledged_publishing_and_keeps_qos0_local(hot: Any) -> None:
@@ -485,9 +324,6 @@ def test_fenced_node_parks_acknowledged_publishing_and_keeps_qos0_local(hot: Any
     assert broker.take(held) == [ack(0x40, 1)]
     assert broker.take(sub) == [publish(b"t", b"1", 1, 2)]
     assert [r.payload for r in edge.records()] == [b"1"]
-
-
-# -- the core's own messages
 
 
 def test_an_acknowledgement_that_the_core_keeps_back_keeps_its_place(hot: Any) -> None:

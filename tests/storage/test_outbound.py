@@ -1,10 +1,46 @@
-"""Queues of the absent: how they are sent, and what a crash leaves of them."""
+"""Outbound windows and queues: how they are sent, and what a crash or a former primary leaves of them."""
 
 import pytest
 
+from router.map.machine import PlacePartitions
+from tests.storage.requests import message
 from tests.storage.storage_cluster import Cluster, Connection, with_settings
 from wire.messages.batches import PublishMessage, Push
+from wire.messages.cluster_map import PartitionEntry
 from wire.messages.sessions import Subscription
+
+
+def test_a_pubrel_that_waits_for_a_backup_is_good_after_a_step_of_the_epoch() -> None:
+    """Seed 103 of ``tests/e2e/test_paho_kills.py``: a storage node stood still, and each of two clients that kept their
+    connections was never given a message of QoS 2. A push that needed no commit had overtaken PUBREL under the epoch of
+    the next step, and edges take nothing of a lower epoch than they saw.
+    """
+    cluster = Cluster(nodes=3, replicas=3, min_in_sync=2, partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice", receive_maximum=2)
+    edge.subscribe(alice, Subscription("two", 2), Subscription("one", 1))
+    for topic, qos in ((b"two", 2), (b"one", 1), (b"one", 1), (b"one", 1)):
+        edge.publish(PublishMessage(0, topic, b"m", qos), 0)
+    cluster.settle()
+    edge.acknowledge(edge.pushes[1], 4)
+    cluster.settle()
+    first, _, second = edge.pushes  # two are open; what follows has its identifier, and that is committed
+    placement = cluster.machine.map.partitions[0]
+    silent, other = (name for name in placement.in_sync if name != placement.primary)
+    cluster.cut(placement.primary, silent)
+    edge.acknowledge(first, 5)
+    cluster.run(0.05)
+    cluster.cut(placement.primary, other)  # so that what waits goes on waiting for a moment
+    left = (placement.primary, other)
+    assert not cluster.apply(PlacePartitions({0: PartitionEntry(placement.epoch + 1, placement.primary, left)}))
+    cluster.run(0.05)
+    edge.acknowledge(second, 4)
+    cluster.run(0.05)
+    assert [push.session_seq for push in edge.pushes] == [1, 2, 3, 4], "a place in the window was free"
+    cluster.heal(placement.primary, other)
+    cluster.run(1.0)
+    assert cluster.primary(0).core.node == placement.primary
+    assert [push.session_seq for push in edge.pushes if push.pubrel] == [first.session_seq]
 
 
 def queued(cluster: Cluster, count: int, *, qos: int = 1, size: int = 3) -> None:
@@ -163,3 +199,35 @@ def test_a_window_of_large_bodies_leaves_in_frames_that_a_link_takes() -> None:
     queued(cluster, 64, size=200_000)
     alice = cluster.edges["e1"].open("alice", receive_maximum=64)
     assert numbers(alice.received) == list(range(64))
+
+
+def test_an_absent_session_gets_what_was_queued_in_order() -> None:
+    """QoS 1 and 2 wait for the absent; QoS 0 does not."""
+    cluster = Cluster(settings=with_settings(queue_messages_max=100))
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "a/#")
+    edge.close(alice)
+    for number in range(10):
+        edge.publish(message(str(number), qos=number % 3), alice.session >> 48)
+    cluster.settle()
+    alice = cluster.edges["e2"].open("alice")
+    assert [push.payload for push in alice.received] == [b"1", b"2", b"4", b"5", b"7", b"8"]
+    assert not any(push.dup for push in alice.received)
+
+
+def test_the_window_survives_a_change_of_primary() -> None:
+    """Receive Maximum holds for the connection, whoever serves it [MQTT-3.3.4-9]."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice", receive_maximum=3)
+    edge.subscribe(alice, "a/#")
+    cluster.crash_all()
+    for number in range(8):
+        edge.publish(message(str(number)), alice.session >> 48)
+    cluster.settle()
+    assert [push.payload for push in alice.received] == [b"0", b"1", b"2"]
+    for push in list(alice.received):
+        edge.acknowledge(push, 4)
+    cluster.settle()
+    assert [push.payload for push in alice.received] == [b"0", b"1", b"2", b"3", b"4", b"5"]

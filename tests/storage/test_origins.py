@@ -1,7 +1,11 @@
-"""Picks of one session may come in any order: each is taken once, within a window."""
+"""Origins of messages: each counts once, in any order, within a window; picks and ordinary copies apart."""
 
+from storage.messages.origins import origin_of
 from storage.messages.publishers import PUBLISHERS_MAX, Publishers
+from tests.storage.storage_cluster import Cluster
+from wire.messages.batches import OriginKind, PublishMessage
 from wire.messages.origin_window import OriginWindow
+from wire.messages.sessions import Subscription
 
 
 def test_each_pick_is_new_once_whatever_its_order() -> None:
@@ -62,3 +66,24 @@ def test_what_was_on_its_way_behind_a_refused_message_is_refused_too() -> None:
     assert not publishers.refusing
     publishers.refused(7, 3, 101.0)
     assert not publishers.is_behind_refused(7, 3, 109.0, 2.0)
+
+
+def test_pick_and_ordinary_copy_are_remembered_apart() -> None:
+    """The second of the two is not a repeat of the first; the same one again is."""
+    ordinary = PublishMessage(7, b"t", b"x", 2, origin_kind=OriginKind.SESSION, origin_a=5, origin_b=3)
+    picked = PublishMessage(8, b"t", b"x", 2, origin_kind=OriginKind.SESSION, origin_a=5, origin_b=3, share=b"g/t")
+    assert origin_of(ordinary, "edge-0", 1)[0] != origin_of(picked, "edge-0", 1)[0]
+    assert origin_of(picked, "edge-0", 1) == origin_of(picked, "edge-1", 2)
+
+
+def test_a_session_s_messages_may_come_out_of_the_order_of_their_counters() -> None:
+    """A refused one, whose client did not hear of it, comes again under a new counter before those that followed it."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, Subscription("t", 2))
+    for counter, payload in ((8, b"new counter"), (7, b"old counter"), (8, b"new counter"), (7, b"old counter")):
+        message = PublishMessage(0, b"t", payload, 2, origin_kind=OriginKind.SESSION, origin_a=5, origin_b=counter)
+        edge.publish(message, 0)
+        cluster.settle()
+    assert [push.payload for push in alice.received] == [b"new counter", b"old counter"]

@@ -1,17 +1,15 @@
-"""A CONNECT has its effect once, however often it is sent, and whoever is the primary then."""
+"""The owner of a client identifier: a CONNECT has its effect once, however often it is sent, at any primary."""
 
 from typing import Any
 
 from storage.state import keys
+from tests.storage.requests import WILL, fired, message
 from tests.storage.storage_cluster import Cluster, Connection, Edge
-from tests.storage.test_wills_and_retained import fired
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
 from wire.messages.sessions import Claim, Claims, KickSession, OpenSession, PollClaims, SessionClosed, SessionOpened
-from wire.messages.wills import Will
 
-WILL = Will("w", b"gone", 1)
 TAKEN_OVER = 0x8E
 
 
@@ -160,3 +158,55 @@ def test_a_new_primary_tells_the_older_connection_that_it_is_over() -> None:
     cluster.run(0.5)
     assert (old.kicked[0].client_id, old.kicked[0].connection) == ("alice", connection.number)
     assert isinstance(old.kicked[0], KickSession) and not new.kicked
+
+
+def test_takeover_waits_for_the_kick_200_ms_at_most() -> None:
+    """The older edge does not answer: the CONNACK comes after kick_wait_s, and the kick is repeated (S-18)."""
+    cluster = Cluster()
+    first, second = cluster.edges["e1"], cluster.edges["e2"]
+    first.open("alice")
+    first.answer_kicks = False
+    begun = cluster.now
+    taken = second.open("alice", settle=False)
+    while not taken.owner_epoch:
+        cluster.step()
+    assert 0.2 <= cluster.now - begun < 0.3
+    cluster.run(2.2)
+    assert len(first.kicked) >= 3
+    first.answer_kicks = True
+    cluster.run(1.2)
+    count = len(first.kicked)
+    cluster.run(2.0)
+    assert len(first.kicked) == count
+
+
+def test_the_old_connection_changes_nothing_after_a_takeover() -> None:
+    """P5: acknowledgements and close of a lower owner_epoch are void."""
+    cluster = Cluster()
+    first, second = cluster.edges["e1"], cluster.edges["e2"]
+    old = first.open("alice")
+    first.subscribe(old, "a/#")
+    first.publish(message(), old.session >> 48)
+    cluster.settle()
+    new = second.open("alice")
+    assert new.received and new.received[0].dup
+    first.acknowledge(old.received[0], 4)
+    first.close(old)
+    cluster.run(0.5)
+    assert cluster.nodes["s1"].core.queued() == 1
+    assert cluster.nodes["s1"].core.session_counts() == {"connected": 1, "absent": 0}
+
+
+def test_the_old_connection_at_the_same_edge_acknowledges_nothing() -> None:
+    """P5: the edge is the session's own, so only the owner_epoch tells its two connections apart."""
+    cluster = Cluster()
+    edge = cluster.edges["e1"]
+    old = edge.open("alice")
+    edge.subscribe(old, "a/#")
+    edge.publish(message(), old.session >> 48)
+    cluster.settle()
+    new = edge.open("alice")
+    assert new.received and new.received[0].dup
+    edge.acknowledge(old.received[0], 4, connection=old)
+    cluster.run(0.5)
+    assert cluster.nodes["s1"].core.queued() == 1

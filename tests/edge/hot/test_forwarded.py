@@ -1,0 +1,69 @@
+"""Messages that other nodes forward to this edge."""
+
+from typing import Any
+
+import pytest
+
+from tests.edge.hot.harness import Broker, Node, publish
+from wire.messages.batches import (
+    OriginKind,
+    PublishMessage,
+    PublishRun,
+    encode_message,
+    encode_run,
+)
+from wire.messages.frames import FrameKind
+
+
+def test_forwarded_messages_go_to_local_subscribers_only(hot: Any) -> None:
+    broker = Broker(hot)
+    edge = Node(broker, 2, "edge")
+    broker.route_to(edges=(edge.peer,))
+    four, five = broker.subscriber(b"t", 2), broker.subscriber(b"t", 1, 5, 4)
+    run = publish(b"t", b"a", version=5, properties=b"\x01\x01") * 2
+    message = PublishMessage(77, b"t", b"m", 2, properties=b"\x03\x00\x01x", version=5, expiry_s=9)
+    payload = encode_run(PublishRun(5, b"t", run)) + encode_message(message)
+    edge.send(FrameKind.PUBLISH, payload)
+    assert broker.take(four) == [publish(b"t", b"a")] * 2 + [publish(b"t", b"m", 2, 1)]
+    assert broker.take(five) == [publish(b"t", b"a", version=5, properties=b"\x01\x01\x0b\x04")] * 2 + [
+        publish(b"t", b"m", 1, 1, 5, b"\x02\x00\x00\x00\x09\x03\x00\x01x\x0b\x04")
+    ]
+    assert edge.records() == []
+    assert broker.hot.counters()["forwarded_in"] == 3
+
+
+def test_repeated_wills_are_dropped(hot: Any) -> None:
+    broker = Broker(hot)
+    edge = Node(broker, 2, "edge")
+    sub = broker.subscriber(b"w")
+    will = PublishMessage(0, b"w", b"", 0, origin_kind=OriginKind.WILL, origin_a=1, origin_b=2)
+    edge.send(FrameKind.PUBLISH, encode_message(will) * 2)
+    assert len(broker.take(sub)) == 1
+
+
+def test_what_another_edge_fanned_out_before_is_dropped(hot: Any) -> None:
+    """A durable publisher repeats QoS 2 through another edge: our subscribers get what came first, and no more."""
+    broker = Broker(hot)
+    one, other = Node(broker, 2, "edge"), Node(broker, 3, "edge")
+    sub = broker.subscriber(b"w", 2)
+
+    def sent(edge: Node, counter: int, share: bytes = b"") -> int:
+        message = PublishMessage(7, b"w", b"x", 2, origin_kind=OriginKind.SESSION, origin_a=9, origin_b=counter)
+        message.share = share
+        edge.send(FrameKind.PUBLISH, encode_message(message))
+        return len(broker.take(sub))
+
+    assert [sent(one, 1), sent(other, 1), sent(other, 2), sent(one, 1), sent(one, 2)] == [1, 0, 1, 0, 0]
+    assert [sent(one, 6), sent(other, 5), sent(one, 5), sent(other, 6)] == [1, 1, 0, 0]
+    broker.handler.picked = lambda *_: hot.state.Sub(sub, 2)  # type: ignore[method-assign]
+    assert [sent(one, 4, b"g/w"), sent(other, 4, b"g/w"), sent(other, 3, b"g/w")] == [1, 0, 1]  # picks in any order
+
+
+@pytest.mark.parametrize("cut", range(0, 90, 7))
+def test_broken_frames_end_the_link_not_the_process(hot: Any, cut: int) -> None:
+    broker = Broker(hot)
+    edge = Node(broker, 2, "edge")
+    payload = encode_run(PublishRun(4, b"t", publish(b"t", b"a"))) + encode_message(PublishMessage(1, b"t", b"m", 1))
+    whole = (0, len(encode_run(PublishRun(4, b"t", publish(b"t", b"a")))), len(payload))
+    edge.send(FrameKind.PUBLISH, payload[:cut])
+    assert edge.conn.closed == (min(cut, len(payload)) not in whole)

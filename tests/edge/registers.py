@@ -1,0 +1,37 @@
+"""Retained registers that answer when a test says so, and retained messages as partitions send them."""
+
+from typing import Any, cast
+
+from edge.node.ports import Publisher
+from edge.publishing.publishing import Publishing
+from edge.publishing.recording import Recording
+from edge.publishing.sending import Sending
+from tests.edge.edge_harness import Edge
+from wire.messages.retained import (
+    RetainedMessage,
+)
+
+
+def retained(topic: str, payload: bytes = b"old") -> RetainedMessage:
+    return RetainedMessage(topic, payload, 1)
+
+
+class Registers:
+    """Stands before the loop and keeps what goes to a register alone until the test says that it stands there."""
+
+    def __init__(self, edge: Edge) -> None:
+        self.waiting: list[Any] = []  # what to call with the reason code
+        core, loop = edge.core, cast(Publisher, self)
+        self._hot = core.hot
+        sending = Sending(core.node, loop, core.clients, core.routes)
+        recording = Recording(core.node, loop, core.clients, core.requests, core.routes, core.picking, sending)
+        core.publishing = Publishing(core.node, loop, core.clients, core.routes, sending, recording)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._hot, name)
+
+    def publish(self, route: Any, publish: Any, register: int = -1, *more: Any) -> int:
+        if register < 0:
+            return int(self._hot.publish(route, publish, register, *more))
+        self.waiting.append(more[3])
+        return 1

@@ -1,0 +1,196 @@
+"""PUBLISH at one edge's core: topics, aliases, registers, QoS 2 records, a fenced edge."""
+
+import pytest
+
+from mqtt.packets import Puback, Pubrec
+from mqtt.properties import PropertyId
+from tests.edge.edge_harness import Edge
+from tests.edge.registers import Registers
+from tests.edge.session_answers import DURABLE, publishes, said
+from wire.messages.redispatch import SharePick
+from wire.messages.routes import (
+    Destinations,
+    GroupDestinations,
+    Resolve,
+)
+from wire.messages.sessions import InboundRecorded, InboundReleased, RecordInbound, ReleaseInbound
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [("$SYS/broker/uptime", 0x87), ("$share/g/a", 0x87), ("$SYS/broker/connection/x/state", 0x10), ("$other", 0x10)],
+)
+def test_topics_that_are_ours(topic: str, code: int) -> None:
+    """$SYS is not for clients, except for what bridges announce about themselves."""
+    session = Edge().client()
+    session.publish(topic, b"x", 1, 1)
+    session.publish(topic, b"x", 2, 2)
+    (puback, pubrec) = session.read()
+    assert (puback.reason_code, pubrec.reason_code) == (code, 0 if code == 0x10 else code)
+    assert isinstance(pubrec, Pubrec)
+
+
+@pytest.mark.parametrize("topic", ["a/" * 40, "a" * 2000, "/" * 65535])
+def test_topic_beyond_the_limits_ends_the_connection(topic: str) -> None:
+    """0x90, before anything is asked about it."""
+    edge = Edge()
+    session = edge.client()
+    session.publish(topic)
+    assert [packet.reason_code for packet in session.read()] == [0x90] and session.closed
+    assert not any(isinstance(message, Resolve) and message.topics for message in edge.seen)
+
+
+def test_topic_aliases_towards_the_client() -> None:
+    """[MQTT-3.1.2-26]: no more than it takes, the first topics get one; an alias replaces the name afterwards."""
+    edge = Edge()
+    session = edge.client("s", properties={PropertyId.TOPIC_ALIAS_MAXIMUM: 1})
+    plain, publisher = edge.client("t"), edge.client("p")
+    session.subscribe("topic/#")
+    plain.subscribe("topic/#")
+    for subscriber in (session, plain):
+        subscriber.read()
+    for qos in range(3):
+        publisher.publish("topic/1", b"x", qos, qos)
+    publisher.publish("topic/2", b"y")
+    copies = publishes(session)
+    assert [copy.topic_name for copy in copies] == ["topic/1", "", "", "topic/2"]
+    assert [copy.properties.get(PropertyId.TOPIC_ALIAS) for copy in copies] == [1, 1, 1, None]
+    assert [copy.topic_name for copy in publishes(plain)] == ["topic/1"] * 3 + ["topic/2"]
+
+
+def test_a_retained_message_is_live_when_it_stands_in_its_register() -> None:
+    """Before that a SUBSCRIBE of somebody who has it could still read the one before it."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    session.subscribe("a")
+    session.read()
+    registers = Registers(edge)
+    publisher.publish("a", b"new", 1, 1, retain=True)
+    publisher.publish("a", b"next", 1, 2)
+    assert session.read() == publisher.read() == []
+    registers.waiting.pop()(0)
+    edge.round()
+    assert [copy.payload for copy in publishes(session)] == [b"new", b"next"]
+    assert [packet.reason_code for packet in said(publisher, Puback)] == [0, 0]
+
+
+def test_what_the_register_refuses_reaches_nobody() -> None:
+    """Simulation --hardware, seed 105: it was delivered live, and answered with a failure."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    session.subscribe("a")
+    session.read()
+    registers = Registers(edge)
+    publisher.publish("a", b"new", 1, 1, retain=True)
+    registers.waiting.pop()(0x89)
+    edge.round()
+    assert publishes(session) == []
+    assert [packet.reason_code for packet in said(publisher, Puback)] == [0x97]
+
+
+def test_what_a_durable_client_sends_again_elsewhere_is_not_live_here_as_well() -> None:
+    """Simulation seed 76039: it was resent through another edge, and came behind newer ones to who subscribed since."""
+    edge = Edge()
+    subscriber = edge.client("s")
+    publisher = edge.client("p", properties=DURABLE)
+    subscriber.subscribe("a")
+    subscriber.read()
+    registers = Registers(edge)
+    publisher.publish("a", b"resent elsewhere", 1, 1, retain=True)
+    publisher.drop()
+    registers.waiting.pop()(0)
+    edge.round()
+    assert publishes(subscriber) == []
+
+
+def test_qos2_of_a_durable_publisher_is_recorded_first() -> None:
+    """PUBREC after the record, PUBCOMP after its release [MQTT-4.3.3-8]; an unknown PUBREL is answered too."""
+    edge = Edge()
+    session = edge.client("d", properties=DURABLE)
+    edge.held = {RecordInbound, ReleaseInbound}
+    session.publish("a", b"x", 2, 5)
+    assert session.read() == []
+    edge.held = {ReleaseInbound}
+    edge.round()
+    assert [packet.packet_identifier for packet in said(session, Pubrec)] == [5]
+    session.send(b"\x62\x02\x00\x05")
+    assert session.read() == []
+    edge.held = set()
+    edge.round()
+    (pubcomp,) = session.read()
+    assert (pubcomp.packet_identifier, pubcomp.reason_code) == (5, 0)
+
+
+def test_a_refused_qos2_message_is_told_when_its_record_is_gone() -> None:
+    """Simulation seed 66065: the edge died in between, its client does not speak of it again, the record stayed."""
+    edge = Edge()
+    subscriber, session = edge.client("s"), edge.client("d", properties=DURABLE)
+    subscriber.subscribe("a")
+    subscriber.read()
+    registers = Registers(edge)
+    edge.held = {ReleaseInbound}
+    session.publish("a", b"x", 2, 5, retain=True)
+    edge.round()
+    registers.waiting.pop()(0x97)
+    session.publish("b", b"y", 1, 6)
+    edge.round()
+    assert session.read() == []
+    (release,) = edge.take(ReleaseInbound)
+    assert release.packet_identifier == 5
+    edge.storage(InboundReleased(release.request, True))
+    edge.round()
+    assert [(type(packet), packet.reason_code) for packet in session.read()] == [(Pubrec, 0x97), (Puback, 0x10)]
+
+
+def test_where_a_groups_qos2_copy_goes_is_recorded_first() -> None:
+    """A repeat goes where the record says and reaches the member once; a dead edge in it is replaced, by attempt."""
+    edge = Edge()
+    member = edge.client("m")
+    member.subscribe("$share/g/a")
+    member.read()
+    edge.routes["a"] = Destinations(groups=[GroupDestinations("g/a", [("e0", 1)])])
+    publisher = edge.client("d", properties=DURABLE)
+    edge.held = {RecordInbound}
+
+    def recorded(counter: int, pick: SharePick) -> list[SharePick]:
+        edge.round()
+        (asked,) = edge.take(RecordInbound)
+        edge.storage(InboundRecorded(asked.request, counter, picks=[pick]))
+        return list(asked.picks)
+
+    here, gone = SharePick(b"g/a", -1, "e0", 1), SharePick(b"g/a", -1, "e9", 4)
+    publisher.publish("a", b"1", 2, 1)
+    assert publishes(member) == []
+    assert recorded(1, here) == [here]
+    assert [copy.payload for copy in publishes(member)] == [b"1"]
+    assert len(said(publisher, Pubrec)) == 1
+    publisher.publish("a", b"1", 2, 1, dup=True)  # it did not see PUBREC
+    recorded(1, here)
+    assert publishes(member) == []
+    assert len(said(publisher, Pubrec)) == 1
+    publisher.publish("a", b"2", 2, 2)
+    recorded(2, gone)  # another edge picked one that has died since
+    again = SharePick(b"g/a", -1, "e0", 1, 1)
+    assert publishes(member) == []
+    assert recorded(2, again) == [again]
+    assert [copy.payload for copy in publishes(member)] == [b"2"]
+
+
+def test_fenced_edge_acknowledges_nothing_and_goes_on_with_qos_0() -> None:
+    """Without a lease QoS 1 waits unread, QoS 0 between clients of this edge passes."""
+    edge = Edge()
+    session, publisher, other = edge.client("s"), edge.client("p"), edge.client("q")
+    session.subscribe("a", qos=0)
+    publisher.publish("a", b"0")
+    assert len(publishes(session)) == 1
+    edge.core.lease.lease_until = edge.now
+    edge.core.hot.round_end_ns = 0  # a lease that is taken by hand is not among what the core waits for
+    edge.round()
+    publisher.publish("a", b"1")
+    other.publish("a", b"2", 1, 1)
+    edge.round()
+    assert [copy.payload for copy in publishes(session)] == [b"1"] and other.read() == []
+    edge.renew()
+    edge.round()
+    assert [copy.payload for copy in publishes(session)] == [b"2"]
+    assert len(said(other, Puback)) == 1

@@ -1,0 +1,247 @@
+"""Retained messages for a SUBSCRIBE at one edge: copies, order with live messages, bounds of what is held."""
+
+import pytest
+
+from edge.subscriptions import held_live
+from mqtt.packets import Puback, Publish, Suback, Unsuback
+from mqtt.properties import PropertyId
+from tests.edge.edge_harness import Edge
+from tests.edge.registers import Registers, retained
+from tests.edge.session_answers import publishes, said
+from wire.messages.retained import (
+    DeliverRetained,
+    ReadRetained,
+    ReadRetainedAll,
+    RetainedDelivered,
+    RetainedMessage,
+    RetainedPage,
+)
+from wire.messages.sessions import SubscribeSession
+
+
+def test_retained_copies_follow_suback() -> None:
+    """RETAIN 1 [MQTT-3.3.1-8], at most the granted QoS; one partition for a concrete filter, all nodes otherwise."""
+    edge = Edge()
+    edge.retained = [retained("a/b")]
+    session = edge.client()
+    session.subscribe("a/b", qos=0)
+    suback, copy = session.read()
+    assert isinstance(suback, Suback)
+    assert (copy.topic_name, copy.retain, copy.qos, copy.payload) == ("a/b", True, 0, b"old")
+    session.subscribe("a/+", qos=2)
+    _, copy = session.read()
+    assert copy.retain and copy.qos == 1
+    kinds = [type(message) for message in edge.seen if isinstance(message, ReadRetained | ReadRetainedAll)]
+    assert kinds == [ReadRetained, ReadRetainedAll]
+
+
+@pytest.mark.parametrize(("handling", "copies"), [(0, [1, 1]), (1, [1, 0]), (2, [0, 0])])
+def test_retain_handling(handling: int, copies: list[int]) -> None:
+    """[MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11], for a first and for a repeated SUBSCRIBE."""
+    edge = Edge()
+    edge.retained = [retained("a")]
+    session = edge.client()
+    got = []
+    for _ in range(2):
+        session.subscribe("a", retain_handling=handling)
+        got.append(len(publishes(session)))
+    assert got == copies
+
+
+def test_shared_subscription_reads_no_retained_messages() -> None:
+    """Section 4.8.2."""
+    edge = Edge()
+    edge.retained = [retained("a")]
+    session = edge.client()
+    session.subscribe("$share/g/a")
+    assert publishes(session) == []
+
+
+def test_live_messages_wait_for_the_retained_ones() -> None:
+    """Retained first, then what was held, each once: a retained copy that is among the held ones is left out."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    edge.held = {ReadRetained}
+    session.subscribe("a", properties={PropertyId.SUBSCRIPTION_IDENTIFIER: [7]})
+    for number, payload in enumerate((b"1", b"2", b"3")):
+        publisher.publish("a", payload, number, number)
+    assert [type(packet) for packet in session.read()] == [Suback]
+    (read,) = edge.take(ReadRetained)
+    edge.storage(RetainedPage(read.request, [retained("a", b"0"), retained("a", b"2")], partition=read.partition))
+    copies = publishes(session)
+    assert [(copy.payload, copy.retain, copy.qos) for copy in copies] == [
+        (b"0", True, 1),
+        (b"1", False, 0),
+        (b"2", False, 1),
+        (b"3", False, 2),
+    ]
+    assert all(copy.properties[PropertyId.SUBSCRIPTION_IDENTIFIER] == [7] for copy in copies)
+    publisher.publish("a", b"4")
+    assert [copy.payload for copy in publishes(session)] == [b"4"]
+    assert len(edge.core.held) == 0
+
+
+def test_what_is_held_for_one_subscription_is_not_overtaken_by_another() -> None:
+    """Order of a topic: neither UNSUBSCRIBE nor a second filter lets a later message pass one that is held."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    edge.held = {ReadRetained, ReadRetainedAll}
+    session.subscribe("a/b")
+    publisher.publish("a/b", b"1", 1, 1)
+    session.subscribe("a/+", retain_handling=2)  # reads nothing: it would be served at once
+    publisher.publish("a/b", b"2", 1, 2)
+    session.subscribe("a/#")
+    publisher.publish("a/b", b"3", 1, 3)
+    assert publishes(session) == []
+    (read,) = edge.take(ReadRetained)
+    edge.storage(RetainedPage(read.request, [retained("a/b", b"0")], partition=read.partition))
+    assert [copy.payload for copy in publishes(session)] == [b"0"]  # the other filter waits still
+    publisher.publish("a/b", b"4", 1, 4)
+    session.unsubscribe("a/#")
+    assert [copy.payload for copy in publishes(session)] == [b"1", b"2", b"3", b"4"]
+    assert len(edge.core.held) == 0
+
+
+def test_unsubscribe_ends_holding_and_reading() -> None:
+    """Held messages go out before UNSUBACK; retained ones that come for a filter that is gone do not."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    edge.held = {ReadRetained}
+    session.subscribe("a")
+    publisher.publish("a", b"1", 1, 1)
+    session.read()
+    session.unsubscribe("a")
+    assert [type(packet) for packet in session.read()] == [Publish, Unsuback]
+    (read,) = edge.take(ReadRetained)
+    edge.storage(RetainedPage(read.request, [retained("a", b"0")], partition=read.partition))
+    edge.round(6.0)
+    assert session.read() == []
+
+
+def test_holding_ends_in_time_and_many_messages_are_held() -> None:
+    """At most retained_hold_s; within it hundreds of messages of every QoS keep their order."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p", version=4)
+    edge.held = {ReadRetained}
+    session.subscribe("a")
+    session.read()
+    payloads = [b"%d" % number for number in range(200)]
+    for number, payload in enumerate(payloads):
+        publisher.publish("a", payload, 0 if number % 2 else 1, number + 1 if number % 2 == 0 else 0)
+    edge.round(4.0)
+    assert publishes(session) == []
+    edge.round(1.1)
+    held = publishes(session)
+    assert [copy.payload for copy in held if copy.qos == 0] == payloads[1::2]
+    assert [copy.payload for copy in held if copy.qos == 1] == payloads[::2][:64]  # the window of its client
+    publisher.publish("a", b"late")  # the read is still under way: messages pass
+    edge.round(0.1)
+    assert [copy.payload for copy in publishes(session)] == [b"late"]
+    (read,) = edge.take(ReadRetained)
+    edge.storage(RetainedPage(read.request, [retained("a", b"old")], partition=read.partition))
+    assert publishes(session) == [] and len(edge.core.held) == 0  # older than what has passed
+
+
+def test_holding_ends_when_the_messages_are_large() -> None:
+    """A mebibyte for each client, however few messages that are."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p", version=4)
+    edge.held = {ReadRetained}
+    session.subscribe("a")
+    session.read()
+    payload = bytes(400_000)
+    for number in range(2):
+        publisher.publish("a", payload, 1, number + 1)
+        edge.round(0.1)
+    assert publishes(session) == [] and "holds_cut_full" not in edge.core.counts
+    publisher.publish("a", payload, 1, 3)
+    edge.round(0.1)
+    assert [copy.payload for copy in publishes(session)] == [payload] * 3
+    assert edge.core.counts["holds_cut_full"] == 1
+
+
+def test_all_that_is_held_has_a_bound_and_the_largest_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has more than its part of the edge's bound, once that is reached, and nobody else."""
+    monkeypatch.setattr(held_live, "EDGE_BYTES_MAX", 300_000)
+    edge = Edge()
+    sessions, publisher = [edge.client(name) for name in "stu"], edge.client("p", version=4)
+    edge.held = {ReadRetained}
+    for number, session in enumerate(sessions):
+        session.subscribe(f"a{number}")
+        session.read()
+    for number, count in enumerate((3, 1, 0)):
+        for _ in range(count):
+            publisher.publish(f"a{number}", bytes(80_000))
+    edge.round(0.1)
+    assert [len(publishes(session)) for session in sessions] == [3, 0, 0]
+    edge.round(5.2)
+    assert [len(publishes(session)) for session in sessions] == [0, 1, 0]
+
+
+def test_hold_of_a_client_that_leaves_is_dropped() -> None:
+    """Nothing is kept for a connection that is gone."""
+    edge = Edge()
+    session = edge.client("s")
+    edge.held = {ReadRetained}
+    session.subscribe("a")
+    session.drop()
+    edge.round(0.2)
+    assert len(edge.core.held) == 0 and len(edge.core.hot.counters()) > 0
+    assert edge.core.hot.counters()["connections"] == 0
+
+
+def test_silent_partition_is_counted_and_live_messages_go_on() -> None:
+    """A wildcard read ends after retained_hold_s without those who did not answer."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    edge.held = {ReadRetainedAll}
+    session.subscribe("a/#")
+    session.read()
+    publisher.publish("a/b", b"live")
+    edge.round(5.2)
+    assert [copy.payload for copy in publishes(session)] == [b"live"]
+    assert edge.core.counts["retained_partitions_missed"] == 4
+
+
+def test_holding_that_ends_while_a_register_is_written_loses_nothing() -> None:
+    """Simulation seed 1005: the message went where live ones had been held when it came, and nobody looked there."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    edge.held = {ReadRetained}
+    session.subscribe("a")
+    session.read()
+    registers = Registers(edge)
+    publisher.publish("a", b"new", 1, 1, retain=True)
+    (read,) = edge.take(ReadRetained)
+    edge.storage(RetainedPage(read.request, [retained("a", b"old")], partition=read.partition))
+    edge.round()
+    registers.waiting.pop()(0)
+    edge.round()
+    assert [copy.payload for copy in publishes(session)] == [b"old", b"new"]
+    assert [packet.reason_code for packet in said(publisher, Puback)] == [0]
+
+
+def test_a_retained_read_that_began_under_a_former_primary_begins_again() -> None:
+    """R12: hold at the new primary first, then read anew; what was unsubscribed meanwhile is not read."""
+    edge = Edge()
+    edge.retained = [RetainedMessage("a/b", b"v", 1, b"")]
+    session = edge.client("d", properties={PropertyId.SESSION_EXPIRY_INTERVAL: 100})
+    edge.held = {DeliverRetained}
+    session.subscribe("a/b", qos=1)
+    subscribed = next(m.request for m in edge.seen if isinstance(m, SubscribeSession))
+    first, last = edge.take(DeliverRetained)
+    assert (first.read, last.read, len(first.messages), last.done) == (subscribed, subscribed, 1, True)
+    edge.seen.clear()
+    edge.storage(RetainedDelivered(first.request, again=True))
+    edge.storage(RetainedDelivered(last.request))
+    (begin,) = edge.take(DeliverRetained)
+    assert begin.read == begin.request and not begin.messages and not begin.done
+    assert not any(isinstance(m, ReadRetained) for m in edge.seen)
+    edge.storage(RetainedDelivered(begin.request))
+    edge.round()
+    copies, done = edge.take(DeliverRetained)
+    assert (copies.read, len(copies.messages), done.read, done.done) == (begin.request, 1, begin.request, True)
+    session.unsubscribe("a/b")
+    edge.storage(RetainedDelivered(copies.request, again=True))
+    edge.round()
+    assert edge.take(DeliverRetained) == []

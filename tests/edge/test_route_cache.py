@@ -1,0 +1,101 @@
+"""Answers about routes at one edge: misses, invalidations, owners that change."""
+
+from mqtt.packets import Puback
+from mqtt.reasons import ReasonCode
+from tests.edge.edge_harness import Edge, cluster_map
+from tests.edge.session_answers import publishes, said
+from wire.messages.cluster_map import ClusterMap, ShardEntry
+from wire.messages.map_pages import map_pages
+from wire.messages.nodes import HeartbeatReply, Moved
+from wire.messages.routes import (
+    Destinations,
+    Invalidate,
+    Invalidated,
+    ReportRoutes,
+    Resolve,
+    Resolved,
+)
+
+
+def test_miss_parks_the_publisher_and_is_asked_once() -> None:
+    """All misses of a round and shard go in one question; order behind it is kept."""
+    edge = Edge()
+    subscriber, one, two = edge.client("s"), edge.client("1"), edge.client("2")
+    subscriber.subscribe("a")
+    subscriber.read()
+    edge.held = {Resolve}
+    for session in (one, two):
+        session.publish("a", b"1", 1, 1)
+        session.publish("a", b"2", 1, 2)
+    (question,) = edge.take(Resolve)
+    assert question.topics == ["a"] and publishes(subscriber) == []
+    edge.router(Resolved(question.request, question.shard, question.shard_epoch, [Destinations()], [0]))
+    edge.round()
+    assert [packet.payload for packet in publishes(subscriber)] == [b"1", b"2", b"1", b"2"]
+    assert [packet.packet_identifier for packet in said(one, Puback)] == [1, 2]
+
+
+def test_invalidation_voids_what_is_asked() -> None:
+    """An answer that an invalidation overtook is not used: asked again, the publisher waits on."""
+    edge = Edge()
+    publisher = edge.client()
+    edge.held = {Resolve, Invalidated}
+    publisher.publish("a/b", b"1", 1, 1)
+    (question,) = edge.take(Resolve)
+    edge.router(Invalidate(5, question.shard, 1, ["a/+"]))
+    assert edge.take(Invalidated) == [Invalidated(5, question.shard, 1)]
+    edge.router(Resolved(question.request, question.shard, question.shard_epoch, [Destinations()], [0]))
+    edge.round()
+    (again,) = edge.take(Resolve)
+    assert said(publisher, Puback) == []
+    edge.router(Resolved(again.request, again.shard, again.shard_epoch, [Destinations()], [0]))
+    edge.round()
+    assert said(publisher, Puback)[0].reason_code == ReasonCode.NO_MATCHING_SUBSCRIBERS
+
+
+def test_invalidation_drops_the_cached_answer() -> None:
+    """The next PUBLISH asks again."""
+    edge = Edge()
+    publisher = edge.client()
+    publisher.publish("a/b", b"1", 1, 1)
+    edge.router(Invalidate(5, 0, 1, ["#"]))
+    edge.held = {Resolve}
+    publisher.publish("a/b", b"2", 1, 2)
+    assert len(edge.take(Resolve)) == 1
+
+
+def test_question_is_repeated_after_moved_and_after_silence() -> None:
+    """Nothing waits for ever for a router that has gone."""
+    edge = Edge()
+    publisher = edge.client()
+    edge.held = {Resolve}
+    publisher.publish("a", b"1", 1, 1)
+    (question,) = edge.take(Resolve)
+    edge.router(Moved(question.request, "shard", question.shard, 2, 2))
+    edge.round(0.2)
+    (again,) = edge.take(Resolve)
+    edge.round(5.0)
+    assert len(edge.take(Resolve)) == 1 and again.topics == ["a"]
+
+
+def test_new_owner_of_a_shard_is_told_filters_and_that_nothing_is_cached() -> None:
+    """It gets the edge's report, and a registration without topics: what the former owner answered is void."""
+    edge = Edge()
+    subscriber, publisher = edge.client("s"), edge.client("p")
+    subscriber.subscribe("f/#")
+    publisher.publish("a", b"1")
+    moved: ClusterMap = cluster_map(2)
+    moved.shards = [ShardEntry(2, "r0"), ShardEntry(2, "r0")]
+    edge.held = {ReportRoutes, Resolve}
+    edge.router(*map_pages(moved))
+    edge.router(HeartbeatReply(1, edge.now, 1000.0, 2, "r0"))
+    edge.round()
+    reported = {
+        entry.topic_filter for report in edge.take(ReportRoutes) for sender in report.reports for entry in sender.routes
+    }
+    registered = [message for message in edge.take(Resolve) if message.kept]
+    assert "f/#" in reported
+    assert [message.topics for message in registered] == [[], []]
+    assert {message.shard_epoch for message in registered} == {2}
+    publisher.publish("a", b"2")
+    assert [message.topics for message in edge.take(Resolve)] == [["a"]]

@@ -1,0 +1,188 @@
+"""Shared groups at one edge's core: turns, refusals, and messages of members that ended."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from edge.node.limits import EdgeLimits
+from mqtt.properties import PropertyId
+from tests.edge.edge_harness import Edge, Session, cluster_map
+from tests.edge.session_answers import publishes
+from wire.messages.map_pages import map_pages
+from wire.messages.redispatch import HandedOn, HandOn, SharePick
+from wire.messages.routes import (
+    Destinations,
+    GroupDestinations,
+    Invalidate,
+)
+from wire.messages.wills import Will
+
+
+def test_shared_group_takes_turns() -> None:
+    """One member per message, round robin [MQTT-4.8.2-4]; one that left gets nothing."""
+    edge = Edge()
+    members = [edge.client(f"m{number}") for number in range(3)]
+    for member in members:
+        member.subscribe("$share/g/a", qos=0)
+        member.read()
+    edge.routes["a"] = Destinations(groups=[GroupDestinations("g/a", [("e0", 3)])])
+    publisher = edge.client("p")
+    for number in range(6):
+        publisher.publish("a", b"%d" % number)
+    edge.round()
+    assert [len(publishes(member)) for member in members] == [2, 2, 2]
+    members[0].drop()
+    for number in range(4):
+        publisher.publish("a", b"%d" % number)
+    assert [len(publishes(member)) for member in members[1:]] == [2, 2]
+
+
+def group_of_two(qos: int, **limits: Any) -> tuple[Edge, Session, Session, Session]:
+    """A publisher, and two members of a group whose first turn is the first one's."""
+    edge = Edge()
+    first, second = edge.client("m0", **limits), edge.client("m1")
+    for member in (first, second):
+        member.subscribe("$share/g/a", qos=qos)
+        member.read()
+    edge.routes["a"] = Destinations(groups=[GroupDestinations("g/a", [("e0", 2)])])
+    return edge, edge.client("p"), first, second
+
+
+def test_what_a_member_did_not_acknowledge_goes_to_another() -> None:
+    """QoS 1, section 4.8.2: in order, with DUP 0, without what it acknowledged; never back to who left."""
+    edge, publisher, first, second = group_of_two(1)
+    for number in range(6):
+        publisher.publish("a", b"%d" % number, 1, number + 1)
+    sent, others = publishes(first), publishes(second)
+    assert [copy.payload for copy in sent + others] == [b"0", b"2", b"4", b"1", b"3", b"5"]
+    first.send(b"\x40\x02" + (sent[1].packet_identifier or 0).to_bytes(2, "big"))
+    first.drop()
+    edge.round()
+    again = publishes(second)
+    assert [(copy.payload, copy.qos, copy.dup) for copy in again] == [(b"0", 1, False), (b"4", 1, False)]
+    assert edge.core.counts["shares_redispatched"] == 2
+    second.drop()  # nobody is left: ephemeral members keep nothing
+    edge.round()
+    assert edge.core.hot.counters()["dropped_no_pick"] == 5
+
+
+def test_qos2_that_was_sent_stays_with_its_member() -> None:
+    """[MQTT-4.8.2-5]; what still waited for the window was sent to nobody, and goes to another member."""
+    edge, publisher, first, second = group_of_two(2, properties={PropertyId.RECEIVE_MAXIMUM: 2})
+    for number in range(8):
+        publisher.publish("a", b"%d" % number, 2, number + 1)
+    assert [copy.payload for copy in publishes(first)] == [b"0", b"2"]
+    assert [copy.payload for copy in publishes(second)] == [b"1", b"3", b"5", b"7"]
+    first.drop()
+    edge.round()
+    assert [(copy.payload, copy.qos) for copy in publishes(second)] == [(b"4", 2), (b"6", 2)]
+
+
+def test_what_a_member_refused_goes_to_nobody_else() -> None:
+    """[MQTT-4.8.2-6]; and one that expired meanwhile neither [MQTT-3.3.2-5]."""
+    edge, publisher, first, second = group_of_two(1)
+    publisher.publish("a", b"refused", 1, 1)
+    publisher.publish("a", b"other", 1, 2)
+    publisher.publish("a", b"short", 1, 3, properties={PropertyId.MESSAGE_EXPIRY_INTERVAL: 5})
+    (refused, _) = publishes(first)
+    publishes(second)
+    first.send(b"\x40\x03" + (refused.packet_identifier or 0).to_bytes(2, "big") + b"\x97")
+    edge.round(6.0)
+    first.drop()
+    edge.round()
+    assert publishes(second) == []
+
+
+def test_a_members_unfinished_copies_go_to_another_edge() -> None:
+    """Nobody is left here: the copy is a pick at the edge that has a member, and refused there it goes to storage."""
+    edge, publisher, first, second = group_of_two(1)
+    publisher.publish("a", b"1", 1, 1)
+    publishes(first)
+    second.drop()
+    edge.routes["a"] = Destinations(groups=[GroupDestinations("g/a", [("e0", 1), ("e1", 1)])])
+    edge.router(Invalidate(1, 0, 1, ["a"]))
+    first.drop()
+    edge.round()
+    edge.round()
+    peer = edge.core.peers.get("e1")
+    assert peer is not None and peer.link.bytes_unacknowledged > 0
+    assert edge.core.counts["shares_redispatched"] == 1
+    assert edge.core.hot.counters()["dropped_no_pick"] == 0
+
+
+def hand_on(pick: SharePick | None = None, qos: int = 2) -> HandOn:
+    return HandOn(0, 1, 1, 5, b"g/a", Will("a", b"left", qos), pick)
+
+
+def test_what_a_durable_member_left_goes_where_its_partition_recorded() -> None:
+    """Nothing is sent before the pick is recorded; a repeat reaches nobody twice and is answered."""
+    edge, _, first, second = group_of_two(2)
+    here = SharePick(b"g/a", -1, "e0", 1)
+    edge.held = {HandedOn}
+    edge.storage(hand_on())
+    edge.round()
+    assert [answer.pick for answer in edge.take(HandedOn)] == [here]
+    assert publishes(first) + publishes(second) == []
+    edge.storage(hand_on(here))
+    edge.round()
+    assert [(copy.payload, copy.qos) for copy in publishes(first) + publishes(second)] == [(b"left", 2)]
+    assert [(answer.number, answer.pick) for answer in edge.take(HandedOn)] == [(5, None)]
+    edge.storage(hand_on(here))  # its partition has not heard it
+    edge.round()
+    assert publishes(first) + publishes(second) == []
+    assert [(answer.number, answer.pick) for answer in edge.take(HandedOn)] == [(5, None)]
+
+
+def test_a_pick_that_is_over_is_replaced_on_record_and_a_group_that_ended_gets_nothing() -> None:
+    """An edge that died is replaced by a higher attempt, which waits for its record too."""
+    edge, _, first, second = group_of_two(1)
+    edge.held = {HandedOn}
+    edge.storage(hand_on(SharePick(b"g/a", -1, "e9", 4, 2)))
+    edge.round()
+    again = SharePick(b"g/a", -1, "e0", 1, 3)
+    assert [answer.pick for answer in edge.take(HandedOn)] == [again]
+    assert publishes(first) + publishes(second) == []
+    edge.routes["a"] = Destinations()
+    edge.router(Invalidate(1, 0, 1, ["a"]))
+    edge.storage(hand_on(again))
+    edge.round()
+    assert [(answer.number, answer.pick) for answer in edge.take(HandedOn)] == [(5, None)]
+    assert edge.core.counts["shares_ended"] == 1
+
+
+def test_an_edge_that_dies_with_what_was_left_is_replaced_on_record() -> None:
+    """It was sent there and not taken: nothing goes to the next destination before that is recorded too."""
+    edge, _, first, second = group_of_two(1)
+    edge.held = {HandedOn}
+    edge.storage(hand_on(SharePick(b"g/a", -1, "e1", 1)))
+    edge.round()
+    assert edge.take(HandedOn) == []
+    moved = cluster_map(epoch=2)
+    moved.nodes["e1"] = replace(moved.nodes["e1"], incarnation=2)
+    edge.router(*map_pages(moved))
+    edge.round()
+    assert [answer.pick for answer in edge.take(HandedOn)] == [SharePick(b"g/a", -1, "e0", 1, 1)]
+    assert publishes(first) + publishes(second) == []
+
+
+def test_sticky_group_keeps_a_topic_with_its_member() -> None:
+    """With ``shared_subscriptions = "sticky"`` a topic's messages stay in order at one member, until it leaves."""
+    edge = Edge(EdgeLimits(sys_interval_s=0, sticky_shares=True))
+    members = [edge.client(f"m{number}") for number in range(3)]
+    topics = [f"t{number}" for number in range(12)]
+    for member in members:
+        member.subscribe("$share/g/+", qos=0)
+        member.read()
+    for topic in topics:
+        edge.routes[topic] = Destinations(groups=[GroupDestinations("g/+", [("e0", 3)])])
+    publisher = edge.client("p")
+    for _ in range(5):
+        for topic in topics:
+            publisher.publish(topic, b"m")
+    got = [[copy.topic_name for copy in publishes(member)] for member in members]
+    assert sum(map(len, got)) == 60 and all(got)
+    assert all(count in (0, 5) for topic in topics for count in (names.count(topic) for names in got))
+    members[0].drop()
+    for topic in topics:
+        publisher.publish(topic, b"m")
+    assert sorted(copy.topic_name for member in members[1:] for copy in publishes(member)) == sorted(topics)

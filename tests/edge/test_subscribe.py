@@ -1,0 +1,137 @@
+"""SUBSCRIBE and UNSUBSCRIBE at one edge's core: SUBACK behind the route, overlaps, refusals, bounds."""
+
+import pytest
+
+from edge.node.limits import EdgeLimits
+from mqtt.packets import Suback, Unsuback
+from mqtt.properties import PropertyId
+from tests.edge.edge_harness import Edge
+from tests.edge.registers import retained
+from tests.edge.session_answers import DURABLE, publishes
+from wire.messages.retained import (
+    DeliverRetained,
+)
+from wire.messages.routes import (
+    AddRoutes,
+    RemoveRoutes,
+    RoutesAdded,
+)
+from wire.messages.sessions import SubscribeSession
+
+
+def test_suback_waits_for_the_route() -> None:
+    """SUBACK leaves when the shard's owner says that every edge knows the filter."""
+    edge = Edge()
+    session = edge.client()
+    edge.held = {AddRoutes}
+    session.subscribe("a/+")
+    assert session.read() == []
+    (request,) = edge.take(AddRoutes)
+    assert [entry.topic_filter for entry in request.routes] == ["a/+"]
+    edge.router(RoutesAdded(request.request, request.shard, request.shard_epoch, request.sender_epoch - 1))
+    assert session.read() == [], "an answer to the edge's former life"
+    edge.router(RoutesAdded(request.request, request.shard, request.shard_epoch, request.sender_epoch))
+    assert [packet.reason_codes for packet in session.read()] == [[2]]
+
+
+def test_second_subscriber_waits_for_the_same_route() -> None:
+    """PROTOCOL of routes: whoever asked first, SUBACK needs the filter acknowledged."""
+    edge = Edge()
+    one, two = edge.client("1"), edge.client("2")
+    edge.held = {AddRoutes}
+    one.subscribe("a")
+    two.subscribe("a")
+    (request,) = edge.take(AddRoutes)
+    assert one.read() == two.read() == []
+    edge.router(RoutesAdded(request.request, request.shard, request.shard_epoch, request.sender_epoch))
+    assert one.read() and two.read()
+
+
+def test_last_unsubscribe_removes_the_route() -> None:
+    """A filter's route goes with its last subscriber, after UNSUBACK [MQTT-3.10.4-1]."""
+    edge = Edge()
+    one, two = edge.client("1"), edge.client("2")
+    one.subscribe("a")
+    two.subscribe("a")
+    one.read()
+    one.unsubscribe("a", "never")
+    assert [packet.reason_codes for packet in one.read()] == [[0, 0x11]]
+    edge.round(1.0)
+    assert not any(isinstance(message, RemoveRoutes) for message in edge.seen)
+    two.drop()
+    edge.round(1.0)
+    removed = [message for message in edge.seen if isinstance(message, RemoveRoutes)]
+    assert [entry.topic_filter for message in removed for entry in message.routes] == ["a"]
+
+
+def test_overlapping_subscriptions_give_one_copy() -> None:
+    """Highest QoS [MQTT-3.3.4-2], all identifiers [MQTT-3.3.4-4], RETAIN as published if one asks for it."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    session.subscribe("a/#", qos=0, properties={PropertyId.SUBSCRIPTION_IDENTIFIER: [1]})
+    session.subscribe("a/+", qos=1, properties={PropertyId.SUBSCRIPTION_IDENTIFIER: [300]})
+    session.read()
+    publisher.publish("a/b", b"x", 2, 1)
+    (copy,) = publishes(session)
+    assert copy.qos == 1
+    assert sorted(copy.properties[PropertyId.SUBSCRIPTION_IDENTIFIER]) == [1, 300]
+
+
+def test_no_local_holds_back_only_the_own_copy() -> None:
+    """[MQTT-3.8.3-3]."""
+    edge = Edge()
+    one, two = edge.client("1"), edge.client("2")
+    one.subscribe("a", no_local=True)
+    two.subscribe("a", no_local=True)
+    for session in (one, two):
+        session.read()
+    one.publish("a", b"x")
+    edge.round()
+    assert (publishes(one), len(publishes(two))) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "code"),
+    [
+        ("a/#/b", 0x81),
+        ("a+", 0x81),
+        ("a/" * 40, 0x8F),
+        ("a" * 2000, 0x8F),
+        ("$share//a", 0x81),
+        ("$share/g", 0x81),
+        ("$share/g+/a", 0x81),
+    ],
+)
+def test_filters_that_are_refused(topic_filter: str, code: int) -> None:
+    """Each filter has its own code [MQTT-3.9.3-1]; a malformed one ends the connection or is refused."""
+    session = Edge().client()
+    session.subscribe("good", topic_filter)
+    answers = session.read()
+    if isinstance(answers[0], Suback):
+        assert answers[0].reason_codes[0] == 2 and answers[0].reason_codes[1] >= 0x80
+    else:
+        assert answers[0].reason_code in (code, 0x81, 0x82, 0x8F) and session.closed
+
+
+def test_filters_of_a_session_are_bounded() -> None:
+    """0x97; one that it has may be replaced."""
+    session = Edge(EdgeLimits(sys_interval_s=0, filters_per_session_max=2)).client()
+    session.subscribe("a", "b", "c")
+    session.subscribe("a", qos=0)
+    assert [packet.reason_codes for packet in session.read()] == [[2, 2, 0x97], [0]]
+
+
+def test_durable_subscribe_is_the_partitions() -> None:
+    """Its SUBACK is the partition's answer; retained copies go through its queue, the last ends the holding there."""
+    edge = Edge()
+    edge.retained = [retained("a")]
+    session = edge.client("d", properties=DURABLE)
+    session.subscribe("a", qos=1)
+    assert [packet.reason_codes for packet in session.read()] == [[1]]
+    request = next(message for message in edge.seen if isinstance(message, SubscribeSession))
+    assert (request.session, request.owner_epoch) == (session.client.session, session.client.owner_epoch)
+    delivered = [message for message in edge.seen if isinstance(message, DeliverRetained)]
+    assert [len(message.messages) for message in delivered] == [1, 0]
+    assert [message.done for message in delivered] == [False, True]
+    session.unsubscribe("a")
+    assert isinstance(session.read()[0], Unsuback)

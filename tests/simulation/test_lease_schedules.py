@@ -1,0 +1,120 @@
+"""Schedules B1 to B5 and C5 (leases, suspends, stops) played by whole clusters; each is named after its schedule."""
+
+from dataclasses import replace
+
+from tests.simulation.scene import EPHEMERAL, Scene
+from tests.simulation.schedule_options import PATIENT
+from tests.simulation.sim_client import ClientOptions
+
+
+def test_b1_a_lease_is_granted_while_the_death_is_under_way() -> None:
+    scene = Scene(routers=3, edges=2, jitter_s=0.0)
+    leader = scene.leader()
+    routers = ("r1", "r2", "r3")
+    publisher = scene.client("publisher", "e1", EPHEMERAL)
+    scene.publish(publisher, "t/x", "before")
+    for other in routers:  # a quorum round takes long, and a heartbeat that arrives just before the end waits for it
+        scene.network.slow[leader, other] = 0.03  # and the death is committed behind it
+    for other in routers:
+        scene.network.jam("e1", other)
+    leases = scene.cluster.router(leader).core.leases
+    life = ("e1", scene.cluster.edge("e1").incarnation)
+    scene.until(lambda: leases.remaining_s(scene.cluster.router(leader).clock(), life) < 0.015)
+    for other in routers:
+        scene.network.release("e1", other)
+    for other in routers:
+        if other != leader:
+            scene.cut("e1", other)  # nobody else tells it that it is dead
+    scene.until(lambda: scene.is_dead("e1") or leases.remaining_s(scene.cluster.router(leader).clock(), life) > 0.5)
+    scene.cut("e1", leader)
+    subscriber = scene.client("subscriber", "e2", PATIENT)
+    subscriber.subscribe("t/x", 1)
+    scene.until(lambda: subscriber.subscribed, 10.0)
+    publisher.publish("t/x", "after", 1)
+    scene.run(1.0)
+    for other in routers:
+        scene.heal("e1", other)
+    scene.judge()  # acknowledged and not delivered would break the subscribe barrier
+
+
+def test_b2_an_edge_is_stopped_with_a_publish_in_its_socket() -> None:
+    scene = Scene(edges=2)
+    publisher = scene.client("publisher", "e1", PATIENT)
+    scene.publish(publisher, "t/x", "before")
+    subscriber = scene.client("subscriber", "e2", PATIENT)
+    scene.cluster.nodes["e1"].pause()
+    scene.network.jam("r1", "e1")  # nobody tells it of its death
+    subscriber.subscribe("t/x", 1)
+    scene.until(lambda: subscriber.subscribed, 10.0)  # e1 is dead by its lease
+    publisher.publish("t/x", "to-a-stopped-edge", 1)
+    scene.run(0.1)
+    scene.cluster.nodes["e1"].resume()
+    scene.run(1.0)
+    scene.network.release("r1", "e1")
+    scene.judge()  # acknowledged and not delivered would break the subscribe barrier
+
+
+def test_b3_an_edge_wakes_from_a_suspend() -> None:
+    scene = Scene(edges=2)
+    publisher = scene.client("publisher", "e1", PATIENT)
+    scene.publish(publisher, "t/x", "before")
+    subscriber = scene.client("subscriber", "e2", PATIENT)
+    lease = scene.cluster.edge("e1").core.lease
+    until = lease.lease_until
+    scene.until(lambda: lease.lease_until > until)  # just renewed
+    scene.cluster.nodes["e1"].suspend()
+    subscriber.subscribe("t/x", 1)
+    scene.until(lambda: subscriber.subscribed, 10.0)  # e1 is dead by its lease
+    scene.run(5.0)
+    scene.cut("e1", "r1")  # and will not learn it at once
+    publisher.publish("t/x", "to-a-sleeping-edge", 1)
+    scene.run(0.1)
+    scene.cluster.nodes["e1"].wake()
+    scene.run(1.0)
+    scene.heal("e1", "r1")
+    scene.judge()
+
+
+def test_b4_a_new_life_without_proof_waits_for_the_lease_of_the_old_one() -> None:
+    scene = Scene(edges=2)
+    killed_at = scene.cluster.scheduler.now
+    scene.kill("e1")
+    scene.start("e1", proof=False)
+    scene.until(lambda: scene.cluster.edge("e1").core.node.has_lease(), 10.0)
+    assert scene.cluster.scheduler.now - killed_at >= scene.cluster.knobs.lease_s * 0.7
+    scene.kill("e1")
+    killed_at = scene.cluster.scheduler.now
+    scene.start("e1")
+    scene.until(lambda: scene.cluster.edge("e1").core.node.has_lease(), 1.0)
+
+
+def test_b5_a_fenced_edge_sends_no_suback_and_lets_its_clients_go() -> None:
+    scene = Scene(routers=3, edges=2)
+    leader = scene.leader()
+    owner = next(name for name in ("r1", "r2", "r3") if name != leader)
+    topic = scene.topic_of(owner)
+    subscriber = scene.client("subscriber", "e2", PATIENT)
+    others = [name for name in scene.cluster.nodes if name not in ("e2", owner)]
+    scene.isolate("e2", others)  # with the owner of the shard, which is cut off as well
+    scene.isolate(owner, others)
+    scene.until(lambda: scene.is_dead("e2"), 10.0)
+    subscriber.subscribe(topic, 1)
+    scene.run(2.0)
+    assert not subscriber.subscribed
+    scene.until(lambda: not subscriber.connected, 15.0)
+
+
+def test_c5_takeover_from_an_edge_that_is_paused_within_its_lease() -> None:
+    scene = Scene(edges=2)
+    old = scene.client("old", "e1", replace(ClientOptions(), resend=False), client_id="same")
+    subscriber = scene.client("subscriber", "e2", None, "t/x")
+    scene.publish(old, "t/x", "before")
+    scene.cluster.nodes["e1"].pause()
+    old.publish("t/x", "in-a-socket", 1)
+    new = scene.cluster.client("new", replace(ClientOptions(), resend=False), "same")
+    scene.connect(new, "e2", 1.0)
+    scene.publish(new, "t/x", "after")
+    scene.cluster.nodes["e1"].resume()
+    scene.run(2.0)
+    assert subscriber.received == ["before", "after"]
+    scene.judge()
