@@ -79,16 +79,16 @@ def serve(port: int, certificate: Path | None, pacing_us: int, nested: bool, lin
     import trio
 
     from bench.toy_broker import ToyHandler
-    from edge.hot import centre, options, state
+    from edge.hot import engine, options, state
     from edge.hot.descriptors import boot_ns, connections_allowed
     from edge.hot.host import host, trio_epoll_fd
     from edge.hot.loop import Loop
 
     async def main() -> None:
         connections_allowed()
-        modules = SimpleNamespace(centre=centre, options=options, state=state)
+        modules = SimpleNamespace(engine=engine, options=options, state=state)
         handler = ToyHandler(modules)
-        hot = centre.Hot(handler, 1, options.HotLimits(pacing_ns=pacing_us * 1000))
+        hot = engine.Engine(handler, 1, options.HotLimits(pacing_ns=pacing_us * 1000))
         handler.hot = hot
         hot.set_lease(1 << 62)
         trio_fd = -1 if nested else trio_epoll_fd()

@@ -21,7 +21,7 @@ from edge.clients.memory_guard import MemoryGuard, available_bytes
 from edge.clients.stopping import Stopping
 from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster.peer_table import PeerTable
-from edge.hot.centre import Hot
+from edge.hot.engine import Engine
 from edge.hot.handler import Closed
 from edge.hot.options import HotLimits
 from edge.hot.state import Conn, Group, Inbound, Message, Peer, Remote, Route, Sub
@@ -100,7 +100,7 @@ class EdgeCore:
         self._next_tick = 0.0
         self._next_sweep = 0.0
         counts = Counts()
-        hot = self.hot = Hot(self, identity.incarnation, hot_limits)
+        hot = self.hot = Engine(self, identity.incarnation, hot_limits)
         peers = self.peers = PeerTable(hot, identity, certify, self._struck, counts.add)
         node = self.node = self.node_type(
             identity, entry, limits, hot, counts, peers.get, self._map_moved, ended_incarnation

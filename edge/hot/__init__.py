@@ -2,7 +2,7 @@
 
 Owns: Buffers, connections, Routes, outboxes to peers, acknowledgements under way, and the counters of all of them.
 
-Doors: ``loop`` runs it, ``centre`` is what the core calls, ``handler.Handler`` is what it calls; ``options`` are its
+Doors: ``loop`` runs it, ``engine`` is what the core calls, ``handler.Handler`` is what it calls; ``options`` are its
 bounds.
 
 Always holds: The files are a ladder: parse, inbound, fanout, acks, deliver, peers, buffers; each calls only those below

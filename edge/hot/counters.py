@@ -1,7 +1,7 @@
 """Counters of the loop: plain C integers, raised where a thing happens and read once a second or on demand.
 
 ``COUNTERS`` names each of them in the order in which operators read them; the fields below are the same, for C and for
-types. A test compares the table, the fields and ``counters.pxd``. Gauges are added by ``Hot.counters``.
+types. A test compares the table, the fields and ``counters.pxd``. Gauges are added by ``Engine.counters``.
 """
 
 __all__ = ["COUNTERS", "Counters"]

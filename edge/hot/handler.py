@@ -1,7 +1,7 @@
 """The contract between the hot loop and the edge core that decides: what the loop calls, and when.
 
 Every method is synchronous, answers at once or later, never awaits, and raises only what it says. Inside a call the
-handler may use any method of ``Hot`` (``write``, ``resume``, ``close``, ``publish``, ``install_route`` ...).
+handler may use any method of ``Engine`` (``write``, ``resume``, ``close``, ``publish``, ``install_route`` ...).
 ``resume`` and ``close`` never call the handler back before they return.
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
@@ -18,7 +18,7 @@ class Closed:
     """Why a connection ended (``Handler.closed``)."""
 
     BY_PEER = layout.BY_PEER  # end of file or reset
-    BY_US = layout.BY_US  # ``Hot.close``
+    BY_US = layout.BY_US  # ``Engine.close``
     FAILED = layout.FAILED  # the transport failed: TLS, filter, link framing
     SHUTDOWN = layout.SHUTDOWN  # the loop ended
 

@@ -1,5 +1,5 @@
 # C form of loop.py.
-from edge.hot.centre cimport Hot
+from edge.hot.engine cimport Engine
 from edge.hot.descriptors cimport boot_ns, bytes_waiting
 from edge.hot.linux cimport (
     CLOCK_BOOTTIME, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, TFD_CLOEXEC, TFD_NONBLOCK, TFD_TIMER_ABSTIME,

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-any-return, name-defined, has-type, union-attr, assignment, attr-defined, operator"
 # ruff: noqa: F821
-"""Rounds over the sockets of ``Hot``; trio's own epoll is a member of their epoll set.
+"""Rounds over the sockets of ``Engine``; trio's own epoll is a member of their epoll set.
 
 A round is: wait, one receive per readable connection, parse, then one send per connection that has something to say.
 The work of a round is capped, the rest of the same event array follows in the next one, or its tail would starve.
@@ -13,7 +13,7 @@ import time
 
 import cython
 
-from edge.hot.centre import Hot
+from edge.hot.engine import Engine
 from edge.hot.pacing import Pacing
 from edge.hot.sockets import Sockets
 from edge.hot.state import Conn
@@ -53,7 +53,7 @@ class Loop(Sockets):
         kicked: Set by ``kick``: somebody woke a trio task, trio must run.
     """
 
-    def __init__(self, hot: Hot, trio_fd: int = -1) -> None:
+    def __init__(self, hot: Engine, trio_fd: int = -1) -> None:
         super().__init__(hot)
         self.trio_fd = trio_fd
         self.kicked = False
@@ -129,7 +129,7 @@ class Loop(Sockets):
 
     def one_round(self, until_ns: cython.longlong) -> cython.bint:
         """Wait (until a moment, 0: not at all), read, parse, send; True if trio's epoll became readable."""
-        hot: Hot = self.hot
+        hot: Engine = self.hot
         start: cython.longlong
         trio_ready: cython.bint = False
         fd: cython.int
@@ -174,7 +174,7 @@ class Loop(Sockets):
 
     def wait_for_events(self, until_ns: cython.longlong) -> cython.bint:
         """Fill the event array; blocks, until a moment at most, only when nothing is left to do."""
-        hot: Hot = self.hot
+        hot: Engine = self.hot
         before: cython.longlong = 0
         blocks: cython.bint
         gap: cython.longlong = gap_ns(self.pacing)
@@ -281,7 +281,7 @@ class Loop(Sockets):
 
     def read(self, conn: Conn) -> None:
         """One receive, then parse; not at all if it is parked or what it feeds has no room."""
-        hot: Hot = self.hot
+        hot: Engine = self.hot
         kept: cython.Py_ssize_t
         wanted: cython.Py_ssize_t = RECEIVE_BYTES
         count: cython.Py_ssize_t
@@ -330,7 +330,7 @@ class Loop(Sockets):
 
     def take_input(self, conn: Conn, kept: cython.Py_ssize_t, count: cython.Py_ssize_t) -> None:
         """Parse what stands in the buffer behind ``kept`` bytes of space for the connection's kept ones."""
-        hot: Hot = self.hot
+        hot: Engine = self.hot
         total: cython.Py_ssize_t = kept + count
         consumed: cython.Py_ssize_t
         hot.now_ns = boot_ns()  # the lease counts from when the packet was here [PROTOCOL 1.5]
@@ -369,7 +369,7 @@ class Loop(Sockets):
 
     def read_tls(self, conn: Conn) -> None:
         """Receive through OpenSSL: a record at a time, up to the cap of a round."""
-        hot: Hot = self.hot
+        hot: Engine = self.hot
         kept: cython.Py_ssize_t = len(conn.partial) if not conn.is_link and conn.filter is None else 0
         total: cython.Py_ssize_t = kept
         got: cython.Py_ssize_t = 0

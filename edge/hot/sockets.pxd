@@ -1,6 +1,6 @@
 # C form of sockets.py.
 from edge.hot.buffers cimport Buffer, append_bytes
-from edge.hot.centre cimport Hot
+from edge.hot.engine cimport Engine
 from edge.hot.deliver cimport drain_pending
 from edge.hot.descriptors cimport NONE_WAITS, accept_one, half_close
 from edge.hot.layout cimport FAILED, SHUTDOWN
@@ -21,7 +21,7 @@ cdef enum:
 
 
 cdef class Sockets:
-    cdef readonly Hot hot
+    cdef readonly Engine hot
     cdef readonly object epoll
     cdef readonly int epoll_fd
     cdef list conns

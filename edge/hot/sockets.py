@@ -13,7 +13,7 @@ import ssl
 
 import cython
 
-from edge.hot.centre import Hot
+from edge.hot.engine import Engine
 from edge.hot.state import Conn
 
 if not cython.compiled:
@@ -38,11 +38,11 @@ class Sockets:
     """Clients, links and listeners by file descriptor, in one epoll set.
 
     Attributes:
-        hot: The sans-IO centre.
+        hot: The sans-IO engine.
         epoll_fd: Readable when a round has something to do.
     """
 
-    def __init__(self, hot: Hot) -> None:
+    def __init__(self, hot: Engine) -> None:
         self.hot = hot
         self.epoll = select.epoll()
         self.epoll_fd = self.epoll.fileno()
@@ -125,7 +125,7 @@ class Sockets:
 
     def send_output(self, conn: Conn) -> cython.bint:
         """One send; True if the socket did not take everything."""
-        hot: Hot = self.hot
+        hot: Engine = self.hot
         count: cython.Py_ssize_t
         sent: cython.Py_ssize_t
         count = conn.out.end - conn.out.start
@@ -165,7 +165,7 @@ class Sockets:
 
     def send_tls(self, conn: Conn) -> cython.bint:
         """Send in slices of one record; after a refusal OpenSSL wants at least the same bytes again."""
-        hot: Hot = self.hot
+        hot: Engine = self.hot
         count: cython.Py_ssize_t
         sent: cython.Py_ssize_t
         while conn.out is not None:

@@ -1,7 +1,8 @@
 """The records of the hot loop: connections, routes, messages, peers. Data only: the sibling files act.
 
 Each class is a C struct when compiled (``state.pxd`` has the C types) and an ordinary class otherwise. Attributes
-without a leading underscore are for the edge core to read; it changes them through ``Hot`` only, unless said otherwise.
+without a leading underscore are for the edge core to read; it changes them through ``Engine`` only, unless the
+attribute says otherwise.
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
@@ -51,7 +52,7 @@ if not cython.compiled:  # compiled, these are C constants: state.pxd
 
 
 class Conn:
-    """One socket: a client or a link. Never made by the core: ``Hot.attach``.
+    """One socket: a client or a link. Never made by the core: ``Engine.attach``.
 
     Attributes:
         fd: Its descriptor, -1 in simulation and after the close.
@@ -341,7 +342,7 @@ class Outbox:
 
 
 class Peer:
-    """Another node: its link, this round's batch for it, and what it has to acknowledge. Made by ``Hot.add_peer``."""
+    """Another node: its link, this round's batch for it, its acknowledgements. Made by ``Engine.add_peer``."""
 
     def __init__(self, node: int, tier: str, incarnation: int, link: LinkCore) -> None:
         """node: its number in the ClusterMap; tier: "edge", "storage" or "router"."""
@@ -404,7 +405,7 @@ class Packet:
 
 
 class HotState(Counters):
-    """What all modules of the loop share; ``Hot`` adds the methods."""
+    """What all modules of the loop share; ``Engine`` adds the methods."""
 
     def __init__(self, handler: object, incarnation: cython.ulonglong, limits: "HotLimits") -> None:
         Counters.__init__(self)

@@ -1,6 +1,6 @@
-"""Ports of the hot loop: its methods by the part that needs them. ``Hot`` satisfies all of these as it is.
+"""Ports of the hot loop: its methods by the part that needs them. ``Engine`` satisfies all of these as it is.
 
-A part names the narrowest port that it uses; a test gives it a few lines that look like one. ``edge/hot/centre.py``
+A part names the narrowest port that it uses; a test gives it a few lines that look like one. ``edge/hot/engine.py``
 describes each method.
 """
 

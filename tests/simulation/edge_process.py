@@ -1,4 +1,4 @@
-"""An edge process of the simulation: EdgeCore with its compiled loop's centre; sockets are simulated streams.
+"""An edge process of the simulation: EdgeCore with its compiled loop's engine; sockets are simulated streams.
 
 What ``edge/hot/loop.py`` and ``edge/service.py`` do with epoll and trio: rounds, what is read and when, dialling.
 """

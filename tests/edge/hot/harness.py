@@ -81,13 +81,13 @@ def split(data: bytes) -> list[bytes]:
 
 
 class Broker:
-    """One edge: the loop's centre and the toy handler, driven by hand."""
+    """One edge: the loop's engine and the toy handler, driven by hand."""
 
     def __init__(self, hot: Any, incarnation: int = 7, **limits: Any) -> None:
         self.modules = hot
         self.handler = ToyHandler(hot)
         self.now_ns = 1_000_000_000
-        self.hot = hot.centre.Hot(self.handler, incarnation, hot.options.HotLimits(**limits))
+        self.hot = hot.engine.Engine(self.handler, incarnation, hot.options.HotLimits(**limits))
         self.handler.hot = self.hot
         self.hot.set_lease(FOREVER)
         self.hot.begin_round(self.now_ns)

@@ -27,7 +27,7 @@ class Edge:
     def __init__(self, hot: Any, trio_fd: int, tls: ssl.SSLContext | None = None, **limits: Any) -> None:
         self.modules = hot
         self.handler = ToyHandler(hot)
-        self.hot = hot.centre.Hot(self.handler, 1, hot.options.HotLimits(**limits))
+        self.hot = hot.engine.Engine(self.handler, 1, hot.options.HotLimits(**limits))
         self.handler.hot = self.hot
         self.hot.set_lease(FOREVER)
         self.loop = hot.loop.Loop(self.hot, trio_fd)

@@ -1,0 +1,21 @@
+# C form of connections.py.
+from edge.hot.buffers cimport append_bytes, take_bytes
+from edge.hot.deliver cimport drain_pending
+from edge.hot.forwarded cimport receive_link
+from edge.hot.inbound cimport fail
+from edge.hot.layout cimport BY_PEER, BY_US, FAILED
+from edge.hot.memory cimport count_held, forget_waiting, share_of
+from edge.hot.output cimport (
+    drained, mark_dirty, output_of, pending_output, release_waiters, take_dirty, unlink_dirty, unpark
+)
+from edge.hot.parse cimport parse
+from edge.hot.state cimport Conn, HotState, PARK_HANDLER, PARK_OUTPUT
+
+
+cdef class Connections(HotState):
+    cdef object feed_client(self, Conn conn, bytes data)
+    cdef object feed_link(self, Conn conn, bytes data)
+    cdef object parse_kept(self, Conn conn)
+    cdef object call_closed(self)
+    cdef object fail(self, Conn conn, int why)
+    cdef object forget(self, Conn conn, int why)

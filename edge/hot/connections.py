@@ -1,0 +1,318 @@
+"""Connections as the edge core sees them: their bytes in and out, their bounds, their end.
+
+First chapter of ``Engine`` (``edge/hot/engine.py``). Takes bytes and gives bytes; sockets are ``edge/hot/loop.py``'s.
+"""
+
+import heapq
+
+import cython
+
+from edge.hot.options import ConnOptions, SessionOptions
+from edge.hot.state import Conn, HotState
+from wire.links.link import LinkError
+
+if not cython.compiled:
+    from edge.hot.buffers import append_bytes, take_bytes
+    from edge.hot.deliver import drain_pending
+    from edge.hot.forwarded import receive_link
+    from edge.hot.layout import BY_PEER, BY_US, FAILED
+    from edge.hot.memory import count_held, forget_waiting, share_of
+    from edge.hot.output import (
+        drained,
+        mark_dirty,
+        output_of,
+        pending_output,
+        release_waiters,
+        take_dirty,
+        unlink_dirty,
+        unpark,
+    )
+    from edge.hot.parse import parse
+    from edge.hot.state import PARK_HANDLER, PARK_OUTPUT
+
+__all__ = ["Connections"]
+
+LINGER_NS = 2_000_000_000  # how long a closed socket waits for its client to close
+NO_LIMIT = 1 << 40
+
+
+class Connections(HotState):
+    """Bytes, bounds and ends of connections."""
+
+    def attach(self, fd: int, kind: int, options: ConnOptions, now_ns: int) -> Conn:
+        """Take a connected non-blocking socket (-1: none, simulation) as CLIENT or LINK."""
+        self.numbers += 1
+        conn = Conn(fd, kind, self.numbers)
+        conn.owner = options.owner
+        conn.heard_ns = now_ns
+        conn.silence_ns = options.connect_timeout_ns
+        conn.packet_bytes_max = options.packet_bytes_max
+        conn.client_packet_max = NO_LIMIT
+        conn.filter = options.filter
+        if options.tls is not None or options.first_bytes is not None:
+            conn.options = options
+        self.conns[conn.number] = conn
+        if fd >= 0:
+            mark_dirty(self, conn)
+        return conn
+
+    def open_session(self, conn: Conn, options: SessionOptions) -> None:
+        """CONNECT was accepted: from the next packet on, these bounds hold. Write CONNACK and resume separately.
+
+        A durable session is bound by it: pushes of (session, owner_epoch) are written here from now on.
+        """
+        conn.version = options.version
+        conn.session = options.session
+        conn.owner_epoch = options.owner_epoch
+        conn.window = min(options.receive_maximum, self.window_max)
+        conn.client_packet_max = options.maximum_packet_size or NO_LIMIT
+        conn.silence_ns = options.keep_alive_ns + options.keep_alive_ns // 2  # [MQTT-3.1.2-22]
+        conn.heard_ns = max(conn.heard_ns, self.now_ns)
+        conn.quota_max = options.announced_receive_maximum
+        conn.fresh = options.fresh
+        conn.packet_bytes_max = options.announced_maximum_packet_size
+        conn.alias_max = options.announced_topic_alias_maximum if options.version == 5 else 0
+        conn.aliases_told_max = options.topic_alias_maximum
+        conn.aliases_told = {} if options.version == 5 and options.topic_alias_maximum > 0 else None
+        conn.retain_available = options.retain_available
+        conn.qos_max = options.maximum_qos
+        if options.session:
+            self.sessions[options.session] = conn
+
+    def feed(self, conn: Conn, data: bytes) -> None:
+        """Take bytes that arrived; while ``conn.parked`` or after a close nothing must be fed."""
+        if conn.closed:
+            return
+        # Before CONNECT or HELLO the time runs from accept, whatever trickles in.
+        if conn.version != 0 or conn.peer is not None:
+            conn.heard_ns = self.now_ns
+        self.bytes_in += len(data)
+        if conn.filter is not None:
+            data = self.unwrap(conn, data)
+        if not data or conn.closed:
+            return
+        if conn.is_link:
+            self.feed_link(conn, data)
+        else:
+            self.feed_client(conn, data)
+
+    def feed_client(self, conn: Conn, data: bytes) -> None:
+        """Parse what came, behind what was kept."""
+        kept: cython.Py_ssize_t = len(conn.partial)
+        consumed: cython.Py_ssize_t
+        if kept > 0:
+            data = conn.partial + data
+            if conn.parked != 0 or len(data) < conn.needed:
+                conn.partial = data
+                count_held(self, conn)
+                return
+            conn.partial = b""
+        consumed = parse(self, conn, data, 0, len(data))
+        if consumed < len(data) and not conn.closed:
+            conn.partial = data[consumed:] if consumed > 0 else data
+        count_held(self, conn)
+
+    def feed_link(self, conn: Conn, data: bytes) -> None:
+        """Bytes of another node; what cannot be read ends the connection."""
+        try:
+            receive_link(self, conn, data)
+        except (LinkError, ValueError) as error:
+            if conn.peer is not None and isinstance(error, ValueError):  # not the framing: what a frame holds
+                self.handler.broke(conn.peer, str(error))
+            self.fail(conn, FAILED)
+
+    def parse_kept(self, conn: Conn) -> None:
+        """Parse on where a parked connection stopped."""
+        data: bytes = conn.partial
+        conn.partial = b""
+        if conn.is_link:
+            if data:
+                self.feed_link(conn, data)
+            return
+        consumed: cython.Py_ssize_t = parse(self, conn, data, 0, len(data))
+        if consumed < len(data) and not conn.closed:
+            conn.partial = data[consumed:] if consumed > 0 else data
+        count_held(self, conn)
+
+    def unwrap(self, conn: Conn, data: bytes) -> bytes:
+        """Bytes through the connection's filter; b"" when it has none yet, or gave up."""
+        inner = conn.filter.receive(data) if conn.filter is not None else data
+        mark_dirty(self, conn)
+        if inner is None:
+            self.fail(conn, FAILED)
+            return b""
+        return inner
+
+    def take_output(self, conn: Conn, bytes_max: int = 1 << 30) -> bytes:
+        """Return and remove what is to be sent; b"" while acknowledgements in it are held for want of a lease.
+
+        A link gives its own bytes first, then whole frames: call it until it is empty.
+        """
+        data: bytes = b""
+        if conn.has_acks and not self.leased and not conn.closed:
+            return b""  # set_lease lists it again
+        if conn.out is not None:
+            data = take_bytes(conn.out, bytes_max)
+            if conn.outbound is not None and conn.outbound.pending and pending_output(conn) <= self.output_high:
+                drain_pending(self, conn)
+            drained(self, conn)
+            count_held(self, conn)
+        if conn.is_link and conn.peer is not None and not data:
+            data = conn.peer.link.take_output()
+        if conn.filter is not None:
+            if data:
+                data = conn.filter.wrap(data)
+            data = conn.filter.take_output() + data
+        self.bytes_out += len(data)
+        return data
+
+    def dirty_conns(self) -> list[Conn]:
+        """Return the connections that have something to send or to change, and forget the list."""
+        conn: Conn | None = take_dirty(self)
+        dirty: list[Conn] = []
+        while conn is not None:
+            dirty.append(conn)
+            conn = unlink_dirty(conn)
+        return dirty
+
+    def output_bytes(self, conn: Conn) -> int:
+        """Bytes not yet taken by the socket."""
+        count: int = pending_output(conn)
+        return count
+
+    def write(self, conn: Conn, data: bytes, needs_lease: bool = False) -> None:
+        """Append whole packets to the output.
+
+        needs_lease: held at the flush while the node is fenced (CONNACK, SUBACK, UNSUBACK).
+        """
+        if conn.closed:
+            return
+        if needs_lease:
+            conn.has_acks = True
+        append_bytes(output_of(self, conn), data)
+
+    def resume(self, conn: Conn) -> None:
+        """End the parking by a Handler call. Parsing goes on after that call returns, or in the next round."""
+        unpark(self, conn, PARK_HANDLER)
+
+    def end_of_file(self, conn: Conn) -> None:
+        """The peer closed or reset its direction: the connection ends like by ``close``.
+
+        What it said before still counts: bytes that wait behind a parking (a PUBLISH for its route, then DISCONNECT)
+        are parsed first, and the connection ends after them.
+        """
+        conn.hearing = False
+        if not conn.closed and (conn.parked == 0 or not conn.partial or conn.is_link):
+            self.forget(conn, BY_PEER)
+        if conn.closed:
+            mark_dirty(self, conn)
+
+    def close(self, conn: Conn, last: bytes = b"", linger: bool = True) -> None:
+        """Write ``last``, stop reading, flush, half-close; the socket ends when the peer closed, or after 2 s.
+
+        ``conn.closed`` is set at once, ``Handler.closed`` is called at the end of the round.
+        linger False: end without waiting for the client (it is dead or hostile).
+        """
+        if conn.closed:
+            return
+        cut: cython.bint = conn.out is not None and conn.out.start > 0
+        self.forget(conn, BY_US)
+        if last and not (cut and conn.out is None):  # never behind half a packet
+            append_bytes(output_of(self, conn), last)
+        conn.close_at_ns = self.now_ns + LINGER_NS if linger else 0
+        mark_dirty(self, conn)
+
+    def cut(self, conn: Conn, last: bytes = b"") -> None:
+        """Close a client that makes us hold too much, and hold nothing of it; ``last`` is said where that can be."""
+        if conn.closed:
+            return
+        whole: cython.bint = (conn.out is None or conn.out.start == 0) and conn.unsent is None and conn.tls is None
+        self.forget(conn, BY_US)
+        conn.out = None
+        conn.unsent = None
+        forget_waiting(self, conn)
+        if last and whole:
+            append_bytes(output_of(self, conn), last)
+            conn.close_at_ns = self.now_ns + LINGER_NS
+        else:
+            conn.close_at_ns = 0
+        mark_dirty(self, conn)
+
+    def fail(self, conn: Conn, why: cython.int) -> None:
+        """The transport is unusable: end it without lingering."""
+        self.forget(conn, why)
+        conn.close_at_ns = 0
+        mark_dirty(self, conn)
+
+    def forget(self, conn: Conn, why: cython.int) -> None:
+        """No packet of this connection counts any more; the socket may still be flushed."""
+        conn.closed = True
+        conn.why = why
+        conn.partial = b""
+        conn.gate = None
+        conn.received = None
+        conn.last_route = None
+        conn.last_topic = b""
+        conn.last_version = -1
+        conn.aliases = None
+        conn.aliases_told = None
+        conn.permissions = None
+        conn.lagging = False
+        if conn.has_acks and not self.leased:
+            conn.out = None  # what a fenced node held back is never said [PROTOCOL 1.6]
+        release_waiters(self, conn)
+        if conn.session and self.sessions.get(conn.session) is conn:
+            del self.sessions[conn.session]
+        if conn.is_link:
+            self.gone.insert(0, conn)  # not behind the clients of a switch that died
+        else:
+            self.gone.append(conn)
+
+    def call_closed(self) -> None:
+        """Tell the core which connections ended, outside of any other call; no more in a round than it has time for."""
+        conn: Conn
+        while self.gone and self.closings > 0:
+            gone = self.gone[: self.closings]
+            self.gone = self.gone[self.closings :]
+            self.closings -= len(gone)
+            for conn in gone:
+                self.conns.pop(conn.number, None)
+                peer = conn.peer
+                if conn.is_link and peer is not None and peer.conn is conn:
+                    peer.conn = None
+                    if not peer.struck:
+                        peer.link.disconnected()
+                        self.handler.link_lost(peer)
+                self.handler.closed(conn, conn.why)
+                forget_waiting(self, conn)
+
+    def stop_reading(self) -> None:
+        """Read nothing more from clients, for ever: what was read is parsed on and answered."""
+        self.reading = False
+
+    def owes(self, conn: Conn) -> bool:
+        """Whether something that was read from a client is not carried out or not answered yet."""
+        return bool(conn.gate) or conn.ready or (conn.parked & ~PARK_OUTPUT) != 0
+
+    def lingers(self) -> bool:
+        """Whether last bytes wait for their sockets, or closed sockets for their clients."""
+        return self.dirty_first is not None or bool(self.gone) or any(conn.fd >= 0 for conn in self.lingering)
+
+    def bound_held_bytes(self, bytes_max: int) -> None:
+        """Call ``Handler.memory_exceeded`` in rounds that end with more held for clients."""
+        self.held_bytes_max = bytes_max
+
+    def largest_holders(self, count: int) -> list[Conn]:
+        """Return the clients for which most is held, the largest first."""
+        conn: Conn
+        shares: list[tuple[int, int]] = []
+        least: cython.Py_ssize_t = max(4096, self.held_bytes // (2 * len(self.conns) + 1))
+        for conn in self.conns.values():
+            if not conn.is_link and not conn.closed and share_of(conn) > least:  # half of the mean, or more
+                shares.append((share_of(conn), conn.number))
+        return [self.conns[number] for _, number in heapq.nlargest(count, shares)]
+
+    def forget_permissions(self, conn: Conn) -> None:
+        """Ask ``authorize`` again for every topic of this connection."""
+        conn.permissions = None
+        conn.last_version = -1

@@ -1,0 +1,14 @@
+# C form of engine.py.
+from edge.hot.ack_rows cimport flush_rows
+from edge.hot.batches cimport flush_batches
+from edge.hot.excess cimport owes_too_long
+from edge.hot.layout cimport BY_PEER, KEEP_ALIVE_TIMEOUT, RECEIVE_MAXIMUM_EXCEEDED, UNSPECIFIED_ERROR
+from edge.hot.outboxes cimport pump_outboxes
+from edge.hot.output cimport end_lag, mark_dirty, unpark
+from edge.hot.peering cimport Peering
+from edge.hot.state cimport Conn, HotState, PARK_HANDLER, PARK_RATE
+
+
+cdef class Engine(Peering):
+    cpdef object begin_round(self, long long now_ns)
+    cpdef object end_round(self, long long now_ns)

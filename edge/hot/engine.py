@@ -1,0 +1,153 @@
+"""``Engine``: the sans-IO engine of the loop, and everything the edge core may ask of it.
+
+Takes bytes and the time, gives bytes. ``edge/hot/loop.py`` puts sockets around it; tests and the simulation call
+``begin_round``, ``feed``, ``end_round`` and ``take_output`` themselves. Nothing here reads a clock or rolls dice.
+Its methods stand in chapters, each on the one before: connections, publications, peering, and here the rounds.
+Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
+"""
+
+from typing import TYPE_CHECKING
+
+import cython
+
+from edge.hot.options import HotLimits
+from edge.hot.peering import Peering
+from edge.hot.state import Conn, HotState
+
+if not cython.compiled:
+    from edge.hot.ack_rows import flush_rows
+    from edge.hot.batches import flush_batches
+    from edge.hot.excess import owes_too_long
+    from edge.hot.layout import BY_PEER, KEEP_ALIVE_TIMEOUT, RECEIVE_MAXIMUM_EXCEEDED, UNSPECIFIED_ERROR
+    from edge.hot.outboxes import pump_outboxes
+    from edge.hot.output import end_lag, mark_dirty, unpark
+    from edge.hot.state import PARK_HANDLER, PARK_RATE
+
+if TYPE_CHECKING:
+    from edge.hot.handler import Handler
+
+__all__ = ["Engine"]
+
+PACED_EVERY_NS = 10_000_000
+PACED_BURST_NS = 500_000_000  # half a second's worth is free again: not woken for every message
+CLOSINGS_MAX = 50  # ended connections that the core is told of in a round: a few milliseconds
+
+
+class Engine(Peering):
+    """All connections, routes and peers of one edge process.
+
+    Attributes:
+        now_ns: Time of the current round, CLOCK_BOOTTIME; what ``set_lease`` is compared with.
+        round_end_ns: When ``Handler.round_end`` wants to be called again, 0 (at first): at the end of every round.
+        authorizing: Ask ``Handler.authorize`` on a connection's first use of a topic; off by default.
+        ledger: AckSink or None; ledger_offset_ns: UTC minus the loop's clock, for its records.
+    """
+
+    def __init__(self, handler: "Handler", incarnation: int, limits: HotLimits) -> None:
+        HotState.__init__(self, handler, incarnation, limits)
+
+    def begin_round(self, now_ns: cython.longlong) -> None:
+        """Set the time, and parse on where resumed or released connections stopped."""
+        conn: Conn
+        self.now_ns = now_ns
+        self.leased = now_ns < self.lease_until_ns
+        self.round_bytes = 0
+        self.rounds += 1
+        if self.high:
+            end_lag(self)
+        if self.paced and now_ns - self.paced_at_ns >= PACED_EVERY_NS:
+            self.read_paced()
+        if self.ready:
+            ready = self.ready
+            self.ready = []
+            for conn in ready:
+                if self.round_bytes > self.round_bytes_max:
+                    self.ready.append(conn)
+                    continue
+                conn.ready = False
+                if not conn.closed and conn.parked == 0:
+                    self.parse_kept(conn)
+                    if not conn.hearing and not conn.closed and (conn.parked == 0 or not conn.partial):
+                        self.forget(conn, BY_PEER)
+                mark_dirty(self, conn)
+
+    def read_paced(self) -> None:
+        """Go on with the clients whose publish rate has recovered."""
+        conn: Conn
+        still: list[Conn] = []
+        self.paced_at_ns = self.now_ns
+        for conn in self.paced:
+            if conn.closed or conn.paid_ns <= self.now_ns + PACED_BURST_NS:
+                unpark(self, conn, PARK_RATE)
+            else:
+                still.append(conn)
+        self.paced = still
+
+    def end_round(self, now_ns: cython.longlong) -> None:
+        """Batches become frames, ``Handler.round_end`` is called; afterwards ``take_output`` of ``dirty_conns``."""
+        self.now_ns = now_ns
+        self.leased = now_ns < self.lease_until_ns
+        self.closings = CLOSINGS_MAX
+        if self.gone:
+            self.call_closed()
+        if self.held_bytes > self.held_bytes_max:
+            self.handler.memory_exceeded()
+        if now_ns >= self.round_end_ns:
+            self.handler.round_end(now_ns)
+        if self.gone:
+            self.call_closed()
+        if self.pumping and self.leased:
+            pump_outboxes(self)
+        if self.busy_peers:
+            flush_batches(self)
+        if self.ledger_count:
+            flush_rows(self)  # last: before what it records leaves
+
+    def wants_round(self) -> bool:
+        """Whether ``begin_round`` would find something to do without new bytes."""
+        return bool(self.ready or self.gone)
+
+    def sweep(self, now_ns: int) -> None:
+        """Report silent clients (``Handler.error`` 0x8D), sockets without CONNECT (0x80), owed PUBRELs (0x93).
+
+        Once a second or so.
+        """
+        conn: Conn
+        self.now_ns = now_ns
+        for conn in list(self.conns.values()):
+            if conn.excess and not conn.closed and owes_too_long(self, conn, now_ns):
+                conn.excess = False  # reported once
+                conn.parked |= PARK_HANDLER
+                self.handler.error(conn, RECEIVE_MAXIMUM_EXCEEDED)
+            elif conn.parked != 0 and conn.version != 0:
+                conn.heard_ns = now_ns  # it is we who do not listen
+            elif conn.silence_ns and now_ns - conn.heard_ns > conn.silence_ns and not conn.closed:
+                conn.silence_ns = 0  # reported once
+                conn.parked |= PARK_HANDLER
+                self.handler.error(conn, KEEP_ALIVE_TIMEOUT if conn.version else UNSPECIFIED_ERROR)
+
+    def set_lease(self, until_ns: int) -> None:
+        """The lease runs out at ``until_ns`` on CLOCK_BOOTTIME; 0: none. Renewing it ends the holding of acks."""
+        conn: Conn
+        was: cython.bint = self.leased
+        self.lease_until_ns = until_ns
+        self.leased = self.now_ns < until_ns
+        if self.leased and not was:
+            for conn in self.conns.values():
+                if conn.has_acks:
+                    mark_dirty(self, conn)
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether ``now_ns`` is before the end of the lease."""
+        return self.leased
+
+    def counters(self) -> dict[str, int]:
+        """Return all counters and gauges by name; ``dropped_*`` carry their reason."""
+        figures = self.counted()
+        figures["connections"] = len(self.conns)
+        figures["routes"] = len(self.routes)
+        figures["outbox_bytes"] = self.outbox_bytes
+        figures["held_bytes"] = self.held_bytes
+        figures["output_high"] = len(self.high)
+        return figures

@@ -1,0 +1,203 @@
+"""Other nodes as the edge core names them: links, primaries of partitions, where a session's acknowledgements go.
+
+Third chapter of ``Engine`` (``edge/hot/engine.py``). Source: docs/protocol.md rules 4.3 to 4.6.
+"""
+
+from collections import deque
+
+import cython
+
+from edge.hot.publications import Publications
+from edge.hot.state import Conn, Message, Outbox, Peer
+from wire.links.link import LinkCore
+
+if not cython.compiled:
+    from edge.hot.acks import destination_done
+    from edge.hot.batches import flush_peer, release_peer
+    from edge.hot.fanout import refused
+    from edge.hot.layout import SERVER_UNAVAILABLE, SUPERSEDED
+    from edge.hot.outboxes import leave_outbox, note_former
+    from edge.hot.output import mark_dirty, unpark
+    from edge.hot.pushes import flush_push_acks
+    from edge.hot.state import PARK_HANDLER
+
+__all__ = ["Peering"]
+
+LINK_SILENCE_NS = 4_000_000_000  # the other side says every second that it lives
+
+
+class Peering(Publications):
+    """Links, outboxes of partitions, primaries of sessions."""
+
+    def add_peer(self, node: int, tier: str, incarnation: int) -> Peer:
+        """Make a peer with a fresh LinkCore; replaces nothing: strike the older incarnation."""
+        peer = Peer(node, tier, incarnation, LinkCore())
+        self.peers.append(peer)
+        return peer
+
+    def unbind_link(self, peer: Peer) -> None:
+        """A newer connection to the same life is about to be bound: end the older one before TAKEN is told."""
+        older = peer.conn
+        if older is not None:
+            older.peer = None
+            peer.conn = None
+            peer.link.disconnected()
+            self.close(older, linger=False)
+
+    def bind_link(self, conn: Conn, peer: Peer, peer_taken: int) -> None:
+        """HELLOs were exchanged on ``conn``: frames not taken are sent again, an older connection is closed.
+
+        Raises:
+            LinkError: From ``LinkCore.connected``; strike the peer.
+        """
+        older = peer.conn
+        peer.link.connected(peer_taken)
+        peer.conn = conn
+        conn.peer = peer
+        conn.silence_ns = LINK_SILENCE_NS  # a peer without power closes nothing
+        if older is not None and not older.closed:
+            older.peer = None
+            self.close(older, linger=False)
+        unpark(self, conn, PARK_HANDLER)
+        mark_dirty(self, conn)
+
+    def control(self, peer: Peer, kind: int, payload: bytes) -> None:
+        """Send one numbered frame, behind what was published before it. Kept while the link is down.
+
+        Raises:
+            LinkFull: Nothing was sent.
+        """
+        flush_peer(self, peer) if self.leased else None
+        number = peer.link.send(kind, payload)
+        peer.room = peer.link.room()
+        if peer.conn is not None:
+            mark_dirty(self, peer.conn)
+        _ = number
+
+    def strike_peer(self, peer: Peer) -> None:
+        """The map declared this incarnation dead: what waits for it as an edge is done, its link is closed.
+
+        Messages towards partitions stay in their outboxes until ``replay_partition``.
+        """
+        if peer.struck:
+            return
+        peer.struck = True
+        if peer in self.peers:
+            self.peers.remove(peer)
+        for partition, primary in enumerate(self.primaries):
+            if primary is peer:
+                self.set_primary(partition, None)
+        release_peer(self, peer)
+        batches = [messages for _, messages in peer.inflight]
+        batches += [messages for _, _, messages in peer.blocked if messages]
+        batches.append(peer.batch_messages)
+        peer.inflight.clear()
+        peer.blocked.clear()
+        peer.batch_messages = []
+        peer.batch = None
+        peer.publish_acks = None
+        peer.push_acks = None
+        message: Message
+        for messages in batches:
+            for message in messages:
+                destination_done(self, message, 0)
+        picks = list(peer.picks.values())
+        peer.picks.clear()
+        for message in picks:
+            refused(self, message, SERVER_UNAVAILABLE)
+        if peer.conn is not None:
+            self.close(peer.conn, linger=False)
+
+    def set_partitions(self, count: int) -> None:
+        """Take the number of partitions of the map; it never becomes lower."""
+        missing = count - len(self.primaries)
+        if missing > 0:
+            self.primaries += [None] * missing
+            self.epochs += [0] * missing
+            self.outboxes += [None] * missing
+
+    def set_epoch(self, partition: int, partition_epoch: int) -> None:
+        """Note the epoch that a partition is at: a primary refuses messages that were meant for an earlier time of its.
+
+        Before ``set_primary`` and ``replay_partition``, which send again what was sent under the former one.
+        """
+        self.epochs[partition] = partition_epoch
+
+    def set_primary(self, partition: int, peer: Peer | None) -> None:
+        """The map names another primary, or none. The outbox is held until ``replay_partition``."""
+        outbox: Outbox | None = self.outboxes[partition]
+        former: Peer | None = self.primaries[partition]
+        if former is peer:
+            return
+        self.primaries[partition] = peer
+        self.primaries_version += 1
+        if outbox is None:
+            outbox = Outbox()
+            self.outboxes[partition] = outbox
+        if former is not None:
+            note_former(self, outbox, former)
+        # Nothing may overtake what the former primary did not acknowledge; nothing to replay: nothing to hold.
+        if not outbox.messages and peer is not None:
+            outbox.held = False
+            outbox.unsent.clear()
+        elif not outbox.held:
+            outbox.held = True
+        outbox.target = None
+
+    def replay_partition(self, partition: int, peer: Peer) -> int:
+        """Send every unacknowledged message of the partition to its new primary in order, marked as repeats.
+
+        Later messages queue behind them. What a publisher with a stored session sends again on its next connection is
+        forgotten: the new primary may not have heard of that one, and take it behind newer messages.
+
+        Returns:
+            How many will be sent.
+        """
+        outbox: Outbox | None = self.outboxes[partition]
+        if outbox is None:
+            return 0
+        if self.primaries[partition] is not peer:
+            self.set_primary(partition, peer)
+        outbox.held = True
+        outbox.target = peer
+        message: Message
+        for message in list(outbox.messages.values()):
+            if _comes_again(message):
+                del outbox.messages[message.tag]
+                leave_outbox(self, message)
+                destination_done(self, message, SUPERSEDED)  # nobody is told
+        outbox.unsent = deque(outbox.messages.values())
+        if partition not in self.pumping:
+            self.pumping.append(partition)
+        return len(outbox.unsent)
+
+    def owes_partitions(self) -> bool:
+        """Whether messages to partitions are not acknowledged."""
+        return self.outbox_bytes > 0
+
+    def lowest_tag(self, partition: int) -> int:
+        """Every tag below it is finished at that partition: the watermark of this edge's origins."""
+        outbox: Outbox | None = self.outboxes[partition]
+        if outbox is None or not outbox.messages:
+            return self.tags + 1
+        return next(iter(outbox.messages))
+
+    def set_home(self, conn: Conn, peer: Peer | None) -> None:
+        """Name the peer that gets this session's PUSH_ACKs. None: they wait (at most one per open entry)."""
+        conn.peer = peer
+        flush_push_acks(self, conn)
+
+    def open_pushes(self, conn: Conn) -> list[tuple[int, int, int]]:
+        """Return (session_seq, packet identifier, state) written here and not acknowledged: 1, 2 PUBLISH; 3 PUBREL."""
+        if conn.outbound is None or conn.outbound.pushes is None:
+            return []
+        return [
+            (session_seq, identifier, state) for identifier, (session_seq, _, state) in conn.outbound.pushes.items()
+        ]
+
+
+def _comes_again(message: Message) -> bool:
+    """Whether the publisher's connection is over, and its session is stored: it sends what was not acknowledged."""
+    first: Message = message if message.parent is None else message.parent
+    conn: Conn | None = first.conn
+    return conn is not None and conn.closed and conn.session != 0

@@ -1,0 +1,15 @@
+# C form of publications.py.
+from edge.hot.acks cimport count_back, destination_done, new_message
+from edge.hot.connections cimport Connections
+from edge.hot.deliver cimport deliver_to
+from edge.hot.fanout cimport fan_out, pick_again
+from edge.hot.layout cimport FAILURE, NO_MATCHING_SUBSCRIBERS
+from edge.hot.origins cimport was_picked
+from edge.hot.output cimport note_high, pending_output, write_short
+from edge.hot.picks cimport unfinished_picks
+from edge.hot.routes cimport known_route
+from edge.hot.state cimport Conn, Inbound, Message, Packet, Route
+
+
+cdef class Publications(Connections):
+    cdef object load_inbound(self, Inbound publish)

@@ -1,0 +1,216 @@
+"""Routes, and messages that the edge core publishes, acknowledges or delivers itself.
+
+Second chapter of ``Engine`` (``edge/hot/engine.py``). A message that is parsed here goes its way without the core:
+``edge/hot/inbound.py``.
+"""
+
+import itertools
+from collections.abc import Callable
+
+import cython
+
+from edge.hot.connections import Connections
+from edge.hot.state import Conn, Inbound, Message, Packet, Route
+
+if not cython.compiled:
+    from edge.hot.acks import count_back, destination_done, new_message
+    from edge.hot.deliver import deliver_to
+    from edge.hot.fanout import fan_out, pick_again
+    from edge.hot.layout import FAILURE, NO_MATCHING_SUBSCRIBERS
+    from edge.hot.origins import was_picked
+    from edge.hot.output import note_high, pending_output, write_short
+    from edge.hot.picks import unfinished_picks
+    from edge.hot.routes import known_route
+
+__all__ = ["Publications"]
+
+
+class Publications(Connections):
+    """Routes, and messages of the core."""
+
+    def install_route(self, topic: bytes, route: Route) -> None:
+        """Cache where a topic goes; the oldest entry is dropped beyond ``routes_max``."""
+        if topic in self.routes:
+            self.routes_version += 1  # connections remember the Route that they used last
+        elif len(self.routes) >= self.routes_max:
+            del self.routes[next(iter(self.routes))]
+            self.routes_version += 1
+        route.generation = self.generation
+        self.routes[topic] = route
+
+    def route(self, topic: bytes) -> Route | None:
+        """Return the cached Route, right as of now."""
+        return known_route(self, topic)
+
+    def keep_route(self, route: Route) -> None:
+        """Say in ``Handler.refresh`` that a Route is right."""
+        route.generation = self.generation
+
+    def replace_route(self, route: Route) -> None:
+        """Put a Route in the place of the topic's former one, in ``Handler.refresh``."""
+        route.generation = self.generation
+        # No connection remembers the former one: the change of generation made each of them look again.
+        self.routes[route.topic] = route
+
+    def drop_route(self, topic: bytes) -> None:
+        """Forget a topic's Route and the local subscribers kept for forwarded messages. Unknown topics are fine."""
+        if self.routes.pop(topic, None) is not None:
+            self.routes_version += 1
+        self.local_routes.pop(topic, None)
+
+    def drop_routes(self) -> None:
+        """Forget all of them."""
+        self.routes.clear()
+        self.local_routes.clear()
+        self.routes_version += 1
+
+    def drop_oldest_local(self, count: int) -> None:
+        """Forget the local subscribers kept for the topics that were forwarded first."""
+        for topic in list(itertools.islice(self.local_routes, count)):
+            del self.local_routes[topic]
+
+    def refresh_routes(self) -> None:
+        """Have every Route looked at before it is used again: subscriptions or peers changed."""
+        self.generation += 1
+        self.routes_version += 1
+
+    def refresh_route(self, topic: bytes) -> None:
+        """Have one topic's Route looked at before it is used again."""
+        route: Route | None = self.routes.get(topic)
+        if route is not None:
+            route.generation = -1
+        route = self.local_routes.get(topic)
+        if route is not None:
+            route.generation = -1
+        self.routes_version += 1
+
+    def publish(
+        self,
+        route: Route,
+        publish: Inbound,
+        extra_partition: int = -1,
+        origin_kind: int = 0,
+        origin_a: int = 0,
+        origin_b: int = 0,
+        on_done: Callable[[int], object] | None = None,
+        written: tuple[int, int] | None = None,
+    ) -> int:
+        """Send a message to every destination of the route, like one that was parsed.
+
+        With ``publish.conn`` and QoS 1/2, PUBACK or PUBREC is written when all destinations have acknowledged, in the
+        order in which ``Handler.inbound`` was called. ``on_done`` gets the final reason code (0, 0x10, or >= 0x80); at
+        once if nothing has to be waited for.
+
+        Args:
+            route: The topic's route, from ``route`` or made for this call.
+            publish: What to send. ``retain`` goes to ``extra_partition`` and to subscribers with retain_as_published.
+            extra_partition: The partition of the topic's retained register, -1 for none.
+            origin_kind: OriginKind; EDGE gives (incarnation, tag) and ignores the other two.
+            origin_a: Session number, or will partition << 32 | partition_epoch.
+            origin_b: Inbound counter, or op_index.
+            on_done: Called once; what it returns says whether the acknowledgement waits for ``acknowledge``.
+            written: (tag, partition) of what this method returned when the same message went to its register.
+
+        Returns:
+            Its tag, 0 for QoS 0.
+        """
+        message: Message | None = publish.gated
+        publish.gated = None
+        if message is None and (publish.qos > 0 or on_done is not None):
+            message = new_message(self, publish.qos, publish.conn, 0)
+            message.waiting = 1
+        elif message is not None:
+            # Numbered when it came, and others have left since: a partition takes a lower number for a repeat.
+            self.tags += 1
+            message.tag = self.tags
+        packet: Packet = self.load_inbound(publish)
+        packet.origin_kind = origin_kind
+        packet.origin_a = origin_a
+        packet.origin_b = origin_b
+        code: cython.int = route.reason_code
+        if message is not None:
+            message.on_done = on_done
+            publish.gated = message
+            message.delivered = written is not None
+        if written is not None:
+            self.named = written[0]  # one origin: a retained copy and its live twin are told by it
+        if code == 0:
+            fan_out(self, publish.conn, route, packet, message if publish.qos > 0 else None, extra_partition)
+        self.named = 0
+        if message is None:
+            return 0
+        tag: int = message.tag
+        if written is not None:
+            message.register = written[1]  # for the audit: both went by one origin
+        if code == 0 and route.empty:
+            code = NO_MATCHING_SUBSCRIBERS  # kept as retained, perhaps; nobody subscribed
+        destination_done(self, message, code)
+        return tag
+
+    def load_inbound(self, publish: Inbound) -> Packet:
+        """Make the core's message the one at hand."""
+        packet: Packet = self.packet
+        both: bytes = publish.properties + publish.payload
+        packet.keep = both
+        packet.data = both
+        packet.version = 5 if publish.version == 5 else 4
+        packet.qos = publish.qos
+        packet.retain = publish.retain
+        packet.dup = False
+        packet.pending_key = -1
+        packet.expiry_s = publish.expiry_s
+        packet.alias_at = -1
+        packet.expiry_at = -1
+        packet.topic = publish.topic
+        packet.properties_at = 0
+        packet.properties_bytes = len(publish.properties)
+        packet.plain_bytes = packet.properties_bytes
+        packet.payload_at = packet.properties_bytes
+        packet.payload_bytes = len(publish.payload)
+        packet.origin_kind = 0
+        packet.session = publish.conn.session if publish.conn is not None else 0
+        packet.owner_epoch = publish.conn.owner_epoch if publish.conn is not None else 0
+        return packet
+
+    def acknowledge(self, publish: Inbound, reason_code: int) -> None:
+        """Answer a PUBLISH of ``Handler.inbound`` in order with the others: not sent anywhere, or kept back since."""
+        message: Message | None = publish.gated
+        publish.gated = None
+        if message is not None:
+            destination_done(self, message, reason_code)
+
+    def released(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
+        """Write PUBCOMP for a PUBREL of ``Handler.pubrel`` and count its quota back."""
+        if conn.closed:
+            return
+        write_short(self, conn, 0x70, packet_identifier, reason_code)
+        conn.has_acks = True
+        if conn.version == 5 and reason_code < FAILURE:
+            count_back(self, conn)
+
+    def deliver(self, conn: Conn, publish: Inbound, qos: int, identifiers: bytes = b"") -> bool:
+        """Send one message to one ephemeral session outside any route: retained copies, held messages; RETAIN as given.
+
+        Returns:
+            False if it was dropped, counted.
+        """
+        if conn.closed:
+            self.dropped_closed += 1
+            return False
+        delivered: bool = deliver_to(self, conn, self.load_inbound(publish), qos, publish.retain, identifiers)
+        if pending_output(conn) > self.output_high:
+            note_high(self, conn)
+        return delivered
+
+    def send_pick(self, copy: Message, chosen: object) -> None:
+        """Go on with a shared group's copy that ``Handler.refused`` answered with the copy itself."""
+        pick_again(self, copy, chosen)
+
+    def knows_pick(self, share: bytes, session: int, counter: int) -> bool:
+        """Whether a member here got the message of this origin as its group's pick."""
+        picked: bool = was_picked(self, share, 1, session, counter)
+        return picked
+
+    def take_picks(self, conn: Conn) -> list[tuple[bytes, Inbound]]:
+        """Return (share, message) of copies that an ended session leaves for another member of their groups; once."""
+        return unfinished_picks(self, conn)
