@@ -22,6 +22,7 @@ from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, may_send, 
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relay, Relayed
 from wire.messages.redispatch import HandOn
 from wire.messages.retained import RetainedNone, RetainedPage
@@ -98,7 +99,7 @@ class NodeMessages:
         message = decode_control(payload)
         fault = fault_of(key, TIER_EDGE, message)
         if fault:
-            self._links.violated(peer, type(message).__name__, fault)
+            self._links.violated(peer, name_of(message), fault)
         elif key.tier == TIER_ROUTER:
             self.from_router(key.node, message)
         elif key.tier == TIER_STORAGE:
@@ -148,7 +149,7 @@ class NodeMessages:
     def _misplaced(self, node: str, message: Control) -> None:
         peer = self._node.peer_of(node)
         if peer is not None:
-            self._links.violated(peer, type(message).__name__, "placement")
+            self._links.violated(peer, name_of(message), "placement")
 
     def _answer(self, node: str, message: Control) -> None:
         if not self._requests.answered(getattr(message, "request", 0), message, node):

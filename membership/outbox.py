@@ -11,7 +11,7 @@ from membership.dissemination import Dissemination
 from membership.envelope import BODY_BYTES_MAX
 from membership.events import Exchange, NodeEvent, Outgoing, Ready
 from membership.members import Member, Members
-from membership.packets import MESSAGES_MAX, Address, Dead, Message, Suspect, encode_message, join_messages
+from membership.packets import MESSAGES_MAX, NAMES, Address, Dead, Message, Suspect, encode_message, join_messages
 from membership.profiles import Profile
 
 __all__ = ["Outbox"]
@@ -37,7 +37,7 @@ class Outbox:
         encoded = [encode_message(message)]
         if not to.live or (self._profile.lifeguard and to.state == "suspect"):
             encoded.append(self._accusation(to))
-        self.counters["sent_" + type(message).__name__.lower()] += 1
+        self.counters["sent_" + NAMES[type(message)]] += 1
         self._emit(to, encoded)
 
     def gossip(self, to: Member) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "DATAGRAM_BYTES_MAX",
     "INCARNATION_MAX",
     "MEMBERS_MAX",
+    "NAMES",
     "U63",
     "Ack",
     "Address",
@@ -108,6 +109,15 @@ class Dead(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 Message = Ping | Ack | Nack | PingReq | Alive | Suspect | Dead
+NAMES: dict[type[Message], str] = {  # in counters
+    Ping: "ping",
+    Ack: "ack",
+    Nack: "nack",
+    PingReq: "pingreq",
+    Alive: "alive",
+    Suspect: "suspect",
+    Dead: "dead",
+}
 
 
 class MemberRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from conf.router_settings import RouterSettings as OperatorSettings
 from router.events import Applied, Event, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded
 from router.map.command_bounds import COMMAND_BYTES_MAX, out_of_range
-from router.map.commands import is_readable, name_of
+from router.map.commands import is_readable
 from router.map.late_storage import LateStorage
 from router.map.leases import LeaseTable, lives
 from router.map.machine import (
@@ -45,6 +45,7 @@ from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
 from wire.messages.map_pages import MapShelf
+from wire.messages.message import name_of
 from wire.messages.nodes import (
     Changed,
     Drain,
@@ -527,7 +528,7 @@ class RouterCore:
     def _judged(self, peer: PeerKey, message: Control) -> None:
         fault = fault_of(peer, TIER_ROUTER, message)
         if fault:
-            self._condemn(peer, type(message).__name__, fault)
+            self._condemn(peer, name_of(message), fault)
         else:
             self._control(peer.node, peer, message)
 
@@ -663,7 +664,7 @@ class RouterCore:
             request = message.request if isinstance(message, AddRoutes) else 0
             self.tell(peer.node, Moved(request, "shard", message.shard, shard.epoch, self.machine.map.epoch))
         if judged.refused:
-            self._refusals.refuse(self._now, peer, type(message).__name__, "placement")
+            self._refusals.refuse(self._now, peer, name_of(message), "placement")
         if isinstance(judged.message, AddRoutes):
             shard.add(peer.node, judged.message)
         elif isinstance(judged.message, RemoveRoutes):
@@ -697,7 +698,7 @@ class RouterCore:
             return
         receiver = self.machine.map.nodes[message.node].tier
         if not isinstance(inner, RELAYED) or fault_of(peer, receiver, inner):
-            self._condemn(peer, type(message).__name__, TIER)
+            self._condemn(peer, name_of(message), TIER)
             return
         self.tell(message.node, Relayed(peer.node, peer.incarnation, message.message))
         self.count("relayed")

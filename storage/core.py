@@ -40,6 +40,7 @@ from wire.messages.cluster_map import ClusterMap, NodeEntry, ShardEntry
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relayed
 from wire.messages.redispatch import HandedOn
 from wire.messages.replication import AppendAck, decode_replica_message, encode_replica_message
@@ -477,11 +478,11 @@ class StorageCore:
     def _replica_message(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         message = decode_replica_message(payload)
         if isinstance(message, AppendAck) != (kind == FrameKind.REPLICATE_ACK):
-            self._condemn(peer, f"{type(message).__name__} in frame kind {kind}", TIER)
+            self._condemn(peer, f"{name_of(message)} in frame kind {kind}", TIER)
             return
         hosted, refused = self.placements.take(peer.node, message, self._now)
         if refused:
-            self._refusals.refuse(self._now, peer, type(message).__name__, "placement")
+            self._refusals.refuse(self._now, peer, name_of(message), "placement")
         if hosted is not None:
             self._touch(hosted.core.number, hosted)
 
@@ -603,7 +604,7 @@ class StorageCore:
     def _control(self, peer: PeerKey, message: Control) -> None:
         fault = fault_of(peer, TIER_STORAGE, message)
         if fault:
-            self._condemn(peer, type(message).__name__, fault)
+            self._condemn(peer, name_of(message), fault)
             return
         if peer.tier == TIER_ROUTER and self.lease.handle(self._now, message):
             self._early.forget_before(self.lease.newest_at)

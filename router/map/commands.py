@@ -28,7 +28,6 @@ __all__ = [
     "decode_command",
     "encode_command",
     "is_readable",
-    "name_of",
 ]
 
 
@@ -171,11 +170,6 @@ def decode_command(data: bytes) -> Command:
         Unreadable: If it is not one.
     """
     return _decode(data)
-
-
-def name_of(command: Command) -> str:
-    """Return the command's tag: refusals with it stand in the routers' snapshots, the same in each."""
-    return str(type(command).__struct_config__.tag)
 
 
 def is_readable(data: bytes) -> bool:

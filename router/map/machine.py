@@ -30,7 +30,6 @@ from router.map.commands import (
     StopNodes,
     decode_command,
     encode_command,
-    name_of,
 )
 from router.map.orders import OrderMemory, OrderOutcome
 from router.map.snapshot import MapState, decode_snapshot, encode_snapshot
@@ -39,6 +38,7 @@ from router.placement.plan import NEXT_STATES, UNFINISHED, RebalanceJob
 from router.placement.ring import RingNode, propose_owners, propose_replicas
 from wire.messages.cluster_map import ClusterMap, Delegation, MapDelta, NodeEntry, NodeState, PartitionEntry, ShardEntry
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE
+from wire.messages.message import name_of
 
 __all__ = [
     "AcceptLoss",

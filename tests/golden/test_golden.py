@@ -20,6 +20,7 @@ from tests.golden.examples import example
 from tests.golden.formats import FORMATS, KEYS, ROWS, tags_of
 from tests.golden.golden_file import FOLDER, Example, parse, render
 from wire.messages.control import Control
+from wire.messages.message import name_of
 from wire.messages.replication import ReplicaMessage
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +74,14 @@ def test_every_row_and_key_of_a_store_has_an_example() -> None:
     defined = {one for one in defined if one.__module__ == rows.__name__}
     assert defined <= {*ROWS.values(), rows.Entry}
     assert {name for name in vars(keys) if name.endswith("_key")} == {one.__name__ for one in KEYS.values()}
+
+
+def test_operators_read_the_tag_and_not_the_name_of_the_class() -> None:
+    class Renamed(msgspec.Struct, tag="OldName"):
+        """A message whose class has another name since."""
+
+    assert name_of(Renamed()) == "OldName"
+    assert set(packets.NAMES) == set(get_args(packets.Message))
 
 
 def test_a_class_without_an_example_is_noticed() -> None:

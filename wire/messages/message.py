@@ -18,6 +18,9 @@ class Message(msgspec.Struct, omit_defaults=True):
     """Root of the control messages. The tag is the format: it stays when a class gets another name."""
 
 
-def name_of(message: Message) -> str:
-    """Return the message's tag: what operators read of it in lines and counts."""
+def name_of(message: msgspec.Struct) -> str:
+    """Return the tag of a message or of a router's command: operators read it in lines and refusals.
+
+    A class may get another name; refusals of commands stand in the routers' snapshots, the same in each.
+    """
     return str(type(message).__struct_config__.tag)
