@@ -24,7 +24,7 @@ from edge.cluster.peer_table import PeerTable
 from edge.hot.engine import Engine
 from edge.hot.handler import Closed
 from edge.hot.options import HotLimits
-from edge.hot.state import Conn, Group, Inbound, Message, Peer, Remote, Route, Sub
+from edge.hot.state import Conn, Group, Inbound, Peer, PendingAck, Remote, Route, Sub
 from edge.ledger import EdgeLedger
 from edge.links import Links
 from edge.map_follower import MapFollower
@@ -322,7 +322,7 @@ class EdgeCore:
         """Another edge picked us for a message of a group."""
         return self.picking.picked(share, topic)
 
-    def refused(self, message: Message, remote: Remote, reason_code: int) -> Sub | Remote | Message | None:
+    def refused(self, message: PendingAck, remote: Remote, reason_code: int) -> Sub | Remote | PendingAck | None:
         """A picked destination refused or died: another one gets the copy, each at most once."""
         group = message.group
         if isinstance(group, Redispatch):

@@ -7,7 +7,7 @@ an acknowledgement. Lines and files are made by ``wire/sstable/ledger.py``; form
 
 import cython
 
-from edge.hot.state import HotState, Message, Route
+from edge.hot.state import HotState, PendingAck, Route
 
 if not cython.compiled:
     from edge.hot.buffers import append_bytes, append_decimal, take_bytes
@@ -18,7 +18,7 @@ NS_PER_MS = 1_000_000
 WHOLE = 1 << 30
 
 
-def record_ack(hot: HotState, message: Message) -> None:
+def record_ack(hot: HotState, message: PendingAck) -> None:
     """Add the row of a message whose acknowledgement was written."""
     rows = hot.ledger_rows
     route: Route | None = message.route

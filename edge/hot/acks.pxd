@@ -12,21 +12,21 @@ from edge.hot.layout cimport (
 from edge.hot.output cimport answer_unknown, pending_output, output_of, unpark, write_short
 from edge.hot.outboxes cimport leave_outbox
 from edge.hot.pushes cimport push_acknowledged
-from edge.hot.state cimport Conn, HotState, Message, Outbound, PARK_QUOTA, Peer
+from edge.hot.state cimport Conn, HotState, PendingAck, Outbound, PARK_QUOTA, Peer
 
 
-cdef Message new_message(HotState hot, int qos, Conn conn, int packet_identifier)
-cdef object enter_gate(Conn conn, Message message)
+cdef PendingAck new_message(HotState hot, int qos, Conn conn, int packet_identifier)
+cdef object enter_gate(Conn conn, PendingAck message)
 cdef object answer(HotState hot, Conn conn, int qos, int packet_identifier, int reason_code)
-cdef object destination_done(HotState hot, Message message, int reason_code)
-cdef object finish(HotState hot, Message message)
+cdef object destination_done(HotState hot, PendingAck message, int reason_code)
+cdef object finish(HotState hot, PendingAck message)
 cdef object taken(HotState hot, Peer peer, unsigned long long number)
 cdef object count_back(HotState hot, Conn conn)
 cdef int acknowledged(HotState hot, Conn conn, int first, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
 
 
 # private
-cdef bint _withhold(HotState hot, Conn conn, Message message) except -1
+cdef bint _withhold(HotState hot, Conn conn, PendingAck message) except -1
 cdef int _ephemeral(HotState hot, Conn conn, int first, int identifier, int reason_code) except -1
 cdef object _released(HotState hot, Conn conn, int identifier, int reason_code)
 cdef bint _valid_code(int first, int code)

@@ -11,7 +11,7 @@ from collections import deque
 
 import cython
 
-from edge.hot.state import Conn, HotState, Message, Outbound, Peer
+from edge.hot.state import Conn, HotState, Outbound, Peer, PendingAck
 
 if not cython.compiled:
     from edge.hot.ack_rows import record_ack
@@ -44,15 +44,15 @@ __all__: list[str] = []
 # -- towards the publisher
 
 
-def new_message(hot: HotState, qos: cython.int, conn: Conn | None, packet_identifier: cython.int) -> Message:
+def new_message(hot: HotState, qos: cython.int, conn: Conn | None, packet_identifier: cython.int) -> PendingAck:
     """Number a message."""
     hot.tags += 1
-    message = Message(hot.tags, qos, conn, packet_identifier)
+    message = PendingAck(hot.tags, qos, conn, packet_identifier)
     message.at_ns = hot.now_ns
     return message
 
 
-def enter_gate(conn: Conn, message: Message) -> None:
+def enter_gate(conn: Conn, message: PendingAck) -> None:
     """Take the message's place in the order of the connection's acknowledgements."""
     if conn.gate is None:
         conn.gate = deque()
@@ -91,7 +91,7 @@ def count_back(hot: HotState, conn: Conn) -> None:
         unpark(hot, conn, PARK_QUOTA)
 
 
-def destination_done(hot: HotState, message: Message, reason_code: cython.int) -> None:
+def destination_done(hot: HotState, message: PendingAck, reason_code: cython.int) -> None:
     """One destination finished the message."""
     if reason_code > message.reason_code:
         message.reason_code = reason_code
@@ -100,7 +100,7 @@ def destination_done(hot: HotState, message: Message, reason_code: cython.int) -
         finish(hot, message)
 
 
-def finish(hot: HotState, message: Message) -> None:
+def finish(hot: HotState, message: PendingAck) -> None:
     """All destinations have acknowledged: tell whoever waits, in order."""
     conn: Conn | None = message.conn
     message.done = True
@@ -136,7 +136,7 @@ def finish(hot: HotState, message: Message) -> None:
             record_ack(hot, message)
 
 
-def _withhold(hot: HotState, conn: Conn, message: Message) -> cython.bint:
+def _withhold(hot: HotState, conn: Conn, message: PendingAck) -> cython.bint:
     """No acknowledgement means "not kept for everyone", the client may retry; True if its connection ends with that.
 
     A 3.1.1 client cannot be told of a refusal. To others a failure would say that nobody gets the message, and some
@@ -155,7 +155,7 @@ def _withhold(hot: HotState, conn: Conn, message: Message) -> cython.bint:
 
 def taken(hot: HotState, peer: Peer, number: cython.ulonglong) -> None:
     """The peer has taken our frames up to a number: an edge is done with the messages in them."""
-    message: Message
+    message: PendingAck
     while peer.inflight and peer.inflight[0][0] <= number:
         for message in peer.inflight.popleft()[1]:
             destination_done(hot, message, 0)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import HotState, Message, Peer
+from edge.hot.state import HotState, Peer, PendingAck
 from wire.links.link import LinkFull
 
 if not cython.compiled:
@@ -45,7 +45,7 @@ if not cython.compiled:  # compiled, this is a C constant: batches.pxd
     BATCH_BYTES = 1024 * 1024  # a batch beyond it becomes a frame at once, if there is a lease
 
 Partitions = tuple[int, ...]  # named, because Cython reads the spelled-out form as a C tuple
-Messages: TypeAlias = "list[Message] | None"
+Messages: TypeAlias = "list[PendingAck] | None"
 
 
 def append_run(

@@ -8,7 +8,7 @@ Source: MQTT 5.0 sections 3.1.2.4, 3.3.4, 4.9; docs/adr/0021-above-receive-maxim
 
 import cython
 
-from edge.hot.state import Conn, HotState, Message
+from edge.hot.state import Conn, HotState, PendingAck
 
 if not cython.compiled:
     from edge.hot.layout import RECEIVE_MAXIMUM_EXCEEDED
@@ -35,13 +35,13 @@ def judge_excess(hot: HotState, conn: Conn) -> cython.int:
     return TAKEN
 
 
-def hold_excess(conn: Conn, message: Message, count: cython.Py_ssize_t) -> None:
+def hold_excess(conn: Conn, message: PendingAck, count: cython.Py_ssize_t) -> None:
     """Count the bytes of a message that waits for us while its client is above Receive Maximum."""
     message.excess_bytes = count
     conn.excess_bytes += count
 
 
-def end_excess(hot: HotState, conn: Conn, message: Message) -> None:
+def end_excess(hot: HotState, conn: Conn, message: PendingAck) -> None:
     """The message is about to be answered."""
     conn.excess_bytes -= message.excess_bytes
     message.excess_bytes = 0

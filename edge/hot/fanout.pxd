@@ -8,24 +8,24 @@ from edge.hot.batches cimport append_record, append_run
 from edge.hot.outboxes cimport find_targets, send_to_edge, send_to_partition, send_to_partitions
 from edge.hot.records cimport load_record, record_of, renumbered
 from edge.hot.picks cimport keep_pick
-from edge.hot.state cimport Conn, Group, HotState, Inbound, Message, Outbound, Packet, Peer, Remote, Route, Sub
+from edge.hot.state cimport Conn, Group, HotState, Inbound, PendingAck, Outbound, Packet, Peer, Remote, Route, Sub
 
 
 cdef enum:
     PICK_BYTES = 4096
 
 
-cdef object fan_out(HotState hot, Conn publisher, Route route, Packet packet, Message message, int extra_partition)
+cdef object fan_out(HotState hot, Conn publisher, Route route, Packet packet, PendingAck message, int extra_partition)
 cdef object fan_out_run(
     HotState hot, Conn publisher, Route route, int version, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
     Py_ssize_t packet_max, Py_ssize_t count
 )
-cdef object refused(HotState hot, Message copy, int reason_code)
+cdef object refused(HotState hot, PendingAck copy, int reason_code)
 cdef object deliver_pick(HotState hot, Sub sub, Packet packet, bytes share)
-cdef object pick_again(HotState hot, Message copy, object chosen)
+cdef object pick_again(HotState hot, PendingAck copy, object chosen)
 
 
 # private
 cdef object _of_session(Packet packet, Conn publisher)
-cdef object _pick(HotState hot, Conn publisher, Route route, Packet packet, Message message, Group group)
-cdef object _send_pick(HotState hot, Remote remote, bytes record, Message copy)
+cdef object _pick(HotState hot, Conn publisher, Route route, Packet packet, PendingAck message, Group group)
+cdef object _send_pick(HotState hot, Remote remote, bytes record, PendingAck copy)

@@ -1,14 +1,14 @@
 # mypy: disable-error-code="no-any-return, assignment, union-attr, arg-type"
 """One message, or one run, to every destination of its Route: local sessions, edges, partitions, shared groups.
 
-A shared group's copy of a QoS 1/2 message is a ``Message`` of its own with a tag of its own, because it may share a
+A shared group's copy of a QoS 1/2 message is a ``PendingAck`` of its own with a tag of its own, because it may share a
 partition with the ordinary copy and may be refused and sent elsewhere; its parent waits for it.
 Source: MQTT 5.0 section 4.8.2; docs/protocol.md rules 4.3, 5.4.
 """
 
 import cython
 
-from edge.hot.state import Conn, Group, HotState, Message, Outbound, Packet, Peer, Remote, Route, Sub
+from edge.hot.state import Conn, Group, HotState, Outbound, Packet, Peer, PendingAck, Remote, Route, Sub
 
 if not cython.compiled:
     from edge.hot.acks import destination_done, new_message
@@ -31,7 +31,7 @@ def fan_out(
     publisher: Conn | None,
     route: Route,
     packet: Packet,
-    message: Message | None,
+    message: PendingAck | None,
     extra_partition: cython.int,
 ) -> None:
     """Send the message at hand everywhere; destinations to wait for are added to ``message.waiting``.
@@ -120,7 +120,7 @@ def _of_session(packet: Packet, publisher: Conn | None) -> None:
 
 
 def _pick(
-    hot: HotState, publisher: Conn | None, route: Route, packet: Packet, message: Message | None, group: Group
+    hot: HotState, publisher: Conn | None, route: Route, packet: Packet, message: PendingAck | None, group: Group
 ) -> None:
     if was_picked(hot, group.share, packet.origin_kind, packet.origin_a, packet.origin_b):
         hot.dropped_repeated += 1
@@ -172,7 +172,7 @@ def deliver_pick(hot: HotState, sub: Sub, packet: Packet, share: bytes) -> None:
         outbound.picks_bytes += len(record)
 
 
-def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: Message | None) -> None:
+def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: PendingAck | None) -> None:
     peer: Peer | None = remote.peer
     if copy is not None:
         copy.pick = remote
@@ -191,7 +191,7 @@ def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: Message | Non
         append_record(hot, peer, record, 0, (), remote.share)
 
 
-def refused(hot: HotState, copy: Message, reason_code: cython.int) -> None:
+def refused(hot: HotState, copy: PendingAck, reason_code: cython.int) -> None:
     """A picked destination refused the copy, or died: the core picks another, until none is left [MQTT-4.8.2-5].
 
     Where none is left the message is refused if a member could not take it, and dropped if there is no member.
@@ -203,7 +203,7 @@ def refused(hot: HotState, copy: Message, reason_code: cython.int) -> None:
         pick_again(hot, copy, chosen)
 
 
-def pick_again(hot: HotState, copy: Message, chosen: object) -> None:
+def pick_again(hot: HotState, copy: PendingAck, chosen: object) -> None:
     """Send a copy that was refused to the destination that the core chose instead, None for nowhere."""
     if chosen is None:
         if copy.reason_code == 0:

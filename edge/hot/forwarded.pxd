@@ -18,7 +18,7 @@ from edge.hot.batches cimport note_room, publish_acks_of
 from edge.hot.outboxes cimport leave_outbox
 from edge.hot.pushes cimport receive_pushes
 from edge.hot.routes cimport local_route
-from edge.hot.state cimport Conn, HotState, Message, Outbox, Packet, PARK_HANDLER, Peer, Route, Sub
+from edge.hot.state cimport Conn, HotState, PendingAck, Outbox, Packet, PARK_HANDLER, Peer, Route, Sub
 
 
 cdef enum:
@@ -39,5 +39,5 @@ cdef Py_ssize_t _receive_message(
 )
 cdef object _receive_pick(HotState hot, Peer peer, Packet packet, bytes share, unsigned long long tag)
 cdef Outbox _asked_before(HotState hot, Peer peer, Outbox outbox, unsigned long long tag, int code)
-cdef object _no_room(HotState hot, Message message)
-cdef object _superseded(HotState hot, Message message)
+cdef object _no_room(HotState hot, PendingAck message)
+cdef object _superseded(HotState hot, PendingAck message)

@@ -9,7 +9,7 @@ Source: docs/adr/0005-wire-format.md; docs/protocol.md rules 1.6, 4.5, 8.2.
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import Conn, HotState, Message, Outbox, Packet, Peer, Route, Sub
+from edge.hot.state import Conn, HotState, Outbox, Packet, Peer, PendingAck, Route, Sub
 from wire.messages.frames import HEADER, HEADER_BYTES
 
 if not cython.compiled:
@@ -280,7 +280,7 @@ def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
     partition: cython.int
     code: cython.int
     outbox: Outbox | None
-    message: Message | None
+    message: PendingAck | None
     if end % PUBLISH_ACK_BYTES != 0:
         raise ValueError("PUBLISH_ACK is not a whole number of records")
     while at < end:
@@ -326,7 +326,7 @@ def _asked_before(hot: HotState, peer: Peer, outbox: Outbox, tag: cython.ulonglo
     return outbox
 
 
-def _no_room(hot: HotState, message: Message) -> None:
+def _no_room(hot: HotState, message: PendingAck) -> None:
     """A disk is full. Where that cannot be said, the connection ends at once: nothing may overtake what comes again."""
     conn: Conn | None = message.conn
     told: cython.bint = message.waiting == 1 and not message.delivered
@@ -336,9 +336,9 @@ def _no_room(hot: HotState, message: Message) -> None:
     destination_done(hot, message, SERVER_BUSY)
 
 
-def _superseded(hot: HotState, message: Message) -> None:
+def _superseded(hot: HotState, message: PendingAck) -> None:
     """A partition heard of a newer connection of the publisher: this one is over, and nothing of it is acknowledged."""
-    first: Message = message if message.parent is None else message.parent
+    first: PendingAck = message if message.parent is None else message.parent
     if first.conn is not None and not first.conn.closed:
         hot.handler.error(first.conn, SUPERSEDED)
     destination_done(hot, message, SUPERSEDED)

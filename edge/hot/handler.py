@@ -9,7 +9,7 @@ Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 from typing import Protocol
 
 from edge.hot import layout
-from edge.hot.state import Conn, Group, Inbound, Message, Peer, Remote, Route, Sub
+from edge.hot.state import Conn, Group, Inbound, Peer, PendingAck, Remote, Route, Sub
 
 __all__ = ["AckSink", "Closed", "Handler"]
 
@@ -94,7 +94,7 @@ class Handler(Protocol):
     def picked(self, peer: Peer, share: bytes, topic: bytes, qos: int) -> Sub | None:
         """Choose the local member for a message that another edge picked us for; None refuses it."""
 
-    def refused(self, message: Message, remote: Remote, reason_code: int) -> Sub | Remote | Message | None:
+    def refused(self, message: PendingAck, remote: Remote, reason_code: int) -> Sub | Remote | PendingAck | None:
         """A picked destination refused (code >= 0x80) or died: choose another; None ends the message there.
 
         ``message`` itself: later, by ``hot.send_pick``.

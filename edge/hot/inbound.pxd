@@ -12,7 +12,7 @@ from edge.hot.layout cimport (
 from edge.hot.output cimport mark_dirty, pending_output
 from edge.hot.outboxes cimport route_is_full
 from edge.hot.routes cimport known_route
-from edge.hot.state cimport Conn, HotState, Inbound, Message, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
+from edge.hot.state cimport Conn, HotState, Inbound, PendingAck, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
 
 
 cdef enum:

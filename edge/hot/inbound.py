@@ -9,7 +9,7 @@ Source: MQTT 5.0 sections 3.3, 4.3, 4.9; docs/protocol.md rules 2.7, 4.6.
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import Conn, HotState, Inbound, Message, Packet, Route
+from edge.hot.state import Conn, HotState, Inbound, Packet, PendingAck, Route
 
 if not cython.compiled:
     from edge.hot.acks import answer, destination_done, enter_gate, new_message
@@ -271,7 +271,7 @@ def _topic_of(hot: HotState, conn: Conn, packet: Packet, topic: bytes) -> bytes 
 
 def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
     """The packet is the broker's now: send it everywhere, and acknowledge it when everyone has it."""
-    message: Message | None = None
+    message: PendingAck | None = None
     qos: cython.int = packet.qos
     identifier: cython.int = packet.packet_identifier
     if qos == 0:

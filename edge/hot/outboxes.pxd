@@ -3,15 +3,15 @@ from edge.hot.batches cimport append_record
 from edge.hot.layout cimport REPEAT_FLAG
 from edge.hot.output cimport mark_dirty, unpark
 from edge.hot.records cimport aged
-from edge.hot.state cimport Conn, HotState, Message, Outbox, PARK_PEER, Peer, Route
+from edge.hot.state cimport Conn, HotState, PendingAck, Outbox, PARK_PEER, Peer, Route
 
 
 cdef object find_targets(HotState hot, Route route)
 cdef bint route_is_full(HotState hot, Conn publisher, Route route) except -1
-cdef object send_to_edge(HotState hot, Peer peer, bytes record, Message message)
-cdef object send_to_partitions(HotState hot, Route route, bytes record, Message message)
-cdef object send_to_partition(HotState hot, int partition, bytes record, Message message, bytes share)
-cdef object leave_outbox(HotState hot, Message message)
+cdef object send_to_edge(HotState hot, Peer peer, bytes record, PendingAck message)
+cdef object send_to_partitions(HotState hot, Route route, bytes record, PendingAck message)
+cdef object send_to_partition(HotState hot, int partition, bytes record, PendingAck message, bytes share)
+cdef object leave_outbox(HotState hot, PendingAck message)
 cdef object note_former(HotState hot, Outbox outbox, Peer former)
 cdef object pump_outboxes(HotState hot)
 
@@ -20,5 +20,5 @@ cdef object pump_outboxes(HotState hot)
 cdef bint _wait_for_peer(Conn publisher, Peer peer)
 cdef Peer _primary_of(HotState hot, int partition)
 cdef Outbox _outbox(HotState hot, int partition)
-cdef object _keep(HotState hot, Outbox outbox, bytes record, Message message)
+cdef object _keep(HotState hot, Outbox outbox, bytes record, PendingAck message)
 cdef bint _pump(HotState hot, int partition, Outbox outbox)

@@ -7,7 +7,7 @@ acknowledgements is ``edge/hot/acks.py``. Source: docs/protocol.md rules 4.3, 4.
 
 import cython
 
-from edge.hot.state import Conn, HotState, Message, Outbox, Peer, Route
+from edge.hot.state import Conn, HotState, Outbox, Peer, PendingAck, Route
 
 if not cython.compiled:
     from edge.hot.batches import append_record
@@ -59,7 +59,7 @@ def _wait_for_peer(publisher: Conn, peer: Peer) -> cython.bint:
     return False
 
 
-def send_to_edge(hot: HotState, peer: Peer, record: bytes, message: Message | None) -> None:
+def send_to_edge(hot: HotState, peer: Peer, record: bytes, message: PendingAck | None) -> None:
     """Send to an edge; with a message, it is done there when the link says TAKEN for the frame."""
     if peer.struck:
         hot.dropped_peer += 1
@@ -70,7 +70,7 @@ def send_to_edge(hot: HotState, peer: Peer, record: bytes, message: Message | No
     append_record(hot, peer, record, 0, (), b"")
 
 
-def send_to_partitions(hot: HotState, route: Route, record: bytes, message: Message | None) -> None:
+def send_to_partitions(hot: HotState, route: Route, record: bytes, message: PendingAck | None) -> None:
     """Send to every partition of the route: one record per primary."""
     outbox: Outbox
     partition: cython.int
@@ -100,7 +100,7 @@ def send_to_partitions(hot: HotState, route: Route, record: bytes, message: Mess
 
 
 def send_to_partition(
-    hot: HotState, partition: cython.int, record: bytes, message: Message | None, share: bytes
+    hot: HotState, partition: cython.int, record: bytes, message: PendingAck | None, share: bytes
 ) -> None:
     """Send to one partition: its register, a shared pick, or one whose outbox is held."""
     peer: Peer | None = _primary_of(hot, partition)
@@ -137,14 +137,14 @@ def _outbox(hot: HotState, partition: cython.int) -> Outbox:
     return outbox
 
 
-def _keep(hot: HotState, outbox: Outbox, record: bytes, message: Message) -> None:
+def _keep(hot: HotState, outbox: Outbox, record: bytes, message: PendingAck) -> None:
     outbox.messages[message.tag] = message
     message.record = record
     message.waiting += 1
     hot.outbox_bytes += len(record)
 
 
-def leave_outbox(hot: HotState, message: Message) -> None:
+def leave_outbox(hot: HotState, message: PendingAck) -> None:
     """A partition finished a message: forget it there, and let publishers go on when there is room again."""
     hot.outbox_bytes -= len(message.record)
     if hot.outbox_waiters and hot.outbox_bytes < hot.outbox_bytes_max // 2:
@@ -176,7 +176,7 @@ def pump_outboxes(hot: HotState) -> None:
 
 def _pump(hot: HotState, partition: cython.int, outbox: Outbox) -> cython.bint:
     peer: Peer | None = outbox.target
-    message: Message
+    message: PendingAck
     if peer is None or peer.struck:
         return True  # the core names the next one
     while outbox.unsent:

@@ -8,7 +8,7 @@ from collections import deque
 import cython
 
 from edge.hot.publications import Publications
-from edge.hot.state import Conn, Message, Outbox, Peer
+from edge.hot.state import Conn, Outbox, Peer, PendingAck
 from wire.links.link import LinkCore
 
 if not cython.compiled:
@@ -97,7 +97,7 @@ class Peering(Publications):
         peer.batch = None
         peer.publish_acks = None
         peer.push_acks = None
-        message: Message
+        message: PendingAck
         for messages in batches:
             for message in messages:
                 destination_done(self, message, 0)
@@ -160,7 +160,7 @@ class Peering(Publications):
             self.set_primary(partition, peer)
         outbox.held = True
         outbox.target = peer
-        message: Message
+        message: PendingAck
         for message in list(outbox.messages.values()):
             if _comes_again(message):
                 del outbox.messages[message.tag]
@@ -196,8 +196,8 @@ class Peering(Publications):
         ]
 
 
-def _comes_again(message: Message) -> bool:
+def _comes_again(message: PendingAck) -> bool:
     """Whether the publisher's connection is over, and its session is stored: it sends what was not acknowledged."""
-    first: Message = message if message.parent is None else message.parent
+    first: PendingAck = message if message.parent is None else message.parent
     conn: Conn | None = first.conn
     return conn is not None and conn.closed and conn.session != 0

@@ -8,7 +8,7 @@ from edge.hot.origins cimport was_picked
 from edge.hot.output cimport note_high, pending_output, write_short
 from edge.hot.picks cimport unfinished_picks
 from edge.hot.routes cimport known_route
-from edge.hot.state cimport Conn, Inbound, Message, Packet, Route
+from edge.hot.state cimport Conn, Inbound, PendingAck, Packet, Route
 
 
 cdef class Publications(Connections):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import cython
 
 from edge.hot.connections import Connections
-from edge.hot.state import Conn, Inbound, Message, Packet, Route
+from edge.hot.state import Conn, Inbound, Packet, PendingAck, Route
 
 if not cython.compiled:
     from edge.hot.acks import count_back, destination_done, new_message
@@ -114,7 +114,7 @@ class Publications(Connections):
         Returns:
             Its tag, 0 for QoS 0.
         """
-        message: Message | None = publish.gated
+        message: PendingAck | None = publish.gated
         publish.gated = None
         if message is None and (publish.qos > 0 or on_done is not None):
             message = new_message(self, publish.qos, publish.conn, 0)
@@ -174,7 +174,7 @@ class Publications(Connections):
 
     def acknowledge(self, publish: Inbound, reason_code: int) -> None:
         """Answer a PUBLISH of ``Handler.inbound`` in order with the others: not sent anywhere, or kept back since."""
-        message: Message | None = publish.gated
+        message: PendingAck | None = publish.gated
         publish.gated = None
         if message is not None:
             destination_done(self, message, reason_code)
@@ -202,7 +202,7 @@ class Publications(Connections):
             note_high(self, conn)
         return delivered
 
-    def send_pick(self, copy: Message, chosen: object) -> None:
+    def send_pick(self, copy: PendingAck, chosen: object) -> None:
         """Go on with a shared group's copy that ``Handler.refused`` answered with the copy itself."""
         pick_again(self, copy, chosen)
 

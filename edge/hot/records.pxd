@@ -9,7 +9,7 @@ from edge.hot.layout cimport (
     MESSAGE_PROPERTY_BYTES_AT, MESSAGE_RECORD, MESSAGE_SESSION_AT, MESSAGE_TAG_AT, MESSAGE_TOPIC_BYTES_AT,
     MESSAGE_VERSION_AT, NO_EXPIRY, QOS_BITS, RETAIN_FLAG
 )
-from edge.hot.state cimport HotState, Message, Packet
+from edge.hot.state cimport HotState, PendingAck, Packet
 
 
 cdef enum:
@@ -19,4 +19,4 @@ cdef enum:
 cdef bytes record_of(HotState hot, Packet packet, unsigned long long tag)
 cdef bytes renumbered(HotState hot, bytes record, unsigned long long tag)
 cdef object load_record(Packet packet, bytes record)
-cdef bytes aged(HotState hot, Message message)
+cdef bytes aged(HotState hot, PendingAck message)

@@ -7,7 +7,7 @@ in ``edge/hot/layout.py``, the drawing in ``wire/messages/batches.py``. Source: 
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import HotState, Message, Packet
+from edge.hot.state import HotState, Packet, PendingAck
 
 if not cython.compiled:
     from edge.hot.buffers import copy_bytes, copy_span, get16, get32, get64, put16, put32, put64, reserve, take_bytes
@@ -111,7 +111,7 @@ def load_record(packet: Packet, record: bytes) -> None:
     packet.payload_bytes = get32(packet.data, MESSAGE_PAYLOAD_BYTES_AT)
 
 
-def aged(hot: HotState, message: Message) -> bytes:
+def aged(hot: HotState, message: PendingAck) -> bytes:
     """The record with the expiry that is left [MQTT-3.3.2-6]."""
     record: bytes = message.record
     expiry_s: cython.ulong = get32(record, MESSAGE_EXPIRY_AT)

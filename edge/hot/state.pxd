@@ -150,10 +150,10 @@ cdef class Inbound:
     cdef public int packet_identifier
     cdef public bint dup
     cdef public Conn conn
-    cdef readonly Message gated
+    cdef readonly PendingAck gated
 
 
-cdef class Message:
+cdef class PendingAck:
     cdef readonly unsigned long long tag
     cdef readonly int qos
     cdef readonly int waiting
@@ -169,7 +169,7 @@ cdef class Message:
     cdef long long at_ns
     cdef Py_ssize_t excess_bytes
     cdef readonly Remote pick
-    cdef readonly Message parent
+    cdef readonly PendingAck parent
     cdef readonly Group group
     cdef public list tried
     cdef Route route

@@ -31,8 +31,8 @@ __all__ = [
     "Conn",
     "Group",
     "Inbound",
-    "Message",
     "Peer",
+    "PendingAck",
     "Remote",
     "Route",
     "Sub",
@@ -97,7 +97,7 @@ class Conn:
         self.excess_bytes = 0  # read above it and not answered by us
         self.owes_since_ns = 0  # since when its excess waits for its PUBRELs alone, 0 while it does not
         self.received: dict[int, int] | None = None  # QoS 2 identifiers before PUBREL: -1, or PUBREC's reason code
-        self.gate: deque[Message] | None = None  # messages whose acknowledgement has not been written, in order
+        self.gate: deque[PendingAck] | None = None  # messages whose acknowledgement has not been written, in order
         self.retain_available = True
         self.qos_max = 2
         self.out: Buffer | None = None
@@ -252,7 +252,7 @@ class Inbound:
         self.packet_identifier = packet_identifier
         self.dup = dup
         self.conn = conn
-        self.gated: Message | None = None
+        self.gated: PendingAck | None = None
 
 
 class Kept:
@@ -293,7 +293,7 @@ class Outbound:
         self.unsent_acks: deque[bytes] | None = None
 
 
-class Message:
+class PendingAck:
     """An accepted QoS 1/2 message while destinations have not acknowledged it.
 
     Attributes:
@@ -320,7 +320,7 @@ class Message:
         self.at_ns = 0
         self.excess_bytes = 0  # counted in the publisher's
         self.pick: Remote | None = None  # of a shared group's copy: where it went
-        self.parent: Message | None = None  # the message that it is a copy of
+        self.parent: PendingAck | None = None  # the message that it is a copy of
         self.group: Group | None = None
         self.tried: list[Remote] | None = None  # destinations that refused it, for the core
         self.route: Route | None = None  # with a ledger, once it is sent: this and all below
@@ -334,8 +334,8 @@ class Outbox:
     """Unacknowledged messages towards one partition, by tag in the order sent."""
 
     def __init__(self) -> None:
-        self.messages: dict[int, Message] = {}
-        self.unsent: deque[Message] = deque()
+        self.messages: dict[int, PendingAck] = {}
+        self.unsent: deque[PendingAck] = deque()
         self.held = False  # new messages queue in unsent: no primary, or a replay is under way
         self.target: Peer | None = None
         self.former: dict[Peer, int] | None = None  # primaries before the present one: highest tag that they were sent
@@ -358,16 +358,16 @@ class Peer:
         self.may_acknowledge = may_send(tier, TIER_EDGE, FrameKind.PUBLISH_ACK)
         self.may_push = may_send(tier, TIER_EDGE, FrameKind.PUSH)
         self.batch: Buffer | None = None
-        self.batch_messages: list[Message] = []
-        self.inflight: deque[tuple[int, list[Message]]] = deque()
-        self.picks: dict[int, Message] = {}  # shared copies at this edge, by tag, until PUBLISH_ACK
+        self.batch_messages: list[PendingAck] = []
+        self.inflight: deque[tuple[int, list[PendingAck]]] = deque()
+        self.picks: dict[int, PendingAck] = {}  # shared copies at this edge, by tag, until PUBLISH_ACK
         self.publish_acks: Buffer | None = None
         self.push_acks: Buffer | None = None
         self.room = link.room()
         self.untold = 0  # bytes received since it was last woken for a TAKEN
         self.full = False
         self.waiters: list[Conn] = []
-        self.blocked: deque[tuple[int, bytes, list[Message] | None]] = deque()
+        self.blocked: deque[tuple[int, bytes, list[PendingAck] | None]] = deque()
         self.listed = False
 
 

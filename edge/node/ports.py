@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from edge.hot.options import ConnOptions, SessionOptions
-from edge.hot.state import Conn, Inbound, Message, Peer, Route
+from edge.hot.state import Conn, Inbound, Peer, PendingAck, Route
 
 __all__ = [
     "ClientEnds",
@@ -129,7 +129,7 @@ class Publisher(Protocol):
     def install_route(self, topic: bytes, route: Route) -> None:
         """Cache where a topic goes."""
 
-    def send_pick(self, copy: Message, chosen: object) -> None:
+    def send_pick(self, copy: PendingAck, chosen: object) -> None:
         """Go on with a shared group's copy that was refused."""
 
     def knows_pick(self, share: bytes, session: int, counter: int) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.cluster.partition_requests import PartitionRequests
-from edge.hot.state import Conn, Inbound, Message, Remote, Route
+from edge.hot.state import Conn, Inbound, PendingAck, Remote, Route
 from edge.node.node import EdgeNode
 from edge.node.ports import Publisher
 from edge.publishing.picking import Picking
@@ -51,7 +51,7 @@ class _NewPick:
     """A pick that replaces one that refused a recorded message, until it is recorded."""
 
     recording: "Recording"
-    copy: Message
+    copy: PendingAck
     group: SharedGroup
     choice: Remote | int
     pick: SharePick
@@ -196,12 +196,12 @@ class Recording:
         if not self._requests.ask(request, then, self._node.now):
             self._clients.error(client.conn, ReasonCode.SERVER_BUSY)
 
-    def pick_again(self, copy: Message, group: SharedGroup) -> None:
+    def pick_again(self, copy: PendingAck, group: SharedGroup) -> None:
         """Record another pick for a copy whose recorded one refused it, or was an edge that died; then send there."""
         assert copy.pick is not None
         self._pick_again(copy, group, copy.pick.attempt + 1)
 
-    def _pick_again(self, copy: Message, group: SharedGroup, attempt: int) -> None:
+    def _pick_again(self, copy: PendingAck, group: SharedGroup, attempt: int) -> None:
         whole = copy.parent
         assert whole is not None and whole.conn is not None
         client = whole.conn.owner
