@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return, assignment, union-attr"
 """Acknowledgements: when a publisher gets its own, and what a subscriber's mean.
 
 A message waits for the destinations that were named when it was sent; then PUBACK or PUBREC is written, in the order in
@@ -210,7 +209,7 @@ def _ephemeral(
     hot: HotState, conn: Conn, first: cython.int, identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
     """Take the acknowledgement of a message that was sent (state 1: QoS 1, 2: QoS 2, 3: released), or an error."""
-    outbound: Outbound = conn.outbound
+    outbound: Outbound = conn.outbound  # type: ignore[assignment]  # the caller answers where there is none
     state: cython.int = state_of(outbound, identifier)
     if (state == 1 and first != 0x40) or (state > 1 and first == 0x40) or (state == 2 and first == 0x70):
         return PROTOCOL_ERROR  # [MQTT-4.3.2-2] [MQTT-4.3.3-4]: no packet of that flow

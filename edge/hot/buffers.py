@@ -1,6 +1,4 @@
 # cython: cdivision=True
-# mypy: disable-error-code="no-any-return, name-defined, has-type, operator, assignment"
-# ruff: noqa: F821
 """Bytes on their way out, and the few operations that touch memory by pointer.
 
 Compiled, a ``Buffer`` owns C memory and positions are offsets into it; uncompiled it owns a ``bytearray``. Every
@@ -8,7 +6,12 @@ function with two branches of the hot loop's arithmetic is here, so that the oth
 Nothing here knows MQTT. C names (memcpy ...) come from ``buffers.pxd``.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import cython
+
+if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
+    from edge.hot.linux import free, malloc, memcmp, memcpy, memmove, realloc
 
 __all__ = ["Buffer", "Pool"]
 
@@ -27,12 +30,12 @@ class Buffer:
         self.end = 0
         self.capacity = capacity
         self.next: Buffer | None = None  # in the pool
-        if cython.compiled:  # pragma: no cover
+        if not cython.compiled:
+            self.data: Any = bytearray(capacity)
+        else:  # pragma: no cover
             self.data = cython.cast(cython.p_uchar, malloc(capacity))
             if self.data == cython.NULL:
                 raise MemoryError
-        else:
-            self.data = bytearray(capacity)
 
     def __dealloc__(self) -> None:
         if cython.compiled:  # pragma: no cover

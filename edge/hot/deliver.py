@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return, assignment"
 """Delivery to this edge's own ephemeral sessions: runs of QoS 0 packets, and single messages of any QoS.
 
 A run is appended to a subscriber as it stands; subscribers of another version or with subscription identifiers share
@@ -272,7 +271,7 @@ def _pend(
             packet.pending = entry  # shared by all sessions of this encoding
             packet.pending_key = key
     else:
-        entry = packet.pending
+        entry = packet.pending  # type: ignore[assignment]  # pending_key is set with it
     outbound.pending.append(entry)
     outbound.pending_bytes += size
     begin_to_keep(hot, entry[6])
@@ -295,7 +294,8 @@ def _pending_entry(hot: HotState, packet: Packet, five: cython.bint, size: cytho
 
 def drain_pending(hot: HotState, conn: Conn) -> None:
     """Send what waited for the window, in order; expired messages are dropped [MQTT-3.3.2-5]."""
-    outbound: Outbound = conn.outbound
+    outbound: Outbound | None = conn.outbound
+    assert outbound is not None  # its callers saw something that waits
     while outbound.pending and outbound.inflight < outbound.window and pending_output(conn) <= hot.output_high:
         entry: Waiting = outbound.pending.popleft()
         outbound.pending_bytes -= len(entry[0])

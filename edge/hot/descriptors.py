@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return, name-defined, has-type, union-attr, assignment, attr-defined, operator"
 # ruff: noqa: F821
 """What the loop asks the kernel besides reading and writing, each once in C and once in Python.
 
@@ -11,8 +10,33 @@ import resource
 import socket
 import termios
 import time
+from typing import TYPE_CHECKING
 
 import cython
+
+if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
+    from edge.hot.linux import (
+        CLOCK_BOOTTIME,
+        EAGAIN,
+        ECONNABORTED,
+        ECONNREFUSED,
+        ECONNRESET,
+        EINTR,
+        EPIPE,
+        FIONREAD,
+        IPPROTO_TCP,
+        SHUT_WR,
+        SOCK_CLOEXEC,
+        SOCK_NONBLOCK,
+        TCP_NODELAY,
+        accept4,
+        clock_gettime,
+        errno,
+        ioctl,
+        setsockopt,
+        shutdown,
+        timespec,
+    )
 
 __all__ = ["boot_ns", "connections_allowed"]
 

@@ -1,5 +1,4 @@
 # cython: cdivision=True
-# mypy: disable-error-code="no-any-return"
 """One PUBLISH between its positions in received bytes and its encoding for one class of receiver.
 
 Decides which properties are valid (MQTT 5.0 section 3.3.2.3) and how a packet reads for a version, QoS, RETAIN flag

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return, assignment, union-attr, arg-type"
 """One message, or one run, to every destination of its Route: local sessions, edges, partitions, shared groups.
 
 A shared group's copy of a QoS 1/2 message is a ``PendingAck`` of its own with a tag of its own, because it may share a
@@ -157,7 +156,7 @@ def deliver_pick(hot: HotState, sub: Sub, packet: Packet, share: bytes) -> None:
     retain: cython.bint = packet.retain and sub.retain_as_published
     if not deliver_to(hot, conn, packet, qos, retain, sub.identifiers) or qos == 0:
         return
-    outbound = conn.outbound
+    outbound = conn.outbound  # type: ignore[assignment]  # deliver_to made it
     sent: cython.bint = outbound.inflight > inflight
     if sent and qos == 2:
         return
@@ -167,6 +166,7 @@ def deliver_pick(hot: HotState, sub: Sub, packet: Packet, share: bytes) -> None:
     elif sent:
         keep_pick(outbound, 1, share, record, hot.now_ns)
     else:
+        assert outbound.pending is not None  # the copy was not sent: it waits there
         waiting = outbound.pending.pop()
         outbound.pending.append((*waiting[:4], share, record, waiting[6]))
         outbound.picks_bytes += len(record)
@@ -205,11 +205,13 @@ def refused(hot: HotState, copy: PendingAck, reason_code: cython.int) -> None:
 
 def pick_again(hot: HotState, copy: PendingAck, chosen: object) -> None:
     """Send a copy that was refused to the destination that the core chose instead, None for nowhere."""
+    remote: Remote
     if chosen is None:
         if copy.reason_code == 0:
             hot.dropped_no_pick += 1
     elif isinstance(chosen, Sub):
         load_record(hot.second, copy.record)
+        assert copy.group is not None  # of every copy for a group
         deliver_pick(hot, chosen, hot.second, copy.group.share)
         copy.reason_code = 0
         copy.delivered = True
@@ -219,6 +221,7 @@ def pick_again(hot: HotState, copy: PendingAck, chosen: object) -> None:
         hot.tags += 1
         copy.tag = hot.tags
         copy.record = renumbered(hot, copy.record, copy.tag)
-        _send_pick(hot, chosen, copy.record, copy)
+        remote = chosen  # type: ignore[assignment]  # the core gives a Sub, a Remote or None
+        _send_pick(hot, remote, copy.record, copy)
         return
     destination_done(hot, copy, 0)

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return, assignment, union-attr"
 """What other nodes send here: messages for our own subscribers, acknowledgements, pushes.
 
 A forwarded message goes to local ephemeral sessions only and never further: the edge that took it from its client

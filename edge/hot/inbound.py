@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return, assignment, union-attr, arg-type"
 """One PUBLISH of a client that does not travel in a run: checked, routed, accepted or left for later.
 
 Decides what a PUBLISH of QoS 1 or 2, with a topic alias or RETAIN must satisfy before the broker answers for it.

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return, name-defined, has-type, union-attr, assignment, attr-defined, operator"
 # ruff: noqa: F821
 """Rounds over the sockets of ``Engine``; trio's own epoll is a member of their epoll set.
 
@@ -10,6 +9,7 @@ Decides nothing about MQTT. Who blocks where: ``edge/hot/host.py``. See docs/adr
 import os
 import ssl
 import time
+from typing import TYPE_CHECKING, Any
 
 import cython
 
@@ -35,6 +35,27 @@ if not cython.compiled:
     )
     from edge.hot.state import UNREGISTERED
 
+if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
+    from edge.hot.linux import (
+        CLOCK_BOOTTIME,
+        EAGAIN,
+        EINTR,
+        MSG_DONTWAIT,
+        TFD_CLOEXEC,
+        TFD_NONBLOCK,
+        TFD_TIMER_ABSTIME,
+        epoll_wait,
+        errno,
+        itimerspec,
+        memcpy,
+        only_thread,
+        read,
+        recv,
+        timerfd_create,
+        timerfd_settime,
+        wait_ns,
+    )
+
 __all__ = ["Loop"]
 
 if not cython.compiled:  # compiled, these are C constants: loop.pxd
@@ -58,6 +79,8 @@ class Loop(Sockets):
         self.trio_fd = trio_fd
         self.kicked = False
         self.polled: list[tuple[int, int]] = []
+        if not cython.compiled:
+            self.events: Any = None  # in C an array of epoll_event
         self.event_at = 0
         self.event_count = 0
         self.round_ns_max = hot.limits.round_ns_max

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return"
 """Bytes that clients make this edge hold: half packets, unsent output, messages that wait for a window.
 
 One sum, kept where a connection's share of it changed: after a read that left half a packet, after a flush, and where a

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return, assignment, union-attr, arg-type"
 """Origins of what this edge delivered to its own sessions, so that a repeat through another edge reaches nobody twice.
 
 A link delivers a frame once, but a QoS 2 message of a durable publisher is fanned out again when the publisher comes

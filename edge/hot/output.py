@@ -1,11 +1,11 @@
-# mypy: disable-error-code="no-any-return, name-defined, has-type"
-# ruff: noqa: F821
 """What a connection has to say, how much of it may wait, and who is paused by it.
 
 Above ``output_high`` the publishers that feed a connection are parked on it until it is below ``output_low`` again, or
 for ``lag_after_ns``: then it is *lagging* and loses QoS 0 instead, so that one dead reader stops nobody for long.
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
+
+from typing import TYPE_CHECKING
 
 import cython
 
@@ -16,6 +16,9 @@ if not cython.compiled:
     from edge.hot.buffers import give_buffer, reserve, take_buffer
     from edge.hot.layout import FAILURE, PACKET_IDENTIFIER_NOT_FOUND
     from edge.hot.state import PARK_OUTPUT, PARK_SLOW
+
+if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
+    from edge.hot.linux import MSG_DONTWAIT, MSG_NOSIGNAL, send
 
 __all__: list[str] = []
 

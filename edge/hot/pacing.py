@@ -1,5 +1,4 @@
 # cython: cdivision=True
-# mypy: disable-error-code="no-any-return"
 """A gap between rounds, applied only while it makes system calls carry more messages.
 
 An eager loop under load makes small batches: every writer's packet costs its own system calls. Waiting a moment lets

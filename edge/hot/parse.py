@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return, assignment, union-attr, arg-type"
 """From received bytes to complete packets, and which way each of them goes.
 
 Consecutive QoS 0 packets of one client to one topic form a *run* that is handed on as a whole. QoS 1 and 2 go one by
@@ -56,7 +55,7 @@ def parse(
     packet_max: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t = 0
     five: cython.bint = conn.version == 5
-    route: Route | None = None
+    route: Route
     run_route: Route | None = None
     packet: Packet = hot.packet
     published: cython.longlong = hot.publish_in_qos0 + hot.publish_in_qos1 + hot.publish_in_qos2
@@ -116,7 +115,7 @@ def parse(
                     continue
                 if find_route(hot, conn, data, body + 2, topic_bytes) is None:
                     break
-            route = conn.last_route
+            route = conn.last_route  # type: ignore[assignment]  # found above, now or for an earlier packet
             if five:
                 if body + 2 + topic_bytes >= stop:
                     wrong = MALFORMED_PACKET
@@ -225,7 +224,7 @@ def _end_run(
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Hand on the run, if there is one; always -1: there is none any more."""
-    if start >= 0 and end > start:
+    if start >= 0 and end > start and route is not None:
         hot.packets_in += count
         hot.publish_in_qos0 += count
         fan_out_run(hot, conn, route, conn.version, data, start, end, packet_max, count)

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return, assignment, union-attr"
 """Copies for shared groups at members here: kept until acknowledged, for another member if the session ends before.
 
 What a member was sent at QoS 1 and did not acknowledge, and what it was not sent yet, goes to another one (section
@@ -37,7 +36,7 @@ def keep_pick(
 
 def drop_pick(outbound: Outbound, packet_identifier: cython.int) -> cython.int:
     """The client has acknowledged it, or refused it."""
-    kept = outbound.picks.pop(packet_identifier, None)
+    kept = outbound.picks.pop(packet_identifier, None) if outbound.picks is not None else None
     if kept is not None:
         outbound.picks_bytes -= len(kept[1])
     return 0

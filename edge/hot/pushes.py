@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return, assignment, union-attr, index, arg-type"
 """Durable sessions: what their primary pushes is written to the client, what the client acknowledges goes back.
 
 The primary gives packet identifiers and keeps the window; here stands only what was written on this connection and not
@@ -153,7 +152,7 @@ def _push(
     identifier: cython.int,
 ) -> None:
     outbound: Outbound = _pushes_of(conn)
-    pushes: dict[int, tuple[int, int, int]] = outbound.pushes
+    pushes: dict[int, tuple[int, int, int]] = outbound.pushes  # type: ignore[assignment]  # _pushes_of made it
     five: cython.bint = conn.version == 5
     size: cython.Py_ssize_t = publish_bytes(packet, five, packet.qos, b"")
     known = pushes.get(identifier)
@@ -164,7 +163,7 @@ def _push(
             send_push_ack(hot, conn, partition_epoch, session_seq, 5, 0)
         hot.dropped_repeated += 1
         return
-    answered: dict[int, int] = outbound.answered
+    answered: dict[int, int] = outbound.answered  # type: ignore[assignment]  # made with pushes
     if session_seq in answered:
         send_push_ack(hot, conn, partition_epoch, session_seq, answered[session_seq], 0)
         hot.dropped_repeated += 1
@@ -187,13 +186,14 @@ def _push_release(
 ) -> None:
     """The primary committed the PUBREC: write PUBREL (again, after a resume)."""
     outbound: Outbound = _pushes_of(conn)
-    answered: dict[int, int] = outbound.answered
+    pushes: dict[int, tuple[int, int, int]] = outbound.pushes  # type: ignore[assignment]  # _pushes_of made it
+    answered: dict[int, int] = outbound.answered  # type: ignore[assignment]  # made with pushes
     if answered.get(session_seq) == 7:
         send_push_ack(hot, conn, partition_epoch, session_seq, 7, 0)
         hot.dropped_repeated += 1
         return
-    known = outbound.pushes.get(identifier)
-    outbound.pushes[identifier] = (session_seq, partition_epoch, RELEASED)
+    known = pushes.get(identifier)
+    pushes[identifier] = (session_seq, partition_epoch, RELEASED)
     if known is not None and known[0] == session_seq and known[2] == RELEASED:
         hot.dropped_repeated += 1
         return
@@ -204,8 +204,9 @@ def push_acknowledged(
     hot: HotState, conn: Conn, packet_type: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> None:
     """The client's PUBACK (4), PUBREC (5) or PUBCOMP (7): pass it on under what was really written here."""
-    known = conn.outbound.pushes.get(packet_identifier) if conn.outbound is not None else None
-    if known is None:
+    outbound: Outbound | None = conn.outbound
+    known = outbound.pushes.get(packet_identifier) if outbound is not None and outbound.pushes is not None else None
+    if known is None or outbound is None or outbound.pushes is None:
         answer_unknown(hot, conn, packet_type << 4, packet_identifier, reason_code)
         return
     session_seq, partition_epoch, state = known
@@ -219,19 +220,19 @@ def push_acknowledged(
         if state != WRITTEN:
             return
         if reason_code < FAILURE:
-            conn.outbound.pushes[packet_identifier] = (session_seq, partition_epoch, RECEIVED)
+            outbound.pushes[packet_identifier] = (session_seq, partition_epoch, RECEIVED)
             send_push_ack(hot, conn, partition_epoch, session_seq, 5, reason_code)
             return
     elif state != RELEASED:
         hot.acks_unknown += 1
         return
-    del conn.outbound.pushes[packet_identifier]
-    _remember(conn.outbound, session_seq, packet_type)
+    del outbound.pushes[packet_identifier]
+    _remember(outbound, session_seq, packet_type)
     send_push_ack(hot, conn, partition_epoch, session_seq, packet_type, reason_code)
 
 
 def _remember(outbound: Outbound, session_seq: cython.ulonglong, packet_type: cython.int) -> None:
-    answered: dict[int, int] = outbound.answered
+    answered: dict[int, int] = outbound.answered  # type: ignore[assignment]  # made with pushes
     answered[session_seq] = packet_type
     if len(answered) > ANSWERED_MAX:
         for oldest in list(answered)[: ANSWERED_MAX // 2]:
@@ -252,12 +253,13 @@ def send_push_ack(
         record.start = 0
         record.end = 0
         _put_push_ack(record, conn, partition_epoch, session_seq, packet_type, reason_code)
-        if conn.outbound.unsent_acks is None:
-            conn.outbound.unsent_acks = deque(maxlen=ANSWERED_MAX)
+        outbound: Outbound = _pushes_of(conn)
+        if outbound.unsent_acks is None:
+            outbound.unsent_acks = deque(maxlen=ANSWERED_MAX)
         if cython.compiled:  # pragma: no cover
-            conn.outbound.unsent_acks.append(record.data[0:PUSH_ACK_BYTES])
+            outbound.unsent_acks.append(record.data[0:PUSH_ACK_BYTES])
         else:
-            conn.outbound.unsent_acks.append(bytes(record.data[:PUSH_ACK_BYTES]))
+            outbound.unsent_acks.append(bytes(record.data[:PUSH_ACK_BYTES]))
         record.end = 0
     else:
         _put_push_ack(push_acks_of(hot, conn.peer), conn, partition_epoch, session_seq, packet_type, reason_code)

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return"
 """The Routes that the loop keeps, and when one of them has to be looked at again.
 
 A change of subscriptions or peers does not touch the Routes: it raises the loop's generation, and the core judges each

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return, name-defined, has-type, union-attr, assignment, attr-defined, operator"
 # ruff: noqa: F821
 """The sockets of one edge: their life from accept to close, what epoll is asked about them, and all sending.
 
@@ -10,9 +9,11 @@ import os
 import select
 import socket
 import ssl
+from typing import TYPE_CHECKING, Any
 
 import cython
 
+from edge.hot.buffers import Buffer
 from edge.hot.engine import Engine
 from edge.hot.state import Conn
 
@@ -24,6 +25,22 @@ if not cython.compiled:
     from edge.hot.memory import count_held
     from edge.hot.output import drained, mark_dirty, output_of, take_dirty, unlink_dirty
     from edge.hot.state import UNREGISTERED
+
+if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
+    from edge.hot.linux import (
+        EAGAIN,
+        EINTR,
+        EPOLL_CTL_ADD,
+        EPOLL_CTL_MOD,
+        MSG_DONTWAIT,
+        MSG_NOSIGNAL,
+        close_fd,
+        epoll_ctl,
+        epoll_event,
+        errno,
+        recv,
+        send,
+    )
 
 __all__ = ["Sockets"]
 
@@ -52,7 +69,9 @@ class Sockets:
         self.capacity = RECEIVE_BYTES_MAX + RECEIVE_BYTES
         self.input = bytearray(self.capacity)
         self.view = memoryview(self.input)
-        if cython.compiled:  # pragma: no cover
+        if not cython.compiled:
+            self.data: Any = None  # in C a pointer into input
+        else:  # pragma: no cover
             self.data = self.input
         self.tls_sockets: dict[int, socket.socket] = {}  # by file descriptor: what OpenSSL refers to weakly
         self.undecrypted: list[Conn] = []  # OpenSSL holds bytes that epoll does not know of
@@ -128,22 +147,23 @@ class Sockets:
         hot: Engine = self.hot
         count: cython.Py_ssize_t
         sent: cython.Py_ssize_t
-        count = conn.out.end - conn.out.start
+        out: Buffer = conn.out  # type: ignore[assignment]  # the caller sends only where there is some
+        count = out.end - out.start
         if cython.compiled:  # pragma: no cover
-            sent = send(conn.fd, conn.out.data + conn.out.start, count, MSG_DONTWAIT | MSG_NOSIGNAL)
+            sent = send(conn.fd, out.data + out.start, count, MSG_DONTWAIT | MSG_NOSIGNAL)
             if sent < 0:
                 if errno not in (EAGAIN, EINTR):
                     self.fail(conn)
                 return True
         else:
             try:
-                sent = os.write(conn.fd, bytes(conn.out.data[conn.out.start : conn.out.end]))
+                sent = os.write(conn.fd, bytes(out.data[out.start : out.end]))
             except BlockingIOError:
                 return True
             except OSError:
                 self.fail(conn)
                 return True
-        conn.out.start += sent
+        out.start += sent
         hot.bytes_out += sent
         drained(hot, conn)
         if conn.outbound is not None and conn.outbound.pending:
@@ -152,7 +172,7 @@ class Sockets:
 
     def send_unsent(self, conn: Conn) -> cython.bint:
         """Send bytes that a filter wrapped."""
-        data: bytes = conn.unsent
+        data: bytes = conn.unsent  # type: ignore[assignment]  # the caller sends only where there is some
         try:
             sent = conn.tls.write(data) if conn.tls is not None else os.write(conn.fd, data)
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
@@ -251,12 +271,14 @@ class Sockets:
 
     def read_first_bytes(self, conn: Conn) -> None:
         """Read what comes before TLS; the rest stays in the kernel."""
-        state: cython.int = conn.options.first_bytes.read(conn.fd)
+        options = conn.options
+        assert options is not None and options.first_bytes is not None  # register saw them
+        state: cython.int = options.first_bytes.read(conn.fd)
         if state == 0:
             return
         if state == 2:
             self.hot.close(conn, b"", False)
-        elif conn.options.tls is not None:
+        elif options.tls is not None:
             self.begin_tls(conn)
         else:
             conn.options = None
@@ -265,6 +287,8 @@ class Sockets:
     def begin_tls(self, conn: Conn) -> None:
         """Put OpenSSL on a socket."""
         options = conn.options
+        assert options is not None  # register keeps them until the first bytes are read
+        context: Any = options.tls
         conn.options = None
         # Of all that the object says of the socket only "does not block" counts, or OpenSSL waits.
         plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0, conn.fd)
@@ -272,7 +296,7 @@ class Sockets:
         try:
             # Undocumented; ``SSLSocket`` around it asks the kernel six things that are known here, which takes
             # longer than the rest. The test of TLS covers it for each supported Python.
-            conn.tls = options.tls._wrap_socket(plain, server, options.server_hostname)
+            conn.tls = context._wrap_socket(plain, server, options.server_hostname)
         except (OSError, ValueError):
             plain.detach()  # drop closes the descriptor
             self.fail(conn)
