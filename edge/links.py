@@ -84,13 +84,13 @@ class Links:
         self._node.count("frames_unreadable")
         key = self._peers.key(peer)
         logger.warning("%s %s broke the protocol: %s", key.tier, key.node, why)
-        self._peers.condemn(peer)
+        self._peers.condemn(peer, why)
 
     def violated(self, peer: Peer, what: str, reason: str) -> None:
         """Note what a node may not say; one that no honest node says closes its link until it starts again."""
         self._refusals.refuse(self._node.now, self._peers.key(peer), what, reason)
         if reason in (TIER, IDENTITY):
-            self._peers.condemn(peer)
+            self._peers.condemn(peer, f"it may not send {what} ({reason})")
             if peer.conn is not None:
                 self._loop.close(peer.conn, linger=False)
 

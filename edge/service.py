@@ -33,6 +33,7 @@ from edge.waiting import EdgeWaiting
 from membership.node_gossip import NodeGossip
 from wire.clock import boot_time
 from wire.links.connection import HELLO_TIMEOUT_S, split_address
+from wire.links.redial import backoff_s
 from wire.links.tls import URI_SCHEME, peer_identity
 from wire.messages.hello import TIER_EDGE
 from wire.node.process import NodeProcess, own_version, run_process
@@ -47,8 +48,6 @@ NS = 1_000_000_000
 STARTING_S = 0.05  # between looks whether clients can be let in
 BEAT_S = 1.0  # afterwards, together with heartbeats: what changes whom to dial says so
 DIAL_TIMEOUT_S = 3.0
-BACKOFF_MIN_S = 0.05
-BACKOFF_MAX_S = 1.0
 CLAIM_GAP_S = 0.003  # connects of a storm share their claims' frames and commits; well below what a storm waits
 REFUSED_MAX = 1_000  # connections beyond connections_max that may wait for their CONNACK 0x89
 
@@ -257,8 +256,7 @@ class EdgeService:
         failures = self._failures.get(name, 0)
         self._failures[name] = failures + 1
         if failures:
-            ceiling = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(failures, 10))
-            await trio.sleep(ceiling * (0.5 + 0.5 * self._rng.random()))
+            await trio.sleep(backoff_s(failures, self._rng))
         try:
             with trio.fail_after(DIAL_TIMEOUT_S):
                 stream = await trio.open_tcp_stream(*split_address(address))

@@ -1,7 +1,7 @@
 """The other nodes as this edge links to them: who is who, which life, whom to dial.
 
 A peer is one life (incarnation) of one node; another life voids the former. Which of two nodes dials is a rule of
-``wire/messages/hello.py``; sockets are the service's business, and HELLO is judged here.
+``wire/messages/hello.py``, who is admitted of ``wire/links/admission.py``; sockets are the service's business.
 """
 
 import logging
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from edge.cluster.strangers import Strangers
 from edge.hot.state import Conn, Peer
 from edge.node.ports import LinkIO
+from wire.links.admission import Told, admit, resume
 from wire.links.allowed import link_tiers
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import (
@@ -34,13 +35,12 @@ PEERS_MAX = 1024  # lives of nodes that came by themselves; those that the map n
 class Dialled:
     """``Conn.owner`` of a link that this edge opened; None in its place: the other side did."""
 
-    __slots__ = ("address", "incarnation", "node", "taken")
+    __slots__ = ("address", "node", "told")
 
-    def __init__(self, node: str, address: str, incarnation: int, taken: int) -> None:
+    def __init__(self, node: str, address: str, told: Told) -> None:
         self.node = node  # "" for a seed: HELLO tells
         self.address = address
-        self.incarnation = incarnation  # whose frames ``taken`` counts, as our HELLO said
-        self.taken = taken
+        self.told = told  # by our HELLO
 
 
 class PeerTable:
@@ -69,7 +69,7 @@ class PeerTable:
         self._peers: dict[str, tuple[PeerKey, Peer]] = {}
         self._spoken: dict[str, int] = {}  # node -> number of the newest frame at the last keep_alive
         self._count = count
-        self._condemned: dict[str, int] = {}  # node -> incarnation that broke the protocol
+        self._condemned: dict[str, tuple[int, str]] = {}  # node -> incarnation that broke the protocol, and how
         self.strangers = Strangers()
 
     def get(self, node: str) -> Peer | None:
@@ -95,15 +95,16 @@ class PeerTable:
             if not entry.alive or name == mine.node or not dials(mine.tier, mine.node, entry.tier, name):
                 continue
             peer = self.get(name)
-            if (peer is None or peer.conn is None) and self._condemned.get(name) != entry.incarnation:
+            condemned, _ = self._condemned.get(name, (-1, ""))
+            if (peer is None or peer.conn is None) and condemned != entry.incarnation:
                 wanted[name] = (entry.tier, entry.address)
         return wanted
 
     def hello_for(self, node: str, address: str) -> tuple[Dialled, bytes]:
         """Return what a link that we open is owned by, and the HELLO to write on it first."""
         known = self._peers.get(node)
-        incarnation, taken = (known[0].incarnation, known[1].link.taken) if known is not None else (0, 0)
-        return Dialled(node, address, incarnation, taken), encode_hello(self.identity, incarnation, taken)
+        told = Told(known[0].incarnation, known[1].link.taken) if known is not None else Told()
+        return Dialled(node, address, told), encode_hello(self.identity, *told)
 
     def secured(self, conn: Conn) -> None:
         """Judge a certificate, before anything is read; the connection is closed if it has no business here."""
@@ -119,10 +120,10 @@ class PeerTable:
         self._count(f"links_refused_{reason}")
         self._loop.close(conn, answer, linger=False)
 
-    def condemn(self, peer: Peer) -> None:
+    def condemn(self, peer: Peer, why: str) -> None:
         """Take no other connection of a life that broke the protocol."""
         key = self.key(peer)
-        self._condemned[key.node] = key.incarnation
+        self._condemned[key.node] = key.incarnation, why
         self._count("links_refused_condemned")
 
     def hello(self, conn: Conn, payload: bytes) -> PeerKey | None:
@@ -133,13 +134,11 @@ class PeerTable:
             self._admit(key)
             peer = self._peer_of(key)
             dialled = conn.owner if isinstance(conn.owner, Dialled) else None
+            told = dialled.told if dialled is not None else Told(key.incarnation, peer.link.taken)
             if dialled is None:
                 self._loop.unbind_link(peer)
-                self._loop.write(conn, encode_hello(self.identity, key.incarnation, peer.link.taken))
-            elif peer.link.taken != (dialled.taken if dialled.incarnation == key.incarnation else 0):
-                raise LinkError("another connection moved the link meanwhile")
-            resumed = hello.taken if hello.peer_incarnation == self.identity.incarnation else 0
-            self._loop.bind_link(conn, peer, resumed)
+                self._loop.write(conn, encode_hello(self.identity, *told))
+            self._loop.bind_link(conn, peer, resume(self.identity, hello, key, told, peer.link.taken))
         except LinkError as error:
             answer = isinstance(error, OtherVersion) and not isinstance(conn.owner, Dialled)
             self._refuse(conn, "hello", error, encode_hello(self.identity) if answer else b"")
@@ -149,12 +148,8 @@ class PeerTable:
 
     def _admit(self, key: PeerKey) -> None:
         known = self._peers.get(key.node)
-        if key.tier not in link_tiers(self.identity.tier):
-            raise LinkError(f"an edge takes no link from {key.tier} {key.node}")
-        if self._condemned.get(key.node, -1) >= key.incarnation:
-            raise LinkError(f"{key.node} broke the protocol and is refused until it starts again")
-        if known is not None and known[0].tier != key.tier:
-            raise LinkError(f"{key.node} was a {known[0].tier} and now claims to be a {key.tier}")
+        incarnation, why = self._condemned.get(key.node, (-1, ""))
+        admit(self.identity, key, None if known is None else known[0], why if incarnation >= key.incarnation else None)
         if known is None and len(self._peers) >= PEERS_MAX:
             raise LinkError(f"{key.node} is not in the map, and {PEERS_MAX} others came before it")
 
@@ -163,8 +158,6 @@ class PeerTable:
         if known is not None and known[0] == key:
             return known[1]
         if known is not None:
-            if known[0].incarnation > key.incarnation:
-                raise LinkError(f"{key.node} incarnation {key.incarnation} is over")
             self._loop.strike_peer(known[1])
             self._struck(known[0])
         peer = self._loop.add_peer(0, key.tier, key.incarnation)

@@ -11,10 +11,11 @@ from edge.core import EdgeCore
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, LINK, Conn
 from edge.node.limits import EdgeLimits, ListenerPolicy
-from edge.service import BACKOFF_MAX_S, BACKOFF_MIN_S, DIAL_TIMEOUT_S, NS
+from edge.service import DIAL_TIMEOUT_S, NS
 from tests.simulation.link_process import CLUSTER
 from tests.simulation.network import Endpoint
 from tests.simulation.process import Process, World
+from wire.links.redial import BACKOFF_MIN_S, backoff_s
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import TIER_EDGE, NodeIdentity
 
@@ -153,8 +154,7 @@ class EdgeProcess(Process):
         self._failures[name] = failures + 1
         seconds = 0.0
         if failures:
-            ceiling = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(failures, 10))
-            seconds = ceiling * (0.5 + 0.5 * self._rng.random())
+            seconds = backoff_s(failures, self._rng)
         self.later(seconds, self._connect, name, address)
 
     def _connect(self, name: str, address: str) -> None:

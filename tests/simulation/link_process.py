@@ -8,10 +8,10 @@ import random
 
 from tests.simulation.network import Endpoint
 from tests.simulation.process import Process, World
-from wire.links.allowed import link_tiers
+from wire.links.admission import Told
 from wire.links.connection import HELLO_TIMEOUT_S, IDLE_TICKS_MAX, WATCH_S
-from wire.links.hub import BACKOFF_MAX_S, BACKOFF_MIN_S
-from wire.links.link_table import LinkPeer, LinkTable, Told
+from wire.links.link_table import LinkPeer, LinkTable
+from wire.links.redial import BACKOFF_MIN_S, backoff_s
 from wire.messages.hello import TIER_ROUTER, Hello, HelloReader, LinkError, NodeIdentity, PeerKey
 
 __all__ = ["LinkConnection", "LinkProcess", "Target"]
@@ -37,7 +37,7 @@ class LinkConnection:
         self.end = end
         self.target = target
         self.reader: HelloReader | None = HelloReader()
-        self.told: Told = (0, 0)
+        self.told = Told()
         self.peer: LinkPeer | None = None
         self.idle_ticks = self.quiet_ticks = 0
         self.awake = False  # there may be something to write
@@ -78,7 +78,6 @@ class LinkProcess(Process):
         self.incarnation = incarnation
         self.table = LinkTable(
             NodeIdentity(CLUSTER, self.node, self.tier, incarnation, self.address),
-            link_tiers(self.tier),
             on_frame=self.on_frame,
             on_up=self.on_up,
             on_down=self.on_down,
@@ -136,8 +135,7 @@ class LinkProcess(Process):
 
     def _again(self, target: Target) -> None:
         target.failures += 1
-        ceiling = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(target.failures, 10))
-        self.later(max(BACKOFF_MIN_S, ceiling * (0.5 + 0.5 * self.rng.random())), self._dial, target)
+        self.later(backoff_s(target.failures, self.rng), self._dial, target)
 
     def _dialled(self, life: int, target: Target, end: Endpoint | None) -> None:
         if life != self.life or not self.up or target.gone:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import trio
 
 from conf.errors import UserError
+from wire.links.admission import Told
 from wire.links.allowed import link_tiers
 from wire.links.connection import (
     HELLO_TIMEOUT_S,
@@ -26,7 +27,8 @@ from wire.links.connection import (
     wrap_tls,
 )
 from wire.links.link import RESEND_BYTES_MAX, LinkCore
-from wire.links.link_table import LinkTable, Told
+from wire.links.link_table import LinkTable
+from wire.links.redial import backoff_s
 from wire.links.tls import LinkContexts
 from wire.messages.hello import (
     TIER_ROUTER,
@@ -43,8 +45,6 @@ __all__ = ["LinkHub"]
 
 logger = logging.getLogger(__name__)
 
-BACKOFF_MIN_S = 0.05  # first wait after a failed dial
-BACKOFF_MAX_S = 1.0  # a peer that comes back is found within about this
 STRANGERS_MAX = 256  # connections between accept and an accepted HELLO; more are closed at once and try again
 DRAIN_S = 0.5  # at this node's end, for what was queued
 DRAIN_LOOK_S = 0.01
@@ -102,7 +102,6 @@ class LinkHub:
         self._down: dict[str, trio.Event] = {}  # by node; set when its present connection ended
         self._table = LinkTable(
             identity,
-            link_tiers(identity.tier),
             on_frame=on_frame,
             on_up=self._stands,
             on_down=self._ended,
@@ -259,14 +258,10 @@ class LinkHub:
                     failures = 0
                 else:
                     failures += 1
-                await trio.sleep(self._backoff_s(failures))
+                await trio.sleep(backoff_s(failures, self._rng))
 
     def _named(self, address: str) -> bool:
         return any(node and known == address for node, known in self._targets)
-
-    def _backoff_s(self, failures: int) -> float:
-        ceiling = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(failures, 10))
-        return max(BACKOFF_MIN_S, ceiling * (0.5 + 0.5 * self._rng.random()))
 
     async def _dial(self, target: _Target, *, quiet: bool) -> bool:
         """Connect and serve until the connection ends; False when it never stood."""
@@ -302,7 +297,7 @@ class LinkHub:
         """
         certified = certified_identity(stream)
         if certified is not None:
-            check_certificate(self.identity, certified, self._table.accept_tiers)
+            check_certificate(self.identity, certified, link_tiers(self.identity.tier))
         return certified
 
     async def _accept(self, stream: trio.SocketStream) -> None:

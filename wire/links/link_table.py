@@ -2,15 +2,15 @@
 
 Sans-IO. Its shell (``wire/links/hub.py``, or the simulation) opens and accepts connections, exchanges the two HELLOs
 with what this table gives it, and moves bytes between a connection and the peer's ``LinkCore``. Numbering is in
-``wire/links/link.py``, identity in ``wire/messages/hello.py``. The edge has the same rules over its compiled loop in
-its own table.
+``wire/links/link.py``, identity in ``wire/messages/hello.py``, who is admitted in ``wire/links/admission.py``.
 Source: docs/adr/0005-wire-format.md.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from wire.links.admission import Told, admit, resume
 from wire.links.allowed import may_send
 from wire.links.link import RESEND_BYTES_MAX, LinkCore, LinkFull
 from wire.messages.frames import FRAME_BYTES_MAX
@@ -25,14 +25,12 @@ from wire.messages.hello import (
     encode_hello,
 )
 
-__all__ = ["LinkConnection", "LinkPeer", "LinkTable", "Told"]
+__all__ = ["LinkConnection", "LinkPeer", "LinkTable"]
 
 logger = logging.getLogger(__name__)
 
 PEERS_MAX = 1024  # lives of nodes kept; past it the longest-disconnected is forgotten, and reset
 MISMATCHES_MAX = 3  # contradicting HELLOs before both sides begin anew
-
-Told = tuple[int, int]  # (incarnation, taken) of our own HELLO: the peer resumes from there only if this is its life
 
 
 class LinkConnection(Protocol):
@@ -68,7 +66,6 @@ class LinkTable:
 
     Args:
         identity: This node.
-        accept_tiers: Tiers that this node takes links from.
         on_frame: A frame from a peer, once and in order; ``LinkError`` condemns that life, anything else is a bug.
         on_up: A connection to this life of a peer stands.
         on_down: It ended; the link keeps what was not taken and goes on after a reconnect.
@@ -78,7 +75,6 @@ class LinkTable:
     def __init__(
         self,
         identity: NodeIdentity,
-        accept_tiers: Collection[str],
         *,
         on_frame: Callable[[PeerKey, int, bytes], None],
         on_up: Callable[[PeerKey], None],
@@ -87,7 +83,6 @@ class LinkTable:
         resend_bytes_max: int = RESEND_BYTES_MAX,
     ) -> None:
         self.identity = identity
-        self.accept_tiers = accept_tiers
         self.lives_condemned = 0  # for what they sent
         self._on_frame, self._on_up, self._on_down, self._on_reset = on_frame, on_up, on_down, on_reset
         self._resend_bytes_max = resend_bytes_max
@@ -196,7 +191,7 @@ class LinkTable:
     def greeting(self, node: str) -> tuple[Told, bytes]:
         """Return what our HELLO says to a node that we dial ("" or unknown: nothing), and its bytes."""
         known = self._peers.get(node)
-        told = (known.key.incarnation, known.core.taken) if known is not None else (0, 0)
+        told = Told(known.key.incarnation, known.core.taken) if known is not None else Told()
         return told, encode_hello(self.identity, *told)
 
     def dialled(self, hello: Hello, certified: tuple[str, str, str] | None, tier: str, node: str) -> PeerKey:
@@ -222,23 +217,17 @@ class LinkTable:
         key = check_hello(self.identity, hello, certified)
         self._admit(key)
         known = self._peers.get(key.node)
-        told = (key.incarnation, known.core.taken) if known and known.key == key else (0, 0)
+        told = Told(key.incarnation, known.core.taken) if known and known.key == key else Told()
         if known is not None:
             self._drop_connection(known)
         return key, told, encode_hello(self.identity, *told)
 
     def _admit(self, key: PeerKey) -> None:
-        if key.tier not in self.accept_tiers:
-            raise LinkError(f"a {self.identity.tier} takes no link from {key.tier} {key.node}")
         known = self._peers.get(key.node)
         if known is None:
+            admit(self.identity, key, None, None)
             return
-        if known.key.tier != key.tier:
-            raise LinkError(f"{key.node} was a {known.key.tier} and now claims to be a {key.tier}")
-        if known.key.incarnation > key.incarnation:
-            raise LinkError(f"{key.node} incarnation {key.incarnation} is over, {known.key.incarnation} was seen")
-        if known.key == key and known.condemned:
-            raise LinkError(f"{key.node} broke the protocol and is refused until it starts again: {known.condemned}")
+        admit(self.identity, key, known.key, (known.condemned or None) if known.key == key else None)
         # Two routers that know each other only as seeds dial each other: the one that the rule names wins.
         ours = dials(self.identity.tier, self.identity.node, key.tier, key.node)
         if known.connection is not None and known.key == key and ours and known.dialled_by_us:
@@ -252,12 +241,9 @@ class LinkTable:
         Raises:
             LinkError: The two HELLOs contradict the link; the connection is no part of it, the shell closes it.
         """
-        resumed = hello.taken if hello.peer_incarnation == self.identity.incarnation else 0
         self._drop_connection(peer)
         try:
-            if peer.core.taken != (told[1] if told[0] == peer.key.incarnation else 0):
-                raise LinkError(f"{peer.key.node}: another connection moved the link meanwhile")
-            peer.core.connected(resumed)
+            peer.core.connected(resume(self.identity, hello, peer.key, told, peer.core.taken))
         except LinkError:
             self._mismatch(peer)
             raise

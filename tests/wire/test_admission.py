@@ -1,0 +1,65 @@
+"""Who is admitted to a link, where it goes on, and when it is dialled again: rules that edges and other tiers share."""
+
+import random
+
+import pytest
+
+from wire.links.admission import Told, admit, resume
+from wire.links.redial import backoff_s
+from wire.messages.frames import PROTOCOL_VERSION
+from wire.messages.hello import Hello, LinkError, NodeIdentity, PeerKey
+
+EDGE = NodeIdentity("c", "e1", "edge", 7)
+S1 = PeerKey("s1", "storage", 5)
+
+
+@pytest.mark.parametrize("known", [None, S1, S1._replace(incarnation=4)])
+def test_a_new_life_and_the_same_one_are_admitted(known: PeerKey | None) -> None:
+    admit(EDGE, S1, known, None)
+
+
+@pytest.mark.parametrize(
+    ("key", "known", "condemned", "words"),
+    [
+        (PeerKey("o", "operator", 5), None, None, "edge e1 takes no link from operator o"),
+        (S1, S1._replace(tier="router"), None, "s1 was a router and now claims to be a storage"),
+        (S1, S1._replace(incarnation=6), None, "s1 incarnation 5 is over, 6 was seen"),
+        (S1, S1, "frame kind 2", "s1 broke the protocol and is refused until it starts again: frame kind 2"),
+        (S1, None, "", "s1 broke the protocol and is refused until it starts again: "),
+    ],
+)
+def test_a_life_is_refused_in_one_line(key: PeerKey, known: PeerKey | None, condemned: str | None, words: str) -> None:
+    with pytest.raises(LinkError) as refused:
+        admit(EDGE, key, known, condemned)
+    assert str(refused.value) == words
+
+
+@pytest.mark.parametrize(
+    ("told", "taken", "peer_incarnation", "resumed"),
+    [
+        (Told(5, 3), 3, 7, 9),  # the connection goes on behind frame 9
+        (Told(5, 3), 3, 6, 0),  # it counts frames of this node's life before
+        (Told(4, 3), 0, 7, 9),  # another life was meant: its number is none of this one's
+        (Told(), 0, 0, 0),
+    ],
+)
+def test_a_connection_resumes_where_both_lives_are_the_same(
+    told: Told, taken: int, peer_incarnation: int, resumed: int
+) -> None:
+    hello = Hello(PROTOCOL_VERSION, "c", "s1", "storage", 5, peer_incarnation, 9 if peer_incarnation else 0)
+    assert resume(EDGE, hello, S1, told, taken) == resumed
+
+
+@pytest.mark.parametrize(("told", "taken"), [(Told(5, 3), 4), (Told(4, 3), 3), (Told(), 1)])
+def test_a_link_that_moved_since_the_hello_is_no_place_to_resume(told: Told, taken: int) -> None:
+    with pytest.raises(LinkError, match="another connection moved the link meanwhile"):
+        resume(EDGE, Hello(PROTOCOL_VERSION, "c", "s1", "storage", 5), S1, told, taken)
+
+
+def test_the_wait_grows_with_failures_and_has_bounds() -> None:
+    rng = random.Random(1)
+    waits = [[backoff_s(failures, rng) for _ in range(50)] for failures in (0, 1, 3, 100)]
+    assert set(waits[0]) == {0.05}
+    assert all(0.05 <= one <= 0.1 for one in waits[1])
+    assert all(0.2 <= one <= 0.4 for one in waits[2])
+    assert all(0.5 <= one <= 1.0 for one in waits[3])
