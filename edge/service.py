@@ -19,6 +19,7 @@ from conf.settings import EdgeConfig, EdgeSettings, NodeConfig
 from edge.clients.auth_method import Method
 from edge.clients.client import Client
 from edge.clients.scram import Scram, load_users
+from edge.cluster.dialling import Dial, Dialling
 from edge.core import EdgeCore
 from edge.hot.descriptors import connections_allowed
 from edge.hot.host import host, trio_epoll_fd
@@ -33,7 +34,6 @@ from edge.waiting import EdgeWaiting
 from membership.node_gossip import NodeGossip
 from wire.clock import boot_time
 from wire.links.connection import HELLO_TIMEOUT_S, split_address
-from wire.links.redial import backoff_s
 from wire.links.tls import URI_SCHEME, peer_identity
 from wire.messages.hello import TIER_EDGE
 from wire.node.process import NodeProcess, own_version, run_process
@@ -69,8 +69,6 @@ class EdgeService:
         self._process = process
         self._config = config
         self._rng = random.Random(process.folder.incarnation)
-        self._dialling: dict[str, Conn | None] = {}
-        self._failures: dict[str, int] = {}
         self._relinked = trio.Event()
 
     async def run(self) -> None:
@@ -100,6 +98,7 @@ class EdgeService:
                 accept=self._accept,
                 relinked=self._look_whom_to_dial,
             )
+            self._dialling = Dialling(self.core.peers, lambda: self.core.map, node.seeds, self._rng)
             if settings.ledger is not None:
                 self._open_ledger(settings.ledger)
             gossip = NodeGossip(self._process, self._config.membership)
@@ -235,41 +234,23 @@ class EdgeService:
 
     def _dial(self, nursery: trio.Nursery) -> None:
         """Keep links to every node that this edge has to dial, and to the seeds until the map is known."""
-        for name, address in self._wanted().items():
-            pending = self._dialling.get(name)
-            if name not in self._dialling or (pending is not None and pending.closed):
-                self._dialling[name] = None
-                nursery.start_soon(self._dial_one, name, address)
+        for dial in self._dialling.due():
+            nursery.start_soon(self._dial_one, dial)
 
-    def _wanted(self) -> dict[str, str]:
-        wanted = {name: address for name, (_, address) in self.core.peers.wanted(self.core.map).items() if address}
-        if not self.core.map.cluster and not any(key.tier == "router" for key in self.core.peers.connected()):
-            wanted.update({seed: seed for seed in self._config.node.seeds})
-        for name in [name for name in self._dialling if name not in wanted]:
-            conn = self._dialling[name]
-            if conn is not None:
-                del self._dialling[name]
-                self._failures.pop(name, None)
-        return wanted
-
-    async def _dial_one(self, name: str, address: str) -> None:
-        failures = self._failures.get(name, 0)
-        self._failures[name] = failures + 1
-        if failures:
-            await trio.sleep(backoff_s(failures, self._rng))
+    async def _dial_one(self, dial: Dial) -> None:
+        await trio.sleep(dial.wait_s)
         try:
             with trio.fail_after(DIAL_TIMEOUT_S):
-                stream = await trio.open_tcp_stream(*split_address(address))
+                stream = await trio.open_tcp_stream(*split_address(dial.address))
         except (OSError, trio.TooSlowError, ExceptionGroup) as error:
-            logger.debug("cannot link to %s at %s: %s", name, address, error)
-            self._dialling.pop(name, None)
+            logger.debug("cannot link to %s at %s: %s", dial.name, dial.address, error)
+            self._dialling.failed(dial.name)
             self._relinked.set()
             return
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain = _detach(stream)
         contexts = self._process.contexts
-        node = "" if name == address else name
-        dialled, hello = self.core.peers.hello_for(node, address)
+        dialled, hello = self.core.peers.hello_for(dial.node, dial.address)
         options = ConnOptions(
             tls=contexts.client if contexts is not None else None,
             server_hostname="stratamq" if contexts is not None else None,
@@ -279,7 +260,7 @@ class EdgeService:
         conn = self.core.hot.attach(plain, LINK, options, int(boot_time() * NS))
         conn.owner = dialled
         self.core.hot.write(conn, hello)
-        self._dialling[name] = conn
+        self._dialling.connected(dial.name, conn)
 
     def _register_metrics(self, loop: Loop) -> None:
         metrics, core = self._process.metrics, self.core

@@ -7,6 +7,7 @@ import random
 from collections import deque
 
 from edge.clients.client import Client
+from edge.cluster.dialling import Dial, Dialling
 from edge.core import EdgeCore
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, LINK, Conn
@@ -15,7 +16,7 @@ from edge.service import DIAL_TIMEOUT_S, NS
 from tests.simulation.link_process import CLUSTER
 from tests.simulation.network import Endpoint
 from tests.simulation.process import Process, World
-from wire.links.redial import BACKOFF_MIN_S, backoff_s
+from wire.links.redial import BACKOFF_MIN_S
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import TIER_EDGE, NodeIdentity
 
@@ -73,8 +74,7 @@ class EdgeProcess(Process):
             new_client_id=self._new_client_id,
         )
         self._sockets: dict[int, _Socket] = {}
-        self._dialling: dict[str, Conn | None] = {}
-        self._failures: dict[str, int] = {}
+        self._dialling = Dialling(self.core.peers, lambda: self.core.map, self.seeds, self._rng)
         self._swept = 0.0
         self._ready = False
         self.begin()
@@ -131,33 +131,11 @@ class EdgeProcess(Process):
     # -- dialling
 
     def _dial(self) -> None:
-        for name, address in self._wanted().items():
-            pending = self._dialling.get(name)
-            if name not in self._dialling or (pending is not None and pending.closed):
-                self._dialling[name] = None
-                self._dial_one(name, address)
+        for dial in self._dialling.due():
+            self.later(dial.wait_s, self._connect, dial)
         self.later(BACKOFF_MIN_S, self._dial)
 
-    def _wanted(self) -> dict[str, str]:
-        core = self.core
-        wanted = {name: address for name, (_, address) in core.peers.wanted(core.map).items() if address}
-        if not core.map.cluster and not any(key.tier == "router" for key in core.peers.connected()):
-            wanted.update({seed: seed for seed in self.seeds})
-        for name in [name for name in self._dialling if name not in wanted]:
-            if self._dialling[name] is not None:
-                del self._dialling[name]
-                self._failures.pop(name, None)
-        return wanted
-
-    def _dial_one(self, name: str, address: str) -> None:
-        failures = self._failures.get(name, 0)
-        self._failures[name] = failures + 1
-        seconds = 0.0
-        if failures:
-            seconds = backoff_s(failures, self._rng)
-        self.later(seconds, self._connect, name, address)
-
-    def _connect(self, name: str, address: str) -> None:
+    def _connect(self, dial: Dial) -> None:
         life = self.life
 
         def connected(end: Endpoint | None) -> None:
@@ -165,20 +143,20 @@ class EdgeProcess(Process):
                 if end is not None:
                     end.close()
             elif end is None:
-                self._dialling.pop(name, None)
+                self._dialling.failed(dial.name)
             else:
-                self._connected(name, address, end)
+                self._connected(dial, end)
 
-        self.world.network.connect(self.host, address, DIAL_TIMEOUT_S, connected)
+        self.world.network.connect(self.host, dial.address, DIAL_TIMEOUT_S, connected)
 
-    def _connected(self, name: str, address: str, end: Endpoint) -> None:
-        dialled, hello = self.core.peers.hello_for("" if name == address else name, address)
+    def _connected(self, dial: Dial, end: Endpoint) -> None:
+        dialled, hello = self.core.peers.hello_for(dial.node, dial.address)
         options = ConnOptions(connect_timeout_ns=int(DIAL_TIMEOUT_S * NS), owner=dialled)
         conn = self.core.hot.attach(-1, LINK, options, int(self.clock() * NS))
         conn.owner = dialled
         self._add(conn, end)
         self.core.hot.write(conn, hello)
-        self._dialling[name] = conn
+        self._dialling.connected(dial.name, conn)
         self.poke()
 
     # -- rounds

@@ -1,0 +1,82 @@
+"""Dials of one edge: every node of the map that is its to dial, and the seeds until the map is known.
+
+Sans-IO: the shell waits, connects, and says how it went. Which of two nodes dials is a rule of
+``wire/messages/hello.py``, how long to wait one of ``wire/links/redial.py``.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from edge.cluster.peer_table import PeerTable
+from edge.hot.state import Conn
+from wire.links.redial import backoff_s
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.hello import TIER_ROUTER
+
+__all__ = ["Dial", "Dialling"]
+
+
+class Dial(NamedTuple):
+    """An order to connect."""
+
+    name: str  # of the node, or the seed's address
+    address: str
+    wait_s: float  # before that
+
+    @property
+    def node(self) -> str:
+        """Return who is there; "" at a seed's address, where HELLO tells."""
+        return "" if self.name == self.address else self.name
+
+
+class Dialling:
+    """Whom an edge dials.
+
+    Args:
+        peers: The other nodes.
+        cluster_map: The map as of now.
+        seeds: Addresses of routers.
+        rng: For the jitter of waits.
+    """
+
+    def __init__(
+        self, peers: PeerTable, cluster_map: Callable[[], ClusterMap], seeds: Sequence[str], rng: random.Random
+    ) -> None:
+        self._peers = peers
+        self._map = cluster_map
+        self._seeds = seeds
+        self._rng = rng
+        self._under_way: dict[str, Conn | None] = {}  # by name; None: not connected yet
+        self._failures: dict[str, int] = {}  # dials since the node was last linked
+
+    def due(self) -> list[Dial]:
+        """Return whom to dial now; each is under way until ``connected`` and the connection's end, or ``failed``."""
+        dials = []
+        for name, address in self._wanted().items():
+            pending = self._under_way.get(name)
+            if name not in self._under_way or (pending is not None and pending.closed):
+                self._under_way[name] = None
+                failures = self._failures.get(name, 0)
+                self._failures[name] = failures + 1
+                dials.append(Dial(name, address, backoff_s(failures, self._rng) if failures else 0.0))
+        return dials
+
+    def connected(self, name: str, conn: Conn) -> None:
+        """Take the connection of a dial; whether it becomes a link is seen by its end."""
+        self._under_way[name] = conn
+
+    def failed(self, name: str) -> None:
+        """Forget a dial that made no connection."""
+        self._under_way.pop(name, None)
+
+    def _wanted(self) -> dict[str, str]:
+        cluster_map = self._map()
+        wanted = {name: address for name, (_, address) in self._peers.wanted(cluster_map).items() if address}
+        if not cluster_map.cluster and not any(key.tier == TIER_ROUTER for key in self._peers.connected()):
+            wanted.update({seed: seed for seed in self._seeds})
+        for name in [name for name in self._under_way if name not in wanted]:
+            if self._under_way[name] is not None:  # it is linked, or nobody any more
+                del self._under_way[name]
+                self._failures.pop(name, None)
+        return wanted
