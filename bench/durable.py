@@ -26,6 +26,7 @@ from typing import Any
 
 from bench.durable_table import Table
 from bench.hot import build_mqload
+from tests.clients import packets
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 PAIRS = 100
@@ -254,17 +255,12 @@ def connects(port: int, prefix: str, count: int, expiry_s: int, filters: tuple[s
         nonlocal started
         client_id = f"{prefix}{started}".encode()
         properties = b"\x11" + struct.pack(">I", expiry_s) if expiry_s else b""
-        body = b"\x00\x04MQTT\x05\x00\x00\x3c" + bytes([len(properties)]) + properties
-        body += struct.pack(">H", len(client_id)) + client_id
         client = socket.create_connection(("127.0.0.1", port))
         client.setblocking(False)
-        client.sendall(b"\x10" + bytes([len(body)]) + body)
+        client.sendall(packets.connect(client_id, 5, properties, 60, clean=False))
         if filters:
-            body = b"\x00\x01\x00"
-            for topic_filter in filters:
-                name = topic_filter.format(started).encode()
-                body += struct.pack(">H", len(name)) + name + b"\x01"
-            client.sendall(b"\x82" + bytes([len(body)]) + body)
+            names = [topic_filter.format(started).encode() for topic_filter in filters]
+            client.sendall(packets.subscribe(names, 1, 5))
         selector.register(client, selectors.EVENT_READ, bytearray())
         started += 1
 

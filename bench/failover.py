@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from tests.clients import packets
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from wire.messages.cluster_map import partition_of
 
@@ -43,14 +44,12 @@ class Client:
         self.last_at = time.monotonic()
         self.gap_s = 0.0
         self.faults: list[str] = []
-        self._data = b""
+        self._splitter = packets.Splitter()
         self.socket = socket.create_connection(("127.0.0.1", port))
         name = self.name.encode()
-        body = b"\x00\x04MQTT\x05\x02\x00\x00\x05\x11" + struct.pack(">IH", 3600, len(name)) + name
-        self._topic = struct.pack(">H", len(name)) + name
-        self.socket.sendall(b"\x10" + bytes([len(body)]) + body)
-        body = b"\x00\x01\x00" + self._topic + b"\x01"
-        self.socket.sendall(b"\x82" + bytes([len(body)]) + body)
+        self._topic = name
+        self.socket.sendall(packets.connect(name, 5, b"\x11" + struct.pack(">I", 3600)))
+        self.socket.sendall(packets.subscribe(name, 1, 5))
         self.socket.setblocking(False)
         selector.register(self.socket, selectors.EVENT_READ, self)
 
@@ -63,8 +62,7 @@ class Client:
         """Send the next message."""
         self.sent += 1
         identifier = self.sent % 65535 + 1
-        body = self._topic + struct.pack(">HBQ", identifier, 0, self.sent)
-        self.socket.sendall(b"\x32" + bytes([len(body)]) + body)
+        self.socket.sendall(packets.publish(self._topic, struct.pack(">Q", self.sent), 1, identifier, 5))
         self.send_at = float("inf")
 
     def readable(self, now: float) -> None:
@@ -72,9 +70,7 @@ class Client:
         piece = self.socket.recv(65536)
         if not piece:
             raise ConnectionError(f"client {self.number} was closed")
-        self._data += piece
-        while len(self._data) >= 2 and len(self._data) >= self._data[1] + 2:  # every packet is shorter than 128
-            packet, self._data = self._data[: self._data[1] + 2], self._data[self._data[1] + 2 :]
+        for packet in self._splitter.feed(piece):
             self._packet(packet, now)
 
     def _packet(self, packet: bytes, now: float) -> None:
@@ -89,7 +85,7 @@ class Client:
             if kind == 4 and len(packet) > 4 and packet[4] >= 0x80:
                 self.faults.append(f"PUBACK {packet[4]:#x}")
         elif kind == 3:
-            at = 2 + len(self._topic)
+            at = 4 + len(self._topic)  # every packet is shorter than 128
             (number,) = struct.unpack(">Q", packet[-8:])
             if number != self.received + 1:
                 self.faults.append(f"got {number} after {self.received}, DUP {packet[0] >> 3 & 1}")

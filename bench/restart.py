@@ -17,8 +17,6 @@ import contextlib
 import json
 import os
 import random
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -28,10 +26,12 @@ from pathlib import Path
 from zlib import crc32
 
 from bench.durable import sync_latency
+from mqtt.properties import PropertyId
 from storage.export.run_rows import RowReader
 from storage.state import keys
 from storage.state.rows import FilterRow, MetaRow, SessionRow, SubscriptionRow, pack
 from stratamq.local_plan import CLUSTER
+from tests.clients.blocking import BlockingClient
 from tests.e2e.local_cluster import LocalCluster
 from wire.messages.sessions import Subscription
 from wire.sstable.manifest import RingEntry, next_manifest, publish_manifest
@@ -218,89 +218,26 @@ def gauge(cluster: LocalCluster, node: str, name: str) -> float:
     return -1.0
 
 
-# --- a client of a stored session
-
-
-class Client:
-    """An MQTT 5 client on a blocking socket; packets below 128 bytes only."""
-
-    def __init__(self, port: int, name: str, *, stored: bool) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
-        self._buffer = b""
-        properties = b"\x11" + struct.pack(">I", EXPIRY_S) if stored else b""
-        flags = 0x00 if stored else 0x02
-        body = b"\x00\x04MQTT\x05" + bytes([flags]) + b"\x00\x3c" + bytes([len(properties)]) + properties
-        self.send(0x10, body + text(name))
-        _, answer = self.packet()
-        self.session_present, self.reason_code = bool(answer[0] & 1), answer[1]
-
-    def send(self, kind: int, body: bytes) -> None:
-        """Send a packet."""
-        assert len(body) < 128
-        self._socket.sendall(bytes((kind, len(body))) + body)
-
-    def packet(self) -> tuple[int, bytes]:
-        """Return the next packet: first byte, the rest."""
-        while len(self._buffer) < 2 or len(self._buffer) < 2 + self._length()[0]:
-            more = self._socket.recv(65_536)
-            if not more:
-                raise ConnectionError("the broker closed the connection")
-            self._buffer += more
-        length, start = self._length()
-        kind, body = self._buffer[0], self._buffer[start : start + length]
-        self._buffer = self._buffer[start + length :]
-        return kind, body
-
-    def _length(self) -> tuple[int, int]:
-        """Return (remaining length, where the rest begins)."""
-        length = self._buffer[1] & 0x7F
-        if self._buffer[1] < 0x80 or len(self._buffer) < 3:
-            return length, 2
-        return length | self._buffer[2] << 7, 3
-
-    def publish(self, topic: str, identifier: int) -> int:
-        """Publish with QoS 1; return the reason code of PUBACK."""
-        self.send(0x32, text(topic) + struct.pack(">H", identifier) + b"\x00" + b"x")
-        kind, body = self.packet()
-        while kind >> 4 != 4:
-            kind, body = self.packet()
-        return body[2] if len(body) > 2 else 0
-
-    def take(self) -> str:
-        """Return the topic of the next PUBLISH, acknowledged."""
-        kind, body = self.packet()
-        while kind >> 4 != 3:
-            kind, body = self.packet()
-        end = 2 + int.from_bytes(body[:2], "big")
-        self.send(0x40, body[end : end + 2])
-        return body[2:end].decode()
-
-    def close(self) -> None:
-        """Disconnect; the session stays."""
-        self.send(0xE0, b"")
-        self._socket.close()
-
-
-def text(value: str) -> bytes:
-    """Return a string as MQTT sends it."""
-    return len(value).to_bytes(2, "big") + value.encode()
+# --- clients of stored sessions
 
 
 def probe(port: int, number: int, groups: int) -> str:
     """Resume a stored session and have a message for each of its filters; return what is wrong, "" if nothing."""
-    client = Client(port, client_of(number), stored=True)
-    if client.reason_code or not client.session_present:
-        return f"CONNACK {client.reason_code:#x}, Session Present {client.session_present}"
-    publisher = Client(port, f"publisher-{number}", stored=False)
+    client, publisher = BlockingClient(port, timeout_s=WAIT_S), BlockingClient(port, timeout_s=WAIT_S)
+    stored: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: EXPIRY_S}
+    connack = client.connect(client_of(number), clean_start=False, properties=stored)
+    if connack.reason_code or not connack.session_present:
+        return f"CONNACK {connack.reason_code:#x}, Session Present {connack.session_present}"
+    publisher.connect(f"publisher-{number}")
     command, config = filters_of(number, groups)
     topics = [command, config.replace("#", "a/b")]
-    for identifier, topic in enumerate(topics, 1):
-        code = publisher.publish(topic, identifier)
+    for topic in topics:
+        code = publisher.publish(topic)
         if code:
             return f"PUBACK {code:#x} for {topic}"
-    got = [client.take() for _ in topics]
-    publisher.close()
-    client.close()
+    got = [client.take().topic_name for _ in topics]
+    publisher.disconnect()
+    client.disconnect()
     return "" if sorted(got) == sorted(topics) else f"got {got}"
 
 

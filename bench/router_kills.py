@@ -14,12 +14,19 @@ import os
 import threading
 import time
 
-from bench.plain_client import PUBLISH, PlainClient
+from tests.clients.blocking import BlockingClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 FILTERS = 24  # after each kill, at once, each of another shard
 QUIET_S = 1.5  # before a kill: links stand again, and the machine is watched without one
+PUBLISH = 3
 KNOWN = [f"known/{number}" for number in range(50)]
+
+
+def _client(cluster: LocalCluster, edge: int, name: str) -> BlockingClient:
+    client = BlockingClient(cluster.port(edge, "plain"), version=4)
+    client.open(name, keep_alive_s=0)
+    return client
 
 
 class Listener(threading.Thread):
@@ -27,8 +34,8 @@ class Listener(threading.Thread):
 
     def __init__(self, cluster: LocalCluster) -> None:
         super().__init__(daemon=True)
-        self.client = PlainClient(cluster.port(0, "plain"), "listener")
-        self.client.subscribe("known/#")
+        self.client = _client(cluster, 0, "listener")
+        self.client.subscribe_each("known/#")
         self.received = 0
         self._last = time.monotonic()
         self._longest_s = 0.0
@@ -37,8 +44,10 @@ class Listener(threading.Thread):
         """Receive until the cluster ends."""
         with contextlib.suppress(OSError):
             while True:
-                kind, _ = self.client.packet()
-                assert kind == PUBLISH
+                packet = self.client.next_bytes()
+                if not packet:
+                    return
+                assert packet[0] >> 4 == PUBLISH
                 now = time.monotonic()
                 self.received += 1
                 self._longest_s = max(self._longest_s, now - self._last)
@@ -55,7 +64,7 @@ class Publisher(threading.Thread):
 
     def __init__(self, cluster: LocalCluster) -> None:
         super().__init__(daemon=True)
-        self.client = PlainClient(cluster.port(1, "plain"), "publisher")
+        self.client = _client(cluster, 1, "publisher")
         self.worst_s = 0.0
         self.published = 0
         self.stopping = threading.Event()
@@ -123,11 +132,11 @@ def _kill_leader(
     figures["pause_without_kill"].append(listener.longest_s())
     leader = cluster.admin("cluster", "status")["leader"]
     before = cluster.pid(leader)
-    client = PlainClient(cluster.port(1, "plain"), f"subscriber-{number}")
+    client = _client(cluster, 1, f"subscriber-{number}")
     listener.longest_s()
     publisher.worst_s = 0.0
     cluster.kill(leader)
-    figures["subscribe"].append(client.subscribe(*[f"k{number}-{topic}/x" for topic in range(FILTERS)]))
+    figures["subscribe"].append(client.subscribe_each(*[f"k{number}-{topic}/x" for topic in range(FILTERS)]))
     figures["pause"].append(listener.longest_s())
     figures["puback"].append(publisher.worst_s)
     client.close()

@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 
 from bench.hot import build_mqload
-from bench.plain_client import PlainClient
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, RoleChanged, RoundEnded
 from router.map.machine import Bootstrap, RegisterNode, encode_command
@@ -183,6 +182,7 @@ def suback(count: int, load: int) -> dict[str, object]:
         count: SUBSCRIBEs, one after the other, each of a filter whose topic all three edges have cached.
         load: Messages per second (QoS 0) that cross from edge to edge meanwhile.
     """
+    from tests.clients.blocking import BlockingClient
     from tests.e2e.local_cluster import local_cluster
 
     options = ("--routers", "3", "--storages", "1", "--edges", "3", "--plain-port", "0")
@@ -190,17 +190,19 @@ def suback(count: int, load: int) -> dict[str, object]:
         ports = [cluster.port(edge, "plain") for edge in range(3)]
         time.sleep(1.0)
         for edge, port in enumerate(ports):  # every edge caches every topic: the barrier has something to do
-            publisher = PlainClient(port, f"publisher-{edge}")
+            publisher = BlockingClient(port, version=4)
+            publisher.open(f"publisher-{edge}", keep_alive_s=0)
             for number in range(count):
                 publisher.publish(f"barrier-{number}/x")
             publisher.close()
         generator = _generator(Path(folder), ports, load) if load else None
         time.sleep(1.0)
-        client = PlainClient(ports[0], "subscriber")
+        client = BlockingClient(ports[0], version=4)
+        client.open("subscriber", keep_alive_s=0)
         pids = {node: cluster.pid(node) for node in cluster.state["nodes"]}
         before = {node: _processor_s(pid) for node, pid in pids.items()}
         began = time.monotonic()
-        waits = sorted(client.subscribe(f"barrier-{number}/x") for number in range(count))
+        waits = sorted(client.subscribe_each(f"barrier-{number}/x") for number in range(count))
         lasted = time.monotonic() - began
         spent = {node: _processor_s(pid) - before[node] for node, pid in pids.items()}
         client.close()

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.plain_client import PlainClient
+from tests.clients.blocking import BlockingClient
 from tests.e2e.local_cluster import LocalCluster
 
 ROUTERS = 3
@@ -135,11 +135,13 @@ def _processor_ns(pid: int) -> int:
 def _subscribes(both: tuple[LocalCluster, ...], count: int) -> tuple[list[float], list[float]]:
     """Return the times from SUBSCRIBE to SUBACK in ms, one of each cluster at a time, of filters that nobody had."""
     found: tuple[list[float], list[float]] = ([], [])
-    clients = [PlainClient(cluster.port(0, "plain"), "bench") for cluster in both]
+    clients = [BlockingClient(cluster.port(0, "plain"), version=4) for cluster in both]
+    for client in clients:
+        client.open("bench", keep_alive_s=0)
     for number in range(count):
         turns = (0, 1) if number % 2 else (1, 0)
         for turn in turns:
-            found[turn].append(1000 * clients[turn].subscribe(f"bench/{number}/one"))
+            found[turn].append(1000 * clients[turn].subscribe_each(f"bench/{number}/one"))
     for client in clients:
         client.close()
     return found

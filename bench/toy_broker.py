@@ -7,6 +7,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from mqtt.codec import decode_varint
+from mqtt.errors import MalformedPacket
 from wire.messages.frames import HEADER
 
 __all__ = ["ToyHandler", "matches"]
@@ -23,17 +25,6 @@ def matches(topic_filter: bytes, topic: bytes) -> bool:
         if index >= len(levels) or (level != b"+" and level != levels[index]):
             return False
     return len(wanted) == len(levels)
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
 
 
 def _text(data: bytes, at: int) -> tuple[bytes, int]:
@@ -66,7 +57,7 @@ class ToyHandler:
             if handle is None or (conn not in self.subscriptions) != (first_byte >> 4 == 1):
                 raise ValueError("DISCONNECT, or what no client may send here")
             handle(conn, body)
-        except (ValueError, IndexError, KeyError, struct.error):
+        except (MalformedPacket, ValueError, IndexError, KeyError, struct.error):
             self.hot.close(conn)
         else:
             self.hot.resume(conn)
@@ -78,7 +69,7 @@ class ToyHandler:
         at += 4
         limits = {"receive_maximum": 65_535, "maximum_packet_size": 0}
         if version == 5:
-            length, at = _varint(body, at)
+            length, at = decode_varint(body, at)
             end = at + length
             while at < end:
                 what = body[at]
@@ -103,9 +94,9 @@ class ToyHandler:
     def _subscribe(self, conn: Any, body: bytes) -> None:
         identifier, at, subscription = body[:2], 2, 0
         if conn.version == 5:
-            length, at = _varint(body, at)
+            length, at = decode_varint(body, at)
             if length and body[at] == 0x0B:
-                subscription, _ = _varint(body, at + 1)
+                subscription, _ = decode_varint(body, at + 1)
             at += length
         codes = b""
         while at < len(body):
@@ -121,7 +112,7 @@ class ToyHandler:
     def _unsubscribe(self, conn: Any, body: bytes) -> None:
         identifier, at, codes = body[:2], 2, b""
         if conn.version == 5:
-            length, at = _varint(body, at)
+            length, at = decode_varint(body, at)
             at += length
         while at < len(body):
             topic_filter, at = _text(body, at)

@@ -1,4 +1,4 @@
-"""Hostile MQTT clients, many at once, in a process of their own: ``python hostile_clients.py PLAIN WS COUNT SECONDS``.
+"""Hostile MQTT clients, many at once, in a process of their own: ``hostile_clients.py PLAIN WS COUNT SECONDS``.
 
 Each kind tries to make the edge keep more than it should, or to stall it; whoever is thrown out comes back half a
 second later. Prints how often each kind was let in and thrown out, as JSON.
@@ -8,51 +8,22 @@ import itertools
 import json
 import os
 import socket
-import struct
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+
+from tests.clients import packets
+from tests.clients.packets import text
 
 RETRY_S = 0.5
 STEP_S = 0.05
 SEND_BYTES = 64 * 1024
 
 
-def varint(value: int) -> bytes:
-    """Encode a length."""
-    out = bytearray()
-    while True:
-        value, byte = value >> 7, value & 0x7F
-        out.append(byte | (0x80 if value else 0))
-        if not value:
-            return bytes(out)
-
-
-def packet(first: int, body: bytes) -> bytes:
-    """Return a whole packet."""
-    return bytes([first]) + varint(len(body)) + body
-
-
-def text(value: bytes) -> bytes:
-    """Return a string with its length."""
-    return struct.pack(">H", len(value)) + value
-
-
-def connect(name: bytes, version: int = 5, properties: bytes = b"") -> bytes:
-    """Return CONNECT."""
-    block = varint(len(properties)) + properties if version == 5 else b""
-    return packet(0x10, text(b"MQTT") + bytes([version, 2]) + struct.pack(">H", 60) + block + text(name))
-
-
-def publish(topic: bytes, payload: bytes, qos: int = 0, identifier: int = 1, properties: bytes = b"") -> bytes:
-    """Return an MQTT 5 PUBLISH."""
-    packet_identifier = struct.pack(">H", identifier) if qos else b""
-    return packet(0x30 | qos << 1, text(topic) + packet_identifier + varint(len(properties)) + properties + payload)
-
-
-def subscribe(topic_filter: bytes, qos: int) -> bytes:
-    """Return an MQTT 5 SUBSCRIBE."""
-    return packet(0x82, b"\0\1\0" + text(topic_filter) + bytes([qos]))
+connect = partial(packets.connect, version=5, keep_alive_s=60)
+publish = partial(packets.publish, version=5)
+subscribe = partial(packets.subscribe, version=5)
 
 
 def frame(data: bytes, opcode: int = 2, final: bool = True) -> bytes:
@@ -76,8 +47,8 @@ KINDS: dict[str, Kind] = {
     "no_pubrel": (connect, NEVER_RELEASED, True, False),
     "declares_256_mib": (lambda _: b"\x10\xff\xff\xff\x7f", b"x" * 1000, False, False),
     "declares_after_connect": (lambda name: connect(name) + b"\x30\xff\xff\xff\x7f", b"x" * 1000, False, False),
-    "properties_in_connect": (lambda name: connect(name, 5, PROPERTIES), b"", True, False),
-    "properties_in_publish": (connect, publish(b"hostile/p", b"", 0, 0, PROPERTIES), True, False),
+    "properties_in_connect": (lambda name: connect(name, properties=PROPERTIES), b"", True, False),
+    "properties_in_publish": (connect, publish(b"hostile/p", b"", properties=PROPERTIES), True, False),
     "slashes": (lambda name: connect(name) + publish(b"/" * 65_000, b""), b"", True, False),
     "slashes_filter": (connect, subscribe(b"/" * 65_000, 0), True, False),
     "half_a_connect": (lambda name: connect(name)[:-1], b"", True, False),

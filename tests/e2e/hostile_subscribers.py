@@ -13,8 +13,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
-from tests.e2e.hostile_clients import connect, packet, publish, text
+from tests.clients import packets
+from tests.e2e.hostile_clients import connect, publish
 
 PATIENCE_S = 120.0  # for one answer of the edge
 READ_BYTES = 1 << 18
@@ -37,14 +39,8 @@ def filters(count: int) -> list[bytes]:
     return (broad + some + [b"+/+/%d" % number for number in range(count)])[:count]
 
 
-def subscribe(names: list[bytes], options: int = 0) -> bytes:
-    """Return an MQTT 5 SUBSCRIBE of many filters."""
-    return packet(0x82, b"\0\1\0" + b"".join(text(name) + bytes([options]) for name in names))
-
-
-def unsubscribe(names: list[bytes]) -> bytes:
-    """Return an MQTT 5 UNSUBSCRIBE of many filters."""
-    return packet(0xA2, b"\0\2\0" + b"".join(text(name) for name in names))
+subscribe = partial(packets.subscribe, version=5)
+unsubscribe = partial(packets.unsubscribe, version=5)
 
 
 class Attacker:
@@ -53,8 +49,8 @@ class Attacker:
     def __init__(self, port: int, name: bytes, properties: bytes = b"") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._unparsed = b""
-        self.send(connect(name, 5, properties))
+        self._splitter = packets.Splitter()
+        self.send(connect(name, properties=properties))
         self.wait(0x20)
 
     def send(self, data: bytes) -> None:
@@ -66,29 +62,7 @@ class Attacker:
         while count:
             data = self.socket.recv(READ_BYTES)
             assert data, "the edge closed the connection"
-            count -= self._kinds(data).count(kind)
-
-    def _kinds(self, data: bytes) -> bytes:
-        data = self._unparsed + data
-        at, found = 0, bytearray()
-        while True:
-            length = shift = 0
-            end = at + 1
-            while end < len(data):
-                byte = data[end]
-                length |= (byte & 0x7F) << shift
-                shift += 7
-                end += 1
-                if byte < 0x80:
-                    break
-            else:
-                break
-            if end + length > len(data):
-                break
-            found.append(data[at] & 0xF0)
-            at = end + length
-        self._unparsed = data[at:]
-        return bytes(found)
+            count -= sum(packet[0] & 0xF0 == kind for packet in self._splitter.feed(data))
 
     def discard(self) -> int:
         """Throw away what has come and was not read; return how many bytes that was."""

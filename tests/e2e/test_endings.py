@@ -1,15 +1,13 @@
 """How connections and sessions end, on real sockets across two edges: reasons read, takeovers, wills, expiry."""
 
-import socket
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from mqtt.codec import decode_packet, encode_packet
-from mqtt.packets import Connack, Connect, Disconnect, Packet, Publish, Suback, Subscribe, SubscriptionRequest, Will
+from mqtt.packets import Disconnect, Publish, Will
 from mqtt.properties import PropertyId
+from tests.clients.blocking import BlockingClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 TIMEOUT_S = 10.0
@@ -21,60 +19,14 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-class Raw:
-    """A client of MQTT 5 that says exactly what it is told to."""
-
-    def __init__(self, cluster: LocalCluster, edge: int = 0) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", cluster.port(edge, "plain")), TIMEOUT_S)
-
-    def send(self, packet: Packet | bytes) -> None:
-        self.socket.sendall(packet if isinstance(packet, bytes) else encode_packet(packet, 5))
-
-    def open(self, client_id: str, **options: Any) -> Connack:
-        self.send(Connect(client_id, keep_alive_s=60, **options))
-        connack = self.read()
-        assert isinstance(connack, Connack) and connack.reason_code == 0
-        return connack
-
-    def subscribe(self, *filters: str) -> None:
-        self.send(Subscribe(1, [SubscriptionRequest(name, 1) for name in filters], {}))
-        assert isinstance(self.read(), Suback)
-
-    def _exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = self.socket.recv(count - len(data))
-            if not more:
-                return b""
-            data += more
-        return data
-
-    def read(self) -> Packet | None:
-        """Return the next packet, None at the end of file."""
-        first = self._exactly(1)
-        if not first:
-            return None
-        length = shift = 0
-        while True:
-            byte = self._exactly(1)[0]
-            length |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        return decode_packet(first[0], self._exactly(length), 5)
-
-    def published(self) -> Publish:
-        packet = self.read()
-        assert isinstance(packet, Publish), packet
-        return packet
-
-    def close(self) -> None:
-        self.socket.close()
+def connected(cluster: LocalCluster, edge: int = 0) -> BlockingClient:
+    """Return a client of MQTT 5 at an edge."""
+    return BlockingClient(cluster.port(edge, "plain"), timeout_s=TIMEOUT_S)
 
 
 def test_reason_is_read_although_bytes_were_left_unread(cluster: LocalCluster) -> None:
     """[MQTT-4.13.1-1]: DISCONNECT, then the end of file; a reset would have taken the reason away."""
-    client = Raw(cluster)
+    client = connected(cluster)
     client.open("broken")
     client.send(b"\x33\x00" + bytes(200_000))  # QoS 1 with an empty body, and much behind it
     packet = client.read()
@@ -84,7 +36,7 @@ def test_reason_is_read_although_bytes_were_left_unread(cluster: LocalCluster) -
 
 def test_takeover_at_another_edge(cluster: LocalCluster) -> None:
     """[MQTT-3.1.4-3]: the older connection reads 0x8E; the newer one gets what comes from then on."""
-    older, newer, publisher = Raw(cluster, 0), Raw(cluster, 1), Raw(cluster, 0)
+    older, newer, publisher = connected(cluster, 0), connected(cluster, 1), connected(cluster, 0)
     older.open("taken")
     older.subscribe("taken/t")
     newer.open("taken")
@@ -100,7 +52,7 @@ def test_takeover_at_another_edge(cluster: LocalCluster) -> None:
 @pytest.mark.parametrize(("ending", "fires"), [(Disconnect(0), False), (Disconnect(4), True), (None, True)])
 def test_will(cluster: LocalCluster, ending: Disconnect | None, fires: bool) -> None:
     """DISCONNECT 0x00 discards it, 0x04 and a lost connection publish it [MQTT-3.14.4-3] [MQTT-3.1.2-8]."""
-    watcher, client = Raw(cluster, 1), Raw(cluster, 0)
+    watcher, client = connected(cluster, 1), connected(cluster, 0)
     watcher.open("watcher")
     watcher.subscribe("will/#", "mark")
     client.open("dying", will=Will("will/1", b"gone", 1))
@@ -116,13 +68,13 @@ def test_will(cluster: LocalCluster, ending: Disconnect | None, fires: bool) -> 
 
 def test_delayed_will_is_cancelled_by_a_return_and_fired_by_the_sessions_end(cluster: LocalCluster) -> None:
     """[MQTT-3.1.3-9]: in time it is not sent; a Clean Start ends the session, and with it the waiting."""
-    watcher = Raw(cluster, 1)
+    watcher = connected(cluster, 1)
     watcher.open("watcher-2")
     watcher.subscribe("delayed/#", "mark-2")
     will = Will("delayed/1", b"late", 1, False, {PropertyId.WILL_DELAY_INTERVAL: 60})
     expiry: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 100}
     for clean_start in (False, True):
-        client, again = Raw(cluster, 0), Raw(cluster, 0)
+        client, again = connected(cluster, 0), connected(cluster, 0)
         client.open("delayed", will=will, properties=expiry)
         client.close()
         connack = again.open("delayed", clean_start=clean_start, properties=expiry)
@@ -138,7 +90,7 @@ def test_delayed_will_is_cancelled_by_a_return_and_fired_by_the_sessions_end(clu
 def test_message_expires_or_says_what_is_left(cluster: LocalCluster) -> None:
     """[MQTT-3.3.2-5] [MQTT-3.3.2-6], in the queue of a session that is away."""
     expiry: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 100}
-    client, publisher = Raw(cluster, 0), Raw(cluster, 1)
+    client, publisher = connected(cluster, 0), connected(cluster, 1)
     client.open("expiring", properties=expiry)
     client.subscribe("expiring")
     client.send(Disconnect(0))
@@ -149,7 +101,7 @@ def test_message_expires_or_says_what_is_left(cluster: LocalCluster) -> None:
         publisher.send(Publish("expiring", b"%d" % seconds, 1, packet_identifier=identifier, properties=properties))
         publisher.read()
     time.sleep(2.1)  # the expiry itself: there is no condition to wait for
-    again = Raw(cluster, 1)
+    again = connected(cluster, 1)
     assert again.open("expiring", clean_start=False, properties=expiry).session_present
     message = again.published()
     assert message.payload == b"50"
@@ -158,7 +110,7 @@ def test_message_expires_or_says_what_is_left(cluster: LocalCluster) -> None:
 
 def test_request_and_response(cluster: LocalCluster) -> None:
     """Response Topic, Correlation Data and user properties arrive unchanged and in order (section 4.10)."""
-    requester, responder = Raw(cluster, 0), Raw(cluster, 1)
+    requester, responder = connected(cluster, 0), connected(cluster, 1)
     requester.open("requester")
     responder.open("responder")
     requester.subscribe("answers/1")

@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import ssl
-import struct
 import time
 from collections.abc import Iterator
 from zlib import crc32
@@ -14,6 +13,7 @@ from zlib import crc32
 import pytest
 
 from router.raft import messages as raft
+from tests.clients import packets
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_hostile_links import CLUSTER, authority, connect, frame, is_closed
 from wire.messages.batches import Push, encode_publish_ack, encode_push
@@ -163,25 +163,21 @@ def test_a_forged_push_reaches_nobody(cluster: LocalCluster, tier: str) -> None:
         assert b"forged" not in received
 
 
-# --- a client that stores its session, in as few bytes as possible
+# --- a client that stores its session, on a socket that tests read by the byte
 
 
 def mqtt_client(cluster: LocalCluster, client_id: str) -> socket.socket:
     client = socket.create_connection(("127.0.0.1", cluster.port(0, "plain")), 10)
-    name = client_id.encode()
-    body = b"\x00\x04MQTT\x04\x00\x00\x3c" + struct.pack(">H", len(name)) + name
-    client.sendall(bytes([0x10, len(body)]) + body)
+    client.sendall(packets.connect(client_id.encode(), keep_alive_s=60, clean=False))
     assert client.recv(4) == b"\x20\x02\x00\x00"
     return client
 
 
 def subscribe(client: socket.socket, topic_filter: str) -> None:
-    name = topic_filter.encode()
-    client.sendall(bytes([0x82, 5 + len(name)]) + b"\x00\x01" + struct.pack(">H", len(name)) + name + b"\x01")
+    client.sendall(packets.subscribe(topic_filter.encode(), 1))
     client.settimeout(10)
     assert client.recv(5) == b"\x90\x03\x00\x01\x01"
 
 
 def publish(client: socket.socket, topic: str) -> None:
-    name = topic.encode()
-    client.sendall(bytes([0x32, 5 + len(name)]) + struct.pack(">H", len(name)) + name + b"\x00\x09m")
+    client.sendall(packets.publish(topic.encode(), b"m", 1, 9))

@@ -17,7 +17,8 @@ import pytest
 from tests.e2e.hostile_clients import KINDS, connect, publish, subscribe
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
-CLIENTS = Path(__file__).with_name("hostile_clients.py")
+CLIENTS = "tests.e2e.hostile_clients"
+ROOT = Path(__file__).parents[2]
 MIB = 1024 * 1024
 
 
@@ -80,7 +81,7 @@ def attack(count: int, seconds: float) -> tuple[list[float], int, dict[str, list
         pair = Pair(plain)
         pair.latencies_s(0.5)
         before = resident_bytes(cluster)
-        command = [sys.executable, str(CLIENTS), str(plain), str(websocket), str(count), str(seconds)]
+        command = [sys.executable, "-m", CLIENTS, str(plain), str(websocket), str(count), str(seconds)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as hostile, ends_within(hostile, 2 * seconds):
             assert hostile.stdout is not None and hostile.stdout.readline() == "started\n"
             latencies = pair.latencies_s(seconds)

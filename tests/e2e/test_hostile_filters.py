@@ -8,7 +8,7 @@ import pytest
 from mqtt.packets import Puback, Publish, Suback, Subscribe, SubscriptionRequest
 from mqtt.properties import PropertyId
 from tests.e2e.local_cluster import LocalCluster, local_cluster
-from tests.e2e.test_endings import Raw
+from tests.e2e.test_endings import connected
 
 FILTERS = [
     "/".join(head) + "/a" * 21 for head in itertools.islice(itertools.product("a+", repeat=10), 1000)
@@ -27,7 +27,7 @@ def cluster() -> Iterator[LocalCluster]:
 def test_hostile_filters_are_refused_and_every_node_lives(cluster: LocalCluster, expiry_s: int) -> None:
     """1 000 filters of 31 levels and one PUBLISH that all of them would meet: 0x97 for most, and no process ends."""
     pids = {name: node["pid"] for name, node in cluster.state["nodes"].items()}
-    client = Raw(cluster)
+    client = connected(cluster)
     client.open(f"hostile-{expiry_s}", properties={PropertyId.SESSION_EXPIRY_INTERVAL: expiry_s})
     codes: list[int] = []
     for at in range(0, len(FILTERS), PER_PACKET):
@@ -36,7 +36,7 @@ def test_hostile_filters_are_refused_and_every_node_lives(cluster: LocalCluster,
         suback = client.read()
         assert isinstance(suback, Suback)
         codes += suback.reason_codes
-    publisher = Raw(cluster)
+    publisher = connected(cluster)
     publisher.open(f"publisher-{expiry_s}")
     publisher.send(Publish(TOPIC, b"x", 1, packet_identifier=1))
     assert isinstance(publisher.read(), Puback)

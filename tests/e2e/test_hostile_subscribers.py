@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.hostile_clients import connect, packet, publish, text
+from tests.e2e.hostile_clients import connect, publish, subscribe
 from tests.e2e.hostile_subscribers import SESSION_EXPIRY, Attacker, topic
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
@@ -64,9 +64,9 @@ class Pair:
         self.publisher, self.subscriber = (socket.create_connection(("127.0.0.1", port), 60) for port in ports)
         for end, name, expiry in ((self.publisher, b"honest-0", b""), (self.subscriber, b"honest-1", SESSION_EXPIRY)):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            end.sendall(connect(name, 5, expiry))
+            end.sendall(connect(name, properties=expiry))
             assert end.recv(300)[0] == 0x20
-        self.subscriber.sendall(packet(0x82, b"\0\1\0" + text(b"honest/+") + b"\1"))
+        self.subscriber.sendall(subscribe(b"honest/+", 1))
         assert self.subscriber.recv(100)[0] == 0x90
         self.number = 0
         self.longest_s = 0.0  # by the clock

@@ -21,7 +21,7 @@ from conf.errors import UserError
 from mqtt.packets import Disconnect
 from stratamq.cli.asking import ask
 from tests.e2e.local_cluster import LocalCluster, local_cluster
-from tests.e2e.test_endings import Raw
+from tests.e2e.test_endings import connected
 
 SHAPE = ("--storages", "3", "--edges", "2")
 SETTINGS = ("--set", "router.partitions=32", "--set", "router.replicas=3", "--set", "router.min_in_sync=2")
@@ -181,7 +181,7 @@ def test_clients_of_an_edge_are_told_and_lose_nothing(cluster: LocalCluster) -> 
 
 def test_a_node_that_stops_is_not_ready_and_takes_nobody(cluster: LocalCluster) -> None:
     """A client that reads 0x8B and does not close keeps its edge a moment longer: enough to look at it."""
-    client = Raw(cluster, 0)
+    client = connected(cluster, 0)
     client.open("slow")
     assert readiness(cluster, "edge-0") == 200
     os.kill(cluster.pid("edge-0"), signal.SIGTERM)
@@ -190,7 +190,7 @@ def test_a_node_that_stops_is_not_ready_and_takes_nobody(cluster: LocalCluster) 
     assert client.read() is None
     assert readiness(cluster, "edge-0") == 503
     with pytest.raises(ConnectionRefusedError):
-        Raw(cluster, 0)
+        connected(cluster, 0)
     client.close()
 
 

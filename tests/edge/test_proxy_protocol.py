@@ -17,8 +17,8 @@ from edge.hot.options import FirstBytes
 from edge.listeners.filters import front_door
 from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
 from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, WrongHeader, crc32c
+from tests.clients.packets import connect
 from tests.edge.hot.conftest import load
-from tests.edge.hot.harness import connect
 from tests.edge.hot.test_loop import Client, certificates, running
 
 __all__ = ["certificates"]

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mqtt.codec import Limits, StreamDecoder
+from tests.clients.packets import ack, connect, publish
 from tests.edge.hot.conftest import load
-from tests.edge.hot.harness import Broker, Node, ack, connect, publish
+from tests.edge.hot.harness import Broker, Node
 from tests.mqtt.test_vectors import ALL
 from wire.messages.batches import PublishMessage, PublishRun, Push, encode_message, encode_push, encode_run
 
@@ -229,7 +230,7 @@ def _corpus() -> tuple[bytes, ...]:
         begin = bytes((choice, 0xA0 | version))
         many = publish(b"t", b"x" * 9, 0, 0, version) * 3 + publish(b"t/u", b"y", 2, 7, version) + ack(0x62, 7)
         found += [begin + many, begin + publish(b"t", b"m", 1, 1, version) + ack(0x40, 1) + b"\xc0\x00"]
-        found.append(bytes((0, 0)) + connect(version) + many)
+        found.append(bytes((0, 0)) + connect(b"c", version) + many)
         alias = publish(b"t", b"m", 0, 0, 5, b"\x23\x00\x03") + publish(b"", b"m", 0, 0, 5, b"\x23\x00\x03")
         found.append(begin + (alias if version == 5 else publish(b"t", b"z" * 300)))
     return tuple(found)

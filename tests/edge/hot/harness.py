@@ -1,83 +1,14 @@
 """A hot loop without sockets, with the toy handler, and clients that are byte strings."""
 
-import struct
 from typing import Any
 
 from bench.toy_broker import ToyHandler
+from tests.clients.packets import connect, split, subscribe
 from wire.links.link import LinkCore
 from wire.messages.batches import decode_publish
 from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
 
 FOREVER = 1 << 60
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while True:
-        byte = value & 0x7F
-        value >>= 7
-        out.append(byte | (0x80 if value else 0))
-        if not value:
-            return bytes(out)
-
-
-def publish(
-    topic: bytes,
-    payload: bytes,
-    qos: int = 0,
-    identifier: int = 0,
-    version: int = 4,
-    properties: bytes = b"",
-    retain: bool = False,
-    dup: bool = False,
-) -> bytes:
-    body = struct.pack(">H", len(topic)) + topic
-    if qos:
-        body += struct.pack(">H", identifier)
-    if version == 5:
-        body += varint(len(properties)) + properties
-    body += payload
-    return bytes([0x30 | qos << 1 | int(retain) | (8 if dup else 0)]) + varint(len(body)) + body
-
-
-def ack(kind: int, identifier: int, code: int | None = None) -> bytes:
-    body = struct.pack(">H", identifier) + (b"" if code is None else bytes([code]))
-    return bytes([kind, len(body)]) + body
-
-
-def connect(version: int = 4, properties: bytes = b"", keep_alive: int = 0) -> bytes:
-    body = b"\x00\x04MQTT" + bytes([version, 2]) + struct.pack(">H", keep_alive)
-    if version == 5:
-        body += varint(len(properties)) + properties
-    body += b"\x00\x01c"
-    return b"\x10" + varint(len(body)) + body
-
-
-def subscribe(topic_filter: bytes, options: int = 0, version: int = 4, identifier: int = 0) -> bytes:
-    body = b"\x00\x01"
-    if version == 5:
-        body += b"\x02\x0b" + bytes([identifier]) if identifier else b"\x00"
-    body += struct.pack(">H", len(topic_filter)) + topic_filter + bytes([options])
-    return b"\x82" + varint(len(body)) + body
-
-
-def split(data: bytes) -> list[bytes]:
-    """Cut an output into packets."""
-    packets, start = [], 0
-    while start < len(data):
-        length = shift = 0
-        at = start + 1
-        while True:
-            byte = data[at]
-            length |= (byte & 0x7F) << shift
-            shift += 7
-            at += 1
-            if byte < 0x80:
-                break
-        assert len(data) >= at + length, "output ends inside a packet"
-        packets.append(data[start : at + length])
-        start = at + length
-    return packets
 
 
 class Broker:
@@ -106,7 +37,7 @@ class Broker:
 
     def client(self, version: int = 4, properties: bytes = b"", **options: Any) -> Any:
         conn = self.attach(**options)
-        self.send(conn, connect(version, properties))
+        self.send(conn, connect(b"c", version, properties))
         assert self.take(conn)[0][0] == 0x20
         return conn
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tests.edge.hot.harness import Broker, ack, publish
+from tests.clients.packets import ack, publish
+from tests.edge.hot.harness import Broker
 
 
 def test_qos0_run_reaches_subscriber_verbatim(hot: Any) -> None:

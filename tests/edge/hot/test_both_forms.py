@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from mqtt.codec import encode_varint as varint
+from tests.clients.packets import ack, publish
 from tests.edge.hot.conftest import load
-from tests.edge.hot.harness import Broker, Node, ack, publish, varint
+from tests.edge.hot.harness import Broker, Node
 from wire.messages.batches import PublishMessage, PublishRun, Push, encode_message, encode_push, encode_run
 
 PROPERTIES = [b"", b"\x01\x01", b"\x02\x00\x00\x00\x05", b"\x23\x00\x03", b"\x26\x00\x01a\x00\x01b", b"\x03\x00\x02xy"]

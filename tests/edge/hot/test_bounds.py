@@ -3,7 +3,8 @@
 import random
 from typing import Any
 
-from tests.edge.hot.harness import Broker, Node, ack, publish
+from tests.clients.packets import ack, publish
+from tests.edge.hot.harness import Broker, Node
 from wire.messages.batches import PublishRun, encode_run
 from wire.messages.frames import FrameKind
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.edge.hot.harness import Broker, Node, ack, publish
+from tests.clients.packets import ack, publish
+from tests.edge.hot.harness import Broker, Node
 from wire.messages.batches import PublishMessage, decode_publish
 from wire.messages.frames import FrameKind
 

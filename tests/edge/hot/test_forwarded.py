@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.edge.hot.harness import Broker, Node, publish
+from tests.clients.packets import publish
+from tests.edge.hot.harness import Broker, Node
 from wire.messages.batches import (
     OriginKind,
     PublishMessage,

@@ -15,7 +15,7 @@ import trio
 
 from bench.toy_broker import ToyHandler
 from edge.hot.host import LoopFailed, host, trio_epoll_fd
-from tests.edge.hot.harness import connect, publish, split, subscribe
+from tests.clients.packets import connect, publish, split, subscribe
 from wire.messages.frames import HEADER
 
 FOREVER = 1 << 62

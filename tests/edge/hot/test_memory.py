@@ -7,7 +7,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from tests.edge.hot.harness import Broker, ack, connect, publish, split, subscribe
+from tests.clients.packets import ack, connect, publish, split, subscribe
+from tests.edge.hot.harness import Broker
 from tests.edge.hot.test_loop import Edge
 
 KEPT_BYTES = 160

@@ -8,8 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mqtt.codec import StreamDecoder
+from mqtt.codec import encode_varint as varint
 from mqtt.errors import MqttError
-from tests.edge.hot.harness import Broker, ack, publish, varint
+from tests.clients.packets import ack, publish
+from tests.edge.hot.harness import Broker
 
 ALIAS = b"\x23\x00"
 SLOW = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])

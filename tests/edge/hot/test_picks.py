@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.edge.hot.harness import Broker, Node, ack, publish
+from tests.clients.packets import ack, publish
+from tests.edge.hot.harness import Broker, Node
 from wire.messages.batches import (
     PublishMessage,
     encode_message,

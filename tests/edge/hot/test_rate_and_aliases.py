@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tests.edge.hot.harness import Broker, ack, connect, publish
+from tests.clients.packets import ack, connect, publish
+from tests.edge.hot.harness import Broker
 
 SECOND = 1_000_000_000
 

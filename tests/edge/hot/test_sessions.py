@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.edge.hot.harness import Broker, Node, ack, publish, split
+from tests.clients.packets import ack, publish, split
+from tests.edge.hot.harness import Broker, Node
 from wire.messages.batches import Push, PushAck, decode_push_acks, encode_push
 from wire.messages.frames import FrameKind
 
