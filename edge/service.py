@@ -33,7 +33,7 @@ from edge.node.limits import EdgeLimits
 from edge.waiting import EdgeWaiting
 from membership.node_gossip import NodeGossip
 from wire.clock import boot_time
-from wire.links.connection import HELLO_TIMEOUT_S, split_address
+from wire.links.connection import HELLO_TIMEOUT_S, open_stream
 from wire.links.tls import URI_SCHEME, peer_identity
 from wire.messages.hello import TIER_EDGE
 from wire.node.process import NodeProcess, own_version, run_process
@@ -241,8 +241,8 @@ class EdgeService:
         await trio.sleep(dial.wait_s)
         try:
             with trio.fail_after(DIAL_TIMEOUT_S):
-                stream = await trio.open_tcp_stream(*split_address(dial.address))
-        except (OSError, trio.TooSlowError, ExceptionGroup) as error:
+                stream = await open_stream(dial.address)
+        except (OSError, UserError, trio.TooSlowError, ExceptionGroup) as error:
             logger.debug("cannot link to %s at %s: %s", dial.name, dial.address, error)
             self._dialling.failed(dial.name)
             self._relinked.set()

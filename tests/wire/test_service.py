@@ -12,7 +12,7 @@ import trio
 from conf.errors import ExitCode, UserError
 from tests.wire.test_hello import hello_of_version
 from wire.links.authority import DevelopmentAuthority
-from wire.links.connection import read_hello
+from wire.links.connection import open_stream, read_hello
 from wire.links.hub import LinkHub
 from wire.links.request import request
 from wire.links.tls import LinkContexts, link_contexts
@@ -263,6 +263,23 @@ async def test_operator_asks_a_router(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
     with pytest.raises(UserError, match="cannot reach router"):
         await request(address, operator, Admin(request=4, verb="x"), cluster="test")
+
+
+@pytest.mark.parametrize(
+    "address", ["x", "host:99999", "x" * 70 + ":1", "a..b:1", "\ud800:1", ":1", "[::1:1", "a\0b:1"]
+)
+async def test_an_address_that_none_can_dial_ends_nobody(address: str) -> None:
+    """A node says in the map where it listens; whoever dials it goes on, whatever that is."""
+    with pytest.raises((UserError, OSError)):
+        await open_stream(address)
+    router, storage = Node("router", "r1"), Node("storage", "s1")
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            dialled = await start(nursery, router)
+            await start(nursery, storage)
+            storage.hub.set_peers({"s2": ("storage", address, 1), "r1": ("router", dialled, 0)})
+            await storage.until(lambda: ("up", "r1", 1) in storage.log)
+            nursery.cancel_scope.cancel()
 
 
 async def test_port_in_use_is_one_clear_line() -> None:

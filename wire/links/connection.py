@@ -21,6 +21,7 @@ __all__ = [
     "Stream",
     "certified_identity",
     "close_quietly",
+    "open_stream",
     "read_hello",
     "split_address",
     "watch",
@@ -46,6 +47,20 @@ def split_address(address: str) -> tuple[str, int]:
     if not separator or not port.isdecimal() or int(port) > 65535:
         raise UserError(f"not an address: {address!r}, expected host:port", ExitCode.USAGE)
     return host.strip("[]"), int(port)
+
+
+async def open_stream(address: str) -> trio.SocketStream:
+    """Connect to ``host:port``; the caller bounds the wait.
+
+    Raises:
+        OSError: Nobody answers there.
+        UserError: It is no address; a node chooses what the map says of its own.
+    """
+    host, port = split_address(address)
+    try:
+        return await trio.open_tcp_stream(host, port)
+    except ValueError as error:  # of the encoding of names
+        raise UserError(f"not an address: {address!r}, no host can have this name ({error})", ExitCode.USAGE) from None
 
 
 async def wrap_tls(stream: trio.SocketStream, context: ssl.SSLContext, *, server_side: bool) -> TlsStream:

@@ -21,6 +21,7 @@ from wire.links.connection import (
     Stream,
     certified_identity,
     close_quietly,
+    open_stream,
     read_hello,
     split_address,
     watch,
@@ -269,8 +270,7 @@ class LinkHub:
         stream: Stream | None = None
         try:
             with trio.fail_after(HELLO_TIMEOUT_S):
-                host, port = split_address(target.address)
-                stream = await trio.open_tcp_stream(host, port)
+                stream = await open_stream(target.address)
                 if self._contexts is not None:
                     stream = await wrap_tls(stream, self._contexts.client, server_side=False)
                 certified = self._certified(stream)

@@ -10,7 +10,7 @@ import time
 import trio
 
 from conf.errors import ExitCode, UserError
-from wire.links.connection import certified_identity, close_quietly, read_hello, split_address, wrap_tls
+from wire.links.connection import certified_identity, close_quietly, open_stream, read_hello, wrap_tls
 from wire.links.link import LinkCore
 from wire.links.tls import LinkContexts
 from wire.links.tls_stream import TlsStream
@@ -66,8 +66,7 @@ async def request(
 async def _exchange(
     address: str, contexts: LinkContexts | None, message: Admin, identity: NodeIdentity, tier: str
 ) -> AdminReply:
-    host, port = split_address(address)
-    plain = await trio.open_tcp_stream(host, port)
+    plain = await open_stream(address)
     stream = plain if contexts is None else await wrap_tls(plain, contexts.client, server_side=False)
     try:
         await stream.send_all(encode_hello(identity))
