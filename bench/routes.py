@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.hot import build_mqload
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, RoleChanged, RoundEnded
-from router.map.machine import Bootstrap, RegisterNode, encode_command
+from router.map.commands import Bootstrap, RegisterNode, encode_command
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind

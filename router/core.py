@@ -11,22 +11,21 @@ from dataclasses import dataclass
 from conf.router_settings import RouterSettings as OperatorSettings
 from router.events import Applied, Event, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded
 from router.map.command_bounds import COMMAND_BYTES_MAX, out_of_range
-from router.map.commands import is_readable
-from router.map.late_storage import LateStorage
-from router.map.leases import LeaseTable, lives
-from router.map.machine import (
+from router.map.commands import (
     Bootstrap,
     Command,
     DeclareDead,
-    MapMachine,
-    Outcome,
     PlacePartitions,
     PlaceShards,
     RegisterNode,
     StopNodes,
     decode_command,
     encode_command,
+    is_readable,
 )
+from router.map.late_storage import LateStorage
+from router.map.leases import LeaseTable, lives
+from router.map.machine import MapMachine, Outcome
 from router.map.proposals import Asker, Proposals
 from router.map.rebalance_run import RebalanceRunner
 from router.map.stop_requests import StopRequests

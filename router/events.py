@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from router.map.machine import Command
+from router.map.commands import Command
 from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick

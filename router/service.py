@@ -14,7 +14,7 @@ from conf.settings import NodeConfig, RouterConfig
 from membership.node_gossip import NodeGossip
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, Event, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded, Suspected
-from router.map.machine import encode_command
+from router.map.commands import encode_command
 from router.map.snapshot import snapshot_fault
 from router.operators.group_verbs import GroupVerbs
 from router.raft.events import ChangeMembership, RaftConfig, Role

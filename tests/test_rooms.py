@@ -208,7 +208,6 @@ LONG_FILES: dict[str, int] = {
     "storage/core.py": 870,
     "router/core.py": 760,
     "storage/sessions/claims.py": 560,
-    "router/map/machine.py": 540,
     "storage/store/store.py": 520,
     "jobs/compact.py": 510,
     "tests/storage/storage_cluster.py": 644,

@@ -2,7 +2,8 @@
 
 Owns: Commands, the machine that carries them out, orders by id, leases, and the leader's hand on a rebalance.
 
-Doors: ``commands`` are what may be proposed, ``machine`` carries them out, ``leases`` says who may act until when.
+Doors: ``commands`` may be proposed, ``machine`` carries them out by one rule each (``node_rules``, ``partition_rules``,
+``shard_rules``, ``rebalance_rules``), ``leases`` says who may act until when.
 
 Always holds: ``apply`` never raises, and every router carries out or refuses a command alike. What was applied can be
 sent in pages.

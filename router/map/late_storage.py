@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from router.map.commands import Command, StartRebalance
 from router.map.leases import LeaseTable
-from router.map.machine import Command, MapMachine, StartRebalance
+from router.map.machine import MapMachine
 from router.placement.plan import MOVES_MAX, make_plan, ring_nodes
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import TIER_STORAGE

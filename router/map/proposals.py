@@ -6,7 +6,7 @@ found by both. Commands of equal bytes are answered in the order in which they w
 
 from dataclasses import dataclass
 
-from router.map.machine import Command
+from router.map.commands import Command
 from wire.messages.nodes import RequestChange
 from wire.messages.operators import Admin
 

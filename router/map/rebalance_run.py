@@ -6,8 +6,9 @@ goes on, and whoever asked for the rebalance may be gone. Sans-IO; steps are ``r
 
 from collections.abc import Callable, Iterator
 
+from router.map.commands import Command, PlacePartitions, PlaceShards, SetRebalance
 from router.map.leases import LeaseTable
-from router.map.machine import Command, MapMachine, PlacePartitions, PlaceShards, SetRebalance
+from router.map.machine import MapMachine
 from router.placement.plan import Move, RebalanceJob, Step, next_step, step_back
 from wire.messages.cluster_map import ClusterMap
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 from zlib import crc32
 
-from router.map.commands import OperatorCommand
+from router.map.commands import Command, Delegate, ForgetNode, OperatorCommand, Order
 from router.map.leases import LeaseTable
-from router.map.machine import Command, Delegate, ForgetNode, MapMachine, Order, Outcome
+from router.map.machine import MapMachine, Outcome
 from router.map.orders import OrderOutcome
 from router.operators import ring_verbs
 from router.routes.shard import RouteShard

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from router.map.commands import OperatorCommand
+from router.map.commands import AcceptLoss, ForgetNode, OperatorCommand, SetAdminState, SetRebalance, StartRebalance
 from router.map.leases import LeaseTable
-from router.map.machine import AcceptLoss, ForgetNode, SetAdminState, SetRebalance, StartRebalance
 from router.map.rebalance_run import reached
 from router.placement.plan import MOVES_MAX, Move, Plan, RebalanceJob, make_plan, ring_nodes
 from wire.messages.cluster_map import ClusterMap, NodeEntry

@@ -1,13 +1,12 @@
 """Fuzz target of committed commands: whatever a log holds is carried out or refused, and its map can be sent."""
 
-from router.map.machine import (
+from router.map.commands import (
     AcceptLoss,
     Bootstrap,
     Command,
     DeclareDead,
     Delegate,
     ForgetNode,
-    MapMachine,
     Order,
     PlacePartitions,
     PlaceShards,
@@ -18,6 +17,7 @@ from router.map.machine import (
     decode_command,
     encode_command,
 )
+from router.map.machine import MapMachine
 from router.placement.plan import Move, Plan
 from wire.decoding import Unreadable
 from wire.messages.cluster_map import NodeEntry, PartitionEntry

@@ -15,7 +15,7 @@ import msgspec
 
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, RoleChanged, RoundEnded
-from router.map.machine import encode_command
+from router.map.commands import encode_command
 from tests.edge.edge_harness import Edge
 from tests.fuzz.good_messages import CONTROLS
 from tests.fuzz.nested import mutate_tree

@@ -12,16 +12,8 @@ import msgspec
 
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, RoleChanged, RoundEnded
-from router.map.machine import (
-    Bootstrap,
-    Command,
-    Delegate,
-    MapMachine,
-    Order,
-    RegisterNode,
-    StartRebalance,
-    encode_command,
-)
+from router.map.commands import Bootstrap, Command, Delegate, Order, RegisterNode, StartRebalance, encode_command
+from router.map.machine import MapMachine
 from router.map.snapshot import snapshot_fault
 from router.placement.plan import Move, Plan
 from router.raft import messages as raft

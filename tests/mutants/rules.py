@@ -7,6 +7,7 @@ in ``tests/simulation``: each passes with the rules, and fails without its own. 
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from edge.cluster.partition_requests import PartitionRequests
 from edge.publishing.recording import Recording
 from edge.routes.route_cache import RouteCache
 from router.core import RouterCore
+from router.map import machine, partition_rules, shard_rules
+from router.map.commands import Command, Delegate
 from router.map.leases import LeaseTable
-from router.map.machine import _Step
+from router.map.transition import Transition
 from router.placement.reachability import Reachability
 from router.routes.shard import RouteShard
 from storage.messages.origins import Origins
@@ -47,7 +50,7 @@ __all__ = ["RULES"]
 BUDGET_S = 10.0
 
 
-def _only_the_delegation(original: Any, step: _Step, command: Any) -> Any:
+def _only_the_delegation(original: Any, step: Transition, command: Any) -> Any:
     refusal = original(step, command)
     former = step.before.shards
     step.shards = {number: shard for number, shard in step.shards.items() if number >= len(former)}
@@ -74,7 +77,7 @@ def _hold_returns_what_is_new(original: Any, registrar: RouteRegistrar, names: l
     return [name for name in original(registrar, names, now) if name not in pending]
 
 
-def _restart_keeps_its_shards(original: Any, step: _Step, restarted: str) -> None:
+def _restart_keeps_its_shards(original: Any, step: Transition, restarted: str) -> None:
     original(step, "")
     step.shards = {
         number: shard for number, shard in step.shards.items() if step.before.shards[number].owner != restarted
@@ -151,15 +154,20 @@ def _last_first(original: Any, requests: PartitionRequests, partition: int, now:
     original(requests, partition, now)
 
 
-def _nobody_in_sync(original: Any, step: _Step, node: str) -> None:
+def _nobody_in_sync(original: Any, step: Transition, node: str) -> None:
     original(step, node)
     for number, entry in step.partitions.items():
         if not entry.primary:
-            step._set(number, "", (), entry.joining)
+            step.place(number, "", (), entry.joining)
+
+
+def _in_the_table(command: type[Command], wrap: Any) -> Patch:
+    rule = machine.MAP_RULES[command]
+    return lambda patch: patch.setitem(machine.MAP_RULES, command, lambda step, item: wrap(rule, step, item))
 
 
 def _rule(
-    name: str, owner: type, method: str, wrap: Any, witness: Callable[[], None], also: Patch | None = None
+    name: str, owner: type | ModuleType, method: str, wrap: Any, witness: Callable[[], None], also: Patch | None = None
 ) -> SeededBug:
     bug = _bug(name, owner, method, wrap, witness)
     return replace(bug, patch=_of_two(bug.patch, also) if also else bug.patch, budget_s=BUDGET_S)
@@ -168,10 +176,11 @@ def _rule(
 RULES: tuple[SeededBug, ...] = (
     _rule(
         "A1: a delegation raises no shard_epoch",
-        _Step,
+        shard_rules,
         "delegate",
         _only_the_delegation,
         test_route_schedules.test_a1_a_delegation_moves_a_topic_although_no_shard_gets_a_new_owner,
+        _in_the_table(Delegate, _only_the_delegation),
     ),
     _rule(
         "A2: reports of partitions are not waited for",
@@ -204,8 +213,8 @@ RULES: tuple[SeededBug, ...] = (
     ),
     _rule(
         "A5: a restarted router keeps its shards",
-        _Step,
-        "_routers_changed",
+        shard_rules,
+        "routers_changed",
         _restart_keeps_its_shards,
         test_route_schedules.test_a5_a_shard_owner_restarts_inside_its_lease,
     ),
@@ -313,8 +322,8 @@ RULES: tuple[SeededBug, ...] = (
     ),
     _rule(
         "D2: the last in sync are struck off",
-        _Step,
-        "_storage_left",
+        partition_rules,
+        "storage_left",
         _nobody_in_sync,
         test_link_schedules.test_d2_every_storage_node_was_declared_dead,
     ),

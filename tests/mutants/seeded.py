@@ -7,6 +7,7 @@ goes on as before where that is possible. Bugs of Raft, of gossip and of replica
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -71,7 +72,7 @@ def caught_by(bug: SeededBug) -> str | None:
     return None
 
 
-def _wrapped(owner: type, name: str, wrap: Callable[..., Any]) -> Patch:
+def _wrapped(owner: type | ModuleType, name: str, wrap: Callable[..., Any]) -> Patch:
     """Replace a method by one that gets the original first."""
     original = getattr(owner, name)
 
@@ -85,7 +86,7 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Do nothing, instead of something."""
 
 
-def _without(owner: type, name: str) -> Patch:
+def _without(owner: type | ModuleType, name: str) -> Patch:
     return lambda patch: patch.setattr(owner, name, _nothing)
 
 
@@ -216,9 +217,12 @@ def _will(clean: bool) -> Callable[[], None]:
     return lambda: test_wills.test_when_a_will_fires(60, WILL, clean, 0.5, 0 if clean else 1, False)
 
 
-def _bug(name: str, owner: type, method: str, wrap: Any, witness: Callable[[], None], said: str = "") -> SeededBug:
+def _bug(
+    name: str, owner: type | ModuleType, method: str, wrap: Any, witness: Callable[[], None], said: str = ""
+) -> SeededBug:
     """Return one line of the table; without ``wrap`` the method does nothing."""
-    where = f"{owner.__module__.replace('.', '/')}.py {owner.__name__}.{method}"
+    module, dot = (owner.__name__, "") if isinstance(owner, ModuleType) else (owner.__module__, f"{owner.__name__}.")
+    where = f"{module.replace('.', '/')}.py {dot}{method}"
     patch = _without(owner, method) if wrap is None else _wrapped(owner, method, wrap)
     return SeededBug(name, where, patch, witness, said or witness.__name__)
 

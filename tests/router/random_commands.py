@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from router.map.machine import (
+from router.map.commands import (
     AcceptLoss,
     Bootstrap,
     Command,

@@ -4,13 +4,12 @@ from collections import Counter
 
 import pytest
 
-from router.map.machine import (
+from router.map.commands import (
     Bootstrap,
     Command,
     DeclareDead,
     Delegate,
     ForgetNode,
-    MapMachine,
     PlacePartitions,
     PlaceShards,
     RegisterNode,
@@ -18,6 +17,7 @@ from router.map.machine import (
     decode_command,
     encode_command,
 )
+from router.map.machine import MapMachine
 from router.placement.changes import placement_change
 from wire.messages.cluster_map import NodeEntry, NodeState, PartitionEntry
 from wire.messages.nodes import RequestChange

@@ -4,7 +4,7 @@ import math
 import random
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -14,19 +14,21 @@ from hypothesis import strategies as st
 
 from router.core import RouterCore, RouterSettings
 from router.events import Applied
-from router.map import machine as machine_module
-from router.map.commands import is_readable
-from router.map.machine import (
+from router.map import shard_rules
+from router.map.commands import (
     Bootstrap,
     Command,
+    DeclareDead,
     Delegate,
-    MapMachine,
+    Order,
     PlacePartitions,
     RegisterNode,
     StartRebalance,
     decode_command,
     encode_command,
+    is_readable,
 )
+from router.map.machine import JOB_RULES, MAP_RULES, MapMachine
 from router.placement.plan import MOVES_MAX, Move, Plan, make_plan
 from router.raft.events import RaftConfig
 from router.raft.log import RaftLog, create_log
@@ -130,7 +132,7 @@ def test_a_step_that_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> Non
     def broken(*_: object) -> list[str]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(machine_module, "propose_owners", broken)
+    monkeypatch.setattr(shard_rules, "propose_owners", broken)
     before = machine.snapshot()
     assert machine.apply(RegisterNode(entry("r1", "router"))).refusal == (
         "RegisterNode cannot be carried out: ZeroDivisionError"
@@ -181,7 +183,7 @@ def test_the_largest_map_works(partitions: int) -> None:
     pages = map_pages(machine.map)
     assert MAP_PAGE_BYTES < pages[0].size < MAP_BYTES_MAX and len(encode_control(pages[0])) < FRAME_BYTES_MAX
     dead = machine.map.nodes["storage-0-".ljust(64, "x")]
-    outcome = machine.apply(machine_module.DeclareDead(dead.node, dead.incarnation))
+    outcome = machine.apply(DeclareDead(dead.node, dead.incarnation))
     assert outcome.delta is not None and len(outcome.delta.partitions) > partitions // 2
     other = MapMachine()
     other.restore(machine.snapshot())
@@ -225,3 +227,9 @@ async def test_a_raft_log_that_holds_poison_is_passed_by_at_every_start(tmp_path
 
 def _applied(core: RouterCore, item: Entry) -> None:
     core.handle(0.0, [Applied(item.data)])
+
+
+def test_every_command_has_one_rule() -> None:
+    """A cluster's beginning makes the map that rules need, an order is carried out by the rule of its command."""
+    assert MAP_RULES.keys() | JOB_RULES.keys() | {Bootstrap, Order} == set(get_args(Command))
+    assert not MAP_RULES.keys() & JOB_RULES.keys()

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from router.core import RouterCore, RouterSettings
-from router.map.machine import Bootstrap, Delegate, MapMachine, RegisterNode
+from router.map.commands import Bootstrap, Delegate, RegisterNode
+from router.map.machine import MapMachine
 from wire.decoding import Unreadable
 from wire.messages.cluster_map import NodeEntry
 

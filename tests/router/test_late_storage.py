@@ -2,18 +2,18 @@
 
 import pytest
 
-from router.map.late_storage import LateStorage
-from router.map.leases import LeaseTable, lives
-from router.map.machine import (
+from router.map.commands import (
     Bootstrap,
     Command,
-    MapMachine,
     PlacePartitions,
     RegisterNode,
     SetAdminState,
     SetRebalance,
     StartRebalance,
 )
+from router.map.late_storage import LateStorage
+from router.map.leases import LeaseTable, lives
+from router.map.machine import MapMachine
 from router.map.rebalance_run import RebalanceRunner
 from router.placement.changes import placement_change
 from router.placement.plan import make_plan

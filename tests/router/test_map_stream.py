@@ -7,7 +7,7 @@ import pytest
 
 from router.core import RouterCore, RouterSettings
 from router.events import Applied
-from router.map.machine import Bootstrap, Command, DeclareDead, RegisterNode, encode_command
+from router.map.commands import Bootstrap, Command, DeclareDead, RegisterNode, encode_command
 from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind

@@ -4,7 +4,8 @@ import pytest
 
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, ProposalFailed, RoleChanged
-from router.map.machine import Bootstrap, Command, Delegate, ForgetNode, MapMachine, Order, RegisterNode, encode_command
+from router.map.commands import Bootstrap, Command, Delegate, ForgetNode, Order, RegisterNode, encode_command
+from router.map.machine import MapMachine
 from router.map.orders import ORDERS_MAX
 from stratamq.cli.asking import leader_address
 from wire.messages.cluster_map import NodeEntry

@@ -4,12 +4,10 @@ import random
 
 import pytest
 
-from router.map.leases import LeaseTable, lives
-from router.map.machine import (
+from router.map.commands import (
     Bootstrap,
     Command,
     DeclareDead,
-    MapMachine,
     PlacePartitions,
     PlaceShards,
     RegisterNode,
@@ -17,6 +15,8 @@ from router.map.machine import (
     SetRebalance,
     StartRebalance,
 )
+from router.map.leases import LeaseTable, lives
+from router.map.machine import MapMachine
 from router.map.rebalance_run import RebalanceRunner, reached
 from router.placement.changes import placement_change
 from router.placement.plan import Plan, make_plan

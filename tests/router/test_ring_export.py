@@ -8,7 +8,7 @@ from typing import Any
 
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, RoleChanged
-from router.map.machine import Bootstrap, Command, Delegate, RegisterNode, encode_command
+from router.map.commands import Bootstrap, Command, Delegate, RegisterNode, encode_command
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, Event, Ready, RoleChanged, RoundEnded, Suspected
-from router.map.machine import Bootstrap, Command, DeclareDead, Delegate, PlaceShards, RegisterNode, encode_command
+from router.map.commands import Bootstrap, Command, DeclareDead, Delegate, PlaceShards, RegisterNode, encode_command
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
+from router.map.commands import DeclareDead, Delegate, PlacePartitions, PlaceShards, StopNodes
 from router.map.leases import LeaseTable
-from router.map.machine import DeclareDead, Delegate, PlacePartitions, PlaceShards, StopNodes
 from router.map.stop_requests import GATHER_S, GATHER_S_MAX, StopRequests
 from router.placement.changes import placement_change
 from tests.router.test_cluster_map import Machine, with_storage

@@ -6,7 +6,7 @@ import pytest
 
 from bench.routes import EDGES, Router
 from router.events import Applied, Event, Ready
-from router.map.machine import DeclareDead, RegisterNode, encode_command
+from router.map.commands import DeclareDead, RegisterNode, encode_command
 from router.routes.sender_routes import SenderRoutes
 from router.routes.shard_work import STEPS_PER_TURN, WAITING_MAX
 from router.service import events_of_turn

@@ -9,7 +9,7 @@ import msgspec
 
 from router.core import RouterCore, RouterSettings
 from router.events import Applied, Event, ProposalFailed, Ready, RoleChanged, RoundEnded
-from router.map.machine import encode_command
+from router.map.commands import encode_command
 from router.map.snapshot import snapshot_fault
 from router.raft.core import RaftCore
 from router.raft.events import Event as RaftEvent

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from router.core import RouterCore
-from router.map.machine import Command
+from router.map.commands import Command
 from stratamq.history.operations import Kind
 from tests.simulation.cluster import Cluster, Knobs
 from tests.simulation.router_process import RouterProcess

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.map.machine import PlacePartitions
+from router.map.commands import PlacePartitions
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.schedule_options import PATIENT
 from wire.messages.cluster_map import PartitionEntry

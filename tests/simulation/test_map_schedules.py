@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.map.machine import Delegate
+from router.map.commands import Delegate
 from tests.simulation.scene import EPHEMERAL, Scene
 
 

@@ -6,7 +6,7 @@ is in ``tests/mutants/rules.py``.
 
 import pytest
 
-from router.map.machine import Delegate, PlaceShards
+from router.map.commands import Delegate, PlaceShards
 from router.routes.shard import RouteShard
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.schedule_options import PATIENT

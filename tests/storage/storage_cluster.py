@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from router.map.machine import Bootstrap, Command, DeclareDead, MapMachine, PlacePartitions, PlaceShards, RegisterNode
+from router.map.commands import Bootstrap, Command, DeclareDead, PlacePartitions, PlaceShards, RegisterNode
+from router.map.machine import MapMachine
 from router.placement.changes import placement_change
 from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
 from storage.state.settings import PartitionSettings

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from router.map.machine import PlacePartitions
+from router.map.commands import PlacePartitions
 from storage.core import FrameArrived
 from tests.storage.requests import message, read, retained
 from tests.storage.storage_cluster import ROUTER, Cluster, with_settings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.map.machine import PlacePartitions
+from router.map.commands import PlacePartitions
 from storage.core import FrameArrived
 from storage.replication.backup import Replica
 from storage.state import keys

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.map.machine import PlacePartitions
+from router.map.commands import PlacePartitions
 from tests.storage.requests import message
 from tests.storage.storage_cluster import Cluster, Connection, with_settings
 from wire.messages.batches import PublishMessage, Push

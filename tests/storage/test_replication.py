@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from router.map.machine import AcceptLoss, DeclareDead, PlacePartitions
+from router.map.commands import AcceptLoss, DeclareDead, PlacePartitions
 from storage.hosting import placements
 from storage.hosting.placements import Placements
 from storage.replication.primary import CATCH_UP_ROWS, TRANSFERS_AT_A_TIME

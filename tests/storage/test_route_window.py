@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from edge.subscriptions.session_filters import FILTERS_PER_PIECE
-from router.map.machine import PlaceShards
+from router.map.commands import PlaceShards
 from tests.storage.storage_cluster import ROUTER, Cluster, Connection, Edge
 from wire.messages.control import decode_control
 from wire.messages.frames import FrameKind

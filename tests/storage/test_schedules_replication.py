@@ -1,7 +1,7 @@
 """Schedules that lose, double or block when a rule is missing; each is named after its number in part S."""
 
 from mqtt.reasons import ReasonCode
-from router.map.machine import DeclareDead, PlacePartitions
+from router.map.commands import DeclareDead, PlacePartitions
 from tests.storage.replicas import assert_equal_states, heal_placement
 from tests.storage.storage_cluster import Cluster, Connection, with_settings
 from wire.messages.batches import PublishMessage, encode_message

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from router.map.machine import Bootstrap, MapMachine, RegisterNode
+from router.map.commands import Bootstrap, RegisterNode
+from router.map.machine import MapMachine
 from router.map.snapshot import snapshot_fault
 from router.raft.core import RaftCore
 from router.raft.events import Event, Persisted, RaftConfig, Ready, Receive, Role, Stored, Tick

@@ -1,0 +1,101 @@
+"""One step of the map under construction: the map before it, and the entries that change.
+
+The rules (``node_rules``, ``partition_rules``, ``shard_rules``) read nodes here as they will be after the step, and
+everything else as it is before. Nothing of the map changes until the step is applied, so a refused command leaves no
+trace.
+"""
+
+from collections import Counter
+
+from router.placement.changes import still_in_sync
+from router.placement.ring import RingNode
+from wire.messages.cluster_map import ClusterMap, Delegation, MapDelta, NodeEntry, PartitionEntry, ShardEntry
+from wire.messages.hello import TIER_ROUTER
+
+__all__ = ["Transition"]
+
+
+class Transition:
+    """The map before a step, and what changes."""
+
+    def __init__(self, before: ClusterMap) -> None:
+        self.before = before
+        self.nodes: dict[str, NodeEntry] = {}
+        self.forgotten: list[str] = []
+        self.partitions: dict[int, PartitionEntry] = {}
+        self.shards: dict[int, ShardEntry] = {}
+        self.delegations: tuple[Delegation, ...] | None = None
+        self._primaries: Counter[str] | None = None
+
+    @property
+    def changed(self) -> bool:
+        """True if the step would be another map."""
+        return bool(self.nodes or self.forgotten or self.partitions or self.shards or self.delegations is not None)
+
+    def delta(self) -> MapDelta:
+        """Return the step, at the next epoch; the same bytes on every router."""
+        for number, entry in self.partitions.items():
+            assert entry.epoch == self.before.partitions[number].epoch + 1, f"partition {number} skips an epoch"
+        nodes = tuple(self.nodes[name] for name in sorted(self.nodes))
+        return MapDelta(
+            self.before.epoch + 1, nodes, tuple(self.forgotten), self.partitions, self.shards, self.delegations
+        )
+
+    # --- nodes after the step
+
+    def node(self, name: str) -> NodeEntry | None:
+        """Return a node's entry as it will be."""
+        return self.nodes.get(name) or self.before.nodes.get(name)
+
+    def is_alive(self, name: str) -> bool:
+        """Return whether a node will be alive, stopping or not."""
+        entry = self.node(name)
+        return entry is not None and entry.alive
+
+    def stays(self, name: str) -> bool:
+        """Return whether a node will be alive and does not stop."""
+        entry = self.node(name)
+        return entry is not None and entry.alive and not entry.stops
+
+    def ring_nodes(self, tier: str) -> list[RingNode]:
+        """Return the nodes of a tier that may own something, by name."""
+        names = sorted({*self.before.nodes, *self.nodes})
+        entries = [entry for name in names if (entry := self.node(name)) is not None]
+        return [
+            RingNode(entry.node, entry.weight, entry.zone)
+            for entry in entries
+            if entry.tier == tier and entry.alive and not entry.admin_state and not self._gives_up(entry)
+        ]
+
+    def _gives_up(self, entry: NodeEntry) -> bool:
+        """Whether a node stops and has given away what it owned; one that found nobody keeps it until its end."""
+        if not entry.stops or entry.tier != TIER_ROUTER or entry.node in self.nodes:
+            return entry.stops
+        return all(shard.owner != entry.node for shard in self.before.shards)
+
+    # --- placements
+
+    def place(self, number: int, primary: str, in_sync: tuple[str, ...], joining: tuple[str, ...]) -> None:
+        """Give a partition another placement, at its next partition_epoch."""
+        epoch = self.before.partitions[number].epoch + 1
+        self.partitions[number] = PartitionEntry(epoch, primary, in_sync, joining)
+
+    def may_lead(self, name: str, placement: PartitionEntry) -> bool:
+        """Return whether a node may be the primary from now on: of those that stop only the one that is."""
+        return self.stays(name) or (name == placement.primary and self.is_alive(name))
+
+    def still_in_sync(self, in_sync: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the replicas that stay in sync: the live ones, if those are enough."""
+        return still_in_sync(in_sync, self.is_alive, self.before.min_in_sync)
+
+    def take_heir(self, heirs: tuple[str, ...]) -> str:
+        """Return the next primary, the heir with the fewest primaries, and count this one for it.
+
+        A few deaths would otherwise leave one node with all of them.
+        """
+        if self._primaries is None:
+            self._primaries = Counter(placement.primary for placement in self.before.partitions)
+        counts = self._primaries
+        heir = min(heirs, key=lambda name: (counts[name], heirs.index(name)))
+        counts[heir] += 1
+        return heir
