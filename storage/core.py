@@ -14,11 +14,13 @@ from msgspec.structs import replace
 
 from mqtt.reasons import ReasonCode
 from mqtt.topics import has_wildcard
+from storage.hosting.deadlines import Deadlines
 from storage.hosting.early_requests import Early, EarlyRequests
 from storage.hosting.hosted_partition import HostedPartition, Tally
 from storage.hosting.partition_work import PartitionWork
 from storage.hosting.placements import Placements
 from storage.hosting.retained_scans import RetainedScan, RetainedScans
+from storage.hosting.route_reports import REPORT_ROOM_BYTES, RouteReports
 from storage.joined_frames import joined_frames
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.ledger import PartitionLedger
@@ -45,7 +47,7 @@ from wire.messages.nodes import Moved, Relayed
 from wire.messages.redispatch import HandedOn
 from wire.messages.replication import AppendAck, decode_replica_message, encode_replica_message
 from wire.messages.retained import DeliverRetained, ReadRetained, ReadRetainedAll, RetainedNone
-from wire.messages.routes import ReportRoutes, RoutesAdded, SenderReport
+from wire.messages.routes import RoutesAdded
 from wire.messages.sessions import (
     Claims,
     CloseSession,
@@ -64,12 +66,10 @@ from wire.node.unreached import Unreached
 
 __all__ = ["FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Synced", "Tick"]
 
-SWEEP_S = 0.02  # between two looks at every partition: what timers may be late by
-REPORT_AGAIN_S = 0.1
-REPORTED_PER_ROUND = 5_000  # filters: more would keep the loop, and a report of a million fits in no link
-REPORT_ROUTES_MAX = 500  # in one message, fewer of long ones; a longer one of one partition comes in pieces anyway
-REPORT_CHARACTERS = 200  # of filters that count as one more route
-REPORT_ROOM_BYTES = 16 * 1024 * 1024  # of a link, below which its owner's reports wait: acknowledgements go first
+SWEEP_S = 0.02  # between two looks at the partitions whose time has come: what timers may be late by
+DUE_PER_ROUND = 500  # of those: all others have their turn in the next looks
+ADVANCED_PER_ROUND = 200  # partitions that go a step towards serving, of some thirty microseconds
+ADVANCE_AGAIN_S = 0.1  # between two looks at those that wait for others
 COUNTED_PER_LOOK = 50_000  # sessions
 SLICE_STEPS = 50  # of about ten microseconds: what every message waits for that comes while a slice is done
 SLICE_EVERY_S = 0.004  # at most between two slices, though other events come in every round
@@ -145,15 +145,19 @@ class StorageCore:
         self._early = EarlyRequests()
         self._left: dict[int, int] = {}  # partitions that moved from here -> the map epoch that said so
         self._fenced = True  # in this round
-        self._sweeps = True  # this round looks at every partition, not only at those that something happened to
+        self._followed = False  # the map that lists this node was looked at
+        self._sweeps = True  # this round looks at partitions whose time has come, though nothing happened to them
         self._next_sweep = float("-inf")
-        self._unsettled = True  # some partition here does not serve yet
-        self._timer_deadline = float("inf")
-        self._clock_deadline = float("inf")  # when some partition's served clock is to be saved
+        self._settling: dict[int, None] = {}  # partitions that do not serve yet
+        self._to_advance: dict[int, None] = {}  # those of them that may be able to go on
+        self._advanced_for = (-1, -1)  # the map's epoch and the settled one when all were looked at
+        self._next_advance = float("-inf")
+        self._timers = Deadlines()  # when a timer of a partition is due, or its served clock is to be saved
         self._moved: list[int] = []  # partitions that came here, or to another epoch, with the event at hand
         self._answers: deque[tuple[int, str, bytes]] = deque()  # commit, node, REPLICATE_ACK
         self.placements = Placements(entry.node, settings, store, self._overlay, lambda: self.lease.map, ledger)
         self._active: dict[int, HostedPartition] = {}  # touched in this round
+        self._held: dict[int, HostedPartition] = {}  # touched in rounds without a lease: nothing left since
         self._scans = RetainedScans(self._is_hosted, partial(self._touch, changed=False))
         self._work = PartitionWork(self._is_hosted, self._touch)
         self._slice_at = float("-inf")
@@ -162,9 +166,7 @@ class StorageCore:
         self._shards: list[ShardEntry] = []
         self._unreached = Unreached(entry.node)
         self._next_look = float("-inf")
-        self._reports_due: dict[int, float] = {}  # shard -> when to tell its owner again
-        self._reports: dict[int, set[int]] = {}  # partition -> shards whose owners are to be told its filters
-        self._room = room  # bytes that the link to a node takes now
+        self._reports = RouteReports(self.placements.hosted, lambda: self.lease.map, room)
         self._edges: dict[str, int] = {}
         self.counts: dict[str, int] = {}
         self._refusals = Refusals(self._count)
@@ -185,7 +187,7 @@ class StorageCore:
     @property
     def serving(self) -> bool:
         """True once every partition that the map gives to this node serves, and the map is known."""
-        return self.lease.active and not self._unsettled
+        return self.lease.active and self._followed and not (self._settling or self.placements.loading)
 
     @property
     def loading(self) -> bool:
@@ -233,14 +235,14 @@ class StorageCore:
         fenced = not self.lease.has_lease(now)
         if fenced != self._fenced:
             self._tick()  # served clocks went on, or stood, until the round before
-            self._fenced, self._sweeps = fenced, True
-        else:
-            due = self._unsettled or self.placements.replicated or now >= self._due_at()
-            self._sweeps = due and now >= self._next_sweep
+            self._fenced = fenced
+            if not fenced:
+                self._active = self._held | self._active
+                self._held = {}
         self._now = now
+        self._sweeps = not fenced and now >= self._next_sweep and now >= self._due_at()
         if self._sweeps:
             self._next_sweep = now + SWEEP_S
-            self._tick()
         for event in events:
             if isinstance(event, FrameArrived):
                 self._frame(event.peer, event.kind, event.payload)
@@ -251,7 +253,9 @@ class StorageCore:
             elif isinstance(event, LinkDown):
                 self._link(event.peer, now, up=False)
             while self._moved:  # at once: what comes next in this round may not overtake what waited
-                for ask in self._early.take(self._moved.pop(0)):
+                number = self._moved.pop(0)
+                self._here(number)
+                for ask in self._early.take(number):
                     ask()
         calm = not (events or self._sweeps)
         if now >= self._next_look:
@@ -267,8 +271,8 @@ class StorageCore:
             return Ready(next_deadline=self._deadline(now), ended=self._over, stopped=self.stop.ended)
         self._advance()
         self._go_on(idle=all(isinstance(event, Tick) for event in events))
-        if self._reports:
-            self._send_reports()
+        if len(self._reports):
+            self._sends.extend(self._reports.send(now, loading=self.loading))
         return self._ready(now)
 
     @property
@@ -278,17 +282,22 @@ class StorageCore:
 
     def _rests(self, now: float) -> bool:
         """Whether a round without events has nothing to do either."""
-        left = self._active or self._sends or self._condemned or self._reports or self._unsettled or self._slices
-        return not left and now < self.placements.window.deadline and self.placements.rests(now)
+        left = self._active or self._sends or self._condemned or len(self._reports) or self._settling or self._slices
+        return not left and now < self.placements.window.deadline and not self.placements.loading
 
     def _due_at(self) -> float:
         """Return when some partition has something to do of itself."""
-        reports = min(self._reports_due.values(), default=float("inf"))
-        return min(self._timer_deadline, self._clock_deadline, reports)
+        return min(self._timers.next, self.placements.next_look, self._reports.next_again)
 
     def _tick(self) -> None:
         for hosted in self.partitions.values():
             hosted.core.tick(self._now, running=hosted.serving and not self._fenced)
+
+    def served_ms(self, number: int) -> int:
+        """Return the served clock of a partition of this node now: one that is idle is not told the time."""
+        hosted = self.partitions[number]
+        hosted.core.tick(self._now, running=hosted.serving and not self._fenced)
+        return hosted.core.served_ms
 
     def _touch(self, number: int, hosted: HostedPartition, *, changed: bool = True) -> None:
         """Something happens to a partition in this round."""
@@ -313,36 +322,70 @@ class StorageCore:
                 self.placements.link_down(peer.node, now)
 
     def _advance(self) -> None:
+        for hosted in self.placements.promote_some(self._now, self._commit + 1):
+            self._came(hosted)
         for hosted in self.placements.read_promoted(self._synced_commit, self._now):
             self._touch(hosted.core.number, hosted)
-        began = []
-        self._sweeps = self._sweeps or self._unsettled
+        if self._settling:
+            self._settle()
         if not self._sweeps:
             return
-        self._unsettled = False
-        for number, hosted in self.partitions.items():
-            if not self.placements.loaded(number):
-                self._unsettled = True
+        for number in self._timers.take(self._now, DUE_PER_ROUND):
+            if number in self.partitions and self.partitions[number].serving:
+                self._run_due(number, self.partitions[number])
+        self._reports.repeat(self._now)
+
+    def _run_due(self, number: int, hosted: HostedPartition) -> None:
+        """Run a partition's timers, or save its served clock; neither is due yet where the clock has stood."""
+        core = hosted.core
+        core.tick(self._now, running=not self._fenced)
+        if core.next_due_s() == 0.0:
+            hosted.run_timers()
+            self._touch(number, hosted)
+        elif core.clock_due:
+            self._touch(number, hosted, changed=False)
+        else:
+            self._note_timer(number, hosted)
+
+    def _settle(self) -> None:
+        """Let some partitions go on towards serving: those that something happened to, and at times all."""
+        advanced_for = (self.map.epoch, self.lease.settled_epoch)
+        if advanced_for != self._advanced_for or self._now >= self._next_advance:
+            self._advanced_for = advanced_for
+            self._next_advance = self._now + ADVANCE_AGAIN_S
+            self._to_advance = dict.fromkeys(self._settling)
+        else:
+            self._to_advance.update((number, None) for number in self._active if number in self._settling)
+        left = ADVANCED_PER_ROUND
+        while self._to_advance and left > 0:
+            number = next(iter(self._to_advance))
+            del self._to_advance[number]
+            if number not in self.partitions or not self.placements.loaded(number):
                 continue
-            if not hosted.serving:
+            hosted = self.partitions[number]
+            if hosted.may_advance(self._now, self.lease.settled_epoch):
+                self._touch(number, hosted)
                 hosted.advance(self._now, self.lease.settled_epoch)
-                self._touch(number, hosted)
-            self._unsettled = self._unsettled or not hosted.serving
-            if hosted.serving and not hosted.reported:
-                hosted.reported = True
-                began.append(hosted)
-            if hosted.serving and not self._fenced and hosted.core.next_due_s() == 0.0:
-                hosted.run_timers()
-                self._touch(number, hosted)
-            if hosted.serving and hosted.core.clock_due:
-                self._touch(number, hosted, changed=False)
-        due = {shard for shard, when in self._reports_due.items() if when <= self._now}
-        if due:  # their owners did not own them yet
-            for shard in due:
-                del self._reports_due[shard]
-            self._report([hosted for hosted in self.partitions.values() if hosted.serving], due)
+                left -= 1
+        began = [hosted for number, hosted in self._active.items() if hosted.serving and number in self._settling]
+        for hosted in began:
+            del self._settling[hosted.core.number]
         if began:
-            self._report(began, set(range(len(self.map.shards))))
+            self._reports.add(began, range(len(self.map.shards)))
+
+    def _came(self, hosted: HostedPartition) -> None:
+        """A partition is here from now on: what waited for that goes before what comes next."""
+        number = hosted.core.number
+        self._settling[number] = None
+        self._touch(number, hosted)
+        for ask in self._early.take(number):
+            ask()
+
+    def _here(self, number: int) -> HostedPartition | None:
+        """Return a partition whose primary is this node; one that is to come comes now, for somebody asks for it."""
+        if number in self.placements.coming:
+            self._came(self.placements.promote(number, self._now, self._commit + 1))
+        return self.partitions.get(number)
 
     def _ready(self, now: float) -> Ready:
         ready = Ready(ended=self._over, stopped=self.stop.ended, condemned=list(self._condemned.items()))
@@ -365,8 +408,9 @@ class StorageCore:
             if not fenced:
                 self._sends.extend(core.committed_outputs())
         ready.writes.extend(self.placements.take_writes())
-        if not fenced:
-            self._active.clear()
+        if fenced:
+            self._held |= self._active
+        self._active = {}
         if ready.writes:
             self._commit += 1
             ready.commit = self._commit
@@ -376,34 +420,36 @@ class StorageCore:
         self._replicate(now, touched, fenced=fenced)
         ready.sends = joined_frames(self._sends)
         self._sends = []
-        self._note_timers(now, touched)
+        self._note_timers(touched)
         ready.next_deadline = self._deadline(now)
         return ready
 
     def _deadline(self, now: float) -> float:
-        reports = now if self._reports else min(self._reports_due.values(), default=float("inf"))
+        reports = self._reports.next_send if len(self._reports) else float("inf")
         if not self._fenced:
             if self._slices:
                 return now + SYNC_REST_S if self._synced_commit < self._commit else now
-            reports = min(reports, self.placements.window.deadline)
-        timers = max(min(self._timer_deadline, reports), self._next_sweep)
-        return min(self.lease.next_deadline(), self.stop.next_deadline(), self.placements.deadline(now), timers)
+            reports = min(reports, max(min(self.placements.window.deadline, self._due_at()), self._next_sweep))
+        due = reports
+        if self._settling:
+            due = min(due, now if self._to_advance else self._next_advance)
+        return min(self.lease.next_deadline(), self.stop.next_deadline(), self.placements.deadline(now), due)
 
-    def _note_timers(self, now: float, touched: list[int]) -> None:
-        """Keep when the next timer of any partition is due: of all after a sweep, else of those that were touched."""
-        if self._sweeps:
-            self._timer_deadline = self._clock_deadline = float("inf")
-        for number in self.partitions if self._sweeps else touched:
+    def _note_timers(self, touched: list[int]) -> None:
+        for number in touched:
             hosted = self.partitions.get(number)
-            if hosted is None or not hosted.serving:
-                continue
-            clock_deadline = hosted.core.clock_deadline
-            if clock_deadline == float("inf"):
-                continue  # no timer either
-            self._clock_deadline = min(self._clock_deadline, clock_deadline)
-            due_s = hosted.core.next_due_s()
-            if due_s is not None and now + due_s < self._timer_deadline:
-                self._timer_deadline = now + due_s
+            if hosted is not None and hosted.serving:
+                self._note_timer(number, hosted)
+
+    def _note_timer(self, number: int, hosted: HostedPartition) -> None:
+        """Keep when a partition has something to do by its served clock; that may come later, for the clock stands."""
+        when = hosted.core.clock_deadline
+        if when == float("inf"):
+            return  # no timer either
+        due_s = hosted.core.next_due_s()
+        if due_s is not None:
+            when = min(when, self._now + due_s)
+        self._timers.set(number, max(when, self._now + SWEEP_S) if when <= self._now else when)
 
     def _replicate(self, now: float, touched: list[int], *, fenced: bool) -> None:
         """Answer primaries once this round is on disk; stream to backups."""
@@ -415,10 +461,10 @@ class StorageCore:
             self._sends.append((node, FrameKind.REPLICATE_ACK, payload))
         if fenced:
             return
-        self._sends.extend(self.placements.stream(now, None if self._sweeps else touched))
+        self._sends.extend(self.placements.stream(now, touched, sweeps=self._sweeps))
         if self.stop.begun:  # whose copies others look after from now on, and which backup stops too is theirs to see
             return
-        for request in self.placements.wanted(now):
+        for request in self.placements.wanted(now) if self._sweeps else ():
             if self.lease.leader:
                 self._to_router(self.lease.leader, request)
 
@@ -500,7 +546,7 @@ class StorageCore:
                 self._condemn(peer, "message above QoS 0", TIER)  # a former primary passes on QoS 0 only
                 return
             for number, epoch in zip(record.partitions, record.epochs, strict=True):
-                if number in self.partitions or not self._pass_on(number, record, peer):
+                if self._here(number) is not None or not self._pass_on(number, record, peer):
                     self._publish_at(number, epoch, record, peer, self._now)
 
     def _publish_at(self, number: int, epoch: int, record: PublishMessage, peer: PeerKey, since: float) -> None:
@@ -509,7 +555,7 @@ class StorageCore:
         What was meant for an earlier time may have been answered by another primary meanwhile, even refused: its edge
         sends again what is not answered when its map moves.
         """
-        hosted = self.partitions.get(number)
+        hosted = self._here(number)
         if hosted is None or epoch > hosted.core.epoch:
             if not self._early.keep(number, self._as_early(number, epoch, record, peer, since)):
                 self._refuse(record, number, peer)
@@ -588,7 +634,7 @@ class StorageCore:
     def _push_acks(self, peer: PeerKey, acks: list[PushAck]) -> None:
         for ack in acks:
             number = ack.session >> 48
-            hosted = self.partitions.get(number)
+            hosted = self._here(number)
             if hosted is None:
                 self._count("not_primary")
                 continue
@@ -638,7 +684,7 @@ class StorageCore:
             if message.request:
                 self._routes_moved(message.request)
             elif 0 <= message.number < len(self.map.shards):
-                self._reports_due[message.number] = self._now + REPORT_AGAIN_S
+                self._reports.not_taken(message.number, self._now)
         else:
             self._count("messages_unknown")
 
@@ -669,6 +715,8 @@ class StorageCore:
     def _read_all(self, peer: PeerKey, request: ReadRetainedAll) -> None:
         """Look into every partition here; into one that does not serve yet when it does."""
         serving = []
+        for number in list(self.placements.coming):
+            self._here(number)
         for number, hosted in self.partitions.items():
             if hosted.serving:
                 serving.append((number, hosted))
@@ -709,7 +757,7 @@ class StorageCore:
         return self.partitions.get(number) is hosted
 
     def _hosted(self, number: int) -> HostedPartition | None:
-        hosted = self.partitions.get(number)
+        hosted = self._here(number)
         if hosted is not None:
             self._touch(number, hosted)
         return hosted
@@ -771,17 +819,21 @@ class StorageCore:
         if not self.lease.active:
             return
         before = dict(self.partitions)
-        for hosted in self.placements.map_moved(cluster_map, self._now, self._commit + 1):
+        self._followed = True
+        for hosted in self.placements.map_moved(cluster_map, self._now):
             self._touch(hosted.core.number, hosted)
             self._moved.append(hosted.core.number)
-            self._unsettled = True
         for number, hosted in before.items():
             if self.partitions.get(number) is not hosted and (unserved := hosted.unserved(self.lease.newest_at)):
                 self._early.put_back(number, unserved)
-        for number in [number for number in self._active if number not in self.partitions]:
-            del self._active[number]
+        # Somebody asks for these already, and soon it would be forgotten: whoever asked knew this map, or an older one.
+        self._moved += [number for number in self._early.partitions() if number in self.placements.coming]
+        for table in (self._active, self._held, self._settling):
+            for number in [number for number in table if number not in self.partitions]:
+                del table[number]
+        left = before.keys() - self.partitions.keys() - set(self.placements.coming)
         self._left = {number: epoch for number, epoch in self._left.items() if number not in self.partitions}
-        self._left |= dict.fromkeys(sorted(before.keys() - self.partitions.keys()), cluster_map.epoch)
+        self._left |= dict.fromkeys(sorted(left), cluster_map.epoch)
         changed = {
             number
             for number, shard in enumerate(cluster_map.shards)
@@ -792,7 +844,9 @@ class StorageCore:
         gone = [(edge, life) for edge, life in self._edges.items() if edges.get(edge) != life]
         self._edges = edges
         if changed:
-            self._report([hosted for hosted in self.partitions.values() if hosted.serving], changed)
+            self._reports.add([hosted for hosted in self.partitions.values() if hosted.serving], changed)
+        if not (changed or gone):
+            return
         for number, hosted in self.partitions.items():
             if not hosted.serving:
                 continue
@@ -802,55 +856,5 @@ class StorageCore:
             for edge, life in gone:
                 hosted.claims.edge_dead(edge, life)
 
-    def _report(self, partitions: list[HostedPartition], shards: set[int]) -> None:
-        """The owners of these shards have to be told the filters of partitions that serve."""
-        for hosted in partitions:
-            self._reports.setdefault(hosted.core.number, set()).update(shards)
-
-    def _filters_to_report(self) -> int:
-        due = (self.partitions.get(number) for number in self._reports)
-        return sum(hosted.subscriptions.filters for hosted in due if hosted is not None)
-
-    def _send_reports(self) -> None:
-        """Send reports that are due: of as many partitions as a round and the links take, each as it is now."""
-        if self.loading and self._filters_to_report() < REPORTED_PER_ROUND:
-            return  # a shard waits for all of them: few large messages
-        by_shard: dict[int, list[SenderReport]] = {}
-        left = REPORTED_PER_ROUND
-        for number in sorted(self._reports):
-            hosted = self.partitions.get(number)
-            if hosted is None or not hosted.serving:
-                del self._reports[number]  # whoever serves it now reports it
-                continue
-            shards = {shard for shard in self._reports[number] if shard < len(self.map.shards)}
-            owners = {self.map.shards[shard].owner for shard in shards}
-            if left <= 0 or any(self._room(owner) < REPORT_ROOM_BYTES for owner in owners if owner):
-                continue
-            del self._reports[number]
-            for shard, reports in hosted.subscriptions.reports().items():
-                if shard in shards:
-                    by_shard.setdefault(shard, []).extend(reports)
-                    left -= sum(len(report.routes) for report in reports)
-        for shard, reports in sorted(by_shard.items()):
-            placement = self.map.shards[shard]
-            for piece in _cut(reports) if placement.owner else ():
-                report = ReportRoutes(shard, placement.epoch, piece)
-                self._sends.append((placement.owner, FrameKind.CONTROL, encode_control(report)))
-
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
-
-
-def _cut(reports: list[SenderReport]) -> list[list[SenderReport]]:
-    """Spread reports over messages of so many routes, in order."""
-    pieces: list[list[SenderReport]] = [[]]
-    routes = 0
-    for report in reports:
-        size = len(report.routes)
-        size += sum(len(route.topic_filter) + len(route.share_name) for route in report.routes) // REPORT_CHARACTERS
-        if pieces[-1] and routes + size > REPORT_ROUTES_MAX:
-            pieces.append([])
-            routes = 0
-        pieces[-1].append(report)
-        routes += size
-    return pieces

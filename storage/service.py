@@ -221,7 +221,7 @@ class StorageService:
         def count_aside(stores: int) -> None:
             core.lease.stores_aside = stores
 
-        copies = LiveCopies(core.node, core.placements, lambda: core.map)
+        copies = LiveCopies(core.node, core.placements, lambda: core.map, core.served_ms)
         aside = AsideStores(self._path)
         return ExportDesk(copies, self._store, nursery.start_soon, self._export_dir(), aside, count_aside)
 

@@ -29,7 +29,8 @@ from wire.messages.sessions import Claim, Claims, CloseSession, PollClaims
 __all__ = ["HostedPartition", "Tally"]
 
 Asked = Callable[[], None]
-POLL_AGAIN_S = 0.2
+POLL_AGAIN_S = 0.2  # the first time; each time twice as long, for many partitions ask at once
+POLL_AGAIN_MAX_S = 1.6
 SESSIONS_PER_EPOCH_BITS = 28  # of the 48 that count sessions: more than a partition ever makes under one epoch
 HANDED_PER_EPOCH_BITS = 32
 INBOUND_SKIPPED = 1 << 32  # QoS 2 messages of one session that a lost copy may have counted
@@ -72,13 +73,14 @@ class HostedPartition:
         self._size = (0, 0)
         self.changed = True  # since it was counted
         self.serving = False
-        self.reported = False  # the shards' owners were told this partition's filters
         self.placed_at = 0  # map epoch that made this node the primary
         self.loaded_to = 0  # op_index that every replica in sync must have before this one serves
         self._map = cluster_map
         self._polled: dict[str, int] | None = None  # live edges that have not answered the claims poll
         self._claimed: dict[str, list[Claim]] = {}  # of those, what the pieces said that came so far
         self._poll_at = float("-inf")
+        self._poll_again_s = POLL_AGAIN_S
+        self._looked_epoch = -1  # of the map, at the last step towards serving
         self._waiting: deque[Asked | Early] = deque()
         self._passed_on: deque[Asked] = deque()
         self._due: deque[tuple[str, str]] = deque()  # timers that nobody waits for, and that may cost much
@@ -155,11 +157,18 @@ class HostedPartition:
         self._passed_on.append(ask)
         return True
 
+    def may_advance(self, now: float, settled_epoch: int) -> bool:
+        """Whether ``advance`` has something to do."""
+        if self.serving or settled_epoch < self.placed_at or self.core.commit_index < self.loaded_to:
+            return False
+        return self._polled is None or now >= self._poll_at or self._looked_epoch != self._map().epoch
+
     def advance(self, now: float, settled_epoch: int) -> None:
         """Go on towards serving as far as the map allows."""
-        if self.serving or settled_epoch < self.placed_at or self.core.commit_index < self.loaded_to:
+        if not self.may_advance(now, settled_epoch):
             return
         cluster_map = self._map()
+        self._looked_epoch = cluster_map.epoch
         if self._polled is None:
             self._polled = {edge.node: edge.incarnation for edge in cluster_map.live("edge")}
         for edge in [edge for edge, life in self._polled.items() if not cluster_map.is_alive(edge, life)]:
@@ -168,7 +177,8 @@ class HostedPartition:
         if not self._polled:
             self._serve()
         elif now >= self._poll_at:  # again until answered: an edge's link may not stand yet
-            self._poll_at = now + POLL_AGAIN_S
+            self._poll_at = now + self._poll_again_s
+            self._poll_again_s = min(2 * self._poll_again_s, POLL_AGAIN_MAX_S)
             for edge in self._polled:
                 self.core.tell(edge, PollClaims(self.core.number, self.core.number, self.core.epoch))
 

@@ -21,12 +21,20 @@ class LiveCopies:
         node: The node's name.
         placements: Its primaries and backups.
         cluster_map: Returns the map as this node has it now.
+        served_ms: Returns the served clock, now, of a partition whose primary is this node.
     """
 
-    def __init__(self, node: str, placements: Placements, cluster_map: Callable[[], ClusterMap]) -> None:
+    def __init__(
+        self,
+        node: str,
+        placements: Placements,
+        cluster_map: Callable[[], ClusterMap],
+        served_ms: Callable[[int], int],
+    ) -> None:
         self.node = node
         self._placements = placements
         self._map = cluster_map
+        self._served_ms = served_ms
 
     def served(self) -> list[int]:
         """Return the partitions whose primary is this node, ascending."""
@@ -49,8 +57,7 @@ class LiveCopies:
 
     def served_ms(self, number: int, meta: MetaRow) -> int:
         """Return the served clock of a partition now; of a backup, as its META row has it."""
-        hosted = self._placements.hosted.get(number)
-        return meta.served_ms if hosted is None else hosted.core.served_ms
+        return self._served_ms(number) if number in self._placements.hosted else meta.served_ms
 
     def describe(self, numbers: Iterable[int]) -> dict[str, str]:
         """Return what this node's copies of partitions are worth, by number."""

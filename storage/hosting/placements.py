@@ -8,17 +8,20 @@ primary meanwhile. Rules: docs/protocol.md sections 9, 10.
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
+from typing import NamedTuple
 
+from storage.hosting.deadlines import Deadlines
 from storage.hosting.early_requests import EarlyRequests
 from storage.hosting.hosted_partition import HostedPartition
 from storage.replication.backup import Replica, Writes, check
-from storage.replication.primary import CATCH_UP_ROWS, CatchUp, Replication
+from storage.replication.primary import CATCH_UP_ROWS, DROP_AFTER_S, CatchUp, Replication
 from storage.sessions.route_window import RouteWindow
 from storage.state.ledger import PartitionLedger
 from storage.state.partition import Overlay, Reads
 from storage.state.settings import PartitionSettings
 from wire.links.allowed import Standing, standing
-from wire.messages.cluster_map import ClusterMap, PartitionEntry
+from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_STORAGE
 from wire.messages.nodes import RequestChange
@@ -26,13 +29,25 @@ from wire.messages.replication import STALE, Append, AppendAck, ReplicaMessage, 
 
 __all__ = ["Placements"]
 
-TEND_S = 0.05  # between two looks at what the map should change
 # A large store is read in slices, between which the lease is renewed and partitions that were read already serve. Rows
 # of one round, each handled about twice: some 10 ms, for links need several rounds for one question and its answer.
 LOADED_PER_ROUND = 4_000
+ROWS_PER_PARTITION = 40  # what reading an empty one costs
+PROMOTED_PER_ROUND = 100  # partitions, of some 70 microseconds: the lease is renewed between two rounds
+STREAMED_PER_ROUND = 300  # of those that nothing happened to
+TENDED_PER_ROUND = 200
+TURN_S = 0.02  # between two looks at whose turn it is to take a whole copy
 AWAY_S = 60.0  # a partition's copy stays for so long after it has become whole elsewhere
 DISCARDED_ROWS = 1_000  # of such a copy, in one go
 MEASURED_IN_TURN = 16  # a partition's size is measured with every so many'th look
+
+
+class _Coming(NamedTuple):
+    """A partition of which the map made this node the primary, and nothing more was done yet."""
+
+    former: PartitionEntry | None  # the placement before
+    since: int  # partition_epoch from which on this node is its primary
+    placed_at: int  # map epoch
 
 
 class Placements:
@@ -64,10 +79,13 @@ class Placements:
         self._linked: set[str] = set()
         self._linked_for: dict[str, float] = {}  # since when a link stands; negative: since when it is down
         self._known: list[PartitionEntry] = []  # of the map before
-        self._next_tend = float("-inf")
-        self._content = False  # nothing can be asked for until the map moves
+        self._known_nodes: list[NodeEntry] = []  # live storage nodes likewise
+        self._coming: dict[int, _Coming] = {}  # to be promoted
+        self._streams = Deadlines()  # when a partition's backups are to be told something though nothing happens
+        self._wishes = Deadlines()  # when a partition may have a change to ask for
+        self._transferring: set[int] = set()  # partitions of which some replica takes a whole copy
+        self._turn_at = float("-inf")
         self._more_to_read = False
-        self.replicated = False  # some partition served here has other copies, as of the last look at all of them
         self._reading: tuple[HostedPartition, Iterator[int]] | None = None  # the one that is being read
         self._away: dict[int, tuple[int, float]] = {}  # partitions that live elsewhere: epoch, since when
         self._discarding: tuple[int, bytes] = (-1, b"")  # partition, next key
@@ -83,64 +101,116 @@ class Placements:
         """A link to a storage node stands."""
         self._linked.add(node)
         self._linked_for[node] = now
+        self._look_at_all(now)
 
     def link_down(self, node: str, now: float) -> None:
         """It is gone."""
         self._linked.discard(node)
         self._linked_for[node] = -now
+        for number, replication in self.replication.items():
+            if node in replication.backups:
+                self._wishes.set(number, now + DROP_AFTER_S)
+
+    def _look_at_all(self, now: float) -> None:
+        """Links or nodes have changed: in slices each partition sees whether that is of interest."""
+        for number in self.replication:
+            self._streams.set(number, now)
+            self._wishes.set(number, now)
 
     # --- the map
 
-    def map_moved(self, cluster_map: ClusterMap, now: float, next_commit: int) -> list[HostedPartition]:
-        """Follow the map; return the partitions that are served here anew or under a new epoch.
+    def map_moved(self, cluster_map: ClusterMap, now: float) -> list[HostedPartition]:
+        """Follow the map; return the partitions that are served here under a new epoch, with the state they have.
 
-        Args:
-            cluster_map: The new map.
-            now: Seconds.
-            next_commit: Number of the batch that this round will write, if it writes anything.
+        Those that come here are promoted some at a time, by ``promote_some``, or when somebody asks for one: until then
+        nobody serves them, as until they are read. What this node is no longer the primary of it gives up at once.
         """
-        for entry in cluster_map.live(TIER_STORAGE):
+        live = cluster_map.live(TIER_STORAGE)
+        for entry in live:
             self._linked_for.setdefault(entry.node, -now)
+        nodes_moved = live != self._known_nodes
+        known, self._known_nodes = self._known, live
         moved = []
-        for number, placement in enumerate(cluster_map.partitions):
+        placements = cluster_map.partitions
+        changed = [number for number, (old, new) in enumerate(zip(known, placements, strict=False)) if old is not new]
+        changed += range(len(known), len(placements))
+        if nodes_moved:
+            for number, placement in enumerate(placements):
+                self._note_away(number, placement, cluster_map, now)
+        for number in changed:
+            placement = placements[number]
+            if number < len(known) and known[number] == placement:
+                continue  # of a map that was read anew
             self._note_away(number, placement, cluster_map, now)
             hosted = self.hosted.get(number)
             if placement.primary == self._node:
                 if hosted is None or placement.epoch > hosted.core.epoch + 1:
-                    moved.append(self._promote(number, placement, cluster_map, now, next_commit))
+                    self._comes(number, placement, cluster_map)
                 elif placement.epoch != hosted.core.epoch:
                     replication = self.replication[number]
                     replication.configure(placement, cluster_map.min_in_sync)
+                    self._wishes.set(number, now)
                     if number not in self._promoting:
                         replication.begin(now)
                     moved.append(hosted)
                 continue
+            self._coming.pop(number, None)
             if hosted is not None:
                 self._demote(number)
-            if self._node in placement.in_sync or self._node in placement.joining:
-                self._replica(number).seen_epoch(placement.epoch)
-            elif number in self.replicas:
+            if number in self.replicas:
                 self.replicas[number].seen_epoch(placement.epoch)
         self._known = list(cluster_map.partitions)
-        self._content = False
+        if nodes_moved:
+            self._look_at_all(now)
         for number in self._early.partitions():
             for take in self._early.take(number):
                 take()  # or keep it again
         return moved
+
+    def _comes(self, number: int, placement: PartitionEntry, cluster_map: ClusterMap) -> None:
+        if number in self.hosted:
+            self._demote(number)
+        coming = self._coming.get(number)
+        if coming is not None and placement.epoch == self._known[number].epoch + 1:
+            return  # nobody else was primary meanwhile
+        former = self._known[number] if number < len(self._known) else None
+        self._coming[number] = _Coming(former, placement.epoch, cluster_map.epoch)
+        if number in self.replicas:
+            self.replicas[number].seen_epoch(placement.epoch)
+
+    @property
+    def coming(self) -> Iterable[int]:
+        """Partitions that are to be promoted, in order."""
+        return self._coming.keys()
+
+    def promote_some(self, now: float, next_commit: int) -> list[HostedPartition]:
+        """Promote some of the partitions that came here; the others have their turn in later rounds."""
+        numbers = list(islice(self._coming, PROMOTED_PER_ROUND))
+        return [self.promote(number, now, next_commit) for number in numbers]
 
     def _replica(self, number: int) -> Replica:
         replica = self.replicas.get(number)
         if replica is None:
             replica = self.replicas[number] = Replica(number, self._store, self._overlay)
             replica.load()
+            placements = self._map().partitions
+            if number < len(placements):
+                placement = placements[number]
+                if self._node in placement.in_sync or self._node in placement.joining:
+                    replica.seen_epoch(placement.epoch)
         return replica
 
-    def _promote(
-        self, number: int, placement: PartitionEntry, cluster_map: ClusterMap, now: float, next_commit: int
-    ) -> HostedPartition:
-        if number in self.hosted:
-            self._demote(number)
-        former = self._known[number] if number < len(self._known) else None
+    def promote(self, number: int, now: float, next_commit: int) -> HostedPartition:
+        """Become the primary of a partition that came here.
+
+        Args:
+            number: One of ``coming``.
+            now: Seconds.
+            next_commit: Number of the batch that this round will write, if it writes anything.
+        """
+        former, since, placed_at = self._coming.pop(number)
+        cluster_map = self._map()
+        placement = cluster_map.partitions[number]
         replica = self._replica(number)
         replica.seen_epoch(placement.epoch)
         if former is not None and former.epoch and self._node not in former.in_sync:
@@ -148,7 +218,7 @@ class Placements:
         replica.promote()
         self._touched.add(number)
         hosted = HostedPartition(number, self._settings, self._store, self._overlay, self._map, now, self.window)
-        hosted.core.since, hosted.placed_at = placement.epoch, cluster_map.epoch
+        hosted.core.since, hosted.placed_at = since, placed_at
         hosted.core.ledger = self._ledger(number)
         self.hosted[number] = hosted
         replication = self.replication[number] = Replication(hosted.core, self._node)
@@ -162,6 +232,9 @@ class Placements:
         self._sizes.pop(number, None)
         self._touched.add(number)
         del self.replication[number]
+        self._streams.forget(number)
+        self._wishes.forget(number)
+        self._transferring.discard(number)
         if self._promoting.pop(number, None) is not None:
             return  # its replica stands, with everything applied
         replica = self.replicas[number] = Replica(number, self._store, self._overlay)
@@ -171,7 +244,10 @@ class Placements:
         """Read some rows of promoted partitions whose log is in the store; return those that were read to the end."""
         read: list[HostedPartition] = []
         weight = 0
-        for number in [number for number, commit in self._promoting.items() if commit <= synced]:
+        while self._promoting:
+            number, commit = next(iter(self._promoting.items()))
+            if commit > synced:
+                break
             hosted = self.hosted[number]
             if self._reading is None or self._reading[0] is not hosted:
                 self._reading = (hosted, hosted.load())
@@ -180,24 +256,29 @@ class Placements:
                 if weight >= LOADED_PER_ROUND:
                     self._more_to_read = True
                     return read
+            weight += ROWS_PER_PARTITION
             self._reading = None
             del self._promoting[number]
             self.replicas.pop(number, None)
             if hosted.core.ledger is not None:
                 hosted.core.ledger.began(hosted.core.epoch, hosted.core.meta.op_index)
             self.replication[number].begin(now)
+            self._wishes.set(number, now)
             read.append(hosted)
+            if weight >= LOADED_PER_ROUND:
+                self._more_to_read = True
+                return read
         self._more_to_read = False
         return read
 
     @property
     def loading(self) -> bool:
         """True while partitions that are served here have still to be read."""
-        return bool(self._promoting)
+        return bool(self._promoting or self._coming)
 
     def progress(self) -> tuple[int, int]:
         """Return how many of the partitions served here have been read, and how many there are."""
-        return len(self.hosted) - len(self._promoting), len(self.hosted)
+        return len(self.hosted) - len(self._promoting), len(self.hosted) + len(self._coming)
 
     def loaded(self, number: int) -> bool:
         """True once a partition served here has read its rows."""
@@ -218,6 +299,8 @@ class Placements:
             if replication is None or number in self._promoting:
                 return None, False
             replication.acked(peer, message, now)
+            if replication.pressing:
+                self._wishes.set(number, now)
             return self.hosted[number], False
         cluster_map = self._map()
         epoch = cluster_map.partitions[number].epoch if 0 <= number < len(cluster_map.partitions) else 0
@@ -247,41 +330,55 @@ class Placements:
         self._touched.clear()
         return writes
 
-    def stream(self, now: float, numbers: Iterable[int] | None) -> list[tuple[str, int, bytes]]:
-        """Return the frames that go to backups now, of these partitions (None: of all)."""
+    def stream(self, now: float, touched: Iterable[int], *, sweeps: bool) -> list[tuple[str, int, bytes]]:
+        """Return the frames that go to backups now.
+
+        Args:
+            now: Seconds.
+            touched: Partitions that something happened to.
+            sweeps: Look at others too whose time has come.
+        """
         frames = []
         self._catch_up.rows = CATCH_UP_ROWS
-        if numbers is None:
-            numbers = [number for number, replication in self.replication.items() if replication.backups]
-            self._catch_up.take_turns([number for number in numbers if self.replication[number].transferring])
-            self.replicated = bool(numbers)
+        numbers = dict.fromkeys(touched)
+        if sweeps:
+            self._turn_at = now + TURN_S
+            self._catch_up.take_turns(sorted(self._transferring))
+            numbers.update(dict.fromkeys(sorted(self._catch_up.transfers)))
+            numbers.update(dict.fromkeys(self._streams.take(now, STREAMED_PER_ROUND)))
         for number in numbers:
             replication = self.replication.get(number)
             if replication is None or number in self._promoting or not replication.backups:
                 continue
             for node, message in replication.stream(now, self._linked, self._catch_up):
                 frames.append((node, int(FrameKind.REPLICATE), encode_replica_message(message)))
+            self._streams.set(number, replication.next_stream(now, self._linked))
+            if replication.transferring:
+                self._transferring.add(number)
+            else:
+                self._transferring.discard(number)
+            if number not in self._wishes:
+                self._wishes.set(number, replication.next_wish(now, self._linked_for))
         return frames
 
     # --- what the map should change
 
-    def rests(self, now: float) -> bool:
-        """Whether nothing is being read, and there is nothing to ask for yet."""
-        return not self._promoting and (self._content or now < self._next_tend)
+    @property
+    def next_look(self) -> float:
+        """Return when ``stream`` and ``wanted`` should look at partitions that nothing happens to."""
+        turn = self._turn_at if self._transferring else float("inf")
+        return min(turn, self._streams.next, self._wishes.next)
 
     def wanted(self, now: float) -> list[RequestChange]:
-        """Return changes to ask the leader for."""
-        if self._content or now < self._next_tend:
-            return []
-        self._next_tend = now + TEND_S
-        self._content = not self._promoting
+        """Return changes to ask the leader for, of some partitions that may have one."""
         requests = []
         cluster_map = self._map()
-        for number, replication in self.replication.items():
-            if number in self._promoting or replication.content_with(cluster_map.replicas):
+        for number in self._wishes.take(now, TENDED_PER_ROUND):
+            replication = self.replication.get(number)
+            if replication is None or number in self._promoting:
                 continue
-            self._content = False
             change = replication.wanted(now, cluster_map, self._linked_for)
+            self._wishes.set(number, replication.next_wish(now, self._linked_for))
             if change is not None:
                 self._request += 1
                 requests.append(
@@ -350,10 +447,8 @@ class Placements:
             self._discarding = (number, after) if after is not None else (-1, b"")
 
     def deadline(self, now: float) -> float:
-        """Return when to look again."""
-        if self._more_to_read:
-            return now
-        return now + TEND_S if self.replicated else float("inf")
+        """Return when to go on with reading and promoting."""
+        return now if self._more_to_read or self._coming else float("inf")
 
 
 def _bytes_of(message: Append | TransferSlice) -> int:

@@ -27,6 +27,7 @@ COMMIT_TOLD_S = 0.05  # a commit index that nothing else carries is told after t
 RETRY_S = 1.0  # without an answer: ask again what is shared
 DROP_AFTER_S = 0.1  # a backup whose link is down so long is asked to be dropped; a reconnect takes less
 STALL_S = 2.0  # likewise one that answers nothing, though its link stands
+TEND_S = 0.05  # between two looks at what the map should change
 ASK_AGAIN_S = 0.5  # a change that did not come about
 REFILL_S = 5.0  # short of copies so long: a node that does not hold this partition joins too
 RELINQUISH_S = 2.0  # blocked so long, while another replica may reach more nodes than this one
@@ -266,6 +267,22 @@ class Replication:
         value = core.get(keys.log_key(core.number, op_index + 1))
         return unpack(LogRow, value).previous_epoch if value is not None else 0
 
+    def next_stream(self, now: float, linked: set[str]) -> float:
+        """Return when ``stream`` has something to send though nothing happens: infinity while nothing is owed."""
+        core, earliest = self._core, float("inf")
+        for backup in self.backups.values():
+            if backup.node not in linked or backup.transfer is not None:
+                continue  # the link comes; a transfer has its turn
+            if not backup.matched:
+                earliest = min(earliest, backup.sent_at + RETRY_S)
+            elif backup.previous < min(core.meta.op_index, max(backup.acked, backup.base) + WINDOW_OPERATIONS):
+                return now
+            elif core.commit_index > backup.sent_commit:
+                earliest = min(earliest, backup.sent_at + COMMIT_TOLD_S)
+            elif backup.previous > backup.acked:
+                earliest = min(earliest, max(backup.answered_at, backup.sent_at) + RETRY_S)
+        return earliest
+
     # --- in
 
     def acked(self, node: str, ack: AppendAck, now: float) -> None:
@@ -395,12 +412,21 @@ class Replication:
 
     # --- what the map should change
 
-    def content_with(self, copies: int) -> bool:
-        """Whether nothing could be asked for: no backup to look after, and no copy missing."""
-        if self.backups or len(self._placement.in_sync) < copies:
-            return False
-        self._blocked_since = self._short_since = float("inf")
-        return True
+    @property
+    def pressing(self) -> bool:
+        """Whether the map should change soon: a replica is whole, or holds what is not shared."""
+        return any(backup.broken or backup.counted is not backup.in_sync for backup in self.backups.values())
+
+    def next_wish(self, now: float, linked_for: dict[str, float]) -> float:
+        """Return when ``wanted`` may have something to ask for though nothing happens: no link, node or answer."""
+        waits = min(self._short_since, self._blocked_since) < float("inf")
+        earliest = now + TEND_S if waits or self.pressing else float("inf")
+        for backup in self.backups.values():
+            if (since := linked_for.get(backup.node, 0.0)) < 0:
+                earliest = min(earliest, max(DROP_AFTER_S - since, now + TEND_S))
+            if backup.counted and (not backup.matched or backup.acked < self._core.meta.op_index):
+                earliest = min(earliest, max(backup.owed_from + STALL_S, now + TEND_S))
+        return max(earliest, self._asked_at + ASK_AGAIN_S)
 
     def wanted(self, now: float, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
         """Return (verb, node) of a change to ask for, None while there is nothing to ask.

@@ -223,7 +223,10 @@ class Partition:
     @property
     def clock_deadline(self) -> float:
         """Seconds at which the served clock may have to be saved; infinity while no deadline is pending."""
-        return self._saved_at + CLOCK_SAVED_S if self.sessions or self._timers else float("inf")
+        if not (self.sessions or self._timers):
+            return float("inf")
+        left_s = CLOCK_SAVED_S - (self.served_ms - self.meta.served_ms) / 1000  # of a clock that may have stood
+        return max(self._saved_at + CLOCK_SAVED_S, self._now + left_s)
 
     @property
     def clock_due(self) -> bool:

@@ -2,9 +2,8 @@
 
 import pytest
 
-from storage import core as storage_core
 from storage.core import StorageCore
-from storage.hosting import loading, placements
+from storage.hosting import loading, placements, route_reports
 from storage.state.durable_sessions import DurableSession
 from storage.state.rows import Entry, SessionRow, encode_entry, outline_entry
 from tests.storage.storage_cluster import Cluster
@@ -83,8 +82,8 @@ def test_the_outline_of_an_entry_is_what_the_entry_says() -> None:
 
 def test_reports_of_routes_fit_rounds_messages_and_links(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was registered is told to a new owner, but never all of it at once: no link takes a million filters."""
-    monkeypatch.setattr(storage_core, "REPORTED_PER_ROUND", 4)
-    monkeypatch.setattr(storage_core, "REPORT_ROUTES_MAX", 5)
+    monkeypatch.setattr(route_reports, "REPORTED_PER_ROUND", 4)
+    monkeypatch.setattr(route_reports, "REPORT_ROUTES_MAX", 5)
     cluster = Cluster(partitions=8)
     edge = cluster.edges["e1"]
     for number in range(12):
@@ -93,14 +92,14 @@ def test_reports_of_routes_fit_rounds_messages_and_links(monkeypatch: pytest.Mon
     cluster.settle()
     core: StorageCore = cluster.nodes["s1"].core
     room = 0
-    core._room = lambda _: room
+    core._reports._room = lambda _: room
     shards = set(range(len(core.map.shards)))
-    core._report(list(core.partitions.values()), shards)
+    core._reports.add(list(core.partitions.values()), shards)
     assert reported(core, cluster) == []
-    room = storage_core.REPORT_ROOM_BYTES
+    room = route_reports.REPORT_ROOM_BYTES
     told: list[str] = []
     rounds = 0
-    while core._reports:
+    while len(core._reports):
         told += reported(core, cluster)
         rounds += 1
     assert sorted(told) == sorted(f"to/{number}" for number in range(12))

@@ -362,8 +362,8 @@ def test_a_wiped_node_is_rebuilt_a_little_at_a_time(monkeypatch: pytest.MonkeyPa
     turns: list[int] = []
     stream = Placements.stream
 
-    def counted(self: Placements, now: float, numbers: Iterable[int] | None) -> list[tuple[str, int, bytes]]:
-        frames = stream(self, now, numbers)
+    def counted(self: Placements, now: float, touched: Iterable[int], *, sweeps: bool) -> list[tuple[str, int, bytes]]:
+        frames = stream(self, now, touched, sweeps=sweeps)
         read.append(CATCH_UP_ROWS - self._catch_up.rows)
         turns.append(len(self._catch_up.transfers))
         return frames

@@ -171,6 +171,8 @@ class Matrix:
         now = core._now
         if id(core) not in self.last:
             core.handle(now, [Tick()])
+            if core is self.storage:
+                core._tick()  # an idle partition is told the time only when something happens to it
             self.last[id(core)] = self._state(core)
         core.handle(now, [FrameArrived(key, kind, payload)])
         return self._changed(core)

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from router.routes.shard import RouteShard
-from storage.core import _cut
+from storage.hosting.route_reports import _cut
 from storage.sessions.route_window import UnsentRoutes
 from tests.edge.edge_harness import Edge
 from wire.messages.cluster_map import ClusterMap, ShardEntry

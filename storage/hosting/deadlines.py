@@ -1,0 +1,58 @@
+"""When partitions have something to do of themselves: one time per partition, the earliest known.
+
+An idle partition has none and costs nothing. A time may be too early, for the served clock can stand: whoever takes a
+partition looks whether something is due, and sets the next time.
+"""
+
+from heapq import heapify, heappop, heappush
+
+__all__ = ["Deadlines"]
+
+NEVER = float("inf")
+STALE_MIN = 64  # entries of times that became earlier, below which the heap is not built anew
+
+
+class Deadlines:
+    """Times of partitions, earliest first."""
+
+    __slots__ = ("_at", "_heap")
+
+    def __init__(self) -> None:
+        self._at: dict[int, float] = {}
+        self._heap: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._at
+
+    def set(self, number: int, when: float) -> None:
+        """Look at a partition then, unless it is looked at sooner anyway."""
+        if when < self._at.get(number, NEVER):
+            self._at[number] = when
+            heappush(self._heap, (when, number))
+            if len(self._heap) > 2 * len(self._at) + STALE_MIN:
+                self._heap = [(at, other) for other, at in self._at.items()]
+                heapify(self._heap)
+
+    def take(self, now: float, most: int) -> list[int]:
+        """Return up to ``most`` partitions whose time has come, and forget their times."""
+        taken: list[int] = []
+        while self.next <= now and len(taken) < most:
+            _, number = heappop(self._heap)
+            del self._at[number]
+            taken.append(number)
+        return taken
+
+    def forget(self, number: int) -> None:
+        """A partition is not here any more."""
+        self._at.pop(number, None)
+
+    @property
+    def next(self) -> float:
+        """The earliest time; infinity while there is none."""
+        heap = self._heap
+        while heap and self._at.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else NEVER

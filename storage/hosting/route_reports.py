@@ -1,0 +1,124 @@
+"""Reports of partitions' filters to the owners of shards: whom to tell what, some in each round and as links take it.
+
+A new owner of a shard answers nobody before it heard of every partition; so one that has no filters says just that.
+"""
+
+from collections.abc import Callable, Iterable
+
+from storage.hosting.hosted_partition import HostedPartition
+from storage.state.partition import Output
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.control import encode_control
+from wire.messages.frames import FrameKind
+from wire.messages.routes import ReportRoutes, SenderReport
+
+__all__ = ["REPORT_ROOM_BYTES", "RouteReports"]
+
+AGAIN_S = 0.1
+REPORTED_PER_ROUND = 5_000  # filters: more would keep the loop, and a report of a million fits in no link
+EMPTY_PER_FILTER = 8  # reports that say that there is none: they cost as much as a filter
+REPORT_ROUTES_MAX = 500  # in one message, fewer of long ones; a longer one of one partition comes in pieces anyway
+REPORT_CHARACTERS = 200  # of filters that count as one more route
+REPORT_ROOM_BYTES = 16 * 1024 * 1024  # of a link, below which its owner's reports wait: acknowledgements go first
+PAUSE_S = 0.02  # between two rounds that send reports, unless something else happens
+
+
+class RouteReports:
+    """Reports of one node that are due.
+
+    Args:
+        partitions: Those whose primary is this node.
+        cluster_map: Of this node.
+        room: Returns the bytes that the link to a node takes now.
+    """
+
+    def __init__(
+        self, partitions: dict[int, HostedPartition], cluster_map: Callable[[], ClusterMap], room: Callable[[str], int]
+    ) -> None:
+        self.next_send = float("-inf")
+        self._partitions = partitions
+        self._map = cluster_map
+        self._room = room
+        self._again: dict[int, float] = {}  # shard -> when to tell its owner again
+        self._due: dict[int, frozenset[int]] = {}  # partition -> shards whose owners are to be told its filters
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, partitions: Iterable[HostedPartition], shards: Iterable[int]) -> None:
+        """The owners of these shards have to be told the filters of partitions that serve."""
+        shards = frozenset(shards)  # one for all of them
+        for hosted in partitions:
+            known = self._due.get(hosted.core.number)
+            self._due[hosted.core.number] = shards if known is None else known | shards
+
+    def not_taken(self, shard: int, now: float) -> None:
+        """The router that was told does not own the shard yet, or any more."""
+        self._again[shard] = now + AGAIN_S
+
+    @property
+    def next_again(self) -> float:
+        """When ``repeat`` has something to do."""
+        return min(self._again.values(), default=float("inf"))
+
+    def repeat(self, now: float) -> None:
+        """Tell owners again that did not own their shards yet."""
+        due = {shard for shard, when in self._again.items() if when <= now}
+        if due:
+            for shard in due:
+                del self._again[shard]
+            self.add([hosted for hosted in self._partitions.values() if hosted.serving], due)
+
+    def _filters(self) -> int:
+        due = (self._partitions.get(number) for number in self._due)
+        return sum(hosted.subscriptions.filters for hosted in due if hosted is not None)
+
+    def send(self, now: float, *, loading: bool) -> list[Output]:
+        """Return reports that are due: of as many partitions as a round and the links take, each as it is now."""
+        self.next_send = now + PAUSE_S
+        if loading and self._filters() < REPORTED_PER_ROUND:
+            return []  # a shard waits for all of them: few large messages
+        by_shard: dict[int, list[SenderReport]] = {}
+        left = REPORTED_PER_ROUND
+        placements = self._map().shards
+        full = {shard for shard, entry in enumerate(placements) if entry.owner and self._is_full(entry.owner)}
+        for number in sorted(self._due):
+            if left <= 0:
+                break
+            hosted = self._partitions.get(number)
+            if hosted is None or not hosted.serving:
+                del self._due[number]  # whoever serves it now reports it
+                continue
+            shards = {shard for shard in self._due[number] if shard < len(placements)}
+            if not full.isdisjoint(shards):
+                continue
+            del self._due[number]
+            for shard, reports in hosted.subscriptions.reports().items():
+                if shard in shards:
+                    by_shard.setdefault(shard, []).extend(reports)
+                    left -= sum(len(report.routes) for report in reports)
+            left -= len(shards) // EMPTY_PER_FILTER
+        sends: list[Output] = []
+        for shard, reports in sorted(by_shard.items()):
+            for piece in _cut(reports) if placements[shard].owner else ():
+                report = encode_control(ReportRoutes(shard, placements[shard].epoch, piece))
+                sends.append((placements[shard].owner, FrameKind.CONTROL, report))
+        return sends
+
+    def _is_full(self, owner: str) -> bool:
+        return self._room(owner) < REPORT_ROOM_BYTES
+
+
+def _cut(reports: list[SenderReport]) -> list[list[SenderReport]]:
+    """Spread reports over messages of so many routes, in order."""
+    pieces: list[list[SenderReport]] = [[]]
+    routes = 0
+    for report in reports:
+        size = len(report.routes)
+        size += sum(len(route.topic_filter) + len(route.share_name) for route in report.routes) // REPORT_CHARACTERS
+        if pieces[-1] and routes + size > REPORT_ROUTES_MAX:
+            pieces.append([])
+            routes = 0
+        pieces[-1].append(report)
+        routes += size
+    return pieces
