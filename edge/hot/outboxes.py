@@ -165,12 +165,12 @@ def note_former(hot: HotState, outbox: Outbox, former: Peer) -> None:
 
 def pump_outboxes(hot: HotState) -> None:
     """Go on with replays as far as the new primaries' links have room; once per round while there are any."""
-    still: list[int] = []
+    still: dict[int, bool] = {}
     outbox: Outbox | None
     for partition in hot.pumping:
         outbox = hot.outboxes[partition]
         if outbox is not None and not _pump(hot, partition, outbox):
-            still.append(partition)
+            still[partition] = True
     hot.pumping = still
 
 

@@ -167,8 +167,7 @@ class Peering(Publications):
                 leave_outbox(self, message)
                 destination_done(self, message, SUPERSEDED)  # nobody is told
         outbox.unsent = deque(outbox.messages.values())
-        if partition not in self.pumping:
-            self.pumping.append(partition)
+        self.pumping[partition] = True
         return len(outbox.unsent)
 
     def owes_partitions(self) -> bool:

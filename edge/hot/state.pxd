@@ -287,7 +287,7 @@ cdef class HotState(Counters):
     cdef list epochs
     cdef long long primaries_version
     cdef list outboxes
-    cdef list pumping
+    cdef dict pumping
     cdef Py_ssize_t outbox_bytes
     cdef Py_ssize_t outbox_bytes_max
     cdef list outbox_waiters

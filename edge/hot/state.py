@@ -452,7 +452,7 @@ class HotState(Counters):
         self.primaries_version = 0
         self.epochs: list[int] = [0] * limits.partitions  # partition_epoch of each, as records name it
         self.outboxes: list[Outbox | None] = [None] * limits.partitions
-        self.pumping: list[int] = []  # partitions whose outbox is being replayed
+        self.pumping: dict[int, bool] = {}  # partitions whose outbox is being replayed, in turn
         self.outbox_bytes = 0
         self.outbox_bytes_max = limits.outbox_bytes_max
         self.outbox_waiters: list[Conn] = []
