@@ -24,8 +24,9 @@ class RouterSettings(BaseModel, frozen=True, extra="forbid"):
     partitions: int = Field(
         default=256,
         ge=1,
-        le=32_768,
-        description="storage partitions, fixed at bootstrap; more spreads finer; thousands want a longer lease_s",
+        le=8_192,
+        description="storage partitions, fixed at bootstrap; more spreads finer; with more than the bound, the death "
+        "of a storage node kept the others of a host of 2 cores busy for longer than a lease of 2 s",
     )
     shards: int = Field(default=64, ge=1, le=4096, description="route shards, fixed at bootstrap")
     replicas: int = Field(

@@ -4,8 +4,10 @@ from zlib import crc32
 
 import pytest
 
+from bench.failover import Load
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_cluster import Subscriber, publish
+from wire.messages.ranges import PARTITIONS_MAX
 
 
 def stored_session_delivers(cluster: LocalCluster, partitions: int, root: str = "many") -> None:
@@ -45,3 +47,26 @@ def test_a_map_of_many_pages_serves() -> None:
     """4 096 partitions: the map takes more than one page, and so does the step that places them."""
     with local_cluster("--edges", "1", "--set", "router.partitions=4096") as cluster:
         stored_session_delivers(cluster, 4096)
+
+
+@pytest.mark.slow
+def test_the_largest_map_outlives_a_storage_node_with_three_copies() -> None:
+    """Publishers of QoS 1 go on when a node of the largest map is killed: nothing is lost, no other begins anew."""
+    largest = f"router.partitions={PARTITIONS_MAX}"
+    with local_cluster("--edges", "1", "--storages", "3", "--set", largest, "--set", "router.replicas=3") as cluster:
+        nodes = {name: cluster.pid(name) for name in cluster.state["nodes"]}
+        load = Load(cluster.port(0, "plain"), 40)
+        load.run(2.0)
+        cluster.kill("storage-1")
+        load.run(10.0)
+        assert max(client.gap_s for client in load.clients) < 20.0
+
+        def whole() -> bool:
+            load.run(1.0)
+            status = cluster.admin("cluster", "status")
+            return not (status["partitions_without_primary"] or status["partitions_under_replicated"])
+
+        cluster.wait_for(whole, "whole", 120.0)
+        load.run(20.0, sending=False)
+        assert all(client.done and not client.faults for client in load.clients)
+        assert [name for name, pid in nodes.items() if cluster.pid(name) != pid] == ["storage-1"]

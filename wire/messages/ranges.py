@@ -51,7 +51,9 @@ __all__ = [
 
 # --- how many
 
-PARTITIONS_MAX = 1 << 15  # of router.partitions: a session's number, partition << 48 | counter, is an int64 of SSTables
+# Of router.partitions: the most of which a small host was seen to outlive the death of a storage node (ADR 30).
+# More than 1 << 15 is no choice: a session's number, partition << 48 | counter, is an int64 of SSTables.
+PARTITIONS_MAX = 1 << 13
 NODES_MAX = 4096  # in a map, or in a list of a message
 ROUTES_MAX = 1_000_000  # filters, topics or answers in one message: edge.filters_per_session_max ends there
 MAP_PAGE_BYTES = 256 * 1024  # of a map in one message; also the largest step that is sent as one
