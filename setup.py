@@ -2,6 +2,8 @@
 
 The wheel has one name, ``stratamq``: the other rooms lie in ``stratamq/_rooms``, which ``stratamq/__init__.py`` puts
 first on the path. In the sources, and where modules are compiled in place, rooms are top-level folders.
+Modules that are compiled in place keep their assertions, so that tests, simulation and benchmarks run with them; those
+of a wheel have none, unless STRATAMQ_CHECKS=1 when it is built.
 """
 
 import os
@@ -27,6 +29,9 @@ class BuildExtensions(build_ext):
     def run(self) -> None:
         """Compile all; setuptools itself forgets meanwhile that it compiles in place, and copies afterwards."""
         self.in_sources = bool(self.inplace)
+        if not self.in_sources and os.environ.get("STRATAMQ_CHECKS") != "1":
+            for extension in self.extensions:
+                extension.define_macros.append(("CYTHON_WITHOUT_ASSERTIONS", "1"))
         super().run()
 
     def get_ext_fullpath(self, ext_name: str) -> str:

@@ -5,8 +5,9 @@ Owns: Buffers, connections, Routes, outboxes to peers, acknowledgements under wa
 Doors: ``loop`` runs it, ``engine`` is what the core calls, ``handler.Handler`` is what it calls; ``options`` are its
 bounds.
 
-Always holds: The files are a ladder: parse, inbound, fanout, acks, deliver, peers, buffers; each calls only those below
-it. No clock is read and no dice are rolled here but by ``loop``. Every buffer has a bound.
+Always holds: The files are a ladder: parse, inbound, fanout, acks, deliver, outboxes, batches, records, buffers; each
+calls only those below it. No clock is read and no dice are rolled here but by ``loop``. Every buffer has a bound. No
+count falls below zero, which assertions check where modules are compiled in place (a wheel is built without them).
 
 May import: wire and mqtt; nothing else of the edge. Every file also runs as plain Python.
 """

@@ -95,6 +95,7 @@ def destination_done(hot: HotState, message: PendingAck, reason_code: cython.int
     if reason_code > message.reason_code:
         message.reason_code = reason_code
     message.waiting -= 1
+    assert message.waiting >= 0, "a destination finished a message twice"
     if message.waiting == 0:
         finish(hot, message)
 
@@ -121,6 +122,7 @@ def finish(hot: HotState, message: PendingAck) -> None:
         message = conn.gate[0]
         if not message.done:
             break
+        assert message.waiting == 0, "an acknowledgement leaves while a destination is open"
         conn.gate.popleft()
         if message.excess_bytes:
             end_excess(hot, conn, message)

@@ -251,6 +251,7 @@ def release_peer(hot: HotState, peer: Peer) -> None:
     if peer.full:
         peer.full = False
         hot.full_peers -= 1
+        assert hot.full_peers >= 0
     waiters = peer.waiters
     peer.waiters = []
     for conn in waiters:

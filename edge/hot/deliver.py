@@ -299,6 +299,7 @@ def drain_pending(hot: HotState, conn: Conn) -> None:
     while outbound.pending and outbound.inflight < outbound.window and pending_output(conn) <= hot.output_high:
         entry: Waiting = outbound.pending.popleft()
         outbound.pending_bytes -= len(entry[0])
+        assert outbound.pending_bytes >= 0
         end_to_keep(hot, entry[6])
         inflight = outbound.inflight
         _send_pending(hot, conn, outbound, entry[0], entry[1], entry[2], (hot.now_ns - entry[3]) // SECOND_NS)
@@ -351,6 +352,7 @@ def take_identifier(outbound: Outbound, state: cython.int) -> cython.int:
     identifiers[2 * (identifier & outbound.mask)] = identifier >> 8
     identifiers[2 * (identifier & outbound.mask) + 1] = identifier & 0xFF
     outbound.inflight += 1
+    assert outbound.inflight <= outbound.window, "more packets than the client's window"
     outbound.next_identifier = identifier + 1 if identifier < 65_535 else 1
     return identifier
 
@@ -376,6 +378,7 @@ def free_identifier(outbound: Outbound, packet_identifier: cython.int) -> cython
     states: bytearray = outbound.states
     states[packet_identifier & outbound.mask] = 0
     outbound.inflight -= 1
+    assert outbound.inflight >= 0
     if outbound.picks is not None:
         drop_pick(outbound, packet_identifier)
     return True

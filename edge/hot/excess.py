@@ -44,6 +44,7 @@ def hold_excess(conn: Conn, message: PendingAck, count: cython.Py_ssize_t) -> No
 def end_excess(hot: HotState, conn: Conn, message: PendingAck) -> None:
     """The message is about to be answered."""
     conn.excess_bytes -= message.excess_bytes
+    assert conn.excess_bytes >= 0
     message.excess_bytes = 0
     if conn.parked & PARK_QUOTA:
         unpark(hot, conn, PARK_QUOTA)

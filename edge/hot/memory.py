@@ -42,6 +42,7 @@ def begin_to_keep(hot: HotState, kept: Kept) -> cython.int:
 def end_to_keep(hot: HotState, kept: Kept) -> cython.int:
     """One client less."""
     kept.holders -= 1
+    assert kept.holders >= 0
     if kept.holders == 0:
         hot.held_bytes -= kept.bytes + KEPT_BYTES
     return 0

@@ -147,6 +147,7 @@ def _keep(hot: HotState, outbox: Outbox, record: bytes, message: PendingAck) -> 
 def leave_outbox(hot: HotState, message: PendingAck) -> None:
     """A partition finished a message: forget it there, and let publishers go on when there is room again."""
     hot.outbox_bytes -= len(message.record)
+    assert hot.outbox_bytes >= 0
     if hot.outbox_waiters and hot.outbox_bytes < hot.outbox_bytes_max // 2:
         waiters = hot.outbox_waiters
         hot.outbox_waiters = []

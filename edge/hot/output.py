@@ -110,6 +110,7 @@ def release_waiters(hot: HotState, conn: Conn) -> None:
 
 def _release(hot: HotState, publisher: Conn) -> None:
     publisher.waits -= 1
+    assert publisher.waits >= 0
     if publisher.waits == 0:
         unpark(hot, publisher, PARK_SLOW)
 
