@@ -1,25 +1,20 @@
 """Real clients against a real cluster: paho-mqtt always, Mosquitto's and MQTT.js where they are installed."""
 
 import os
-import queue
 import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-from paho.mqtt.subscribeoptions import SubscribeOptions
+from paho.mqtt.enums import MQTTProtocolVersion
 
+from tests.clients.paho_client import V3, V5, PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 TRANSPORTS = ("plain", "tls", "ws")
-VERSIONS = (MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5)
+VERSIONS = (V3, V5)
 TIMEOUT_S = 15.0
 NODE_MODULES = Path(os.environ.get("MQTT_NODE_MODULES", "node_modules"))
 
@@ -47,64 +42,19 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-class Client:
-    """A paho client whose messages can be waited for."""
-
-    def __init__(
-        self,
-        cluster: LocalCluster,
-        edge: int,
-        listener: str,
-        version: MQTTProtocolVersion,
-        client_id: str = "",
-        expiry_s: int = 0,
-    ) -> None:
-        transport = "websockets" if listener in ("ws", "wss") else "tcp"
-        self.version = version
-        options = {} if version == MQTTProtocolVersion.MQTTv5 else {"clean_session": expiry_s == 0}
-        self.paho = paho.Client(
-            CallbackAPIVersion.VERSION2,
-            client_id,
-            protocol=version,
-            transport=transport,  # type: ignore[arg-type]
-            **options,
-        )
-        self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
-        self.events: queue.Queue[Any] = queue.Queue()
-        self.paho.on_message = lambda _client, _data, message: self.messages.put(message)
-        self.paho.on_connect = lambda _client, _data, flags, code, _properties: self.events.put((code, flags))
-        self.paho.on_subscribe = lambda _client, _data, _mid, codes, _properties: self.events.put(codes)
-        if listener in ("tls", "wss"):
-            self.paho.tls_set(cluster.authority)
-        more = {}
-        if version == MQTTProtocolVersion.MQTTv5:
-            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-            properties.SessionExpiryInterval = expiry_s
-            more = {"properties": properties, "clean_start": expiry_s == 0}
-        self.paho.connect("localhost", cluster.port(edge, listener), **more)  # type: ignore[arg-type]
-        self.paho.loop_start()
-        code, flags = self.events.get(timeout=TIMEOUT_S)
-        assert not code.is_failure, code
-        self.session_present = bool(flags.session_present)
-
-    def subscribe(self, topic: str, qos: int) -> None:
-        if self.version == MQTTProtocolVersion.MQTTv5:
-            self.paho.subscribe(topic, options=SubscribeOptions(qos))
-        else:
-            self.paho.subscribe(topic, qos)
-        codes = self.events.get(timeout=TIMEOUT_S)
-        assert [code.value for code in codes] == [qos]
-
-    def publish(self, topic: str, payload: str, qos: int, retain: bool = False) -> None:
-        self.paho.publish(topic, payload, qos, retain).wait_for_publish(TIMEOUT_S)
-
-    def receive(self) -> tuple[str, str, int, bool]:
-        message = self.messages.get(timeout=TIMEOUT_S)
-        return message.topic, message.payload.decode(), message.qos, message.retain
-
-    def end(self) -> None:
-        self.paho.disconnect()
-        self.paho.loop_stop()
+def connected(
+    cluster: LocalCluster,
+    edge: int,
+    listener: str,
+    version: MQTTProtocolVersion,
+    client_id: str = "",
+    expiry_s: int = 0,
+) -> PahoClient:
+    """Return a client at a listener of an edge."""
+    port = cluster.port(edge, listener)
+    return PahoClient(
+        port, client_id, listener=listener, authority=cluster.authority, version=version, expiry_s=expiry_s
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -112,7 +62,7 @@ class Client:
 def test_paho_across_edges(cluster: LocalCluster, listener: str, version: MQTTProtocolVersion) -> None:
     """Every QoS, a retained message, over TCP, TLS and WebSocket."""
     topic = f"paho/{listener}/{int(version)}"
-    subscriber, publisher = Client(cluster, 0, listener, version), Client(cluster, 1, listener, version)
+    subscriber, publisher = connected(cluster, 0, listener, version), connected(cluster, 1, listener, version)
     try:
         subscriber.subscribe(f"{topic}/+", 2)
         for qos in range(3):
@@ -122,40 +72,40 @@ def test_paho_across_edges(cluster: LocalCluster, listener: str, version: MQTTPr
         ]
         publisher.publish(f"{topic}/r", "kept", 1, retain=True)
         assert subscriber.receive() == (f"{topic}/r", "kept", 1, False)
-        late = Client(cluster, 1, listener, version)
+        late = connected(cluster, 1, listener, version)
         late.subscribe(f"{topic}/r", 1)
         assert late.receive() == (f"{topic}/r", "kept", 1, True)
-        late.end()
+        late.close()
     finally:
-        subscriber.end()
-        publisher.end()
+        subscriber.close()
+        publisher.close()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_paho_session_is_kept_and_found_at_another_edge(cluster: LocalCluster, version: MQTTProtocolVersion) -> None:
     """What came while a client was away is delivered where it returns."""
     name, topic = f"kept-{int(version)}", f"away/{int(version)}"
-    first = Client(cluster, 0, "plain", version, name, expiry_s=100)
+    first = connected(cluster, 0, "plain", version, name, expiry_s=100)
     first.subscribe(topic, 1)
-    first.end()
-    publisher = Client(cluster, 1, "tls", version)
+    first.close()
+    publisher = connected(cluster, 1, "tls", version)
     for number in range(5):
         publisher.publish(topic, str(number), 1)
-    publisher.end()
-    second = Client(cluster, 1, "ws", version, name, expiry_s=100)
+    publisher.close()
+    second = connected(cluster, 1, "ws", version, name, expiry_s=100)
     try:
         assert second.session_present
         assert [second.receive()[1] for _ in range(5)] == [str(number) for number in range(5)]
     finally:
-        second.end()
+        second.close()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_another_member_gets_what_one_left_unacknowledged(cluster: LocalCluster, version: MQTTProtocolVersion) -> None:
     """Section 4.8.2: a member of a shared group ends, and one at another edge gets its QoS 1 messages."""
     topic = f"shared/{int(version)}"
-    silent, other = Client(cluster, 0, "plain", version), Client(cluster, 1, "plain", version)
-    publisher = Client(cluster, 0, "tls", version)
+    silent, other = connected(cluster, 0, "plain", version), connected(cluster, 1, "plain", version)
+    publisher = connected(cluster, 0, "tls", version)
     silent.paho.manual_ack_set(True)
     sent = {str(number) for number in range(10)}
     try:
@@ -164,11 +114,11 @@ def test_another_member_gets_what_one_left_unacknowledged(cluster: LocalCluster,
         for payload in sorted(sent):
             publisher.publish(topic, payload, 1)
         first = {silent.receive()[1]}
-        silent.end()
+        silent.close()
         assert {other.receive()[1] for _ in sent} == sent and first < sent
     finally:
-        other.end()
-        publisher.end()
+        other.close()
+        publisher.close()
 
 
 @pytest.mark.parametrize("version", ["311", "5"])

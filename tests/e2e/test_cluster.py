@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.clients.paho_client import PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 mosquitto = pytest.mark.skipif(
@@ -25,50 +25,16 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-class Subscriber:
-    """A paho client that collects what it gets."""
-
-    def __init__(self, cluster: LocalCluster, edge: int, client_id: str = "", *, clean: bool = True) -> None:
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=clean)
-        self.client.tls_set(cluster.authority)
-        self.messages: list[paho.MQTTMessage] = []
-        self.granted = threading.Event()
-        self.connected = threading.Event()
-        self.session_present = False
-        self.client.on_message = lambda _client, _data, message: self.messages.append(message)
-        self.client.on_subscribe = lambda *_: self.granted.set()
-        self.client.on_connect = self._on_connect
-        self.client.connect("localhost", cluster.port(edge))
-        self.client.loop_start()
-        assert self.connected.wait(20)
-
-    def _on_connect(self, _client: object, _data: object, flags: paho.ConnectFlags, *_: object) -> None:
-        self.session_present = flags.session_present
-        self.connected.set()
-
-    def subscribe(self, topic_filter: str, qos: int) -> None:
-        """Subscribe, and wait for SUBACK."""
-        self.granted.clear()
-        self.client.subscribe(topic_filter, qos)
-        assert self.granted.wait(20)
-
-    def wait_for(self, count: int) -> list[str]:
-        """Wait for so many messages; return topic and payload of each."""
-        deadline = time.monotonic() + 30
-        while len(self.messages) < count and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return [f"{message.topic} {message.payload.decode()}" for message in self.messages]
-
-    def close(self) -> None:
-        """Disconnect."""
-        self.client.disconnect()
-        self.client.loop_stop()
+def connected(cluster: LocalCluster, edge: int, client_id: str = "", *, clean: bool = True) -> PahoClient:
+    """Return a client of 3.1.1 at an edge, over TLS."""
+    expiry_s = 0 if clean else 1
+    return PahoClient(cluster.port(edge), client_id, listener="tls", authority=cluster.authority, expiry_s=expiry_s)
 
 
 def publish(cluster: LocalCluster, edge: int, topic: str, payload: str, qos: int, *, retain: bool = False) -> None:
     """Publish one message with a client of its own, and wait for the acknowledgement."""
-    publisher = Subscriber(cluster, edge)
-    publisher.client.publish(topic, payload, qos, retain).wait_for_publish(20)
+    publisher = connected(cluster, edge)
+    publisher.publish(topic, payload, qos, retain)
     publisher.close()
 
 
@@ -112,11 +78,11 @@ def test_suback_means_subscribed_at_the_other_edge(cluster: LocalCluster) -> Non
     """Point 4: an answer that another edge cached without us is gone before SUBACK."""
     for number in range(20):
         topic = f"barrier/{number}"
-        publish_first = Subscriber(cluster, 1)
-        publish_first.client.publish(topic, "before", 1).wait_for_publish(20)  # edge 1 caches: nobody
-        subscriber = Subscriber(cluster, 0)
+        publish_first = connected(cluster, 1)
+        publish_first.publish(topic, "before", 1)  # edge 1 caches: nobody
+        subscriber = connected(cluster, 0)
         subscriber.subscribe(topic, 0)
-        publish_first.client.publish(topic, "after", 0)
+        publish_first.paho.publish(topic, "after", 0)
         assert subscriber.wait_for(1) == [f"{topic} after"]
         subscriber.close()
         publish_first.close()
@@ -124,7 +90,7 @@ def test_suback_means_subscribed_at_the_other_edge(cluster: LocalCluster) -> Non
 
 def test_durable_session_moves_and_survives_kill_9_of_storage(cluster: LocalCluster) -> None:
     """Point 2: what was queued while the client was away arrives at the other edge, after kill -9 of storage."""
-    subscriber = Subscriber(cluster, 0, "durable-1", clean=False)
+    subscriber = connected(cluster, 0, "durable-1", clean=False)
     subscriber.subscribe("durable/#", 2)
     subscriber.close()
     expected = []
@@ -133,7 +99,7 @@ def test_durable_session_moves_and_survives_kill_9_of_storage(cluster: LocalClus
         expected.append(f"durable/{number} m{number}")
     before = cluster.pid("storage-0")
     cluster.kill("storage-0")
-    again = Subscriber(cluster, 1, "durable-1", clean=False)
+    again = connected(cluster, 1, "durable-1", clean=False)
     assert again.session_present
     got = again.wait_for(10)  # a QoS 2 message reaches the application at PUBREL, so the two QoS interleave
     assert sorted(got) == expected
@@ -149,15 +115,15 @@ def test_retained_and_wildcards(cluster: LocalCluster) -> None:
     """Retained messages by exact topic and wildcard, cleared by an empty payload."""
     publish(cluster, 0, "retained/a", "1", 1, retain=True)
     publish(cluster, 1, "retained/b", "2", 0, retain=True)
-    one = Subscriber(cluster, 1)
+    one = connected(cluster, 1)
     one.subscribe("retained/a", 1)
     assert one.wait_for(1) == ["retained/a 1"]
     assert one.messages[0].retain
-    every = Subscriber(cluster, 0)
+    every = connected(cluster, 0)
     every.subscribe("retained/+", 1)
     assert sorted(every.wait_for(2)) == ["retained/a 1", "retained/b 2"]
     publish(cluster, 0, "retained/a", "", 1, retain=True)
-    late = Subscriber(cluster, 1)
+    late = connected(cluster, 1)
     late.subscribe("retained/#", 1)
     assert late.wait_for(1) == ["retained/b 2"]
     for client in (one, every, late):
@@ -166,16 +132,16 @@ def test_retained_and_wildcards(cluster: LocalCluster) -> None:
 
 def test_will_fires_when_the_client_dies(cluster: LocalCluster) -> None:
     """A will is published when the connection breaks without DISCONNECT, at subscribers of another edge."""
-    watcher = Subscriber(cluster, 1)
+    watcher = connected(cluster, 1)
     watcher.subscribe("will/#", 1)
     mortal = paho.Client(CallbackAPIVersion.VERSION2, client_id="mortal")
     mortal.tls_set(cluster.authority)
     mortal.will_set("will/mortal", "gone", 1)
-    connected = threading.Event()
-    mortal.on_connect = lambda *_: connected.set()
+    opened = threading.Event()
+    mortal.on_connect = lambda *_: opened.set()
     mortal.connect("localhost", cluster.port(0))
     mortal.loop_start()
-    assert connected.wait(20)
+    assert opened.wait(20)
     mortal.loop_stop()
     sock = mortal.socket()
     assert sock is not None
@@ -221,7 +187,7 @@ def test_metrics_and_sys(cluster: LocalCluster) -> None:
     assert "stratamq_messages_received_total" in cluster.metrics("edge-0")
     assert "stratamq_partitions_primary 256.0" in cluster.metrics("storage-0")
     assert "stratamq_raft_leader 1.0" in cluster.metrics("router-0")
-    reader = Subscriber(cluster, 0)
+    reader = connected(cluster, 0)
     reader.subscribe("$SYS/broker/version", 0)
     assert reader.wait_for(1)[0].startswith("$SYS/broker/version StrataMQ")
     reader.close()
@@ -245,7 +211,7 @@ def test_no_promise_needs_gossip() -> None:
     with local_cluster("--no-restart", "--set", 'membership.seeds=["127.0.0.1:1"]') as running:
         believed = {node["node"]: node["gossip"] for node in running.admin("cluster", "status")["nodes"]}
         assert {believed[name] for name in ("edge-0", "edge-1", "storage-0")} == {None}
-        reader = Subscriber(running, 0, "without-gossip", clean=False)
+        reader = connected(running, 0, "without-gossip", clean=False)
         reader.subscribe("quiet/#", 1)
         publish(running, 1, "quiet/a", "one", 1)
         assert reader.wait_for(1) == ["quiet/a one"]
@@ -266,7 +232,7 @@ def test_export_and_compaction(cluster: LocalCluster, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark is missing: make setup-jobs")
     if shutil.which("java") is None:
         pytest.skip("java is missing: apt install openjdk-17-jre-headless")
-    subscriber = Subscriber(cluster, 0, "exported", clean=False)
+    subscriber = connected(cluster, 0, "exported", clean=False)
     subscriber.subscribe("export/#", 1)
     subscriber.close()
     for number in range(5):

@@ -7,7 +7,7 @@ from storage.state.keys import meta_key
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 from tests.e2e.local_cluster import LocalCluster
-from tests.e2e.test_cluster import Subscriber, publish
+from tests.e2e.test_cluster import connected, publish
 
 OPTIONS = ("--edges", "1", "--storages", "3", "--set", "router.partitions=8")
 
@@ -19,7 +19,7 @@ def test_damage_that_is_found_late_is_put_aside_and_rebuilt() -> None:
         first = LocalCluster(data, *OPTIONS)
         try:
             first.wait_ready()
-            absent = Subscriber(first, 0, "absent", clean=False)
+            absent = connected(first, 0, "absent", clean=False)
             absent.subscribe("a/#", 1)
             absent.close()
             publish(first, 0, "a/b", "kept", 1)
@@ -37,7 +37,7 @@ def test_damage_that_is_found_late_is_put_aside_and_rebuilt() -> None:
             assert "storage-1 put its damaged store aside (its log says as what)" in second.log.read_text()
             assert "checksum of the record" in log
             assert "Traceback" not in log
-            absent = Subscriber(second, 0, "absent", clean=False)
+            absent = connected(second, 0, "absent", clean=False)
             assert absent.wait_for(1) == ["a/b kept"]
             absent.close()
         finally:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
-from tests.e2e.test_clients import VERSIONS, Client
+from tests.e2e.test_clients import VERSIONS, connected
 
 TIMEOUT_S = 20.0
 LISTENERS = ("plain", "tls", "ws", "wss")
@@ -79,14 +79,14 @@ def test_clients_behind_haproxy(balanced: Balanced, route: tuple[str, str]) -> N
     listener, version = route
     transport = {"wss": "ws"}.get(listener, listener)
     for mqtt in VERSIONS:
-        client = Client(balanced, 0, listener, mqtt)  # type: ignore[arg-type]
+        client = connected(balanced, 0, listener, mqtt)  # type: ignore[arg-type]
         try:
             topic = f"haproxy/{listener}/{version}/{int(mqtt)}/{transport}"
             client.subscribe(topic, 1)
             client.publish(topic, "through", 1)
             assert client.receive() == (topic, "through", 1, False)
         finally:
-            client.end()
+            client.close()
 
 
 def test_checks_are_no_clients_and_no_errors(balanced: Balanced) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.local_cluster import LocalCluster, local_cluster
-from tests.e2e.test_cluster import Subscriber, publish
+from tests.e2e.test_cluster import connected, publish
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def test_a_wiped_router_learns_and_votes_again(cluster: LocalCluster) -> None:
     cluster.wait_for(lambda: f"raft: promote {node}" in logs(cluster), "a voter again")
     other = next(name for name in ("router-0", "router-1", "router-2") if name not in (node, follower(cluster)))
     cluster.kill(other)
-    subscriber = Subscriber(cluster, 0, "lost-disk", clean=True)
+    subscriber = connected(cluster, 0, "lost-disk", clean=True)
     subscriber.subscribe("lost/#", 1)
     publish(cluster, 0, "lost/1", "x", 1)
     assert len(subscriber.wait_for(1)) == 1

@@ -6,7 +6,7 @@ import pytest
 
 from bench.failover import Load
 from tests.e2e.local_cluster import LocalCluster, local_cluster
-from tests.e2e.test_cluster import Subscriber, publish
+from tests.e2e.test_cluster import connected, publish
 from wire.messages.ranges import PARTITIONS_MAX
 
 
@@ -18,12 +18,12 @@ def stored_session_delivers(cluster: LocalCluster, partitions: int, root: str = 
     client = next(
         name for at in range(10_000) if crc32((name := f"c{at}").encode()) % partitions >= partitions * 3 // 4
     )
-    subscriber = Subscriber(cluster, 0, client, clean=False)
+    subscriber = connected(cluster, 0, client, clean=False)
     subscriber.subscribe(f"{root}/#", 1)
     subscriber.close()
     publish(cluster, 0, f"{root}/a", "kept", 1)
     publish(cluster, 0, f"{root}/b", "retained", 1, retain=True)
-    back = Subscriber(cluster, 0, client, clean=False)
+    back = connected(cluster, 0, client, clean=False)
     assert sorted(back.wait_for(2)) == [f"{root}/a kept", f"{root}/b retained"]
     back.close()
 

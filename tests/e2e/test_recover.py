@@ -3,7 +3,7 @@
 import shutil
 
 from tests.e2e.local_cluster import LocalCluster, local_cluster
-from tests.e2e.test_cluster import Subscriber, publish
+from tests.e2e.test_cluster import connected, publish
 
 
 def test_an_operator_accepts_what_a_wiped_disk_took() -> None:
@@ -24,7 +24,7 @@ def test_an_operator_accepts_what_a_wiped_disk_took() -> None:
         served = cluster.command("ring", "recover", "3", "--data", str(cluster.data))
         assert "nothing to recover" in served.stderr
         cluster.wait_for(lambda: cluster.pid("storage-0") != former, "ready again")
-        subscriber = Subscriber(cluster, 0, "after", clean=False)
+        subscriber = connected(cluster, 0, "after", clean=False)
         subscriber.subscribe("a/#", 1)
         publish(cluster, 0, "a/b", "m", 1)
         assert subscriber.wait_for(1) == ["a/b m"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.local_cluster import LocalCluster, local_cluster
-from tests.e2e.test_cluster import Subscriber, publish
+from tests.e2e.test_cluster import connected, publish
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def refused(cluster: LocalCluster, *arguments: str) -> str:
 
 def test_a_drained_storage_node_holds_nothing_and_nothing_is_lost(cluster: LocalCluster) -> None:
     """Queued messages move with their partition."""
-    subscriber = Subscriber(cluster, 0, "durable", clean=False)
+    subscriber = connected(cluster, 0, "durable", clean=False)
     subscriber.subscribe("d/#", 1)
     subscriber.close()
     for number in range(10):
@@ -46,7 +46,7 @@ def test_a_drained_storage_node_holds_nothing_and_nothing_is_lost(cluster: Local
     held = {node["node"]: node["replicas"] for node in cluster.admin("node", "list")["nodes"]}
     assert held["storage-1"] == 0
     assert cluster.admin("ring", "verify")["ok"]
-    again = Subscriber(cluster, 0, "durable", clean=False)
+    again = connected(cluster, 0, "durable", clean=False)
     assert len(again.wait_for(10)) == 10
     again.close()
 
