@@ -250,7 +250,7 @@ class EdgeService:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain = _detach(stream)
         contexts = self._process.contexts
-        dialled, hello = self.core.peers.hello_for(dial.node, dial.address)
+        dialled, hello = self.core.peers.hello_for(dial.node, dial.tier)
         options = ConnOptions(
             tls=contexts.client if contexts is not None else None,
             server_hostname="stratamq" if contexts is not None else None,

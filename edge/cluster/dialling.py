@@ -21,6 +21,7 @@ class Dial(NamedTuple):
     """An order to connect."""
 
     name: str  # of the node, or the seed's address
+    tier: str
     address: str
     wait_s: float  # before that
 
@@ -53,13 +54,13 @@ class Dialling:
     def due(self) -> list[Dial]:
         """Return whom to dial now; each is under way until ``connected`` and the connection's end, or ``failed``."""
         dials = []
-        for name, address in self._wanted().items():
+        for name, (tier, address) in self._wanted().items():
             pending = self._under_way.get(name)
             if name not in self._under_way or (pending is not None and pending.closed):
                 self._under_way[name] = None
                 failures = self._failures.get(name, 0)
                 self._failures[name] = failures + 1
-                dials.append(Dial(name, address, backoff_s(failures, self._rng) if failures else 0.0))
+                dials.append(Dial(name, tier, address, backoff_s(failures, self._rng) if failures else 0.0))
         return dials
 
     def connected(self, name: str, conn: Conn) -> None:
@@ -70,11 +71,11 @@ class Dialling:
         """Forget a dial that made no connection."""
         self._under_way.pop(name, None)
 
-    def _wanted(self) -> dict[str, str]:
+    def _wanted(self) -> dict[str, tuple[str, str]]:
         cluster_map = self._map()
-        wanted = {name: address for name, (_, address) in self._peers.wanted(cluster_map).items() if address}
+        wanted = {name: where for name, where in self._peers.wanted(cluster_map).items() if where[1]}
         if not cluster_map.cluster and not any(key.tier == TIER_ROUTER for key in self._peers.connected()):
-            wanted.update({seed: seed for seed in self._seeds})
+            wanted.update({seed: (TIER_ROUTER, seed) for seed in self._seeds})
         for name in [name for name in self._under_way if name not in wanted]:
             if self._under_way[name] is not None:  # it is linked, or nobody any more
                 del self._under_way[name]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from edge.cluster.strangers import Strangers
 from edge.hot.state import Conn, Peer
 from edge.node.ports import LinkIO
-from wire.links.admission import Told, admit, resume
+from wire.links.admission import Told, admit, expect, resume
 from wire.links.allowed import link_tiers
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import (
@@ -35,11 +35,11 @@ PEERS_MAX = 1024  # lives of nodes that came by themselves; those that the map n
 class Dialled:
     """``Conn.owner`` of a link that this edge opened; None in its place: the other side did."""
 
-    __slots__ = ("address", "node", "told")
+    __slots__ = ("node", "tier", "told")
 
-    def __init__(self, node: str, address: str, told: Told) -> None:
+    def __init__(self, node: str, tier: str, told: Told) -> None:
         self.node = node  # "" for a seed: HELLO tells
-        self.address = address
+        self.tier = tier
         self.told = told  # by our HELLO
 
 
@@ -100,11 +100,11 @@ class PeerTable:
                 wanted[name] = (entry.tier, entry.address)
         return wanted
 
-    def hello_for(self, node: str, address: str) -> tuple[Dialled, bytes]:
+    def hello_for(self, node: str, tier: str) -> tuple[Dialled, bytes]:
         """Return what a link that we open is owned by, and the HELLO to write on it first."""
         known = self._peers.get(node)
         told = Told(known[0].incarnation, known[1].link.taken) if known is not None else Told()
-        return Dialled(node, address, told), encode_hello(self.identity, *told)
+        return Dialled(node, tier, told), encode_hello(self.identity, *told)
 
     def secured(self, conn: Conn) -> None:
         """Judge a certificate, before anything is read; the connection is closed if it has no business here."""
@@ -131,9 +131,11 @@ class PeerTable:
         try:
             hello = decode_hello(payload)
             key = check_hello(self.identity, hello, self._certify(conn))
+            dialled = conn.owner if isinstance(conn.owner, Dialled) else None
+            if dialled is not None:
+                expect(key, dialled.tier, dialled.node)
             self._admit(key)
             peer = self._peer_of(key)
-            dialled = conn.owner if isinstance(conn.owner, Dialled) else None
             told = dialled.told if dialled is not None else Told(key.incarnation, peer.link.taken)
             if dialled is None:
                 self._loop.unbind_link(peer)

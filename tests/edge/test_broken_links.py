@@ -43,6 +43,19 @@ def test_an_unreadable_frame_condemns_the_life() -> None:
     assert not link(edge, 6).closed
 
 
+def test_another_node_at_a_dialled_address_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """The address has another holder since: with its link the edge would dial the node that it wants no more."""
+    edge = Edge()
+    for node, tier, closed in (("s2", "storage", True), ("", "router", True), ("s1", "storage", False)):
+        dialled, _ = edge.core.peers.hello_for(node, tier)
+        conn = edge.core.hot.attach(-1, LINK, ConnOptions(owner=dialled), edge.ns)
+        conn.owner = dialled
+        with caplog.at_level(logging.INFO, logger="edge.cluster.peer_table"):
+            feed(edge, conn, encode_hello(NodeIdentity("c", "s1", "storage", 5, "s1:1")))
+        assert conn.closed == closed
+    assert caplog.messages == [f"refused a link: expected {who}, found storage s1" for who in ("storage s2", "router ")]
+
+
 def test_a_broken_frame_right_behind_the_hello() -> None:
     """It waits for the HELLO to be accepted, and is read at the beginning of a round."""
     for behind in (frame(nested(10_000)), frame(b"x", 7), b"\xff" * 16):

@@ -150,7 +150,7 @@ class EdgeProcess(Process):
         self.world.network.connect(self.host, dial.address, DIAL_TIMEOUT_S, connected)
 
     def _connected(self, dial: Dial, end: Endpoint) -> None:
-        dialled, hello = self.core.peers.hello_for(dial.node, dial.address)
+        dialled, hello = self.core.peers.hello_for(dial.node, dial.tier)
         options = ConnOptions(connect_timeout_ns=int(DIAL_TIMEOUT_S * NS), owner=dialled)
         conn = self.core.hot.attach(-1, LINK, options, int(self.clock() * NS))
         conn.owner = dialled

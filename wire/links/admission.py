@@ -10,7 +10,7 @@ from typing import NamedTuple
 from wire.links.allowed import link_tiers
 from wire.messages.hello import Hello, LinkError, NodeIdentity, PeerKey
 
-__all__ = ["Told", "admit", "resume"]
+__all__ = ["Told", "admit", "expect", "resume"]
 
 
 class Told(NamedTuple):
@@ -43,6 +43,16 @@ def admit(mine: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: st
         raise LinkError(f"{key.node} incarnation {key.incarnation} is over, {known.incarnation} was seen")
     if condemned is not None:
         raise LinkError(f"{key.node} broke the protocol and is refused until it starts again: {condemned}")
+
+
+def expect(key: PeerKey, tier: str, node: str) -> None:
+    """Judge who answered at an address that this node dialled; ``node`` is "" where any of the tier may answer.
+
+    Raises:
+        LinkError: Somebody else: an address may have another holder since the map was told of it.
+    """
+    if key.tier != tier or (node and key.node != node):
+        raise LinkError(f"expected {tier} {node}, found {key.tier} {key.node}")
 
 
 def resume(mine: NodeIdentity, hello: Hello, key: PeerKey, told: Told, taken: int) -> int:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from wire.links.admission import Told, admit, resume
+from wire.links.admission import Told, admit, expect, resume
 from wire.links.allowed import may_send
 from wire.links.link import RESEND_BYTES_MAX, LinkCore, LinkFull
 from wire.messages.frames import FRAME_BYTES_MAX
@@ -201,8 +201,7 @@ class LinkTable:
             LinkError: Not admitted.
         """
         key = check_hello(self.identity, hello, certified)
-        if key.tier != tier or (node and key.node != node):
-            raise LinkError(f"expected {tier} {node}, found {key.tier} {key.node}")
+        expect(key, tier, node)
         self._admit(key)
         return key
 
