@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from storage.core import FrameArrived, Synced, Tick
+from storage.core import BatchSynced, FrameArrived, Tick
 from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage, PushAck, decode_pushes, encode_message, encode_push_ack
 from wire.messages.frames import FrameKind
@@ -61,7 +61,7 @@ def main() -> None:
         spent = time.perf_counter() - begun
         store.write(ready.writes)
         begun = time.perf_counter()
-        ready = core.handle(clock, [Synced(ready.commit)])
+        ready = core.handle(clock, [BatchSynced(ready.commit)])
         spent += time.perf_counter() - begun
         acks = []
         for _, kind, data in ready.sends:
@@ -78,7 +78,7 @@ def main() -> None:
         spent += time.perf_counter() - begun
         if ready.commit:
             store.write(ready.writes)
-            core.handle(clock, [Synced(ready.commit)])
+            core.handle(clock, [BatchSynced(ready.commit)])
         return spent
 
     for _ in range(20):

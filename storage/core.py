@@ -1,8 +1,8 @@
 """The storage node's core: frames, map changes and syncs in; writes to commit and frames to send out.
 
 Sans-IO. ``handle(now, events)`` takes all events of one round of the shell's loop and answers with one batch of writes;
-``Synced`` says that a batch is on disk, and only then what waited for it leaves. Which partition does what is decided
-in the modules that ``HostedPartition`` joins; this one routes, follows the map and gates.
+``BatchSynced`` says that a batch is on disk, and only then what waited for it leaves. Which partition does what is
+decided in the modules that ``HostedPartition`` joins; this one routes, follows the map and gates.
 """
 
 from collections import deque
@@ -64,7 +64,7 @@ from wire.node.lease_holder import LeaseHolder
 from wire.node.orderly_stop import OrderlyStop
 from wire.node.unreached import Unreached
 
-__all__ = ["FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Synced", "Tick"]
+__all__ = ["BatchSynced", "FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Tick"]
 
 SWEEP_S = 0.02  # between two looks at the partitions whose time has come: what timers may be late by
 DUE_PER_ROUND = 500  # of those: all others have their turn in the next looks
@@ -92,13 +92,13 @@ PartitionRequest = (
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class BatchSynced:
     """Every batch up to this number is on disk."""
 
     commit: int
 
 
-Event = FrameArrived | LinkUp | LinkDown | Synced | Tick
+Event = FrameArrived | LinkUp | LinkDown | BatchSynced | Tick
 
 
 @dataclass(slots=True)
@@ -246,7 +246,7 @@ class StorageCore:
         for event in events:
             if isinstance(event, FrameArrived):
                 self._frame(event.peer, event.kind, event.payload)
-            elif isinstance(event, Synced):
+            elif isinstance(event, BatchSynced):
                 self._synced(event.commit)
             elif isinstance(event, LinkUp):
                 self._link(event.peer, now, up=True)

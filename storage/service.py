@@ -14,7 +14,7 @@ from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import NodeConfig, StorageConfig
 from membership.node_gossip import NodeGossip
-from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
+from storage.core import BatchSynced, Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Tick
 from storage.export.export_desk import ExportDesk
 from storage.hosting.live_copies import LiveCopies
 from storage.state.ledger import PartitionLedger
@@ -252,7 +252,7 @@ class StorageService:
         self._push(FrameArrived(peer, kind, payload))
 
     def _on_durable(self, commit: int) -> None:
-        self._push(Synced(commit))
+        self._push(BatchSynced(commit))
 
     def _room(self, node: str) -> int:
         """Return how many bytes the link to a node takes now."""

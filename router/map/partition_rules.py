@@ -45,7 +45,7 @@ def _returned(step: Transition, number: int, placement: PartitionEntry, node: st
     elif whole and (primary == placement.primary or len(others) < step.before.min_in_sync):
         # It has all it acknowledged, and so all that is committed.
         in_sync, joining = step.still_in_sync(placement.in_sync), placement.joining
-        if not step.before.lives(node):  # what was to take its place is not needed
+        if not step.before.has_live(node):  # what was to take its place is not needed
             joining = joining[: max(0, step.before.replicas - len(in_sync))]
         step.place(number, primary, in_sync, joining)
     else:

@@ -75,7 +75,7 @@ def placement_change(cluster_map: ClusterMap, asker: str, request: RequestChange
         joining = tuple(name for name in current.joining if name != node)
         if node == current.primary:
             return None, "a primary does not drop itself"
-        if node in current.in_sync and sum(map(cluster_map.lives, left)) < cluster_map.min_in_sync:
+        if node in current.in_sync and sum(map(cluster_map.has_live, left)) < cluster_map.min_in_sync:
             return None, f"fewer than {cluster_map.min_in_sync} in sync would be left"
         return PartitionEntry(epoch, current.primary, left, joining), ""
     if request.verb == "replace_copy":
@@ -97,7 +97,7 @@ def placement_change(cluster_map: ClusterMap, asker: str, request: RequestChange
         if node not in current.joining:
             return None, f"{node} is not joining partition {request.partition}"
         joining = tuple(name for name in current.joining if name != node)
-        in_sync = still_in_sync((*current.in_sync, node), cluster_map.lives, cluster_map.min_in_sync)
+        in_sync = still_in_sync((*current.in_sync, node), cluster_map.has_live, cluster_map.min_in_sync)
         return PartitionEntry(epoch, current.primary, in_sync, joining), ""
     if request.verb == "relinquish":
         if node not in current.in_sync or not cluster_map.stays(node):

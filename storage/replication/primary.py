@@ -452,7 +452,7 @@ class Replication:
             silent = owed and now - backup.owed_from >= STALL_S
             if not unlinked and not silent and not backup.broken:
                 continue
-            left = [name for name in self._placement.in_sync if name != backup.node and cluster_map.lives(name)]
+            left = [name for name in self._placement.in_sync if name != backup.node and cluster_map.has_live(name)]
             if not backup.in_sync or len(left) >= cluster_map.min_in_sync:
                 return "drop_backup", backup.node
             if backup.broken:
@@ -480,7 +480,7 @@ class Replication:
     def _add(self, now: float, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
         """Find a node for a missing copy: the one that had it, when it comes back; another one after a while."""
         placed = {*self._placement.in_sync, *self._placement.joining}
-        living = sum(map(cluster_map.lives, placed))
+        living = sum(map(cluster_map.has_live, placed))
         if living >= cluster_map.replicas:
             self._short_since = float("inf")
             return None

@@ -92,7 +92,7 @@ def test_a_poisonous_command_is_refused_and_changes_nothing(command: Command) ->
     core.handle(0.0, [Applied(encode_command(command))])
     assert core.machine.snapshot() == before
     core.handle(0.0, [Applied(encode_command(RegisterNode(entry("s2", "storage"))))])
-    assert core.machine.map.lives("s2")
+    assert core.machine.map.has_live("s2")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ async def test_a_raft_log_that_holds_poison_is_passed_by_at_every_start(tmp_path
                         await node.propose(data)
                 await node.propose(encode_command(RegisterNode(entry("s1", "storage", incarnation=life))))
             assert core.counts["commands_unreadable"] == 2
-            assert list(core.machine.map.nodes) == ["s1"] and core.machine.map.lives("s1")
+            assert list(core.machine.map.nodes) == ["s1"] and core.machine.map.has_live("s1")
             nursery.cancel_scope.cancel()
 
 

@@ -4,11 +4,10 @@ them."""
 import random
 from dataclasses import dataclass
 
-from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced
+from storage.core import BatchSynced, Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore
 from storage.state.settings import PartitionSettings
 from storage.store.errors import StoreDamaged, StoreShort, SyncFailed
-from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, Submitted, Waited
-from storage.store.group_commit import Synced as GroupSynced
+from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, Submitted, Synced, Waited
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from tests.simulation.link_process import CLUSTER, LinkProcess
 from tests.simulation.model_store import ModelDisk, ModelStore, ModelSync
@@ -212,11 +211,11 @@ class StorageProcess(LinkProcess):
 
     # -- group commit
 
-    def _commit(self, event: Submitted | Committed | GroupSynced | Waited) -> None:
+    def _commit(self, event: Submitted | Committed | Synced | Waited) -> None:
         ready: GroupCommitReady = self._group.handle(self.clock(), event)
         if ready.durable is not None:
             self.store.acked(ready.durable_commit_no)
-            self._events.append(Synced(ready.durable))
+            self._events.append(BatchSynced(ready.durable))
             self.poke()
         if ready.commit is not None:
             number = self.store.write(ready.commit, reclaiming=True)
@@ -237,7 +236,7 @@ class StorageProcess(LinkProcess):
             self.failed()
             return
         self.syncs += 1
-        self._commit(GroupSynced(ticket.commit_no))
+        self._commit(Synced(ticket.commit_no))
 
     def _waited(self, deadline: float) -> None:
         if deadline == self._group_deadline:

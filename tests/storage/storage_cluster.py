@@ -14,7 +14,7 @@ from typing import Any
 from router.map.commands import Bootstrap, Command, DeclareDead, PlacePartitions, PlaceShards, RegisterNode
 from router.map.machine import MapMachine
 from router.placement.changes import placement_change
-from storage.core import Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Synced, Tick
+from storage.core import BatchSynced, Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Tick
 from storage.state.settings import PartitionSettings
 from storage.store.errors import StoreShort
 from storage.store.settings import StoreSettings
@@ -379,7 +379,7 @@ class Node:
             number, ticket = self.syncing.popleft()
             ticket.run()
             self.store.acked(ticket.commit_no)
-            self.events.append(Synced(number))
+            self.events.append(BatchSynced(number))
         newest = 0
         while self.submitted:
             newest, writes = self.submitted.popleft()

@@ -221,7 +221,7 @@ def anybody_acknowledges() -> None:
 
 RULES: dict[str, Callable[[], None]] = {
     "PUBLISH_ACK": anybody_acknowledges,
-    "own life": lambda: setattr(allowed, "_is_own_life", lambda *_: True),
+    "own life": lambda: setattr(allowed, "_is_own_incarnation", lambda *_: True),
 }
 
 

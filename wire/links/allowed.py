@@ -38,7 +38,7 @@ class Rule(enum.Enum):
     """Condition that must hold beside the tiers."""
 
     TIERS = "nothing more: the receiver looks whom it asked by the number, and whether the sender lives"
-    OWN_LIFE = "the node, tier and incarnation of the link"
+    OWN_INCARNATION = "the node, tier and incarnation of the link"
     ROUTES = "an edge's own routes, or those of a partition whose primary the sender is at that partition_epoch"
     PRIMARY = "the node that the receiver's map names as primary of the partition"
     OWNER = "the edge whose connection owns the session"
@@ -59,10 +59,10 @@ def _cell(senders: str, receivers: str, rule: Rule = Rule.TIERS) -> Cell:
 _NODES = "edge storage router"
 
 CELLS: dict[type, Cell] = {
-    nodes.Register: _cell(_NODES, "router", Rule.OWN_LIFE),
+    nodes.Register: _cell(_NODES, "router", Rule.OWN_INCARNATION),
     nodes.Registered: _cell("router", _NODES),
     nodes.Refused: _cell("router", _NODES),
-    nodes.Heartbeat: _cell(_NODES, "router", Rule.OWN_LIFE),
+    nodes.Heartbeat: _cell(_NODES, "router", Rule.OWN_INCARNATION),
     nodes.Drain: _cell(_NODES, "router"),  # of the link's life: it names no other
     nodes.Leave: _cell(_NODES, "router"),
     nodes.HeartbeatReply: _cell("router", _NODES),
@@ -166,14 +166,14 @@ def fault_of(peer: PeerKey, receiver_tier: str, message: control.Control) -> str
         return TIER
     if isinstance(message, nodes.Moved):  # routers answer for shards, storage nodes for partitions
         return "" if message.what == ("shard" if peer.tier == TIER_ROUTER else "partition") else IDENTITY
-    if cell.rule is Rule.OWN_LIFE:
-        return "" if _is_own_life(peer, message) else IDENTITY
+    if cell.rule is Rule.OWN_INCARNATION:
+        return "" if _is_own_incarnation(peer, message) else IDENTITY
     if cell.rule is Rule.ROUTES:
         return "" if _are_own_routes(peer, message) else IDENTITY
     return ""
 
 
-def _is_own_life(peer: PeerKey, message: control.Control) -> bool:
+def _is_own_incarnation(peer: PeerKey, message: control.Control) -> bool:
     if isinstance(message, nodes.Register):
         return (message.entry.node, message.entry.tier, message.entry.incarnation) == peer
     return isinstance(message, nodes.Heartbeat) and (message.node, message.incarnation) == (peer.node, peer.incarnation)

@@ -129,7 +129,7 @@ class LinkHub:
 
     def refused_by_reason(self) -> dict[tuple[str, ...], float]:
         """Return what was refused so far, for the metrics page: connections, and lives that broke the protocol."""
-        counts = {**self.refusals, "condemned": self._table.lives_condemned}
+        counts = {**self.refusals, "condemned": self._table.incarnations_condemned}
         return {(reason,): float(count) for reason, count in counts.items()}
 
     @property

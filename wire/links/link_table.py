@@ -83,7 +83,7 @@ class LinkTable:
         resend_bytes_max: int = RESEND_BYTES_MAX,
     ) -> None:
         self.identity = identity
-        self.lives_condemned = 0  # for what they sent
+        self.incarnations_condemned = 0  # for what they sent
         self._on_frame, self._on_up, self._on_down, self._on_reset = on_frame, on_up, on_down, on_reset
         self._resend_bytes_max = resend_bytes_max
         self._peers: dict[str, LinkPeer] = {}  # by node; in order of first appearance
@@ -289,7 +289,7 @@ class LinkTable:
                 raise LinkError(f"a {peer.key.tier} may not send it to a {self.identity.tier}")
             self._on_frame(peer.key, kind, payload)
         except LinkError as error:
-            self.lives_condemned += 1
+            self.incarnations_condemned += 1
             peer.condemned = f"frame kind {kind}: {error}"
             raise LinkError(peer.condemned) from None
 
@@ -302,6 +302,6 @@ class LinkTable:
         if peer is None or peer.key != key or peer.condemned:
             return
         logger.warning("%s %s broke the protocol: %s", key.tier, key.node, why)
-        self.lives_condemned += 1
+        self.incarnations_condemned += 1
         peer.condemned = why
         self._drop_connection(peer)

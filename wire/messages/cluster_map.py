@@ -177,7 +177,7 @@ class ClusterMap(msgspec.Struct, tag="ClusterMap"):
         entry = self.nodes.get(node)
         return entry is not None and entry.incarnation == incarnation and entry.alive
 
-    def lives(self, node: str) -> bool:
+    def has_live(self, node: str) -> bool:
         """True if some incarnation of this node may act."""
         entry = self.nodes.get(node)
         return entry is not None and entry.alive
@@ -189,7 +189,7 @@ class ClusterMap(msgspec.Struct, tag="ClusterMap"):
 
     def live_in_sync(self, placement: PartitionEntry) -> list[str]:
         """Return the replicas in sync that live: where too few do, the dead are listed too."""
-        return [name for name in placement.in_sync if self.lives(name)]
+        return [name for name in placement.in_sync if self.has_live(name)]
 
     def live(self, tier: str) -> list[NodeEntry]:
         """Return the live nodes of a tier, by name."""

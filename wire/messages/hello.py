@@ -206,8 +206,8 @@ def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str
         raise LinkError(f"{hello.node} belongs to cluster {hello.cluster!r}, this node to {mine.cluster!r}")
     if hello.tier not in DIAL_RANK:
         raise LinkError(f"{hello.node} claims an unknown tier {hello.tier!r}")
-    life = 0 < hello.incarnation < (INCARNATION_MAX if hello.tier != TIER_OPERATOR else 1 << 64)
-    if not 0 < len(hello.node) <= NODE_NAME_MAX or not life:
+    is_usable = 0 < hello.incarnation < (INCARNATION_MAX if hello.tier != TIER_OPERATOR else 1 << 64)
+    if not 0 < len(hello.node) <= NODE_NAME_MAX or not is_usable:
         raise LinkError("HELLO without a usable node name and incarnation")
     if hello.peer_incarnation > mine.incarnation:
         raise LinkError(

@@ -36,5 +36,5 @@ class Unreached:
             for name, entry in sorted(cluster_map.nodes.items())
             if entry.alive and name != self._node and self._up.get(name) != entry.incarnation
         ]
-        self._missed = {life: self._missed.get(life, now) for life in missed}
+        self._missed = {one: self._missed.get(one, now) for one in missed}
         return [name for (name, _), since in self._missed.items() if now - since > cluster_map.lease_s]
