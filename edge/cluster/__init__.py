@@ -3,7 +3,8 @@
 Owns: Links of the edge by peer, connections that have not said who they are, and requests that wait for a partition's
 answer.
 
-Doors: ``peer_table`` judges HELLO and names whom to dial, ``partition_requests`` asks partitions.
+Doors: ``peer_table`` joins connections to peers, ``dialling`` says whom to dial and when, ``partition_requests`` asks
+partitions.
 
 Always holds: A request is kept until it is answered, and sent again in order to a new primary.
 
