@@ -15,12 +15,12 @@ import pytest
 from edge.cluster.partition_requests import PartitionRequests
 from edge.publishing.recording import Recording
 from edge.routes.route_cache import RouteCache
-from router.core import RouterCore
 from router.map import machine, partition_rules, shard_rules
 from router.map.commands import Command, Delegate
 from router.map.leases import LeaseTable
 from router.map.transition import Transition
 from router.placement.reachability import Reachability
+from router.routes.owned_shards import OwnedShards
 from router.routes.shard import RouteShard
 from storage.messages.origins import Origins
 from storage.messages.publishers import Publishers
@@ -84,14 +84,14 @@ def _restart_keeps_its_shards(original: Any, step: Transition, restarted: str) -
     }
 
 
-def _former_owner_goes_on(original: Any, router: RouterCore, peer: Any, message: Any) -> int:
-    if message.shard not in router.shards:
-        router.shards[message.shard] = RouteShard(message.shard, message.shard_epoch, [], [], 100, router.now)
-        steps = int(original(router, peer, message))
-        for to, answer in router.shards.pop(message.shard).take_sends():
-            router.tell(to, answer)
+def _former_owner_goes_on(original: Any, owned: OwnedShards, judge: Any, peer: Any, message: Any) -> int:
+    if message.shard not in owned.shards:
+        owned.shards[message.shard] = RouteShard(message.shard, message.shard_epoch, [], [], 100, judge.now)
+        steps = int(original(owned, judge, peer, message))
+        for to, answer in owned.shards.pop(message.shard).take_sends():
+            owned._tell(to, answer)
         return steps
-    return int(original(router, peer, message))
+    return int(original(owned, judge, peer, message))
 
 
 def _former_answers_count(original: Any, cache: RouteCache, shard: int, shard_epoch: int) -> bool:
@@ -220,8 +220,8 @@ RULES: tuple[SeededBug, ...] = (
     ),
     _rule(
         "A6: a former owner goes on",
-        RouterCore,
-        "_shard_message",
+        OwnedShards,
+        "take",
         _former_owner_goes_on,
         test_route_schedules.test_a6_a_sender_that_has_not_heard_of_the_new_owner,
         _wrapped(RouteCache, "_is_owned", _former_answers_count),

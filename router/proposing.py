@@ -1,0 +1,128 @@
+"""Commands on their way through Raft, and the answers to the nodes that asked for them.
+
+A command is refused before it costs an entry of the log, where that can be known. Success is answered only after the
+command was committed and the map has it; a command that failed, or whose fate is unknown, is answered as such, and the
+node asks again. Sans-IO.
+"""
+
+import logging
+from collections.abc import Callable
+
+from router.events import Proposal
+from router.map.command_bounds import COMMAND_BYTES_MAX, out_of_range
+from router.map.commands import Command, PlacePartitions, RegisterNode, encode_command, is_readable
+from router.map.machine import MapMachine, Outcome
+from router.map.proposals import Asker, Proposals
+from router.operators.queries import not_committed, reply_to
+from wire.messages.control import Control
+from wire.messages.message import name_of
+from wire.messages.nodes import Changed, Registered, RequestChange
+
+__all__ = ["Proposing"]
+
+logger = logging.getLogger(__name__)
+
+
+class Proposing:
+    """Proposals of one router.
+
+    Args:
+        machine: The map, as committed so far.
+        tell: Sends a message to a node.
+        refuse: Sends ``Refused``: node, request, code, detail.
+        count: Counts an event by name.
+    """
+
+    def __init__(
+        self,
+        machine: MapMachine,
+        tell: Callable[[str, Control], None],
+        refuse: Callable[[str, int, str, str], None],
+        count: Callable[[str], None],
+    ) -> None:
+        self._machine = machine
+        self._tell = tell
+        self._refuse = refuse
+        self._count = count
+        self._under_way = Proposals()
+        self._new: list[Proposal] = []
+
+    def propose(
+        self, command: Command, asker: Asker | None = None, changes: tuple[tuple[str, RequestChange], ...] = ()
+    ) -> None:
+        """Give a command to Raft, unless it is refused; its asker is answered then, or when its fate is known.
+
+        A command that somebody asks for is carried out on a copy first: a refused one costs no entry of the log.
+
+        Args:
+            command: To be committed.
+            asker: Node that waits for it.
+            changes: Requests of storage nodes that it joins; each is answered when the command is committed.
+        """
+        outcome = self._machine.suppose(command) if asker else Outcome(refusal=out_of_range(command, self._machine.map))
+        data = encode_command(command) if not outcome.refusal else b""
+        if len(data) > COMMAND_BYTES_MAX:
+            outcome = Outcome(refusal=f"{name_of(command)} of {len(data)} bytes: a log entry holds less")
+        elif data and not is_readable(data):
+            outcome = Outcome(refusal=f"{name_of(command)} with a part that is out of range")
+        if outcome.refusal:
+            self._count("commands_refused")
+            if asker is None:
+                logger.error("not proposed: %s", outcome.refusal)
+            else:
+                self._answer(asker, command, outcome)
+            return
+        proposed = self._under_way.add(command, data, asker, changes)
+        self._new.append(Proposal(proposed.number, command))
+
+    def take(self) -> list[Proposal]:
+        """Return the proposals of this turn, in order."""
+        new, self._new = self._new, []
+        return new
+
+    def committed(self, data: bytes, outcome: Outcome) -> None:
+        """Answer those who wait for a command that was committed and that the machine has applied."""
+        proposed = self._under_way.committed(data)
+        if proposed is None:
+            return
+        for node, change in proposed.changes:
+            self._answer_change(node, change, proposed.command)
+        if proposed.asker is not None:
+            self._answer(proposed.asker, proposed.command, outcome)
+
+    def failed(self, number: int, leader_hint: str) -> Command | None:
+        """Answer those who wait for a command that failed; return it, None if it was committed meanwhile."""
+        proposed = self._under_way.failed(number)
+        if proposed is None:
+            return None
+        for node, change in proposed.changes:
+            self._refuse(node, change.request, "unavailable", "not committed")
+        asker = proposed.asker
+        if asker is not None and asker.question is not None:
+            self._tell(asker.node, not_committed(asker.question, leader_hint))
+        elif asker is not None:
+            code = "not_leader" if leader_hint else "unavailable"
+            self._refuse(asker.node, asker.request, code, "not committed")
+        return proposed.command
+
+    def _answer(self, asker: Asker, command: Command, outcome: Outcome) -> None:
+        """Tell the node that asked for a command what became of it."""
+        epoch = self._machine.map.epoch
+        if asker.question is not None:
+            self._tell(asker.node, reply_to(asker.question, outcome, self._machine))
+        elif outcome.refusal:
+            self._refuse(asker.node, asker.request, "invalid", outcome.refusal)
+        elif isinstance(command, RegisterNode):
+            entry = command.entry
+            assert self._machine.map.is_alive(entry.node, entry.incarnation), "the map has it before it is answered"
+            self._tell(asker.node, Registered(asker.request, entry.incarnation, epoch))
+        else:
+            self._tell(asker.node, Changed(asker.request, epoch))
+
+    def _answer_change(self, node: str, change: RequestChange, command: Command) -> None:
+        assert isinstance(command, PlacePartitions), "only placements join requests"
+        placement = self._machine.map.partitions[change.partition]
+        if placement == command.entries[change.partition]:
+            self._tell(node, Changed(change.request, self._machine.map.epoch))
+        else:
+            self._refuse(node, change.request, "invalid", f"partition {change.partition} is at {placement.epoch}")

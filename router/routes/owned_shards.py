@@ -1,0 +1,217 @@
+"""The route shards that the map gives to this very incarnation: their messages, and their share of a turn.
+
+A message reaches a shard only at its shard_epoch, from an incarnation that is not over, while this router has its
+lease. Any other is answered with ``Moved``, and its sender looks into the map. Sans-IO. Source: docs/protocol.md
+section 3.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from router.routes.senders import Routes, RouteSenders
+from router.routes.shard import RouteShard
+from router.routes.shard_work import ShardMessage, ShardWork
+from wire.links.refusals import Refusals
+from wire.messages.cluster_map import ClusterMap, MapDelta, NodeState
+from wire.messages.control import Control
+from wire.messages.hello import TIER_EDGE, PeerKey
+from wire.messages.message import name_of
+from wire.messages.nodes import Moved
+from wire.messages.routes import AddRoutes, Invalidated, RemoveRoutes, Resolve
+
+__all__ = ["Judge", "OwnedShards"]
+
+STEPS_OF_ACKNOWLEDGEMENT = 5
+
+
+class Judge(NamedTuple):
+    """What the messages of one turn are judged by."""
+
+    now: float  # seconds
+    map: ClusterMap
+    leased: bool  # this router may answer
+
+
+class OwnedShards:
+    """The shards of one router, each at the shard_epoch at which it owns it."""
+
+    def __init__(
+        self,
+        node: str,
+        cached_topics_max: int,
+        tell: Callable[[str, Control], None],
+        count: Callable[[str], None],
+        refusals: Refusals,
+    ) -> None:
+        self._node = node
+        self._cached_topics_max = cached_topics_max
+        self._tell = tell
+        self._count = count
+        self._refusals = refusals
+        self.shards: dict[int, RouteShard] = {}
+        self._senders = RouteSenders()
+        self._touched: set[int] = set()  # may have something to send
+        self._waiting: set[int] = set()  # wait for somebody
+        self._resized: set[int] = set()  # were touched since their sizes were taken last
+        self._work = ShardWork()
+
+    @property
+    def has_work(self) -> bool:
+        """True if the next turn should come at once."""
+        return bool(self._work)
+
+    @property
+    def waits(self) -> bool:
+        """True while a shard waits for somebody, or may have something to send."""
+        return bool(self._waiting or self._touched)
+
+    # --- the map
+
+    def follow(self, now: float, cluster_map: ClusterMap, *, active: bool) -> None:
+        """Begin to own what the map gives to this router, end what it takes away.
+
+        Args:
+            now: Seconds.
+            cluster_map: As of now.
+            active: This very incarnation is the one that the map has.
+        """
+        for number, placement in enumerate(cluster_map.shards):
+            owned = self.shards.get(number)
+            if not active or placement.owner != self._node:
+                if self.shards.pop(number, None) is not None:
+                    self._touched.add(number)
+            elif owned is None or owned.epoch != placement.epoch:
+                edges = [entry.node for entry in cluster_map.live(TIER_EDGE)]
+                partitions = [at for at, partition in enumerate(cluster_map.partitions) if partition.epoch]
+                self.shards[number] = RouteShard(
+                    number, placement.epoch, edges, partitions, self._cached_topics_max, now
+                )
+                self._touched.add(number)
+
+    def stepped(self, delta: MapDelta) -> None:
+        """Follow a step of the map: who may speak for a partition."""
+        self._senders.stepped(delta)
+
+    def replaced(self, cluster_map: ClusterMap) -> None:
+        """Follow a map that took the place of the one before."""
+        self._senders.replaced(cluster_map)
+
+    def edge_over(self, now: float, edge: str) -> None:
+        """Forget what an edge said whose incarnation the map has ended."""
+        for number in sorted(self.shards):
+            self.shards[number].now = now
+            self.shards[number].edge_dead(edge)
+            self._touched.add(number)
+
+    # --- messages
+
+    def add(self, peer: PeerKey, message: ShardMessage) -> bool:
+        """Have a message wait for its turn; False if it is dropped, for too many do."""
+        return self._work.add(peer, message)
+
+    def turn(self, judge: Judge) -> None:
+        """Do the work of one turn: messages in their order, and slices of what takes long."""
+        self._touched |= self._work.turn(judge.now, self.shards, partial(self.take, judge))
+
+    def take(self, judge: Judge, peer: PeerKey, message: ShardMessage) -> int:
+        """Hand a message to its shard; return the steps that it took."""
+        if isinstance(message, Invalidated):
+            return self._invalidated(judge, peer, message)
+        if _is_over(judge.map, peer):
+            self._count("frames_of_dead")
+            return 1
+        shard = self.shards.get(message.shard)
+        # The step that ends an edge's former incarnation takes from the shards what the edge said: not before that.
+        current = judge.leased and (peer.tier != TIER_EDGE or judge.map.is_alive(peer.node, peer.incarnation))
+        if shard is None or shard.epoch != message.shard_epoch or not current:
+            self._moved(judge, peer, message, shard.epoch if shard is not None else 0)
+            return 1
+        shard.now = judge.now
+        began = shard.steps
+        if isinstance(message, Resolve):
+            shard.resolve(peer.node, message)
+        else:
+            self._routes(judge, shard, peer, message)
+        self._touched.add(message.shard)
+        return 1 + shard.steps - began
+
+    def _moved(self, judge: Judge, peer: PeerKey, message: Resolve | Routes, epoch: int) -> None:
+        request = message.request if isinstance(message, Resolve | AddRoutes) else 0
+        self._tell(peer.node, Moved(request, "shard", message.shard, epoch, judge.map.epoch))
+
+    def _routes(self, judge: Judge, shard: RouteShard, peer: PeerKey, message: Routes) -> None:
+        judged = self._senders.judge(judge.map, peer, message)
+        if judged.repeat:
+            self._moved(judge, peer, message, shard.epoch)
+        if judged.refused:
+            self._refusals.refuse(judge.now, peer, name_of(message), "placement")
+        if isinstance(judged.message, AddRoutes):
+            shard.add(peer.node, judged.message)
+        elif isinstance(judged.message, RemoveRoutes):
+            shard.remove(peer.node, judged.message)
+        elif judged.message is not None:
+            shard.report(peer.node, judged.message)
+
+    def _invalidated(self, judge: Judge, peer: PeerKey, message: Invalidated) -> int:
+        """Note that an edge has dropped answers: the incarnation that the map has, not the one that follows it."""
+        shard = self.shards.get(message.shard)
+        if shard is None or shard.epoch != message.shard_epoch:
+            return 1
+        if not judge.map.is_alive(peer.node, peer.incarnation):
+            self._count("invalidated_by_others")
+            return 1
+        shard.now = judge.now
+        began = shard.steps
+        shard.invalidated(peer.node, message)
+        self._touched.add(message.shard)
+        return STEPS_OF_ACKNOWLEDGEMENT + shard.steps - began
+
+    # --- the end of a turn, and looks
+
+    def send(self) -> None:
+        """Send what the shards of this turn have to say, and note which of them go on or wait."""
+        for number in sorted(self._touched):
+            shard = self.shards.get(number)
+            for node, message in shard.take_sends() if shard is not None else ():
+                self._tell(node, message)
+            if shard is not None and shard.sweeps:
+                self._work.goes_on(number)
+            if shard is not None and shard.waits:
+                self._waiting.add(number)
+            else:
+                self._waiting.discard(number)
+        self._resized |= self._touched
+        self._touched.clear()
+
+    def repeat(self, now: float, cluster_map: ClusterMap) -> set[str]:
+        """Send again what was not acknowledged; return the nodes that were waited for longer than two leases."""
+        patience_s = 2 * cluster_map.lease_s
+        waited: set[str] = set()
+        for number in sorted(self._waiting | self._touched):
+            shard = self.shards.get(number)
+            if shard is None or not shard.waits:
+                continue
+            shard.tick(now)
+            self._touched.add(number)
+            edges, partitions = shard.waited_for(now, patience_s)
+            waited |= edges | {cluster_map.partitions[partition].primary for partition in partitions}
+        return waited
+
+    def note_sizes(self, sizes: dict[int, tuple[int, int]]) -> None:
+        """Bring a table of shard -> (routes, bytes) up to date."""
+        for number in sorted(self._resized | self._touched):
+            shard = self.shards.get(number)
+            if shard is None:
+                sizes.pop(number, None)
+            else:
+                sizes[number] = (shard.routes, shard.bytes)
+        self._resized.clear()
+
+
+def _is_over(cluster_map: ClusterMap, peer: PeerKey) -> bool:
+    """Return whether the map has ended an incarnation; one that it does not have yet is not over."""
+    entry = cluster_map.nodes.get(peer.node)
+    if entry is None or entry.incarnation < peer.incarnation:
+        return False
+    return entry.incarnation > peer.incarnation or entry.state == NodeState.DEAD
