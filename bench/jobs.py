@@ -148,7 +148,7 @@ class _Stopwatch:
 
 def _spark(spark: Any, directory: Path, store: Manifest, *, audited: bool) -> Measurement:
     from jobs.audit import run_audit
-    from jobs.compact import run_compact
+    from jobs.compaction import run_compact
 
     measured = Measurement(store.totals["rows"], store.totals["bytes"])
     watch = _Stopwatch(spark)

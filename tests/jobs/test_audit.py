@@ -11,7 +11,7 @@ import pytest
 
 from jobs import audit
 from jobs.audit import run_audit
-from jobs.compact import run_compact
+from jobs.compaction import run_compact
 from jobs.findings import ExitCode
 from jobs.proof import read_ledgers
 from jobs.selection import Policy

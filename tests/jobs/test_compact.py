@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobs import compact
-from jobs.compact import CompactionFailed, run_compact
+from jobs.compaction import CompactionFailed, run_compact
 from jobs.findings import ExitCode
 from jobs.selection import Policy
 from tests.jobs.generator import NOW_MS, add_generation, generate

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.cli import app
-from jobs.compact import run_compact
+from jobs.compaction import run_compact
 from jobs.files import HadoopFiles, LocalFiles, OutsideStore
 from jobs.findings import ExitCode
 from jobs.prune import HOUR_MS, main, plan, prune

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from jobs.bundle import bundle
 from jobs.cli import app
-from jobs.compact import run_compact
+from jobs.compaction import run_compact
 from jobs.files import HadoopFiles, local_rows, newest_with_bytes
 from jobs.selection import Policy
 from jobs.spark import SMALL_ROWS, fit_to_size
@@ -112,7 +112,7 @@ def test_compaction_through_hadoop_file_system(
 ) -> None:
     """A whole job when neither input nor output is a local path."""
     generate(tmp_path / "in", 3, generations=2, operations=60, partitions=2)
-    monkeypatch.setattr("jobs.compact.open_directory", lambda session, uri: HadoopFiles(session, uri))
+    monkeypatch.setattr("jobs.compaction.open_directory", lambda session, uri: HadoopFiles(session, uri))
     result = run_compact(
         f"file://{tmp_path}/in", f"file://{tmp_path}/out", NOW_MS, spark=spark,
         policy=Policy(everything=True, partitions=frozenset({1})),

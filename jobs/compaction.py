@@ -1,0 +1,426 @@
+"""One compaction: the inputs checked, the merge, its output verified, and the manifest published last.
+
+A partition with a damaged input or a row whose CRC does not match is held: its files are carried as they are, the rows
+are copied into quarantine and reported, and no older version can come to light. ``jobs/merge.py`` decides which rows
+are removed, ``jobs/compact.py`` is the command line.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from jobs.files import FileSystem, newest_with_bytes, open_directory
+from jobs.findings import ExitCode, Finding, Severity
+from jobs.selection import Policy, Selected, select
+from jobs.spark import fit_to_size, open_session, report_stage
+from wire.sstable.manifest import FileEntry, Manifest, ManifestExists, next_manifest
+from wire.sstable.schema import RowKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jobs.merge import Counts
+
+__all__ = ["CompactResult", "CompactionFailed", "run_compact"]
+
+WRITER = {"name": "stratamq jobs compact", "version": "1"}
+SESSIONS_MAX = 4_000_000  # broadcast to every task, about 100 B each; above, acknowledged rows stay until next time
+_ROW_GROUP_ROWS = 100_000
+
+Step = Callable[[str], None]  # told the name of each step just completed; a test dies in it
+
+
+def _no_step(_name: str) -> None:
+    pass
+
+
+class CompactionFailed(RuntimeError):
+    """The output is not what the inputs make; nothing was published."""
+
+
+@dataclass(slots=True)
+class CompactResult:
+    """Result of a compaction."""
+
+    manifest_no: int = 0  # 0: nothing to do, nothing published
+    partitions: list[int] = field(default_factory=list)
+    rows_in: int = 0
+    rows_out: int = 0
+    removed: dict[str, int] = field(default_factory=dict)
+    held: dict[int, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return ExitCode.FINDINGS if self.findings else ExitCode.CLEAN
+
+
+def run_compact(
+    input_dir: str,
+    output_dir: str,
+    now_ms: int,
+    *,
+    policy: Policy | None = None,
+    remove_by_session: bool = True,
+    run_id: str = "",
+    spark: SparkSession | None = None,
+    step: Step | None = None,
+) -> CompactResult:
+    """Compact the store in input_dir; publish into output_dir, which may be the same.
+
+    Args:
+        now_ms: UTC ms; rows with expiry_ms at or before it have expired. The clock of the machine plays no part.
+        remove_by_session: Also remove what the session rows say is finished (a small query more).
+        run_id: Name of the folder for new runs; random by default.
+    Raises:
+        FileNotFoundError: Without a manifest in input_dir.
+        ManifestDamaged: If the newest manifest cannot be trusted.
+        ManifestExists: Another job published first; this one left nothing behind.
+        CompactionFailed: The verification found a difference.
+    """
+    spark = spark or open_session("stratamq-compact")
+    run_id = run_id or f"{now_ms}-{secrets.token_hex(4)}"
+    job = _Compaction(spark, input_dir, output_dir, now_ms, policy or Policy(), remove_by_session, run_id)
+    return job.run(step or _no_step)
+
+
+class _Compaction:
+    """One run: the inputs read once at the start, and the steps in order."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        input_dir: str,
+        output_dir: str,
+        now_ms: int,
+        policy: Policy,
+        remove_by_session: bool,
+        run_id: str,
+    ) -> None:
+        self.spark = spark
+        self.source: FileSystem = open_directory(spark, input_dir)
+        self.target: FileSystem = open_directory(spark, output_dir)
+        self.in_place = self.source.uri() == self.target.uri()
+        self.now_ms = now_ms
+        self.remove_by_session = remove_by_session
+        self.run_id = run_id
+        newest = newest_with_bytes(self.source)
+        if newest is None:
+            raise FileNotFoundError(f"no manifest in {input_dir}")
+        self.manifest, self.manifest_bytes = newest
+        published = newest if self.in_place else newest_with_bytes(self.target)
+        self.number = (published[0].manifest_no if published else 0) + 1
+        self.selected = select(self.manifest, policy, now_ms)
+        self.result = CompactResult()
+        self.quarantine: list[str] = []
+        self._started = time.monotonic()
+
+    def run(self, step: Step) -> CompactResult:
+        if not self.selected and self.in_place:
+            report_stage("nothing to compact")
+            return self.result
+        fit_to_size(self.spark, sum(chosen.rows for chosen in self.selected))
+        self._check_inputs()
+        self._done(step, "inputs-checked", f"{sum(len(s.files) for s in self.selected)} input files checked")
+        entries: list[FileEntry] = []
+        attempt = 0
+        while self.selected:
+            attempt += 1
+            folder = f"runs/{self.run_id}" + (f"-{attempt}" if attempt > 1 else "")
+            counts = self._merge(folder)
+            self._done(step, "written", f"{counts.rows_in} rows merged, {counts.kept} written to {folder}")
+            if self._hold_damaged(counts):
+                self.target.delete(folder)  # without the held partitions, once more
+                continue
+            entries = self._verify(folder, counts)
+            self._done(step, "verified", f"{len(entries)} runs verified")
+            break
+        draft = self._manifest(entries)
+        self._carry(draft)
+        self.target.sync([entry.path for entry in entries] + self.quarantine)
+        self._done(step, "synced", "files synced")
+        try:
+            self.target.publish(draft)
+        except ManifestExists:
+            for name in self.target.names("runs"):
+                if name == self.run_id or name.startswith(self.run_id + "-"):
+                    self.target.delete(f"runs/{name}")
+            for path in self.quarantine:
+                self.target.delete(path.rpartition("/")[0])
+            raise
+        self.result.manifest_no = draft.manifest_no
+        self._done(step, "published", f"manifest {draft.manifest_no} published")
+        return self.result
+
+    def _done(self, step: Step, name: str, text: str) -> None:
+        now = time.monotonic()
+        self.result.seconds[name] = round(now - self._started, 3)
+        report_stage(f"{text} ({now - self._started:.1f} s)")
+        self._started = now
+        step(name)
+
+    # -- inputs ------------------------------------------------------------------------------------------------------
+
+    def _check_inputs(self) -> None:
+        """Hold the partitions of which an input is not the file that the manifest lists."""
+        found = self.source.identify([f.path for s in self.selected for f in s.files])
+        changed: list[FileEntry] = []
+        for chosen in self.selected:
+            for entry in chosen.files:
+                facts = found[entry.path]
+                if facts is None:
+                    self._hold(chosen.partition, "missing_file", entry.path, "the file is not there")
+                elif facts != (entry.bytes, entry.sha256):
+                    detail = f"sha256 {facts.sha256}, manifest says {entry.sha256}"
+                    self._hold(chosen.partition, "file_changed", entry.path, detail)
+                    changed.append(entry)
+        self._drop_held()
+        if changed:  # what can still be read of them shows which rows were hit
+            self._quarantine(changed)
+
+    def _hold(self, partition: int, finding: str, file: str, detail: str, key: str = "", seq: int = -1) -> None:
+        self.result.held.setdefault(partition, finding)
+        self.result.findings.append(
+            Finding(finding, Severity.ERROR, file, partition, key, seq, f"{detail}; the partition is held")
+        )
+
+    def _drop_held(self) -> None:
+        self.selected = [s for s in self.selected if s.partition not in self.result.held]
+
+    def _inputs(self) -> list[FileEntry]:
+        return [f for s in self.selected for f in s.files]
+
+    def _rows(self) -> DataFrame:
+        from jobs.rows import read_runs
+
+        return read_runs(self.spark, [self.source.uri(f.path) for f in self._inputs()])
+
+    # -- merge -------------------------------------------------------------------------------------------------------
+
+    def _merge(self, folder: str) -> Counts:
+        from jobs import merge
+
+        rows = self._rows()
+        complete = [s.partition for s in self.selected if s.complete]
+        partitions = [s.partition for s in self.selected]
+        sessions = self._finished_sessions(rows, complete)
+        kept, observation = merge.merge_rows(
+            rows.transform(merge.one_partition_each, partitions, self.manifest.ring.partitions)
+            .transform(merge.with_rank)
+            .transform(merge.with_fate, complete, self.now_ms, sessions)
+        )
+        self.spark.conf.set("spark.sql.adaptive.enabled", "false")  # it would coalesce partitions into one file
+        (
+            kept.write.option("compression", "zstd")
+            .option("parquet.compression.codec.zstd.level", "1")
+            .option("parquet.block.row.count.limit", str(_ROW_GROUP_ROWS))
+            .option("parquet.enable.dictionary#key", "false")
+            .option("parquet.enable.dictionary#value", "false")
+            .mode("errorifexists")
+            .parquet(self.target.uri(folder))
+        )
+        self.spark.conf.set("spark.sql.adaptive.enabled", "true")
+        if sessions is not None:
+            sessions.unpersist()
+        return merge.counts_of(observation.get)
+
+    def _finished_sessions(self, rows: DataFrame, complete: Sequence[int]) -> DataFrame | None:
+        """Return the sessions whose rows may go, None when there are none or too many to broadcast."""
+        from pyspark.sql import functions as F
+
+        from jobs.merge import finished_sessions
+
+        if not self.remove_by_session or not complete:
+            return None
+        sessions = finished_sessions(rows.where(F.col("partition").isin(*complete)), self.now_ms).cache()
+        count = sessions.count()
+        report_stage(f"{count} sessions with finished entries")
+        if count > SESSIONS_MAX:
+            report_stage(f"more than {SESSIONS_MAX}: acknowledged entries stay; compact fewer partitions at a time")
+            return None
+        return sessions if count else None
+
+    def _hold_damaged(self, counts: Counts) -> bool:
+        """Find, quarantine and report bad or misfiled rows, if the counts say that there are any."""
+        inputs = [(s.partition, f) for s in self.selected for f in s.files]
+        expected = (
+            sum(f.rows for _, f in inputs),
+            sum(int(f.digest[:16], 16) for _, f in inputs),
+            sum(p * f.rows for p, f in inputs),
+            sum(p * p * f.rows for p, f in inputs),
+            0,
+        )
+        seen = (counts.rows_in, counts.crc_in, counts.partition_sum, counts.partition_squares, counts.bad)
+        if seen == expected:
+            return False
+        if not self._quarantine(self._inputs()):
+            raise CompactionFailed(f"inputs read as {seen}, manifest says {expected}")
+        self._drop_held()
+        return True
+
+    def _quarantine(self, files: list[FileEntry]) -> int:
+        """Copy bad and misfiled rows aside, whole and with the name of their file; hold their partitions."""
+        from pyspark.sql import functions as F
+
+        from jobs.rows import COLUMN_NAMES, crc_matches, literal_frame, read_runs
+
+        listed = literal_frame(
+            self.spark,
+            [{"file": self.source.spark_name(f.path), "path": f.path, "file_partition": f.partition} for f in files],
+            "file string, path string, file_partition int",
+        )
+        uris = [self.source.uri(f.path) for f in files]
+        rows = read_runs(self.spark, uris, damaged=True).select(
+            *COLUMN_NAMES, F.col("_metadata.file_path").alias("file")
+        )
+        bad = (
+            rows.join(F.broadcast(listed), on="file", how="left")
+            .withColumn("crc_matches", crc_matches())
+            .where(~F.col("crc_matches") | (F.col("partition") != F.col("file_partition")))
+            .drop("file")
+        )
+        folder = f"quarantine/{self.run_id}-{len(self.quarantine) + 1}"
+        bad.coalesce(1).write.option("compression", "zstd").mode("errorifexists").parquet(self.target.uri(folder))
+        written = self.spark.read.parquet(self.target.uri(folder))
+        held = written.select("path", "file_partition", "partition", "key", "seq", "crc_matches").collect()
+        for row in held:
+            finding = "misfiled_row" if row["crc_matches"] else "bad_crc"
+            detail = f"row says partition {row['partition']}" if row["crc_matches"] else "crc does not match"
+            key = bytes(row["key"] or b"").hex()
+            self._hold(row["file_partition"], finding, row["path"], detail, key, row["seq"])
+        runs = self._delete_side_files(folder)
+        if held:
+            self.quarantine += runs
+        else:
+            self.target.delete(folder)
+        return len(held)
+
+    # -- output ------------------------------------------------------------------------------------------------------
+
+    def _delete_side_files(self, folder: str) -> list[str]:
+        """Leave only the runs: Spark's markers and checksum files are in no manifest."""
+        runs = []
+        for name in self.target.names(folder):
+            if name.endswith(".parquet") and not name.startswith("."):
+                runs.append(f"{folder}/{name}")
+            else:
+                self.target.delete(f"{folder}/{name}")
+        return runs
+
+    def _verify(self, folder: str, counts: Counts) -> list[FileEntry]:
+        """Read the output again and compare it with what the merge counted; return its manifest entries."""
+        from jobs.facts import fill_entry, measure
+        from jobs.rows import read_runs
+
+        paths = self._delete_side_files(folder)
+        found = measure(read_runs(self.spark, [self.target.uri(p) for p in paths]), self.now_ms) if paths else {}
+        identities = self.target.identify(paths)
+        inputs = {s.partition: s for s in self.selected}
+        entries: list[FileEntry] = []
+        rows = hash_xor = 0
+        for path in paths:
+            facts = found.get(_spark_key(self.target, path))
+            if facts is None:  # a task without rows writes an empty file: not a run
+                self.target.delete(path)
+                continue
+            if facts.partition_min != facts.partition_max or facts.partition_min not in inputs:
+                raise CompactionFailed(f"{path} has partitions {facts.partition_min} to {facts.partition_max}")
+            if facts.disorder or facts.bad_rows:
+                raise CompactionFailed(f"{path}: {facts.disorder} rows out of order, {facts.bad_rows} bad")
+            identity = identities[path]
+            assert identity is not None
+            entry = _entry(path, inputs[facts.partition_min], self.now_ms)
+            entry.bytes, entry.sha256 = identity
+            entries.append(fill_entry(entry, facts))
+            rows += facts.rows
+            hash_xor ^= facts.hash_xor
+        self._compare(entries, rows, hash_xor, counts)
+        if counts.by_fate["expired"]:
+            expired = self._expired_entries()
+            for entry in entries:
+                entry.expired_removed += expired.get(entry.partition, 0)
+        self.result.rows_in += counts.rows_in
+        self.result.rows_out += rows
+        self.result.partitions = sorted(inputs)
+        self.result.removed = {name: n for name, n in counts.by_fate.items() if name != "kept"}
+        return entries
+
+    def _expired_entries(self) -> dict[int, int]:
+        """Count expired queue entries per complete partition: the gaps that the audit is to expect in its queues."""
+        from pyspark.sql import functions as F
+
+        complete = [s.partition for s in self.selected if s.complete]
+        expired = self._rows().where(
+            (F.col("kind") == int(RowKind.QUEUED))
+            & F.col("expiry_ms").between(1, self.now_ms)
+            & F.col("partition").isin(*complete)
+        )
+        counted = expired.groupBy("partition").agg(F.count_distinct("key").alias("entries"))
+        return {row["partition"]: row["entries"] for row in counted.collect()}
+
+    @staticmethod
+    def _compare(entries: list[FileEntry], rows: int, hash_xor: int, counts: Counts) -> None:
+        if len({entry.partition for entry in entries}) != len(entries):
+            raise CompactionFailed("a partition was written to more than one file")
+        if (rows, hash_xor) != (counts.kept, counts.hash_out):
+            raise CompactionFailed(f"{rows} rows read back, {counts.kept} written, or their content differs")
+        if sum(counts.by_fate.values()) != counts.rows_in:
+            raise CompactionFailed(f"{counts.rows_in} rows in, fates of {sum(counts.by_fate.values())}")
+
+    def _manifest(self, entries: list[FileEntry]) -> Manifest:
+        draft = next_manifest(self.manifest, self.manifest_bytes)
+        draft.manifest_no = self.number
+        draft.created_ms = self.now_ms
+        draft.writer = dict(WRITER)
+        merged = {f.path for s in self.selected for f in s.files}
+        draft.files = [f for f in self.manifest.files if f.path not in merged] + entries
+        draft.job.kind = "compact"
+        draft.job.now_ms = self.now_ms
+        draft.job.run_id = self.run_id
+        draft.job.inputs = [f.sha256 for s in self.selected for f in s.files]
+        draft.job.removed = self.result.removed
+        draft.job.held = {str(p): reason for p, reason in sorted(self.result.held.items())}
+        draft.job.before = {str(s.partition): [len(s.files), s.rows, s.bytes] for s in self.selected}
+        draft.quarantine = [*draft.quarantine, *self.quarantine]
+        for chosen in self.selected:
+            if chosen.complete:
+                draft.tombstone_horizon_seq[str(chosen.partition)] = max(f.seq_max for f in chosen.files)
+        return draft
+
+    def _carry(self, draft: Manifest) -> None:
+        """Copy files that were not merged when the output lies elsewhere, so that it is whole by itself."""
+        if self.in_place:
+            return
+        carried = [f for f in draft.files if not f.path.startswith(f"runs/{self.run_id}")]
+        present = self.target.identify([f.path for f in carried])
+        for entry in carried:
+            facts = present[entry.path]
+            if facts is None and self.result.held.get(entry.partition) != "missing_file":
+                self.target.copy_from(self.source, entry.path)
+            elif facts not in (None, (entry.bytes, entry.sha256)) and entry.partition not in self.result.held:
+                raise CompactionFailed(f"{entry.path} exists in the output and is another file")
+
+
+def _spark_key(files: FileSystem, path: str) -> str:
+    from urllib.parse import unquote
+
+    return unquote(files.spark_name(path))
+
+
+def _entry(path: str, chosen: Selected, now_ms: int) -> FileEntry:
+    nodes = sorted({f.node for f in chosen.files})
+    return FileEntry(
+        path=path,
+        partition=chosen.partition,
+        level=max(f.level for f in chosen.files) + 1,
+        generation=max(f.generation for f in chosen.files),
+        full=chosen.complete,
+        written_ms=now_ms,
+        expired_removed=sum(f.expired_removed for f in chosen.files),
+        node=nodes[0] if len(nodes) == 1 else "",
+    )
