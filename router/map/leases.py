@@ -14,7 +14,19 @@ Life = tuple[str, int]  # node, incarnation
 
 
 class LeaseTable:
-    """Leases of every live incarnation, at the leader."""
+    """Leases of every live incarnation, at the leader.
+
+    =======  ====================================================  =============================================
+    state    holds                                                 way out
+    =======  ====================================================  =============================================
+    granted  heartbeats are answered and renew it                  ``stop``; ``leaves``; ``expired``
+    stopped  heartbeats are answered without a lease: it runs out  ``expired``, ``leaves``
+    dying    the death is proposed, nothing renews it              committed: ``forget_others`` drops it;
+                                                                   not committed: as before ``expired``
+    =======  ====================================================  =============================================
+
+    An incarnation that the table does not have holds no lease that this leader could have granted.
+    """
 
     def __init__(self, lease_s: float, margin_s: float) -> None:
         self.lease_s = lease_s

@@ -49,7 +49,22 @@ class _Waiter:
 
 
 class RouteShard:
-    """The routes of one shard, at one shard_epoch."""
+    """The routes of one shard, at one shard_epoch.
+
+    A state only goes on to the next; another shard_epoch is another object, and begins at the first.
+
+    ===========  ================================================  =============================================
+    state        holds                                             way out
+    ===========  ================================================  =============================================
+    collecting   some sender has not reported; questions and       each sender's last report, or an edge's death
+                 AddRoutes wait in order, nothing is answered
+    registering  all have reported, some edge has not taken the    ``Invalidated`` for the order behind its
+                 answer to its cached topics; questions are        answer, or its death
+                 answered, AddRoutes wait
+    serving      nobody is missing; AddRoutes is answered when     the map gives the shard away
+                 no order for a matching topic is open
+    ===========  ================================================  =============================================
+    """
 
     def __init__(
         self,
@@ -158,6 +173,7 @@ class RouteShard:
         self._resolve(edge, request)
 
     def _resolve(self, edge: str, request: Resolve) -> None:
+        assert not self.collecting, "an answer while somebody has not reported"
         table = AnswerTable()
         for topic in request.topics:
             table.add(self._routes.match(topic))
@@ -337,7 +353,9 @@ class RouteShard:
 
     def _waited(self, waiter: _Waiter) -> None:
         waiter.left -= 1
+        assert waiter.left >= 0, "more was waited for than is known"
         if not waiter.left:
+            assert not self._waits_to_add, "routes are acknowledged by a shard that serves"
             self._sends.append((waiter.peer, waiter.reply))
 
     def _order(self, edges: list[str], topic_filters: list[str], topics: list[str]) -> Invalidation[_Waiter]:
@@ -360,6 +378,7 @@ class RouteShard:
 
     def _settle(self, number: int) -> None:
         item = self._invalidations.pop(number)
+        assert not item.edges, "an order is over when no edge is left"
         self._release(item)
         if item.registers:
             self._unregistered.discard(item.registers)
