@@ -16,7 +16,7 @@ TOO_LARGE = 1  # exit code of a question whose answer fits no frame
 
 
 class Outbox:
-    """What one node says."""
+    """Messages of one node on their way out: to itself, and to others as frames."""
 
     def __init__(self, node: str, count: Callable[[str], None]) -> None:
         self._node = node

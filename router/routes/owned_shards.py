@@ -26,7 +26,7 @@ STEPS_OF_ACKNOWLEDGEMENT = 5
 
 
 class Judge(NamedTuple):
-    """What the messages of one turn are judged by."""
+    """Time, map and lease that the messages of one turn are judged by."""
 
     now: float  # seconds
     map: ClusterMap
