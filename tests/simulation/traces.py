@@ -123,8 +123,12 @@ def compare_traces(path: Path, known: Sequence[Trace], jobs: int) -> int:
 
 
 def _run(trace: Trace) -> Trace:
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    result = run_seed(trace.seed, trace.options())
+    try:
+        result = run_seed(trace.seed, trace.options())
+    finally:
+        logging.disable(before)
     return Trace(
         trace.seed,
         trace.mode,
