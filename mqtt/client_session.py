@@ -273,15 +273,20 @@ class ClientSession:
         return self.state is ClientState.CONNECTED and len(self.outbound) < self._send_quota
 
     def next_identifier(self) -> int:
-        """Return a packet identifier that nothing uses; one is free because windows are smaller than ranges."""
+        """Return a packet identifier that nothing uses.
+
+        Raises:
+            LocalProtocolError: All are in use: requests are open that the broker does not answer.
+        """
         candidate = self.latest_identifier
-        while True:
+        for _ in range(self.first_identifier, self.last_identifier + 1):
             candidate = candidate + 1 if candidate >= self.first_identifier else self.first_identifier
             if candidate > self.last_identifier:
                 candidate = self.first_identifier
             if candidate not in self.outbound and candidate not in self._requests:
                 self.latest_identifier = candidate
                 return candidate
+        raise LocalProtocolError("all packet identifiers are in use")
 
     def publish(self, packet: Publish, token: int) -> None:
         """Send a message; with QoS 1 and 2 it carries an identifier of ``next_identifier``, and ``has_room`` holds."""
@@ -293,8 +298,8 @@ class ClientSession:
 
     def request(self, packet: Subscribe | Unsubscribe, token: int) -> None:
         """Send a SUBSCRIBE or UNSUBSCRIBE with an identifier of ``next_identifier``."""
-        self._requests[packet.packet_identifier] = token
         self._request(packet)
+        self._requests[packet.packet_identifier] = token
 
     def acknowledge(self, packet: Publish) -> bool:
         """Answer a received PUBLISH; return whether the message is handed over now, and not for a second time."""

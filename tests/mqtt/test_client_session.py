@@ -165,6 +165,21 @@ def test_requests_end_with_their_connection() -> None:
         wire.session.request(Subscribe(1, [SubscriptionRequest("a", 1)]), 8)
 
 
+def test_a_broker_that_answers_nothing_uses_identifiers_up() -> None:
+    """The next request is refused, and a request that is refused leaves nothing behind."""
+    session = ClientSession(1, 3)
+    wire = Wire(session)
+    wire.connect()
+    for token in range(3):
+        session.request(Subscribe(session.next_identifier(), [SubscriptionRequest("a", 0)]), token)
+    with pytest.raises(LocalProtocolError, match="in use"):
+        session.next_identifier()
+    assert session.closed() == (0, 1, 2)
+    with pytest.raises(LocalProtocolError, match="without a connection"):
+        session.request(Subscribe(session.next_identifier(), [SubscriptionRequest("a", 0)]), 3)
+    assert session.closed() == ()
+
+
 def test_a_ping_goes_out_three_times_as_often_as_silence_is_borne() -> None:
     """A broker that answers is kept; from the last byte on, silence is borne for 6 s and found at the next ping."""
     wire = Wire()
