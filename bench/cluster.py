@@ -45,14 +45,17 @@ WARM_UP = Row("warm-up", "-m connect -N 100 --hold 0.1", 0)  # first uses of thi
 
 
 class Cluster:
-    """A local cluster whose processes all run on CPU 0."""
+    """A local cluster, all processes on CPU 0; ``tree`` is another checkout with a ``.venv`` of its own."""
 
-    def __init__(self, folder: Path, edges: int) -> None:
+    def __init__(self, folder: Path, edges: int, tree: Path | None = None) -> None:
         self.data = folder / f"cluster-{edges}"
         self._log = (folder / f"cluster-{edges}.log").open("w+")
-        command = ["taskset", "-c", "0", sys.executable, "-m", "stratamq", "up", "--data", str(self.data)]
+        python = str(tree / ".venv" / "bin" / "python") if tree else sys.executable
+        command = ["taskset", "-c", "0", python, "-m", "stratamq", "up", "--data", str(self.data)]
         command += ["--edges", str(edges), "--tls-port", "0", "--plain-port", "0"]
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True)
+        self.process = subprocess.Popen(
+            command, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True, cwd=tree
+        )
         end = time.monotonic() + READY_S
         while "ready after" not in Path(self._log.name).read_text():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -119,9 +122,9 @@ def _run(
     return report
 
 
-def ours(mqload: Path, folder: Path, row: Row) -> dict[str, Any]:
-    """One run of a row on a fresh cluster."""
-    cluster = Cluster(folder, 2 if row.linked else 1)
+def ours(mqload: Path, folder: Path, row: Row, tree: Path | None = None) -> dict[str, Any]:
+    """One run of a row on a fresh cluster of this tree, or of another checkout."""
+    cluster = Cluster(folder, 2 if row.linked else 1, tree)
     try:
         ports = cluster.ports("tls" if row.tls else "plain")
         authority = cluster.data / "tls" / "ca.pem"

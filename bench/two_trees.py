@@ -1,0 +1,73 @@
+"""Two trees in turns: processor time per message (or connect) of this checkout against another one's.
+
+    python -m bench.two_trees ../other                        every row, five turns
+    python -m bench.two_trees ../other --runs 9 --only QoS    rows whose name contains it
+
+The other checkout has a ``.venv`` of its own with its modules compiled (``make setup`` there). Each turn runs a row on
+a fresh cluster of one tree, then of the other, both by this tree's generator; every second turn begins with the other
+tree. A row is judged by the median of the turns' ratios: the speed of a shared machine drifts between turns, and less
+within one. The smallest values of both say what the trees cost when nothing disturbs; where the two judgements differ,
+the machine was not quiet. The exit code is 1 if a row is slower than ``--tolerance`` by both.
+"""
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.cluster import IDLE_ROWS, machine, ours
+from bench.hot import ROWS, Row, build_mqload, figure, make_certificate
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("other", type=Path, help="the other checkout")
+    parser.add_argument("--runs", type=int, default=5, help="turns of each row")
+    parser.add_argument("--only", default="", help="rows whose name contains it")
+    parser.add_argument("--tolerance", type=float, default=0.03, help="of a row, as a share")
+    arguments = parser.parse_args()
+    other: Path = arguments.other.resolve()
+    if not (other / ".venv" / "bin" / "python").exists():
+        parser.error(f"{other} has no .venv/bin/python: run `make setup` there")
+    print(", ".join(f"{name} {value}" for name, value in machine().items()))
+    folder = Path(tempfile.mkdtemp(prefix="stratamq-bench-"))
+    try:
+        make_certificate(folder)
+        mqload = build_mqload(folder)
+        rows = [row for row in (*ROWS, *IDLE_ROWS) if arguments.only.lower() in row.name.lower()]
+        slower = [row.name for row in rows if not _within(row, mqload, folder, other, arguments)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"{len(slower)} of {len(rows)} rows are slower" + (f": {', '.join(slower)}" if slower else ""))
+    return 1 if slower else 0
+
+
+def _within(row: Row, mqload: Path, folder: Path, other: Path, arguments: argparse.Namespace) -> bool:
+    """Run the turns of a row, print its line, and return whether this tree is no slower than allowed."""
+    here: list[float] = []
+    there: list[float] = []
+    for turn in range(arguments.runs):
+        for tree in (other, None) if turn % 2 else (None, other):
+            (here if tree is None else there).append(figure(ours(mqload, folder, row, tree))[0])
+    by_turns = (
+        statistics.median(mine / its for mine, its in zip(here, there, strict=True) if its) if any(there) else 1.0
+    )
+    by_least = min(here) / min(there) if min(there) else 1.0
+    limit = 1 + arguments.tolerance
+    slower = by_turns > limit and by_least > limit
+    print(
+        f"{row.name:40} {by_turns:6.3f} by turns {by_least:6.3f} by the least"
+        f"  {statistics.median(here):8.3f} us (least {min(here):.3f})"
+        f" against {statistics.median(there):8.3f} ({min(there):.3f}){'  SLOWER' * slower}",
+        flush=True,
+    )
+    return not slower
+
+
+if __name__ == "__main__":
+    sys.exit(main())
