@@ -83,7 +83,6 @@ class HostedPartition:
         self._looked_epoch = -1  # of the map, at the last step towards serving
         self._waiting: deque[Asked | Early] = deque()
         self._passed_on: deque[Asked] = deque()
-        self._due: deque[tuple[str, str]] = deque()  # timers that nobody waits for, and that may cost much
 
     def _is_alive(self, edge: str, incarnation: int) -> bool:
         return self._map().is_alive(edge, incarnation)
@@ -248,30 +247,24 @@ class HostedPartition:
 
         Of sessions that expire together some are taken now, the others when those are done.
         """
-        while self.serving and len(self._due) < DUE_MAX and (timer := self.core.due()) is not None:
+        while self.serving and len(self.core.work) < DUE_MAX and (timer := self.core.due()) is not None:
             if timer[0] in DONE_IN_SLICES:
-                self._due.append(timer)
+                self.core.work.append(timer)
             else:
                 self._timer(*timer)
 
     @property
     def has_work(self) -> bool:
         """Whether ``do_work`` has something to do."""
-        return self.serving and bool(self._due)
+        return self.serving and bool(self.core.work)
 
     def do_work(self, steps_max: int) -> int:
         """Do some of what nobody waits for; return the steps that it took, of about ten microseconds."""
         steps = 0
-        while self._due and steps < steps_max:
-            what, who = self._due.popleft()
-            if what == "routes":
-                steps += self.subscriptions.ask_again(int(who))
-                continue
-            taken, more = self.claims.expire(int(who))
-            steps += taken
-            if more:
-                self._due.append((what, who))
-        if not self._due:
+        while self.core.work and steps < steps_max:
+            what, who = self.core.work.popleft()
+            steps += self.claims.expire(int(who)) if what == "session" else self.subscriptions.ask_again(int(who))
+        if not self.core.work:
             self.run_timers()
         return steps
 

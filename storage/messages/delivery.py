@@ -6,6 +6,7 @@ row per session and, where the window has room, its push (``outbound``). What cl
 """
 
 from collections.abc import Callable
+from itertools import islice
 
 from mqtt.reasons import ReasonCode
 from storage.messages.bodies import Bodies
@@ -240,20 +241,32 @@ class Delivery:
 
     def drop_queue(self, session: DurableSession) -> None:
         """Delete every row of a session's queue; the session is being deleted. A group's copies go to other members."""
+        self.drop_some(session, session.queued)
         partition = self._partition
-        self.handing_on.take_queue(session)
-        for session_seq, flight in session.inflight.items():
+        for session_seq in range(session.push_seq, session.next_seq):
+            partition.delete(keys.queue_key(partition.number, session.number, session_seq))
+        session.unbind()
+
+    def drop_some(self, session: DurableSession, most: int) -> None:
+        """Delete the oldest rows of the queue of a session that ends."""
+        partition = self._partition
+        inflight = dict(islice(session.inflight.items(), most))
+        waiting = list(enumerate(islice(session.sizes, most - len(inflight)), session.push_seq))
+        self.handing_on.take(session, inflight, waiting)
+        for session_seq, flight in inflight.items():
             if flight.state != STATE_RELEASED:
                 self.bodies.release(flight.body)
                 partition.delete(keys.queue_key(partition.number, session.number, session_seq))
             if flight.stored:
                 partition.delete(keys.inflight_key(partition.number, session.number, session_seq))
-        for session_seq in range(session.push_seq, session.next_seq):
+            session.queue_bytes -= flight.size
+            del session.inflight[session_seq]
+        for session_seq, size in waiting:
             self.bodies.release(self._body_of(session, session_seq))
             partition.delete(keys.queue_key(partition.number, session.number, session_seq))
-        session.inflight.clear()
-        session.sizes.clear()
-        session.unbind()
+            session.queue_bytes -= size
+            session.sizes.popleft()
+        session.push_seq += len(waiting)
 
     def forget_session(self, session: DurableSession) -> None:
         """The session is deleted: no acknowledgement of it is pending any more, and no group has it."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from storage.messages.bodies import Bodies
 from storage.state import keys
-from storage.state.durable_sessions import DurableSession
+from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, STATE_RELEASED, HandedRow, decode_entry, pack, unpack
 from wire.messages.batches import NO_EXPIRY
@@ -57,14 +57,20 @@ class HandingOn:
 
     # --- in
 
-    def take_queue(self, session: DurableSession) -> None:
-        """The session ends with this operation: keep what another member may get, in order."""
+    def take(self, session: DurableSession, inflight: dict[int, InFlight], waiting: list[tuple[int, int]]) -> None:
+        """Rows of a session that ends are deleted with this operation: keep what another member may get, in order.
+
+        Args:
+            session: Whose they are.
+            inflight: By session_seq, ascending.
+            waiting: (session_seq, size) of those behind.
+        """
         if not session.shared:
             return
-        for session_seq, flight in (session.made("inflight") or {}).items():
+        for session_seq, flight in inflight.items():
             if flight.state != STATE_RELEASED and not (flight.qos == 2 and flight.sent):
                 self._keep(session, session_seq, flight.size)
-        for session_seq, size in enumerate(session.made("sizes") or (), session.push_seq):
+        for session_seq, size in waiting:
             self._keep(session, session_seq, size)
         self.hand_over()
 

@@ -6,6 +6,7 @@ Source: MQTT 5.0 sections 3.3.4 and 4.8.2.
 from collections.abc import Iterable
 
 from mqtt.properties import encode_subscription_identifiers
+from mqtt.topics import parse_shared
 from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.partition import Partition
 from wire.messages.batches import PublishMessage
@@ -40,9 +41,11 @@ class Targets:
         return len(members)
 
     def forget_session(self, session: DurableSession) -> None:
-        """The session is deleted: it is no member of any group."""
-        for share in [share for share, members in self._groups.items() if session in members]:
-            self.leave_group(share, session)
+        """The session ends: it is no member of any group."""
+        for name in session.made("subscriptions") or ():
+            shared = parse_shared(name)
+            if shared is not None:
+                self.leave_group(f"{shared[0]}/{shared[1]}".encode(), session)
 
     def of(self, message: PublishMessage) -> Iterable[Target]:
         """Yield (session, merged subscription, its identifiers encoded): one copy per session [MQTT-3.3.4-2]."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from storage.messages.delivery import Delivery
 from storage.messages.origins import edge_sender
 from storage.sessions.opened import OpenedConnects
+from storage.sessions.session_ends import SessionEnds
 from storage.sessions.subscriptions import Subscriptions
 from storage.state import keys
 from storage.state.durable_sessions import ENDING, DurableSession
@@ -35,9 +36,6 @@ __all__ = ["ClaimTable"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 REPEAT_S = 1.0  # unanswered kicks and wills are repeated this often
-END_STEPS = 5  # of about ten microseconds, for a session, and
-ROWS_PER_STEP = 2  # for its filters and its queue
-FILTERS_AT_ONCE = 50  # of a session that ends: a third of a millisecond, and as many rows for the disk
 SERVER_BUSY = 0x89
 SESSION_TAKEN_OVER = 0x8E
 QUOTA_EXCEEDED = 0x97
@@ -64,14 +62,15 @@ class Holder:
 
 
 class Opening:
-    """A CONNECT that waits for the end of the connection before it."""
+    """A CONNECT that waits for the end of the connection, or of the session, before it."""
 
-    __slots__ = ("edge", "incarnation", "request")
+    __slots__ = ("edge", "ends", "incarnation", "request")
 
     def __init__(self, request: OpenSession, edge: str, incarnation: int) -> None:
         self.request = request
         self.edge = edge
         self.incarnation = incarnation
+        self.ends = False  # it waits for the end of the session that it replaces
 
 
 class ClaimTable:
@@ -92,6 +91,7 @@ class ClaimTable:
         self._live = live  # (tier, number): some live node's name; "" if there is none
         self._repeats = 0
         self.opened = OpenedConnects(partition)
+        self._ends = SessionEnds(partition, delivery, subscriptions, self._session_over)
         self._holders: dict[str, Holder] = {}
         self._openings: dict[str, deque[Opening]] = {}
         self._kicks: dict[tuple[str, int], Holder] = {}  # (client ID, owner_epoch) not yet confirmed gone
@@ -143,11 +143,12 @@ class ClaimTable:
         for claim in held.values():
             current = self._holders.get(claim.client_id)
             holder = Holder(edge, incarnation, claim.connection, claim.owner_epoch, claim.session)
-            if current is not None and current.owner_epoch > claim.owner_epoch:
+            session = self._partition.sessions.get(claim.session)
+            replaced = session is not None and session.deadline == ENDING
+            if replaced or (current is not None and current.owner_epoch > claim.owner_epoch):
                 self._kick(claim.client_id, holder)  # taken over: the former primary may not have told it
                 continue
             self._holders[claim.client_id] = holder
-            session = self._partition.sessions.get(claim.session)
             if session is not None and session.owner_epoch == claim.owner_epoch:
                 self._bind(session, holder)
                 self._delivery.outbound.resume(session)
@@ -207,7 +208,7 @@ class ClaimTable:
         return "refused_sessions_max" if len(partition.sessions) >= partition.settings.sessions_max else ""
 
     def _is_refused(self, opening: Opening) -> bool:
-        refusal = self._refusal(opening.request)
+        refusal = "" if opening.ends else self._refusal(opening.request)
         if refusal:
             self._partition.count(refusal)
             self._refuse(opening, QUOTA_EXCEEDED)
@@ -293,7 +294,9 @@ class ClaimTable:
             present = resumed and session.session_present  # a former primary made the session for this very CONNECT
         self._decide_will(client_id, resumed=resumed, clean=clean)
         if session is not None and not resumed:
-            self.delete_session(session)
+            if not self._is_gone(session, owner_epoch):
+                self._wait_for_end(opening)
+                return
             session = None
         if session is None and request.expiry_s:
             session = self._create(client_id)
@@ -324,6 +327,26 @@ class ClaimTable:
         self._answer(opening, holder)
         if session is not None:
             self._delivery.outbound.resume(session)
+
+    def _is_gone(self, session: DurableSession, owner_epoch: int) -> bool:
+        """End a session that a CONNECT replaces; return whether nothing is left of it.
+
+        One that ends in slices belongs to no connection from now on, whatever an edge claims to a later primary.
+        """
+        if session.deadline == ENDING:
+            return not self._ends.goes_on(session)
+        session.edge = ""
+        session.unbind()
+        session.reads = None
+        session.owner_epoch = owner_epoch
+        return self._ends.end(session)
+
+    def _wait_for_end(self, opening: Opening) -> None:
+        """Answer a CONNECT when the session that it replaces is gone; the client's next ones wait behind it."""
+        client_id = opening.request.client_id
+        opening.ends = True
+        self._holders.pop(client_id, None)
+        self._openings.setdefault(client_id, deque()).appendleft(opening)
 
     def _answer(self, opening: Opening, holder: Holder) -> None:
         partition = self._partition
@@ -429,65 +452,36 @@ class ClaimTable:
         session.unbind()
         session.reads = None
         self._delivery.consumed.save(session)
-        if ends and len(session.subscriptions) > FILTERS_AT_ONCE:
-            self._begin_end(session)
-            partition.set_timer(ENDING, "session", str(session.number))
-        elif ends:
-            self.delete_session(session)
+        if ends:
+            self._ends.end(session)
         elif session.expiry_s != NO_EXPIRY_INTERVAL:
             session.deadline = partition.deadline_in(session.expiry_s)  # [MQTT-3.1.2-23]
             partition.set_timer(session.deadline, "session", str(session.number))
 
-    def expire(self, number: int) -> tuple[int, bool]:
-        """A session's deadline came; it may have been resumed since.
-
-        Return the steps that this took, and whether more of the session is left: one of many filters ends in slices.
-        """
+    def expire(self, number: int) -> int:
+        """Go on with a session whose deadline came; it may have been resumed since. Return the steps that it took."""
         session = self._partition.sessions.get(number)
         if session is None or session.edge or not NEVER < session.deadline <= self._partition.served_ms:
-            return 1, False
+            return 1
         if session.deadline != ENDING:
             self._partition.count("sessions_expired")
-        if len(session.subscriptions) > FILTERS_AT_ONCE:
-            if session.deadline != ENDING:
-                self._begin_end(session)
-            self._subscriptions.drop_some(session, FILTERS_AT_ONCE)
-            return END_STEPS + FILTERS_AT_ONCE // ROWS_PER_STEP, True
-        steps = END_STEPS + (len(session.subscriptions) + session.queued) // ROWS_PER_STEP
-        self.delete_session(session)
-        return steps, False
+        steps, more = self._ends.go_on(session)
+        waiting = self._openings.get(session.client_id)
+        awaited = waiting is not None and len(waiting) > 0 and waiting[0].ends
+        work, entry = self._partition.work, ("session", str(number))
+        if more and awaited:
+            work.appendleft(entry)
+        elif more:
+            work.append(entry)
+        elif awaited:
+            self._proceed(session.client_id, clean=False)
+        return steps
 
-    def _begin_end(self, session: DurableSession) -> None:
-        """Mark a session in its row: nobody resumes it, and no message is for it, whatever it still has.
-
-        A later primary that finds the mark goes on, for that deadline has passed.
-        """
-        if self._partition.ledger is not None:
-            self._partition.ledger.ended(session.number)
-        session.deadline = ENDING
-        self._subscriptions.ends(session)
-        self._delivery.targets.forget_session(session)
-        self._partition.touch(session)
-
-    def delete_session(self, session: DurableSession) -> None:
-        """Delete every row of a session; its number is never used again. A delayed will fires now [MQTT-3.1.2-8]."""
-        partition = self._partition
-        will = self._wills.get(session.client_id)
+    def _session_over(self, client_id: str) -> None:
+        """A session ends: a will that was delayed fires now [MQTT-3.1.2-8]."""
+        will = self._wills.get(client_id)
         if will is not None and will.deadline != NEVER:
             self._fire(will)
-        self._delivery.consumed.save(session)
-        if partition.ledger is not None and session.deadline != ENDING:
-            partition.ledger.ended(session.number)
-        self._delivery.drop_queue(session)
-        self._subscriptions.drop_session(session)
-        self._delivery.forget_session(session)
-        for packet_identifier in sorted(session.inbound):
-            partition.delete(keys.inbound_key(partition.number, session.number, packet_identifier))
-        partition.delete(keys.session_key(partition.number, session.number))
-        partition.touched.pop(session.number, None)
-        del partition.sessions[session.number]
-        del partition.by_client[session.client_id]
-        self._delivery.origins.forget_sender(OriginKind.SESSION, session.number)
 
     # --- wills
 

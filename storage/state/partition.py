@@ -77,6 +77,7 @@ class Partition:
         self._outputs: list[Output] = []
         self._at_once: list[Output] = []
         self._gated: deque[tuple[int, int, list[Output]]] = deque()  # op_index, number, outputs
+        self.work: deque[tuple[str, str]] = deque()  # like timers that are due: done some at a time, in order
         self._timers: list[tuple[int, int, str, str]] = []
         self._timer_number = 0
         self._running_since = now

@@ -3,7 +3,7 @@
 import pytest
 
 from edge.subscriptions.session_filters import FILTERS_PER_PIECE
-from storage.sessions.claims import FILTERS_AT_ONCE
+from storage.sessions.session_ends import FILTERS_AT_ONCE
 from tests.storage.rounds import middle_round_ms, timed_rounds
 from tests.storage.storage_cluster import Cluster, Connection, Edge
 from wire.messages.batches import PublishMessage
