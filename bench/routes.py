@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 
 from bench.hot import build_mqload
-from router.core import RouterCore, RouterSettings
+from router.core import RouterCore
 from router.events import Applied, RoleChanged, RoundEnded
 from router.map.commands import Bootstrap, RegisterNode, encode_command
+from router.settings import RouterSettings
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind

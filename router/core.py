@@ -6,9 +6,7 @@ Sans-IO. Raft is next to it, not inside: the shell gives committed commands as `
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from conf.router_settings import RouterSettings as OperatorSettings
 from router.events import Applied, Event, ProposalFailed, Ready, RoleChanged, RoundEnded
 from router.map.commands import (
     Bootstrap,
@@ -35,6 +33,7 @@ from router.proposing import Proposing
 from router.routes.owned_shards import Judge, OwnedShards
 from router.routes.shard import RouteShard
 from router.routes.shard_work import ShardMessage
+from router.settings import RouterSettings
 from wire.decoding import Unreadable
 from wire.links.allowed import RELAYED, TIER, fault_of
 from wire.links.refusals import Refusals
@@ -56,39 +55,30 @@ from wire.messages.nodes import (
     RequestChange,
 )
 from wire.messages.operators import Admin
-from wire.messages.ranges import MAP_PAGE_BYTES
 from wire.node.events import FrameArrived, LinkDown, LinkUp
 from wire.node.lease_holder import LeaseHolder
 from wire.node.orderly_stop import OrderlyStop
 
-__all__ = ["RouterCore", "RouterSettings"]
+__all__ = ["RouterCore"]
 
-DEFAULT = OperatorSettings()  # one default per setting, and its description: conf/router_settings.py
 logger = logging.getLogger(__name__)
 
 STOP_S = 2.0  # from the order to stop to the end, when others do not take over
 LOOK_S = 0.25  # between two looks at what was waited for too long
 
 
-@dataclass(frozen=True, slots=True)
-class RouterSettings:
-    """Bounds of the core; the operator's model is conf/router_settings.py."""
-
-    cluster: str = "stratamq"
-    partitions: int = DEFAULT.partitions
-    shards: int = DEFAULT.shards
-    replicas: int = DEFAULT.replicas
-    min_in_sync: int = DEFAULT.min_in_sync
-    lease_s: float = DEFAULT.lease_s
-    lease_margin_s: float = DEFAULT.lease_margin_s
-    cached_topics_max: int = DEFAULT.cached_topics_max
-    map_page_bytes: int = MAP_PAGE_BYTES  # lower only where tests want many pages
-
-
 class RouterCore:
     """One router."""
 
-    def __init__(self, entry: NodeEntry, settings: RouterSettings, *, ended_incarnation: int = 0) -> None:
+    def __init__(
+        self,
+        entry: NodeEntry,
+        settings: RouterSettings,
+        *,
+        ended_incarnation: int = 0,
+        believes: Callable[[], dict[str, str]] = dict,
+    ) -> None:
+        """Set up; ``believes`` returns the state of each node as gossip sees it, which operators are shown."""
         self.node = entry.node
         self.settings = settings
         self.machine = MapMachine()
@@ -104,7 +94,7 @@ class RouterCore:
         self.tell = self._outbox.tell
         self._owned = OwnedShards(self.node, settings.cached_topics_max, self.tell, self.count, self._refusals)
         self.questions: list[tuple[str, Admin]] = []
-        self.believes: Callable[[], dict[str, str]] = dict  # node -> its state as gossip sees it
+        self.believes = believes
         self._now = 0.0
         self._stream = MapStream(settings.map_page_bytes)
         self._registrations = Registrations()

@@ -12,7 +12,7 @@ from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import NodeConfig, RouterConfig
 from membership.node_gossip import NodeGossip
-from router.core import RouterCore, RouterSettings
+from router.core import RouterCore
 from router.events import Applied, Event, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded, Suspected
 from router.map.commands import encode_command
 from router.map.snapshot import snapshot_fault
@@ -22,6 +22,7 @@ from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry, Message, check_sender, decode_message, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from router.raft.storage import LogDamaged
+from router.settings import RouterSettings
 from wire.clock import boot_time
 from wire.decoding import Unreadable
 from wire.links.hub import LinkHub
@@ -121,8 +122,8 @@ class RouterService:
                 self._process.entry(bound),
                 RouterSettings(self._config.node.cluster, **shared_values(settings, RouterSettings)),
                 ended_incarnation=self._process.folder.ended_incarnation,
+                believes=self._gossip.believes,
             )
-            self.core.believes = self._gossip.believes
             self._raft = self._make_raft()
             self._group_verbs = GroupVerbs(self._config.node.id, self._raft, self._gossip)
             self._bound = bound

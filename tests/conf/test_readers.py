@@ -12,8 +12,8 @@ from conf.settings import ROOMS
 from conf.storage_settings import StorageSettings
 from edge.hot.options import ConnOptions, HotLimits, SessionOptions
 from edge.node.limits import EdgeLimits
-from router.core import RouterSettings
 from router.raft.events import RaftConfig
+from router.settings import RouterSettings
 from storage.state.settings import PartitionSettings
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from stratamq.rooms import membership_model

@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from router.core import RouterCore, RouterSettings
+from router.core import RouterCore
 from router.events import Applied, RoleChanged, RoundEnded
 from router.map.commands import encode_command
+from router.settings import RouterSettings
 from tests.edge.edge_harness import Edge
 from tests.fuzz.good_messages import CONTROLS
 from tests.fuzz.nested import mutate_tree

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from router.core import RouterCore, RouterSettings
+from router.core import RouterCore
 from router.events import Applied, RoleChanged, RoundEnded
 from router.map.commands import Bootstrap, Command, Delegate, Order, RegisterNode, StartRebalance, encode_command
 from router.map.machine import MapMachine
@@ -20,6 +20,7 @@ from router.raft import messages as raft
 from router.raft.core import RaftCore
 from router.raft.events import Persisted, RaftConfig, Receive, Stored
 from router.raft.events import Tick as RaftTick
+from router.settings import RouterSettings
 from tests.fuzz.nested import mutate_tree
 from wire.decoding import Unreadable
 from wire.messages.cluster_map import NodeEntry

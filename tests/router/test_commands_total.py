@@ -12,7 +12,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core import RouterCore, RouterSettings
+from router.core import RouterCore
 from router.events import Applied
 from router.map import shard_rules
 from router.map.commands import (
@@ -34,6 +34,7 @@ from router.raft.events import RaftConfig
 from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry
 from router.raft.node import RaftNode
+from router.settings import RouterSettings
 from tests.router.random_commands import commands
 from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
 from wire.messages.control import encode_control

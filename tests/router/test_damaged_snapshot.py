@@ -5,9 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from router.core import RouterCore, RouterSettings
+from router.core import RouterCore
 from router.map.commands import Bootstrap, Delegate, RegisterNode
 from router.map.machine import MapMachine
+from router.settings import RouterSettings
 from wire.decoding import Unreadable
 from wire.messages.cluster_map import NodeEntry
 

@@ -5,9 +5,10 @@ from zlib import crc32
 import msgspec
 import pytest
 
-from router.core import RouterCore, RouterSettings
+from router.core import RouterCore
 from router.events import Applied
 from router.map.commands import Bootstrap, Command, DeclareDead, RegisterNode, encode_command
+from router.settings import RouterSettings
 from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind

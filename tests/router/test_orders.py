@@ -2,11 +2,12 @@
 
 import pytest
 
-from router.core import RouterCore, RouterSettings
+from router.core import RouterCore
 from router.events import Applied, ProposalFailed, RoleChanged
 from router.map.commands import Bootstrap, Command, Delegate, ForgetNode, Order, RegisterNode, encode_command
 from router.map.machine import MapMachine
 from router.map.orders import ORDERS_MAX
+from router.settings import RouterSettings
 from stratamq.cli.asking import leader_address
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import decode_control, encode_control

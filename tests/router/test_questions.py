@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from router.core import RouterCore, RouterSettings
+from router.core import RouterCore
+from router.settings import RouterSettings
 from tests.router.test_ring_export import OPERATOR
 from tests.wire.test_verbs import WRONG
 from wire.messages.cluster_map import NodeEntry

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from router.core import RouterCore, RouterSettings
+from router.core import RouterCore
 from router.events import Applied, RoleChanged
 from router.map.commands import Bootstrap, Command, Delegate, RegisterNode, encode_command
+from router.settings import RouterSettings
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from router.core import RouterCore, RouterSettings
+from router.core import RouterCore
 from router.events import Applied, Event, Ready, RoleChanged, RoundEnded, Suspected
 from router.map.commands import Bootstrap, Command, DeclareDead, Delegate, PlaceShards, RegisterNode, encode_command
+from router.settings import RouterSettings
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from edge.hot.options import HotLimits
 from edge.node.limits import EdgeLimits
-from router.core import RouterSettings
+from router.settings import RouterSettings
 from storage.state.settings import PartitionSettings
 from stratamq.history.check import judge
 from stratamq.history.history import parse_history

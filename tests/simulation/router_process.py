@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from router.core import RouterCore, RouterSettings
+from router.core import RouterCore
 from router.events import Applied, Event, ProposalFailed, Ready, RoleChanged, RoundEnded
 from router.map.commands import encode_command
 from router.map.snapshot import snapshot_fault
@@ -28,6 +28,7 @@ from router.raft.events import Ready as RaftReady
 from router.raft.events import Tick as RaftTick
 from router.raft.messages import NORMAL, Message, check_sender, decode_message, encode_message
 from router.raft.segment import encode_record
+from router.settings import RouterSettings
 from tests.router.raft.model_disk import ModelDisk
 from tests.simulation.link_process import LinkProcess
 from tests.simulation.process import World

@@ -1,0 +1,25 @@
+"""Bounds of the router's core, each with the default of the operator's model in conf/router_settings.py."""
+
+from dataclasses import dataclass
+
+from conf.router_settings import RouterSettings as OperatorSettings
+from wire.messages.ranges import MAP_PAGE_BYTES
+
+__all__ = ["RouterSettings"]
+
+DEFAULT = OperatorSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """Bounds of the core; the operator's model is conf/router_settings.py."""
+
+    cluster: str = "stratamq"
+    partitions: int = DEFAULT.partitions
+    shards: int = DEFAULT.shards
+    replicas: int = DEFAULT.replicas
+    min_in_sync: int = DEFAULT.min_in_sync
+    lease_s: float = DEFAULT.lease_s
+    lease_margin_s: float = DEFAULT.lease_margin_s
+    cached_topics_max: int = DEFAULT.cached_topics_max
+    map_page_bytes: int = MAP_PAGE_BYTES  # lower only where tests want many pages
