@@ -1,5 +1,6 @@
-"""``python -m tests.simulation --seeds N [--seed n] [--mode safety|liveness]``: whole-cluster seeds, one after another.
+"""``python -m tests.simulation --seeds N [--seed n] [--mode safety|liveness]``: whole-cluster seeds.
 
+One after another, or with ``--jobs N`` in N processes: what is printed is the same, in the order of the seeds.
 Prints a progress bar and, at the end, seeds per second, simulated hours, events, faults and what was checked. A failing
 seed prints what is needed to replay it, and its list of faults is shortened as far as it still fails.
 """
@@ -12,15 +13,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 from stratamq.cli.progress import progress_bar
 from tests.simulation.faults import Fault
+from tests.simulation.seed_runs import run_seeds
 from tests.simulation.simulation import Mode, Options, Result, run_seed, shorter
 from tests.simulation.traces import Trace, TracesUnreadable, compare_traces, plan, read_traces, write_traces
 
 SHRINK_REAL_S = 60.0  # spent on shortening one seed's faults
+CORES = os.cpu_count() or 1
 
 
 def main() -> int:
@@ -46,7 +50,7 @@ def main() -> int:
     _add_traces(parser)
     arguments = parser.parse_args()
     if arguments.traces is not None:
-        return write_traces(arguments.traces, _plans(arguments), arguments.jobs)
+        return write_traces(arguments.traces, _plans(arguments), arguments.jobs or CORES)
     if arguments.compare is not None:
         return _compare(arguments)
     if arguments.seed is not None and "--seeds" not in sys.argv:
@@ -56,24 +60,11 @@ def main() -> int:
     failed: list[int] = []
     started = time.monotonic()
     with progress_bar("seeds") as show:
-        for number in range(arguments.seeds):
-            seed = first + number
-            options = Options(
-                mode=_mode(arguments.mode, seed),
-                seconds=arguments.seconds,
-                log=arguments.log is not None,
-                hardware=_hardware(arguments.hardware, seed),
-                heedless=arguments.heedless,
-                hostile=arguments.hostile,
-                stops=arguments.stops,
-                freezes=arguments.freezes,
-            )
-            if arguments.only_faults is not None:
-                options = _only(seed, options, arguments.only_faults)
-            result = run_seed(seed, options)
+        runs = run_seeds(_ordinary(arguments, first), arguments.jobs or 1)
+        for number, (options, result) in enumerate(runs):
             _count(totals, result)
             if result.failures:
-                failed.append(seed)
+                failed.append(result.seed)
                 _report(result, options, shrink=not arguments.no_shrink and arguments.only_faults is None)
             if result.failures or arguments.seeds == 1:
                 _write(arguments.log, "\n".join(result.log).encode())
@@ -82,6 +73,23 @@ def main() -> int:
             _progress(number + 1, arguments.seeds, len(failed), started)
     _summary(totals, arguments.seeds, failed, time.monotonic() - started)
     return 1 if failed else 0
+
+
+def _ordinary(arguments: argparse.Namespace, first: int) -> Iterator[tuple[int, Options]]:
+    for seed in range(first, first + arguments.seeds):
+        options = Options(
+            mode=_mode(arguments.mode, seed),
+            seconds=arguments.seconds,
+            log=arguments.log is not None,
+            hardware=_hardware(arguments.hardware, seed),
+            heedless=arguments.heedless,
+            hostile=arguments.hostile,
+            stops=arguments.stops,
+            freezes=arguments.freezes,
+        )
+        if arguments.only_faults is not None:
+            options = _only(seed, options, arguments.only_faults)
+        yield seed, options
 
 
 def _add_traces(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +109,9 @@ def _add_traces(parser: argparse.ArgumentParser) -> None:
         help="run the seeds of such a file again (with --seeds its first ones only), with the options in the file; the "
         "exit code is 1 at the first difference",
     )
-    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="processes, for traces")
+    parser.add_argument(
+        "-j", "--jobs", type=int, default=None, help="processes (default: one; for traces as many as there are cores)"
+    )
 
 
 def _plans(arguments: argparse.Namespace) -> list[Trace]:
@@ -128,9 +138,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     except (OSError, TracesUnreadable) as error:
         print(error, file=sys.stderr)
         return 2
-    return compare_traces(
-        arguments.compare, known[: arguments.seeds] if "--seeds" in sys.argv else known, arguments.jobs
-    )
+    known = known[: arguments.seeds] if "--seeds" in sys.argv else known
+    return compare_traces(arguments.compare, known, arguments.jobs or CORES)
 
 
 def _mode(wanted: str, seed: int) -> Mode:

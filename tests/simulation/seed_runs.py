@@ -1,0 +1,35 @@
+"""Ordinary seeds in several processes: results come in the order of the seeds, as from one process."""
+
+import multiprocessing
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+
+from tests.simulation.simulation import Options, Result, run_seed
+
+__all__ = ["AHEAD", "run_seeds"]
+
+AHEAD = 2  # seeds a process that may be under way or done before the caller has taken an earlier one
+
+
+def run_seeds(plans: Iterable[tuple[int, Options]], jobs: int) -> Iterator[tuple[Options, Result]]:
+    """Run seeds in that many processes and yield each with its options, in the order of the plans.
+
+    While the caller looks at a result (and shortens the faults of one that failed) at most AHEAD seeds a process go on.
+
+    Raises:
+        BrokenProcessPool: A process ended by force: the memory was not enough, mostly.
+    """
+    if jobs <= 1:
+        for seed, options in plans:
+            yield options, run_seed(seed, options)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting: deque[tuple[Options, Future[Result]]] = deque()
+        for seed, options in plans:
+            waiting.append((options, pool.submit(run_seed, seed, options)))
+            if len(waiting) >= AHEAD * jobs:
+                options, future = waiting.popleft()
+                yield options, future.result()
+        for options, future in waiting:
+            yield options, future.result()
