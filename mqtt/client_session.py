@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypeAlias
 
+from mqtt import property_values
 from mqtt.codec import StreamDecoder, encode_packet
 from mqtt.errors import LocalProtocolError, MqttError
 from mqtt.packets import (
@@ -42,7 +43,6 @@ from mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from mqtt.properties import PropertyId
 
 __all__ = [
     "FAILURE",
@@ -362,8 +362,7 @@ class ClientSession:
             self._break("refused")
             return Refused(packet)
         forgotten = () if packet.session_present else self.forget()
-        maximum = packet.properties.get(PropertyId.RECEIVE_MAXIMUM, 0xFFFF)
-        assert isinstance(maximum, int)
+        maximum = property_values.receive_maximum(packet.properties)
         window = self._bounds.window
         self._send_quota = window if self._bounds.heedless else min(window, maximum)
         self.state = ClientState.CONNECTED

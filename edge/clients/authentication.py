@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from edge.clients.auth_method import Method
 from edge.clients.client import Authentication, Client, Phase
 from edge.node.limits import EdgeLimits
+from mqtt import property_values
 from mqtt.codec import Limits, decode_packet
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Auth, Connect
-from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 
 __all__ = ["Accepted", "Authenticator", "Challenge", "Refused"]
@@ -50,7 +50,7 @@ class Authenticator:
 
     def begin(self, client: Client, packet: Connect) -> Challenge | Accepted | Refused:
         """Start the exchange of a CONNECT that names a method; it comes before CONNACK."""
-        name = str(packet.properties[PropertyId.AUTHENTICATION_METHOD])
+        name = property_values.authentication_method(packet.properties) or ""
         method = self._methods.get(name)
         if method is None:  # [MQTT-4.12.0-1]
             return Refused(ReasonCode.BAD_AUTHENTICATION_METHOD)
@@ -68,7 +68,7 @@ class Authenticator:
         running = client.authentication
         if running is None:  # [MQTT-4.12.1-1]
             raise RemoteProtocolError("AUTH without an Authentication Method in CONNECT [MQTT-4.12.0-6]")
-        if packet.properties.get(PropertyId.AUTHENTICATION_METHOD) != running.method:
+        if property_values.authentication_method(packet.properties) != running.method:
             raise RemoteProtocolError("AUTH names another Authentication Method [MQTT-4.12.0-5]")
         if packet.reason_code == ReasonCode.RE_AUTHENTICATE and client.phase == Phase.OPEN:
             running.exchange = self._methods[running.method].begin()
@@ -80,8 +80,7 @@ class Authenticator:
         self, client: Client, running: Authentication, properties: Mapping[int, object]
     ) -> Challenge | Accepted | Refused:
         assert running.exchange is not None
-        data = properties.get(PropertyId.AUTHENTICATION_DATA, b"")
-        step = running.exchange.receive(bytes(data))  # type: ignore[call-overload]
+        step = running.exchange.receive(property_values.authentication_data(properties))
         if step.refused or (client.phase == Phase.OPEN and step.identity not in ("", client.identity)):
             return Refused(ReasonCode.NOT_AUTHORIZED)  # [MQTT-4.12.1-2]
         if not step.identity:

@@ -5,6 +5,7 @@ Source: MQTT 5.0 section 3.2.2.3.
 
 from edge.clients.client import Client
 from edge.node.limits import EdgeLimits
+from mqtt import property_values
 from mqtt.codec import encode_packet
 from mqtt.packets import Connack, Connect
 from mqtt.properties import PropertyId
@@ -37,7 +38,7 @@ class Connacks:
         """
         if not packet.properties:
             return True
-        limit: int = int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
+        limit = property_values.maximum_packet_size(packet.properties)
         if not limit:
             return True
         announced = self._announcements(client, packet, self.keep_alive(packet)[1])
@@ -68,7 +69,7 @@ class Connacks:
                 self._plain[key] = data
         limit = 0
         if packet.properties:
-            limit = int(packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
+            limit = property_values.maximum_packet_size(packet.properties)
         return data if not limit or len(data) <= limit else b""
 
     def _announcements(self, client: Client, packet: Connect, keep_alive_s: int | None) -> dict[int, object]:
@@ -83,7 +84,7 @@ class Connacks:
         if asked and limits.maximum_packet_size < PACKET_BYTES_MAX:
             # Whom it is not told learns of it by DISCONNECT 0x95 (section 3.2.2.3.6).
             properties[PropertyId.MAXIMUM_PACKET_SIZE] = limits.maximum_packet_size
-        wanted = limits.response_information and packet.properties.get(PropertyId.REQUEST_RESPONSE_INFORMATION)
+        wanted = limits.response_information and property_values.wants_response_information(packet.properties)
         if wanted and not set(client.client_id) & set("+#/"):  # it becomes one level of a topic name
             properties[PropertyId.RESPONSE_INFORMATION] = limits.response_information + client.client_id
         if limits.maximum_qos < 2:
@@ -94,7 +95,7 @@ class Connacks:
             properties[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client.client_id  # [MQTT-3.2.2-16]
         if keep_alive_s is not None:
             properties[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
-        if client.expiry_s != packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL, 0):
+        if client.expiry_s != (property_values.session_expiry_interval(packet.properties) or 0):
             properties[PropertyId.SESSION_EXPIRY_INTERVAL] = client.expiry_s
         if client.authentication is not None:
             properties.update(client.authentication.connack_properties())

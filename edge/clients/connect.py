@@ -22,6 +22,7 @@ from edge.hot.options import SessionOptions
 from edge.hot.state import Conn
 from edge.node.node import NS, EdgeNode
 from edge.node.ports import SessionIO
+from mqtt import property_values
 from mqtt.codec import Limits, encode_packet
 from mqtt.decode_connect import decode_connect
 from mqtt.errors import RemoteProtocolError
@@ -278,7 +279,7 @@ class Connecting:
         partition = self._clients.place(client)
         receive_maximum = 65_535
         if packet.properties:
-            receive_maximum = int(packet.properties.get(PropertyId.RECEIVE_MAXIMUM, 65_535))  # type: ignore[call-overload]
+            receive_maximum = property_values.receive_maximum(packet.properties)
         request = OpenSession(
             self._requests.next_number(),
             partition,
@@ -320,7 +321,7 @@ class Connecting:
         cap = self._limits.session_expiry_max_s
         if packet.protocol_version < 5:
             return 0 if packet.clean_start else (cap or NO_EXPIRY_INTERVAL)
-        wanted: int = int(packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL, 0))  # type: ignore[call-overload]
+        wanted = property_values.session_expiry_interval(packet.properties) or 0
         return min(wanted, cap) if cap else wanted
 
     def opened(self, client: Client, answer: Control) -> None:
@@ -358,9 +359,9 @@ class Connecting:
             maximum_qos=limits.maximum_qos,
         )
         if properties:
-            options.receive_maximum = int(properties.get(PropertyId.RECEIVE_MAXIMUM, 65_535))  # type: ignore[call-overload]
-            options.maximum_packet_size = int(properties.get(PropertyId.MAXIMUM_PACKET_SIZE, 0))  # type: ignore[call-overload]
-            alias_maximum = int(properties.get(PropertyId.TOPIC_ALIAS_MAXIMUM, 0))  # type: ignore[call-overload]
+            options.receive_maximum = property_values.receive_maximum(properties)
+            options.maximum_packet_size = property_values.maximum_packet_size(properties)
+            alias_maximum = property_values.topic_alias_maximum(properties)
             options.topic_alias_maximum = min(alias_maximum, limits.topic_alias_maximum)
         self._loop.open_session(client.conn, options)
         if client.session:

@@ -10,10 +10,10 @@ from edge.clients.client import Client, Phase
 from edge.clients.clients import Clients
 from edge.cluster.partition_requests import PartitionRequests
 from edge.node.node import EdgeNode
+from mqtt import property_values
 from mqtt.codec import Limits, decode_packet
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Disconnect
-from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 from wire.messages.control import Control
 from wire.messages.sessions import CloseSession, KickSession, SessionClosed, SessionKicked
@@ -76,9 +76,9 @@ class Leaving:
             packet = decode_packet(first_byte, body, client.version, self._codec_limits)
             assert isinstance(packet, Disconnect)
             clean = packet.reason_code == 0
-            expiry = packet.properties.get(PropertyId.SESSION_EXPIRY_INTERVAL) if client.version == 5 else None
+            expiry = property_values.session_expiry_interval(packet.properties) if client.version == 5 else None
             if expiry is not None:
-                changed = min(int(expiry), self._limits.session_expiry_max_s or NO_EXPIRY_INTERVAL)  # type: ignore[call-overload]
+                changed = min(expiry, self._limits.session_expiry_max_s or NO_EXPIRY_INTERVAL)
                 if changed and not client.expiry_s:
                     raise RemoteProtocolError("session expiry 0 cannot be raised at DISCONNECT")  # section 3.14.2.2.2
         client.clean = clean

@@ -18,10 +18,10 @@ from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from edge.subscriptions.held_live import HeldMessages, Hold
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.session_filters import SessionFilters
+from mqtt import property_values
 from mqtt.codec import Limits, decode_packet, encode_packet
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Suback, Subscribe, Unsuback, Unsubscribe
-from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 from mqtt.topics import parse_shared, validate_topic_filter
 from wire.messages.sessions import Subscription
@@ -151,8 +151,7 @@ class Subscribing:
     def _subscribing(self, item: _Waiting) -> Iterator[int]:
         client, packet = item.client, item.packet
         granted: list[Subscription] = []
-        identifiers = packet.properties.get(PropertyId.SUBSCRIPTION_IDENTIFIER)
-        identifier = int(identifiers[0]) if isinstance(identifiers, list) else 0
+        identifier = property_values.subscription_identifier(packet.properties)
         for position, wanted in enumerate(packet.subscriptions):
             if position % JUDGED_PER_STEP == 0 and position:
                 yield JUDGED_PER_STEP // 10
