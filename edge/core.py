@@ -378,6 +378,7 @@ class EdgeCore:
             self.connecting.lease_regained(now)
         self.connecting.claim_waiting(now)
         self.subscribing.next_round()
+        self.follower.next_round()
         self.cache.flush(now)
         if self._next_tick > now + TICK_S and self._waits():
             self._next_tick = now + TICK_S
@@ -406,7 +407,7 @@ class EdgeCore:
     @property
     def busy(self) -> bool:
         """Whether work is under way that the next round goes on with."""
-        return self.cache.busy or self.subscribing.busy
+        return self.cache.busy or self.subscribing.busy or self.follower.busy
 
     def _waits(self) -> bool:
         """Whether some part waits for an answer, or for a time of its own: then timers are looked at every TICK_S."""

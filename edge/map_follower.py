@@ -1,21 +1,27 @@
 """Effects of a new map at this edge: dead peers are struck off, partitions get primaries, shards get owners.
 
-Called before the epoch is acknowledged, so everything here is in force by then.
+Called before the epoch is acknowledged, so everything here is in force by then. Only reports of this edge's filters
+leave later, in slices: a shard's new owner answers nobody before it has them.
 """
+
+from collections.abc import Iterator
 
 from edge.clients.clients import Clients
 from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster.peer_table import PeerTable
 from edge.node.node import EdgeNode
 from edge.node.ports import Primaries
+from edge.node.slices import Slices
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.messages.cluster_map import ClusterMap, Delegation, PartitionEntry, ShardEntry
 from wire.messages.routes import ReportRoutes
-from wire.node.route_registrar import RouteRegistrar
+from wire.node.route_registrar import PLACED_AT_ONCE, ROUTES_PER_STEP, RouteRegistrar
 
 __all__ = ["MapFollower"]
 
 REPORT_AGAIN_S = 0.1
+STEPS_MAX = 40  # of a round, for reports and for filters that belong to other shards now: about a millisecond
+STEPS_OF_PLACES = PLACED_AT_ONCE // ROUTES_PER_STEP
 
 
 class MapFollower:
@@ -52,8 +58,10 @@ class MapFollower:
         self._shards: list[ShardEntry] = []
         self._delegations: tuple[Delegation, ...] = ()
         self._active = False
-        self._unreported: set[int] = set()  # shards whose owner has not been told this edge's filters
+        self._unreported: set[int] = set()  # shards whose owner is to be told this edge's filters
+        self._told: set[int] = set()  # shards whose owner is being told them
         self._report_at = float("inf")
+        self._work = Slices(STEPS_MAX)
 
     def moved(self, cluster_map: ClusterMap) -> None:
         """The map is at a new epoch."""
@@ -111,12 +119,12 @@ class MapFollower:
         self._active = True
         if not changed:
             return
-        if moved_jurisdiction:
-            self._registrar.jurisdiction_changed(self._node.now)
         # The first map too: an owner that began with this life in its map waits for it, even with nothing to say.
-        self._unreported |= changed
+        self._tell_anew(changed | self._told if moved_jurisdiction else changed)
         self._report_at = self._node.now
         self.report()
+        if moved_jurisdiction:
+            self._work.add(self._registrar.jurisdiction_changed())
         self._registrar.placement_changed(changed, self._node.now)
         self._routes.cache.placement_changed(changed, self._node.now, jurisdiction=moved_jurisdiction)
 
@@ -125,21 +133,49 @@ class MapFollower:
         """Whether an owner has not been told this edge's filters."""
         return bool(self._unreported)
 
+    @property
+    def busy(self) -> bool:
+        """Whether the next round goes on with something."""
+        return bool(len(self._work))
+
+    def next_round(self) -> None:
+        """Go on with what is under way; once a round."""
+        self._work.next_round()
+
     def report(self) -> None:
-        """Tell owners this edge's filters, as far as they are due."""
-        if not self._unreported or self._node.now < self._report_at:
+        """Begin to tell owners this edge's filters, as far as they are due and linked; one report at a time."""
+        if not self._unreported or self._told or self._node.now < self._report_at:
             return
-        reports = self._registrar.reports()
-        for number in sorted(self._unreported):
+        self._report_at = self._node.now + REPORT_AGAIN_S
+        self._told = {number for number in self._unreported if self._node.peer_of(self._shards[number].owner)}
+        self._unreported -= self._told
+        if self._told:
+            self._work.add(self._reporting(self._told))
+
+    def _reporting(self, told: set[int]) -> Iterator[int]:
+        for piece in self._registrar.report(told):
+            if piece is None:
+                yield STEPS_OF_PLACES
+                continue
+            number, report = piece
             shard = self._shards[number]
             # Each in a message of its own: together they may fit no frame.
-            pieces = [ReportRoutes(number, shard.epoch, [piece]) for piece in reports[number]] if shard.owner else []
-            if pieces and all(self._node.tell(shard.owner, piece) for piece in pieces):
-                self._unreported.discard(number)
-        self._report_at = self._node.now + REPORT_AGAIN_S if self._unreported else float("inf")
+            if not self._node.tell(shard.owner, ReportRoutes(number, shard.epoch, [report])):
+                self._tell_anew({number})
+                self._report_at = self._node.now + REPORT_AGAIN_S
+            elif report.last:
+                told.discard(number)
+            yield 1 + len(report.routes) // ROUTES_PER_STEP
+        assert not told, "a report ends with the last piece of each shard"
+        self.report()
+
+    def _tell_anew(self, shards: set[int]) -> None:
+        """The owners of these shards have not been told all of it, or others have them now."""
+        self._told -= shards
+        self._unreported |= shards
 
     def report_again(self, shard: int) -> None:
         """The router that was told does not own the shard at that epoch yet, or any more."""
         if shard < len(self._shards):
-            self._unreported.add(shard)
+            self._tell_anew({shard})
             self._report_at = min(self._report_at, self._node.now + REPORT_AGAIN_S)

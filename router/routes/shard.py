@@ -99,7 +99,7 @@ class RouteShard:
         self._unreported: set[Sender] = {(edge, -1) for edge in edges} | {("", partition) for partition in partitions}
         self._unregistered: set[str] = set(edges)
         self._held: deque[tuple[str, Resolve]] = deque()
-        self._held_adds: deque[tuple[str, AddRoutes]] = deque()
+        self._held_adds: deque[tuple[str, AddRoutes | RemoveRoutes]] = deque()
         self._invalidations: dict[int, Invalidation[_Waiter]] = {}
         self._next_invalidation = 0
         self._sweeps: deque[Sweep[_Waiter]] = deque()
@@ -196,12 +196,15 @@ class RouteShard:
     def add(self, peer: str, request: AddRoutes) -> None:
         """Add routes; the answer leaves when every matching cached answer is gone."""
         if self._waits_to_add or self._held_adds:
-            self._held_adds.append((peer, request))
-            if len(self._held_adds) > HELD_MAX:
-                del self._held_adds[0]
-                self.held_dropped += 1
-            return
-        self._add(peer, request)
+            self._hold(peer, request)
+        else:
+            self._add(peer, request)
+
+    def _hold(self, peer: str, request: AddRoutes | RemoveRoutes) -> None:
+        self._held_adds.append((peer, request))
+        if len(self._held_adds) > HELD_MAX:
+            del self._held_adds[0]
+            self.held_dropped += 1
 
     def _add(self, peer: str, request: AddRoutes) -> None:
         sender = sender_of(peer, request.partition)
@@ -226,7 +229,16 @@ class RouteShard:
             item.waiters.append(waiter)
 
     def remove(self, peer: str, request: RemoveRoutes) -> None:
-        """Remove routes, unless a newer add of the same sender came first; lazily, nobody waits."""
+        """Remove routes, unless a newer add of the same sender came first; lazily, nobody waits.
+
+        Behind adds that wait: one of them may name the same route.
+        """
+        if self._held_adds:
+            self._hold(peer, request)
+        else:
+            self._remove(peer, request)
+
+    def _remove(self, peer: str, request: RemoveRoutes) -> None:
         sender = sender_of(peer, request.partition)
         if not self._routes.accept(sender, request.sender_epoch):
             return
@@ -422,5 +434,9 @@ class RouteShard:
         while self._held and not self.collecting and self.steps - began < steps:
             self._resolve(*self._held.popleft())
         while self._held_adds and not self._waits_to_add and self.steps - began < steps:
-            self._add(*self._held_adds.popleft())
+            peer, request = self._held_adds.popleft()
+            if isinstance(request, AddRoutes):
+                self._add(peer, request)
+            else:
+                self._remove(peer, request)
         return self.steps - began

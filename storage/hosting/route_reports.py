@@ -1,26 +1,49 @@
 """Reports of partitions' filters to the owners of shards: whom to tell what, some in each round and as links take it.
 
 A new owner of a shard answers nobody before it heard of every partition; so one that has no filters says just that.
+One partition may have hundreds of thousands: its report is made over several rounds.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from storage.hosting.hosted_partition import HostedPartition
 from storage.state.partition import Output
-from wire.messages.cluster_map import ClusterMap
+from wire.messages.cluster_map import ClusterMap, ShardEntry
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.routes import ReportRoutes, SenderReport
+from wire.node.route_registrar import PLACED_AT_ONCE
 
 __all__ = ["REPORT_ROOM_BYTES", "RouteReports"]
 
 AGAIN_S = 0.1
-REPORTED_PER_ROUND = 5_000  # filters: more would keep the loop, and a report of a million fits in no link
-EMPTY_PER_FILTER = 8  # reports that say that there is none: they cost as much as a filter
+# Filters, and reports that say that there is none, which cost as much: some 3 ms. More would keep the loop, and a
+# report of a million fits in no link.
+REPORTED_PER_ROUND = 1_500
+PLACES_PER_FILTER = 2  # shards that are looked up, likewise
 REPORT_ROUTES_MAX = 500  # in one message, fewer of long ones; a longer one of one partition comes in pieces anyway
 REPORT_CHARACTERS = 200  # of filters that count as one more route
 REPORT_ROOM_BYTES = 16 * 1024 * 1024  # of a link, below which its owner's reports wait: acknowledgements go first
-PAUSE_S = 0.02  # between two rounds that send reports, unless something else happens
+PAUSE_S = 0.002  # between two rounds that send reports, unless something else happens
+
+
+class _Report:
+    """One partition's report that has begun.
+
+    Attributes:
+        hosted: The partition.
+        epoch: partition_epoch that the report is of.
+        shards: Those whose owners have not been told all of it.
+        made: What is told, step by step.
+    """
+
+    __slots__ = ("epoch", "hosted", "made", "shards")
+
+    def __init__(self, hosted: HostedPartition, shards: set[int]) -> None:
+        self.hosted = hosted
+        self.epoch = hosted.core.epoch
+        self.shards = shards
+        self.made: Iterator[tuple[int, SenderReport] | None] = hosted.subscriptions.report(shards)
 
 
 class RouteReports:
@@ -41,9 +64,10 @@ class RouteReports:
         self._room = room
         self._again: dict[int, float] = {}  # shard -> when to tell its owner again
         self._due: dict[int, frozenset[int]] = {}  # partition -> shards whose owners are to be told its filters
+        self._begun: _Report | None = None
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self._due) + (self._begun is not None)
 
     def add(self, partitions: Iterable[HostedPartition], shards: Iterable[int]) -> None:
         """The owners of these shards have to be told the filters of partitions that serve."""
@@ -51,6 +75,8 @@ class RouteReports:
         for hosted in partitions:
             known = self._due.get(hosted.core.number)
             self._due[hosted.core.number] = shards if known is None else known | shards
+            if self._begun is not None and self._begun.hosted is hosted:
+                self._begun.shards -= shards  # what they were told is not all, or was told another owner
 
     def not_taken(self, shard: int, now: float) -> None:
         """The router that was told does not own the shard yet, or any more."""
@@ -74,36 +100,65 @@ class RouteReports:
         return sum(hosted.subscriptions.filters for hosted in due if hosted is not None)
 
     def send(self, now: float, *, loading: bool) -> list[Output]:
-        """Return reports that are due: of as many partitions as a round and the links take, each as it is now."""
+        """Return reports that are due: as much as a round and the links take, each of what is held now."""
         self.next_send = now + PAUSE_S
-        if loading and self._filters() < REPORTED_PER_ROUND:
+        if loading and self._begun is None and self._filters() < REPORTED_PER_ROUND:
             return []  # a shard waits for all of them: few large messages
         by_shard: dict[int, list[SenderReport]] = {}
         left = REPORTED_PER_ROUND
         placements = self._map().shards
         full = {shard for shard, entry in enumerate(placements) if entry.owner and self._is_full(entry.owner)}
-        for number in sorted(self._due):
-            if left <= 0:
+        waiting = iter(sorted(self._due))
+        while left > 0:
+            report = self._begun = self._going_on() or self._next(waiting, placements, full)
+            if report is None or not full.isdisjoint(report.shards):
                 break
+            left -= self._step(report, by_shard)
+        sends: list[Output] = []
+        for shard, reports in sorted(by_shard.items()):
+            for piece in _cut(reports) if placements[shard].owner else ():
+                message = encode_control(ReportRoutes(shard, placements[shard].epoch, piece))
+                sends.append((placements[shard].owner, FrameKind.CONTROL, message))
+        return sends
+
+    def _going_on(self) -> _Report | None:
+        """Return the report that has begun, unless its partition is served by another one or at another epoch now."""
+        report = self._begun
+        if report is None:
+            return None
+        number = report.hosted.core.number
+        if self._partitions.get(number) is not report.hosted or not report.hosted.serving:
+            return None  # whoever serves it now reports it
+        if report.hosted.core.epoch != report.epoch:
+            self.add([report.hosted], set(report.shards))
+            return None
+        return report
+
+    def _next(self, waiting: Iterator[int], placements: Sequence[ShardEntry], full: set[int]) -> _Report | None:
+        """Begin the report of the next partition whose shards' owners have room for it."""
+        for number in waiting:
             hosted = self._partitions.get(number)
             if hosted is None or not hosted.serving:
                 del self._due[number]  # whoever serves it now reports it
                 continue
             shards = {shard for shard in self._due[number] if shard < len(placements)}
-            if not full.isdisjoint(shards):
-                continue
-            del self._due[number]
-            for shard, reports in hosted.subscriptions.reports().items():
-                if shard in shards:
-                    by_shard.setdefault(shard, []).extend(reports)
-                    left -= sum(len(report.routes) for report in reports)
-            left -= len(shards) // EMPTY_PER_FILTER
-        sends: list[Output] = []
-        for shard, reports in sorted(by_shard.items()):
-            for piece in _cut(reports) if placements[shard].owner else ():
-                report = encode_control(ReportRoutes(shard, placements[shard].epoch, piece))
-                sends.append((placements[shard].owner, FrameKind.CONTROL, report))
-        return sends
+            if full.isdisjoint(shards):
+                del self._due[number]
+                return _Report(hosted, shards)
+        return None
+
+    def _step(self, report: _Report, by_shard: dict[int, list[SenderReport]]) -> int:
+        """Make some of a report; return how many filters' worth of work it was."""
+        for made in report.made:
+            if made is None:
+                return PLACED_AT_ONCE // PLACES_PER_FILTER
+            shard, piece = made
+            by_shard.setdefault(shard, []).append(piece)
+            if piece.last:
+                report.shards.discard(shard)
+            return max(1, len(piece.routes))
+        self._begun = None
+        return 1
 
     def _is_full(self, owner: str) -> bool:
         return self._room(owner) < REPORT_ROOM_BYTES

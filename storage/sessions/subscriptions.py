@@ -5,7 +5,7 @@ committed, and only behind that the answer leaves (docs/protocol.md rule 3.8). W
 under way waits for the same mark. A new primary adds the unmarked ones again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
 from itertools import islice
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from wire.messages.sessions import (
     Subscription,
     UnsubscribeSession,
 )
-from wire.node.route_registrar import REPEAT_S, by_shard, route_entry, sender_reports
+from wire.node.route_registrar import REPEAT_S, by_shard, route_entry, sender_report
 
 __all__ = ["Subscriptions"]
 
@@ -375,11 +375,11 @@ class Subscriptions:
         self._ask({shard: names for shard, names in again.items() if names and shard < len(self._map().shards)})
         self._ask_more(owners)
 
-    def reports(self) -> dict[int, list[SenderReport]]:
-        """Return, per shard, every filter of this partition that its owner should know, pending ones included."""
+    def report(self, shards: Set[int]) -> Iterator[tuple[int, SenderReport] | None]:
+        """Return the report to the owners of some shards, pending filters included; see ``sender_report``."""
         partition = self._partition
         self._version += 1
-        return sender_reports(self._map(), partition.number, partition.epoch, self._version, self._members)
+        return sender_report(self._map(), partition.number, partition.epoch, self._version, self._members, shards)
 
     def routes_added(self, answer: RoutesAdded) -> None:
         """No edge holds a cached answer without these routes any more, as far as this shard is concerned."""

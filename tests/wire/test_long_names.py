@@ -13,7 +13,7 @@ from wire.messages.control import Control, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX
 from wire.messages.pieces import pieces
 from wire.messages.routes import AddRoutes, Invalidate, ReportRoutes, Resolve, Resolved, RouteEntry
-from wire.node.route_registrar import RouteRegistrar, route_entry, sender_reports
+from wire.node.route_registrar import RouteRegistrar, route_entry, sender_report
 
 # The largest topic_bytes_max, in three bytes a character.
 LONG = [f"{number:05}/" + "\u20ac" * ((65_535 - 6) // 3) for number in range(300)]
@@ -42,7 +42,7 @@ def test_routes_and_reports_of_an_edge() -> None:
     registrar.hold(LONG, 0.0)
     check(told)
     assert isinstance(told[0], AddRoutes)
-    check([ReportRoutes(0, 1, [piece]) for piece in registrar.reports()[0]])
+    check([ReportRoutes(0, 1, [step[1]]) for step in registrar.report({0}) if step is not None])
     told.clear()
     registrar.release(LONG)
     check(told)
@@ -50,7 +50,10 @@ def test_routes_and_reports_of_an_edge() -> None:
 
 def test_routes_and_reports_of_partitions() -> None:
     reports = [
-        piece for number in range(20) for piece in sender_reports(MAP, number, 1, 1, dict.fromkeys(LONG[:50], 1))[0]
+        step[1]
+        for number in range(20)
+        for step in sender_report(MAP, number, 1, 1, dict.fromkeys(LONG[:50], 1), {0})
+        if step is not None
     ]
     cut = _cut(reports)
     assert [report for piece in cut for report in piece] == reports

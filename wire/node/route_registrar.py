@@ -6,7 +6,7 @@ to the new one. Sans-IO. Rules: docs/protocol.md section 3.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import islice
 
 from mqtt.topics import parse_shared
@@ -15,7 +15,7 @@ from wire.messages.control import Control
 from wire.messages.pieces import pieces
 from wire.messages.routes import AddRoutes, RemoveRoutes, RouteEntry, RoutesAdded, SenderReport
 
-__all__ = ["REPEAT_S", "RouteRegistrar", "by_shard", "route_entry", "sender_reports"]
+__all__ = ["REPEAT_S", "RouteRegistrar", "by_shard", "route_entry", "sender_report"]
 
 REPEAT_S = 0.5  # an unanswered AddRoutes is sent again this often, under its number: either answer will do
 REPEATS_PER_TICK = 20
@@ -23,6 +23,9 @@ FLAPPING_S = 10.0  # a wildcard filter that is let go twice within this time is 
 FLAPPING_MAX = 1_000  # of those; more are let go at once
 REMOVED_MAX = 1_000  # filters remembered that were let go
 REPORT_ROUTES_MAX = 250  # filters in one piece of a report: about a millisecond of the shard's owner
+PLACED_AT_ONCE = 250  # routes whose shards are looked up at once, for a report or for another jurisdiction
+LISTED_STEPS = 100  # to list a sender's filters: a millisecond or two for 100 000, so nothing else in that round
+ROUTES_PER_STEP = 25  # of such work: some tens of microseconds
 ROUTES_PER_REQUEST = 100
 REMOVED_PER_TICK = 640  # routes
 REMOVED_AT_ONCE = 10  # filters, between two looks at how many routes they are
@@ -38,41 +41,74 @@ def route_entry(name: str, members: int) -> RouteEntry:
 def by_shard(cluster_map: ClusterMap, names: list[str]) -> dict[int, list[str]]:
     """Return the filters of each shard; a broad one belongs to several."""
     placed: dict[int, list[str]] = {}
-    known: dict[str, list[int]] = {}  # by first level, which alone decides where nothing is delegated
+    known: dict[str, list[int]] = {}
     for name in names:
-        head, _, _ = name.partition("/")
-        if head == "$share" or cluster_map.delegations:
-            shared = parse_shared(name)
-            shards = cluster_map.shards_for_filter(name if shared is None else shared[1])
-        else:
-            found = known.get(head)
-            shards = known[head] = cluster_map.shards_for_filter(head) if found is None else found
-        for shard in shards:
+        for shard in _shards_of(cluster_map, name, known):
             placed.setdefault(shard, []).append(name)
     return placed
 
 
-def sender_reports(
-    cluster_map: ClusterMap, partition: int, sender_epoch: int, version: int, holders: dict[str, int]
-) -> dict[int, list[SenderReport]]:
-    """Return, per shard, one sender's whole report in pieces; a shard without filters of it is told just that."""
-    placed = by_shard(cluster_map, sorted(holders))
-    reports = {}
-    for shard in range(len(cluster_map.shards)):
-        names = placed.get(shard, [])
-        cut = list(pieces(names, REPORT_ROUTES_MAX)) or [[]]
-        reports[shard] = [
-            SenderReport(
-                partition,
-                sender_epoch,
-                version,
-                [route_entry(name, holders[name]) for name in piece],
-                number == 0,
-                number == len(cut) - 1,
-            )
-            for number, piece in enumerate(cut)
-        ]
-    return reports
+def _shards_of(cluster_map: ClusterMap, name: str, known: dict[str, list[int]]) -> list[int]:
+    """Return the shards of a filter; ``known``: of first levels, which alone decide where nothing is delegated."""
+    head, _, _ = name.partition("/")
+    if head == "$share" or cluster_map.delegations:
+        shared = parse_shared(name)
+        return cluster_map.shards_for_filter(name if shared is None else shared[1])
+    found = known.get(head)
+    if found is None:
+        found = known[head] = cluster_map.shards_for_filter(head)
+    return found
+
+
+def sender_report(
+    cluster_map: ClusterMap,
+    partition: int,
+    sender_epoch: int,
+    version: int,
+    holders: Mapping[str, int],
+    shards: Set[int],
+) -> Iterator[tuple[int, SenderReport] | None]:
+    """Make one sender's report to the owners of some shards, a step at a time: others have the loop in between.
+
+    It is of the filters that are held at its first step. One that is let go of later is left out, because its removal,
+    at a later route_version, may have been told by then; AddRoutes tells one that comes later.
+
+    Args:
+        cluster_map: As of now; whoever changes jurisdictions under a report begins it anew.
+        partition: -1 for an edge.
+        sender_epoch: The edge's incarnation, or the partition_epoch.
+        version: route_version of the report.
+        holders: Filters, as they are at each step, with how many hold them.
+        shards: Whose owners are told; one that leaves this set is told no more.
+
+    Yields:
+        A shard and the next piece of its report, None after other work; a shard without filters is told just that.
+    """
+    placed: dict[int, list[str]] = {}
+    known: dict[str, list[int]] = {}
+    routes = 0
+    names = list(holders)
+    if len(names) > PLACED_AT_ONCE:
+        yield None
+    for name in names:
+        places = _shards_of(cluster_map, name, known)
+        for shard in places:
+            if shard in shards:
+                placed.setdefault(shard, []).append(name)
+        routes += len(places)
+        if routes >= PLACED_AT_ONCE:
+            routes = 0
+            known.clear()
+            yield None
+    for shard in sorted(shards):
+        cut = pieces(placed.pop(shard, []), REPORT_ROUTES_MAX)
+        piece: list[str] | None = next(cut, [])
+        first = True
+        while piece is not None and shard in shards:
+            after = next(cut, None)
+            entries = [route_entry(name, holders[name]) for name in piece if name in holders]
+            yield shard, SenderReport(partition, sender_epoch, version, entries, first, after is None)
+            piece, first = after, False
 
 
 class _Asked:
@@ -118,7 +154,7 @@ class RouteRegistrar:
         self._on_standing = on_standing
         self._holders: dict[str, int] = {}  # filter, $share included -> how many hold it
         self._standing: set[str] = set()
-        self._pending: dict[str, set[int]] = {}  # filter -> shards that have not answered
+        self._pending: dict[str, dict[int, int]] = {}  # filter -> shard not answered -> request, 0: not asked yet
         self._asked: dict[int, _Asked] = {}  # by request
         self._open: dict[str, int] = {}  # owner -> routes sent that it has not answered
         self._unsent: dict[str, deque[int]] = {}  # owner -> requests that wait for that
@@ -129,6 +165,7 @@ class RouteRegistrar:
         self._flapping: dict[str, float] = {}  # held though nobody wants them, oldest first -> until when
         self._now = 0.0
         self._request = max(partition, 0) << 32  # an answer names its partition
+        self._jurisdictions = 0  # how often filters were given other shards
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -149,10 +186,10 @@ class RouteRegistrar:
         for name in names:
             self._holders[name] = self._holders.get(name, 0) + 1
             self._leaving.pop(name, None)
+            if self._flapping.pop(name, None) is not None:
+                self._removed[name] = now
             if name not in self._standing and name not in self._pending:
                 fresh.append(name)
-            elif self._flapping.pop(name, None) is not None:
-                self._removed[name] = now
         self._ask_all(fresh, now)
         return [name for name in names if name not in self._standing]
 
@@ -187,10 +224,9 @@ class RouteRegistrar:
 
     def _let_go(self, gone: list[str]) -> None:
         """Forget filters at once; tell their owners as far as this tick allows it."""
-        pending = [name for name in gone if self._pending.pop(name, None) is not None]
+        for name in gone:
+            self._pending.pop(name, None)  # so the answer to a request under way says nothing of a later holder
         self._standing.difference_update(gone)
-        for asked in self._asked.values() if pending else ():  # the answer says nothing of a later holder
-            asked.names = [name for name in asked.names if name in self._holders]
         self._leaving.update(dict.fromkeys(gone))
         told: list[str] = []
         while self._leaving and self._may_leave > 0:
@@ -217,17 +253,15 @@ class RouteRegistrar:
         return route_entry(name, self._holders.get(name, 0))
 
     def _ask_all(self, names: list[str], now: float) -> None:
-        placed = by_shard(self._map(), names)
-        for shard, some in placed.items():
-            for name in some:
-                self._pending.setdefault(name, set()).add(shard)
-        for shard, some in sorted(placed.items()):
+        for shard, some in sorted(by_shard(self._map(), names).items()):
             self._ask(shard, some, now)
 
     def _ask(self, shard: int, names: list[str], now: float) -> None:
         owner = self._map().shards[shard].owner
         for piece in pieces(names, ROUTES_PER_REQUEST):
             self._request += 1
+            for name in piece:
+                self._pending.setdefault(name, {})[shard] = self._request
             self._asked[self._request] = _Asked(shard, piece, owner)
             self._unsent.setdefault(owner, deque()).append(self._request)
         self._send_more(owner, now)
@@ -240,6 +274,7 @@ class RouteRegistrar:
             asked = self._asked.get(request)
             if asked is None:
                 continue
+            asked.names = self._wanted(request)
             if not asked.names:  # let go of meanwhile
                 del self._asked[request]
                 continue
@@ -247,6 +282,12 @@ class RouteRegistrar:
             asked.again_at = now + REPEAT_S
             self._open[owner] = self._open.get(owner, 0) + asked.open
             self._send(request)
+
+    def _wanted(self, request: int) -> list[str]:
+        """Return the filters that wait for the answer to a request."""
+        asked = self._asked[request]
+        pending = self._pending
+        return [name for name in asked.names if name in pending and pending[name].get(asked.shard) == request]
 
     def _take(self, request: int) -> _Asked:
         """Forget a request that was answered, or that another owner gets."""
@@ -261,19 +302,13 @@ class RouteRegistrar:
         asked = self._asked[request]
         placement = self._map().shards[asked.shard]
         self._version += 1
-        entries = [self._entry(name) for name in asked.names]
+        entries = [self._entry(name) for name in self._wanted(request)]
         self._tell(
             placement.owner,
             AddRoutes(
                 request, asked.shard, placement.epoch, self._partition, self._sender_epoch, self._version, entries
             ),
         )
-
-    def _ask_again(self, request: int, now: float) -> None:
-        asked = self._take(request)
-        left = [name for name in asked.names if asked.shard in self._pending.get(name, ())]
-        if left:
-            self._ask(asked.shard, left, now)
 
     def tick(self, now: float) -> None:
         """Ask again what was not answered, a few requests at a time; let go of what nobody came back to."""
@@ -290,25 +325,69 @@ class RouteRegistrar:
 
     def placement_changed(self, shards: set[int], now: float) -> None:
         """These shards have another owner or epoch: ask it for what is pending."""
-        former = {asked.owner for asked in self._asked.values()}
-        for request in [request for request, asked in self._asked.items() if asked.shard in shards]:
-            self._ask_again(request, now)
-        for owner in sorted(former):
+        again: list[tuple[int, list[str]]] = []
+        for request, asked in list(self._asked.items()):
+            if asked.shard not in shards:
+                continue
+            if asked.open:
+                again.append((asked.shard, self._wanted(request)))
+                self._take(request)
+            else:
+                asked.owner = self._map().shards[asked.shard].owner
+        self._unsent = {}
+        for request, asked in self._asked.items():
+            if not asked.open:
+                self._unsent.setdefault(asked.owner, deque()).append(request)
+        for shard, names in again:
+            self._ask(shard, names, now)
+        for owner in sorted(self._unsent):
             self._send_more(owner, now)
 
-    def jurisdiction_changed(self, now: float) -> None:
-        """Filters belong to other shards now: every one must stand at its new ones."""
+    def jurisdiction_changed(self) -> Iterator[int]:
+        """Filters belong to other shards now: every one must stand at its new ones.
+
+        None stands from here on; they are asked for by the iterator returned, which yields the steps that it took.
+        """
         self._asked.clear()
         self._open.clear()
         self._unsent.clear()
-        self._pending.clear()
-        self._standing.clear()
-        self._ask_all(sorted(self._holders), now)
+        former, self._pending = self._pending, {}
+        stood, self._standing = self._standing, set()
+        self._jurisdictions += 1
+        return self._asking_everywhere(self._jurisdictions, former, stood)
 
-    def reports(self) -> dict[int, list[SenderReport]]:
-        """Return, per shard, every filter that its owner should know, pending ones included."""
+    def _asking_everywhere(self, number: int, former: dict[str, dict[int, int]], stood: set[str]) -> Iterator[int]:
+        yield LISTED_STEPS  # whoever reports to the shards' new owners goes first
+        placed: dict[int, list[str]] = {}
+        known: dict[str, list[int]] = {}
+        routes = 0
+        for name in list(self._holders):
+            former.pop(name, None)  # to free all of them at once takes longer than a turn may
+            stood.discard(name)
+            if name in self._pending or name in self._standing or name not in self._holders:
+                continue  # asked for by one who came meanwhile, or let go of
+            places = _shards_of(self._map(), name, known)
+            self._pending[name] = dict.fromkeys(places, 0)
+            for shard in places:
+                placed.setdefault(shard, []).append(name)
+            routes += len(places)
+            if routes >= PLACED_AT_ONCE:
+                yield 1 + routes // ROUTES_PER_STEP
+                if number != self._jurisdictions:
+                    return
+                routes = 0
+                known.clear()
+        for shard, names in sorted(placed.items()):
+            for piece in pieces(names, ROUTES_PER_REQUEST):
+                self._ask(shard, [name for name in piece if self._pending.get(name, {}).get(shard) == 0], self._now)
+                yield 1 + len(piece) // ROUTES_PER_STEP
+                if number != self._jurisdictions:
+                    return
+
+    def report(self, shards: Set[int]) -> Iterator[tuple[int, SenderReport] | None]:
+        """Return the report to the owners of some shards, pending filters included; see ``sender_report``."""
         self._version += 1
-        return sender_reports(self._map(), self._partition, self._sender_epoch, self._version, self._holders)
+        return sender_report(self._map(), self._partition, self._sender_epoch, self._version, self._holders, shards)
 
     def added(self, answer: RoutesAdded) -> None:
         """An owner says that no edge holds a cached answer without these routes any more."""
@@ -316,13 +395,12 @@ class RouteRegistrar:
         current = answer.sender_epoch == self._sender_epoch
         if asked is None or not current or self._map().shards[answer.shard].epoch != answer.shard_epoch:
             return
+        answered = self._wanted(answer.request)
         self._take(answer.request)
         standing = []
-        for name in asked.names:
-            pending = self._pending.get(name)
-            if pending is None:
-                continue
-            pending.discard(asked.shard)
+        for name in answered:
+            pending = self._pending[name]
+            del pending[asked.shard]
             if not pending:
                 del self._pending[name]
                 self._standing.add(name)

@@ -1,0 +1,143 @@
+"""Shards that move make no round of an edge with many filters long: it tells their owners by and by."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tests.edge import edge_harness
+from tests.edge.rounds import TimedEdge
+from wire.messages.cluster_map import ClusterMap, Delegation, ShardEntry
+from wire.messages.map_pages import map_pages
+from wire.messages.routes import AddRoutes, RemoveRoutes, ReportRoutes
+
+SHARDS = 64
+ROUND_MS = 10.0  # of the processor, for a slow machine; 1 to 2 ms were measured
+SIZES = [pytest.param(20_000, id="small"), pytest.param(100_000, id="full", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(autouse=True)
+def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(edge_harness, "SHARDS", SHARDS)
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def filters(count: int) -> list[str]:
+    return [f"r{number % 997}/d{number}/#" for number in range(count)]
+
+
+def holding(names: list[str]) -> TimedEdge:
+    """Return an edge whose filters stand."""
+    edge = TimedEdge()
+    for start in range(0, len(names), 1_000):
+        edge.core.registrar.hold(names[start : start + 1_000], edge.now)
+    edge.settle()
+    assert all(edge.core.registrar.stands(name) for name in names)
+    edge.worst_ms()
+    return edge
+
+
+def moved(epoch: int, delegations: tuple[Delegation, ...] = ()) -> ClusterMap:
+    found = edge_harness.cluster_map(epoch)
+    found.shards = [ShardEntry(epoch, "r0") for _ in found.shards]
+    found.delegations = delegations
+    return found
+
+
+def reported(edge: TimedEdge, epoch: int) -> dict[int, list[str]]:
+    """Return what whole reports at a shard_epoch said, by shard."""
+    whole: dict[int, list[str]] = {}
+    begun: dict[int, list[str]] = {}
+    for message in edge.take(ReportRoutes):
+        if message.shard_epoch != epoch:
+            continue
+        (piece,) = message.reports
+        if piece.first:
+            begun[message.shard] = []
+        begun[message.shard] += [route.topic_filter for route in piece.routes]
+        if piece.last:
+            whole[message.shard] = begun.pop(message.shard)
+    assert not begun
+    return whole
+
+
+def by_shard(cluster_map: ClusterMap, names: list[str]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {shard: [] for shard in range(SHARDS)}
+    for name in names:
+        for shard in cluster_map.shards_for_filter(name):
+            found[shard].append(name)
+    return found
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_new_owners_are_told_many_filters_by_and_by(count: int) -> None:
+    names = filters(count)
+    edge = holding(names)
+    edge.held = {ReportRoutes}
+    cluster_map = moved(2)
+    edge.step(lambda: edge.router(*map_pages(cluster_map)))
+    assert edge.core.busy
+    rounds = 0
+    while edge.core.busy:
+        edge.step()
+        rounds += 1
+    assert rounds > count // 2_000
+    assert edge.worst_ms() < ROUND_MS
+    assert reported(edge, 2) == by_shard(cluster_map, names)
+
+
+def test_shards_that_move_on_while_they_are_told_are_told_anew() -> None:
+    """What comes and goes meanwhile is told apart, behind what the report says."""
+    names = filters(5_000)
+    edge = holding(names)
+    edge.held = {ReportRoutes, AddRoutes, RemoveRoutes}
+    edge.step(lambda: edge.router(*map_pages(moved(2))))
+    for _ in range(5):
+        edge.step()
+    gone, new = names[-3:], ["new/1", "new/2"]
+    edge.core.registrar.release(gone)
+    edge.core.registrar.hold(new, edge.now)
+    assert edge.core.busy
+    edge.step(lambda: edge.router(*map_pages(moved(3))))
+    while edge.core.busy:
+        edge.step()
+    stay = [name for name in names if name not in gone]
+    found = reported(edge, 3)
+    assert {shard: set(some) for shard, some in found.items()} == {
+        shard: set(some) for shard, some in by_shard(edge.core.map, stay + new).items()
+    }
+    removed = {route.topic_filter for message in edge.take(RemoveRoutes) for route in message.routes}
+    assert removed == set(gone)
+    assert {route.topic_filter for message in edge.take(AddRoutes) for route in message.routes} == set(new)
+
+
+def test_a_report_that_a_link_does_not_take_begins_anew() -> None:
+    names = filters(3_000)
+    edge = holding(names)
+    edge.held = {ReportRoutes}
+    edge.step(lambda: edge.router(*map_pages(moved(2))))
+    edge.core.node.reachable = False
+    for _ in range(3):
+        edge.step()
+    edge.core.node.reachable = True
+    while edge.core.follower.waits or edge.core.busy:
+        edge.now += 0.05
+        edge.step()
+    assert reported(edge, 2) == by_shard(edge.core.map, names)
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_many_filters_belong_to_other_shards(count: int) -> None:
+    """Each is asked for at its new ones, and stands when these have answered."""
+    names = filters(count)
+    edge = holding(names)
+    cluster_map = moved(2, (Delegation("r1", 2),))
+    edge.step(lambda: edge.router(*map_pages(cluster_map)))
+    assert not any(edge.core.registrar.stands(name) for name in names)
+    edge.settle()
+    assert edge.worst_ms() < ROUND_MS
+    assert all(edge.core.registrar.stands(name) for name in names)
+    assert not edge.core.registrar.waits
