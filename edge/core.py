@@ -12,12 +12,13 @@ from typing import ClassVar
 from edge.clients.auth_method import Method
 from edge.clients.authentication import Authenticator
 from edge.clients.claims import ClaimsPolls
-from edge.clients.client import Client, Phase
+from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.clients.connect import Connecting
 from edge.clients.fence import Fence
 from edge.clients.leaving import Leaving
 from edge.clients.memory_guard import MemoryGuard, available_bytes
+from edge.clients.phase import Phase
 from edge.clients.stopping import Stopping
 from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster.peer_table import PeerTable

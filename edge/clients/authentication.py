@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edge.clients.auth_method import Method
-from edge.clients.client import Authentication, Client, Phase
+from edge.clients.client import Authentication, Client
+from edge.clients.phase import Phase
 from edge.node.limits import EdgeLimits
 from mqtt import property_values
 from mqtt.codec import Limits, decode_packet

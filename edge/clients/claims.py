@@ -6,8 +6,8 @@ has polled, answers of its former primaries to CONNECTs count no more.
 
 from collections.abc import Iterator
 
-from edge.clients.client import Phase
 from edge.clients.clients import Clients
+from edge.clients.phase import Phase
 from edge.node.node import EdgeNode
 from wire.messages.sessions import Claim, Claims, PollClaims, SessionOpened
 

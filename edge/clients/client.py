@@ -7,6 +7,7 @@ per SUBSCRIBE, never per message.
 from typing import TYPE_CHECKING
 
 from edge.clients.auth_method import Exchange
+from edge.clients.phase import WAYS, Phase
 from edge.hot.options import StreamFilter
 from edge.hot.state import Conn
 from edge.node.limits import ListenerPolicy
@@ -17,17 +18,7 @@ from wire.messages.sessions import OpenSession, Subscription
 if TYPE_CHECKING:
     from edge.listeners.proxied_socket import ProxiedSocket
 
-__all__ = ["Authentication", "Client", "Phase"]
-
-
-class Phase:
-    """Life of a connection; a packet that does not fit ends it."""
-
-    NEW = "new"  # no CONNECT yet
-    AUTHENTICATING = "authenticating"  # AUTH exchange before CONNACK
-    OPENING = "opening"  # the claim is under way
-    OPEN = "open"
-    ENDED = "ended"
+__all__ = ["Authentication", "Client"]
 
 
 class Authentication:
@@ -109,8 +100,11 @@ class Client:
         self.session_token: str | None = None  # the address that paid for a session which its claim may make
         self.opening: OpenSession | None = None  # not answered yet
         self.has_will = False
-        self.leaves_at = (
-            0.0  # when its socket is closed at the latest, once DISCONNECT 0x00 was reported; 0: it was not
-        )
+        self.leaves_at = 0.0  # when its socket is closed at the latest after a reported DISCONNECT 0x00; 0: none was
         self.holds: dict[str, Conn] = {}  # filter: where its live copies wait for the retained ones
         self.subscriptions: dict[str, Subscription] = {}  # ephemeral sessions only; durable ones' stand in storage
+
+    def enter(self, phase: str) -> None:
+        """Go to a phase; the ways are those of ``edge/clients/phase.py``."""
+        assert phase in WAYS[self.phase], f"from {self.phase} to {phase}"
+        self.phase = phase

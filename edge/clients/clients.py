@@ -4,7 +4,8 @@ Who may connect is decided in ``edge/clients/connect.py``; what an end is report
 Source: MQTT 5.0 sections 3.2.2, 3.14, 4.13.
 """
 
-from edge.clients.client import Client, Phase
+from edge.clients.client import Client
+from edge.clients.phase import Phase
 from edge.hot.state import Conn
 from edge.node.node import EdgeNode
 from edge.node.ports import ClientEnds

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edge.clients.authentication import Accepted, Authenticator, Challenge, Refused
-from edge.clients.client import Client, Phase
+from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.clients.connack import Connacks
 from edge.clients.leaving import GAP_GROWTH_MAX, Leaving
 from edge.clients.memory_guard import MemoryGuard
+from edge.clients.phase import Phase
 from edge.clients.session_rate import SessionRate, metered_address
 from edge.cluster.partition_requests import PartitionRequests
 from edge.hot.options import SessionOptions
@@ -130,7 +131,7 @@ class Connecting:
             self._clients.refuse(client, reason_code)
             return
         if packet.properties and PropertyId.AUTHENTICATION_METHOD in packet.properties:
-            client.phase = Phase.AUTHENTICATING
+            client.enter(Phase.AUTHENTICATING)
             self._authenticated(client, self._authenticator.begin(client, packet))
             return
         self._open(client)
@@ -238,7 +239,7 @@ class Connecting:
             self._clients.count_end("connack_too_large")
             self._clients.end(client)
             return
-        client.phase = Phase.OPENING
+        client.enter(Phase.OPENING)
         self._waiting.append(client)
         self.claim_waiting(self._node.now)
 
@@ -343,7 +344,7 @@ class Connecting:
             return
         packet = client.connect
         assert packet is not None
-        client.phase = Phase.OPEN
+        client.enter(Phase.OPEN)
         keep_alive_s, told_keep_alive = self._connacks.keep_alive(packet)
         limits, properties = self._limits, packet.properties
         options = SessionOptions(

@@ -6,8 +6,9 @@ Source: MQTT 5.0 sections 3.14, 4.13; docs/protocol.md section 4.
 from collections import deque
 from dataclasses import dataclass
 
-from edge.clients.client import Client, Phase
+from edge.clients.client import Client
 from edge.clients.clients import Clients
+from edge.clients.phase import Phase
 from edge.cluster.partition_requests import PartitionRequests
 from edge.node.node import EdgeNode
 from mqtt import property_values
@@ -96,7 +97,7 @@ class Leaving:
         """Note that a connection is gone without DISCONNECT, or after one that was reported."""
         if client.phase == Phase.OPEN:
             self._report_end(client)
-        client.phase = Phase.ENDED
+        client.enter(Phase.ENDED)
 
     def tick(self, now: float) -> None:
         """Close what said DISCONNECT long ago: its partition has no primary."""
@@ -115,7 +116,7 @@ class Leaving:
 
         Whoever connects with that client ID meanwhile takes the claim over from a connection that is gone.
         """
-        client.phase = Phase.ENDED
+        client.enter(Phase.ENDED)
         if client.session or client.has_will or not self._limits.claim_gap_s:
             self.report(client, clean=client.clean, expiry_s=expiry_s)
             return
@@ -131,7 +132,7 @@ class Leaving:
             clean: It said DISCONNECT 0x00.
             expiry_s: The session expiry that it said with it, in seconds; -1: none.
         """
-        client.phase = Phase.ENDED
+        client.enter(Phase.ENDED)
         request = CloseSession(
             self._requests.next_number(), client.partition, 0, client.client_id, client.owner_epoch, clean, expiry_s
         )
@@ -145,7 +146,7 @@ class Leaving:
         clean = False
         if client is not None and client.client_id == order.client_id and client.owner_epoch <= order.owner_epoch:
             clean = client.clean
-            client.phase = Phase.ENDED
+            client.enter(Phase.ENDED)
             if not client.leaves_at:  # the answer to its report says whether it left in time
                 self._clients.count_end("taken_over")
                 self._clients.disconnect(client, ReasonCode.SESSION_TAKEN_OVER)

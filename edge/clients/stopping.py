@@ -9,9 +9,10 @@ The listeners are the shell's: they are closed before ``begin``. Rules of the la
 from collections import deque
 from collections.abc import Callable
 
-from edge.clients.client import Client, Phase
+from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.clients.leaving import Leaving
+from edge.clients.phase import Phase
 from edge.cluster.partition_requests import PartitionRequests
 from edge.node.node import EdgeNode
 from edge.node.ports import Ending

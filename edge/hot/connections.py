@@ -1,6 +1,35 @@
 """Connections as the edge core sees them: their bytes in and out, their bounds, their end.
 
 First chapter of ``Engine`` (``edge/hot/engine.py``). Takes bytes and gives bytes; sockets are ``edge/hot/loop.py``'s.
+
+States of a connection, what holds in each, and the ways out:
+
+attached: ``version`` 0, no ``peer``:
+    The first bytes (PROXY, TLS, WebSocket) are the shell's; ``silence_ns`` runs from accept, whatever comes; no
+    packet but CONNECT or HELLO is taken.
+    -> open; closed.
+open: ``version`` 3 to 5, or a ``peer``:
+    Its bounds are those of ``open_session``; what was read and not parsed stands in ``partial``, less than one
+    packet unless it is parked.
+    -> parked; closed.
+parked: a bit of ``parked`` is set:
+    Nothing is parsed, and nothing read above the bound of ``partial``; each bit has one owner that clears it:
+    HANDLER the core's answer, SLOW the slowest subscriber's output, PEER room in the outboxes, QUOTA an
+    acknowledgement, RATE the clock, OUTPUT its own reading.
+    -> open, when the last bit goes; closed.
+deaf: ``hearing`` is false:
+    The socket gave its end while ``partial`` waits behind a parking: that is parsed first.
+    -> closed.
+closed: ``closed`` is set:
+    No packet counts; no gate, no route, no alias is held; it stands in ``gone`` until ``Handler.closed`` was
+    called, at the end of a round; what is written already is flushed where the node has its lease.
+    -> half closed: all was flushed; gone: at once where ``close_at_ns`` is 0.
+half closed: ``half_closed``:
+    Our side is shut; the client has LINGER_NS to close its own, so that it reads our last packet.
+    -> gone.
+gone: ``fd`` is -1:
+    The number is never given again; holders of the record see ``closed``.
+    -> none.
 """
 
 import heapq
