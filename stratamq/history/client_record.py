@@ -2,15 +2,16 @@
 
 Decides everything but how bytes travel and who waits: every request is written to the history before its first byte
 leaves, every answer and message before anything is done about it, so the order of lines is the order of things.
-``mqtt/client_session.py`` decides which messages are sent again and handed over. A subclass owns the connection:
-``client.py`` on a trio socket, the simulation's client on a virtual one. One program of a workload is one client, and
-it has one connection at a time.
+``mqtt/client_session.py`` decides which messages are sent again and handed over. A ``Way`` moves the bytes of one
+connection: a trio socket, or a stream of the simulation. One program of a workload is one client, and it has one
+connection at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from mqtt.client_session import (
     FAILURE,
@@ -33,7 +34,20 @@ from stratamq.history.operations import NEVER_EXPIRES_S, Kind, Phase
 from stratamq.history.payloads import make_payload, read_payload
 from stratamq.history.writer import HistoryWriter
 
-__all__ = ["ClientOptions", "ClientRecord", "PendingOperation"]
+__all__ = ["ClientOptions", "ClientRecord", "PendingOperation", "Way"]
+
+
+class Way(Protocol):
+    """The way of one connection's bytes, from the attempt to the end; it calls the record's methods that take one."""
+
+    def send(self, data: bytes) -> None:
+        """Send; before the stream is open, do nothing."""
+
+    def start(self, timer: Timer) -> None:
+        """Call ``time_passed`` when the timer is due; a former timer runs no longer."""
+
+    def close(self, *, abort: bool) -> None:
+        """Close the stream; with ``abort``, without delivering what was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,44 +96,38 @@ class PendingOperation:
 
 
 class ClientRecord:
-    """One program with one client identifier; see the module for what a subclass adds."""
+    """One program with one client identifier.
 
-    def __init__(self, writer: HistoryWriter, process: str, client_id: str, options: ClientOptions) -> None:
+    Args:
+        now: Returns the time of the session's timers, in seconds.
+        now_ns: Returns the time of the history's next line.
+    """
+
+    def __init__(
+        self,
+        writer: HistoryWriter,
+        now: Callable[[], float],
+        now_ns: Callable[[], int],
+        process: str,
+        client_id: str,
+        options: ClientOptions,
+    ) -> None:
         self.process, self.client_id, self.options = process, client_id, options
-        self.writer = writer
+        self.writer, self.now, self.now_ns = writer, now, now_ns
         self.session = ClientSession()
         self.session_present = False
         self.connection = 0
         self.refused_code = 0
         self.subscribed: set[str] = set()  # filters granted in this session
-        self._attempt: PendingOperation | None = None  # CONNECT of the connection, or attempt, that there is
+        self._way: Way | None = None  # of the connection, or attempt, that there is
+        self._attempt: PendingOperation | None = None  # its CONNECT
         self._goodbye: PendingOperation | None = None  # DISCONNECT was sent
         self._told_code: int | None = None  # by the broker's DISCONNECT
         self._publishes: dict[int, PendingOperation] = {}  # by operation, which is the session's token
         self._requests: dict[int, PendingOperation] = {}  # SUBSCRIBE and UNSUBSCRIBE, by operation
-        self._timer: Timer | None = None  # the one that the subclass waits for
+        self._timer: Timer | None = None  # the one that the way waits for
 
-    # What a subclass has to bring.
-
-    def now(self) -> float:
-        """Return the time of the session's timers, in seconds."""
-        raise NotImplementedError
-
-    def now_ns(self) -> int:
-        """Return the time of the history's next line."""
-        raise NotImplementedError
-
-    def _write(self, data: bytes) -> None:
-        """Send on the present connection; without one, do nothing."""
-        raise NotImplementedError
-
-    def _close(self, reason: str, *, in_order: bool = False) -> None:
-        """Close the present connection and call ``_ended``; without one, do nothing."""
-        raise NotImplementedError
-
-    def _timer_started(self, timer: Timer) -> None:
-        """Call ``_time_passed`` when the timer is due."""
-        raise NotImplementedError
+    # What a program may want to hear.
 
     def _handed_over(self, topic: str, payload: str, retain: bool) -> None:
         """A message was written down and belongs to the program."""
@@ -133,6 +141,44 @@ class ClientRecord:
     def _changed(self) -> None:
         """An outcome is known, the window has more room, or the connection has ended."""
 
+    def _closed(self) -> None:
+        """The connection, or the attempt, has ended."""
+
+    # What a way says; of another one than the present, nothing is taken.
+
+    def is_on(self, way: Way) -> bool:
+        """Whether this is the way of the present connection, or attempt."""
+        return way is self._way
+
+    def opened(self, way: Way) -> None:
+        """Send CONNECT: bytes can travel."""
+        if way is self._way:
+            self.session.opened(self.now(), self._connect_packet())
+            self._flush()
+
+    def arrived(self, way: Way, data: bytes) -> None:
+        """Take bytes of the broker."""
+        if way is self._way:
+            self.session.handle(self.now(), data)
+            self._take_events()
+
+    def time_passed(self, way: Way) -> None:
+        """Note that the timer is due."""
+        if way is self._way:
+            self.session.handle(self.now())
+            self._take_events()
+
+    def lost(self, way: Way, reason: str = "peer", *, in_order: bool = False) -> None:
+        """Note the end of the stream, or that it was not opened ("refused").
+
+        Args:
+            way: Whose.
+            reason: "peer" or "refused".
+            in_order: The broker closed, and all that it had sent was read.
+        """
+        if way is self._way:
+            self._close(reason, in_order=in_order)
+
     # Requests. None of them does anything between its invoke line and its bytes.
 
     @property
@@ -145,8 +191,9 @@ class ClientRecord:
         """Whether a QoS 1 or 2 message may be sent now."""
         return self.session.has_room
 
-    def _begin(self, target: str) -> PendingOperation:
-        """Write the attempt at a connection down."""
+    def _begin(self, target: str, way: Way) -> PendingOperation:
+        """Write the attempt at a connection down; there is no other one."""
+        self._way = way
         self.connection = self.writer.next_connection()
         self._told_code = None
         options = self.options
@@ -164,11 +211,6 @@ class ClientRecord:
         bounds = ClientBounds(silence_s=options.silence_s, window=options.window, heedless=options.heedless)
         self.session.begin(self.now(), bounds)
         return self._attempt
-
-    def _open(self) -> None:
-        """Bytes can travel: send CONNECT."""
-        self.session.opened(self.now(), self._connect_packet())
-        self._flush()
 
     def _publish(self, topic: str, payload: str, qos: int, retain: bool) -> PendingOperation:
         """Send a message; the caller has seen that there is room."""
@@ -235,17 +277,7 @@ class ClientRecord:
         for operation in operations:
             self._complete(self._publishes.pop(operation), Phase.UNKNOWN)
 
-    # What is heard.
-
-    def _arrived(self, data: bytes) -> None:
-        """Bytes of the present connection."""
-        self.session.handle(self.now(), data)
-        self._take_events()
-
-    def _time_passed(self) -> None:
-        """A timer is due."""
-        self.session.handle(self.now())
-        self._take_events()
+    # Events of the session.
 
     def _take_events(self) -> None:
         while (event := self.session.next_event()) is not None:
@@ -257,12 +289,13 @@ class ClientRecord:
     def _flush(self) -> None:
         """Send what the session has to send, and start to wait for its timer."""
         for data in self.session.take_output():
-            self._write(data)
+            if self._way is not None:
+                self._way.send(data)
         timer = self.session.timer
         if timer is not self._timer:
             self._timer = timer
-            if timer is not None:
-                self._timer_started(timer)
+            if timer is not None and self._way is not None:
+                self._way.start(timer)
 
     def _take(self, event: Event) -> None:
         match event:
@@ -325,16 +358,18 @@ class ClientRecord:
             self._complete(pending, phase, reason_code=code)
         self._answered(pending.kind, phase)
 
-    def _ended(self, reason: str, *, in_order: bool = False) -> None:
-        """Write the end of a connection down, and what it leaves unanswered; without one, do nothing.
+    def _close(self, reason: str, *, in_order: bool = False) -> None:
+        """Close the connection, write its end down and what it leaves unanswered; without one, do nothing.
 
         Args:
             reason: "local", "peer", "silent", "refused" or "protocol".
             in_order: The broker closed, and all that it had sent was read.
         """
-        attempt, goodbye = self._attempt, self._goodbye
-        if attempt is None:
+        way, attempt, goodbye = self._way, self._attempt, self._goodbye
+        if way is None or attempt is None:
             return
+        self._way = None
+        way.close(abort=reason == "local")
         sent = self.session.state is not ClientState.OPENING
         unanswered = self.session.closed()
         self._attempt = self._goodbye = self._timer = None
@@ -349,6 +384,7 @@ class ClientRecord:
         if not self.options.resend:
             self._forgotten(self.session.forget())
         self._changed()
+        self._closed()
 
     # Packets and lines.
 

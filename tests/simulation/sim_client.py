@@ -1,18 +1,66 @@
-"""An MQTT client of the simulation: ``stratamq/history/client_record.py`` on a virtual connection.
+"""An MQTT client of the simulation: ``stratamq/history/client_record.py`` on a stream of its network.
 
-Owns the connection and its timeouts; what the program does is in ``workload.py``.
+What the program does is in ``workload.py``.
 """
 
 from collections.abc import Callable
 
 from mqtt.client_session import Event, Received, Timer
-from stratamq.history.client_record import ClientOptions, ClientRecord, PendingOperation
+from stratamq.history.client_record import ClientOptions, ClientRecord
 from stratamq.history.operations import Kind, Phase
 from stratamq.history.writer import HistoryWriter
 from tests.simulation.network import Endpoint
 from tests.simulation.process import Process, World
 
 __all__ = ["ClientOptions", "SimClient"]
+
+
+class SimWay:
+    """The way of one connection's bytes over the simulated network."""
+
+    def __init__(self, client: "SimClient") -> None:
+        self._client = client
+        self._end: Endpoint | None = None
+
+    def send(self, data: bytes) -> None:
+        """Send; before the stream is open, do nothing."""
+        if self._end is not None:
+            self._end.send(data)
+
+    def start(self, timer: Timer) -> None:
+        """Call when the timer is due."""
+        self._client.world.scheduler.at(timer.due, self._due, timer)
+
+    def close(self, *, abort: bool) -> None:
+        """Close the stream, or break it."""
+        end, self._end = self._end, None
+        if end is not None:
+            (end.abort if abort else end.close)()
+
+    def connected(self, end: Endpoint | None) -> None:
+        """The network says how the attempt went."""
+        if end is None:
+            self._client.lost(self, "refused")
+        elif not self._client.is_on(self):
+            end.close()
+        else:
+            self._end = end
+            end.notify = self._read
+            self._client.opened(self)
+
+    def _read(self) -> None:
+        end = self._end
+        if end is None:
+            return
+        data = end.read()
+        if data:
+            self._client.arrived(self, data)
+        if end.reset or (end.eof and not end.inbox):
+            self._client.lost(self, in_order=not end.reset)
+
+    def _due(self, timer: Timer) -> None:
+        if timer is self._client.session.timer:
+            self._client.time_passed(self)
 
 
 class SimClient(Process, ClientRecord):
@@ -22,7 +70,10 @@ class SimClient(Process, ClientRecord):
         self, world: World, writer: HistoryWriter, process: str, client_id: str, options: ClientOptions
     ) -> None:
         Process.__init__(self, world, process)
-        ClientRecord.__init__(self, writer, process, client_id, options)
+        scheduler = world.scheduler
+        ClientRecord.__init__(
+            self, writer, lambda: scheduler.now, lambda: int(scheduler.now * 1_000_000_000), process, client_id, options
+        )
         self.up = True
         self.target = ""
         self.on_connected: Callable[[], None] = lambda: None
@@ -31,35 +82,6 @@ class SimClient(Process, ClientRecord):
         self.on_answer: Callable[[Kind, Phase], None] = lambda *_: None
         self.received: list[str] = []  # payloads handed over
         self.acknowledging = True  # False: reads and answers nothing, for scripts
-        self._end: Endpoint | None = None
-
-    # -- time
-
-    def now(self) -> float:
-        """Return the time of the session's timers: this program's clock is the world's."""
-        return self.world.scheduler.now
-
-    def now_ns(self) -> int:
-        """Return the time of the history's next line."""
-        return int(self.world.scheduler.now * 1_000_000_000)
-
-    def turn(self) -> None:
-        """Take what arrived."""
-        end = self._end
-        if end is None:
-            return
-        data = end.read()
-        if data:
-            self._arrived(data)
-        if self._end is end and (end.reset or (end.eof and not end.inbox)):
-            self._close("peer", in_order=not end.reset)
-
-    def _timer_started(self, timer: Timer) -> None:
-        self.world.scheduler.at(timer.due, self._call, self.life, self._timer_due, (timer,))
-
-    def _timer_due(self, timer: Timer) -> None:
-        if timer is self.session.timer:
-            self._time_passed()
 
     # -- requests
 
@@ -69,10 +91,9 @@ class SimClient(Process, ClientRecord):
         if options is not None:
             self.options = options
         self.target = address
-        attempt = self._begin(address)
-        assert self.session.timer is not None
-        patience_s = self.session.timer.due - self.now()
-        self.world.network.connect(self.host, address, patience_s, lambda end: self._opened(attempt, end))
+        way = SimWay(self)
+        self._begin(address, way)
+        self.world.network.connect(self.host, address, self.session.next_deadline() - self.now(), way.connected)
         self._flush()
 
     def publish(self, topic: str, payload: str, qos: int, *, retain: bool = False) -> bool:
@@ -116,11 +137,7 @@ class SimClient(Process, ClientRecord):
         """Write down what was read."""
         self.writer.complete(self.now_ns(), phase, Kind.READ, operation, payload=payload, **self._who())
 
-    # -- what the record asks for
-
-    def _write(self, data: bytes) -> None:
-        if self._end is not None:
-            self._end.send(data)
+    # -- what the record says
 
     def _accepted(self) -> None:
         self.on_connected()
@@ -136,29 +153,5 @@ class SimClient(Process, ClientRecord):
         if self.acknowledging or not (isinstance(event, Received) and event.packet.qos):
             super()._take(event)
 
-    # -- the connection
-
-    def _opened(self, attempt: PendingOperation, end: Endpoint | None) -> None:
-        if attempt is not self._attempt:
-            if end is not None:
-                end.close()
-            return
-        if end is None:
-            self._close("refused")
-            return
-        self._end = end
-        end.notify = self.turn
-        self._open()
-
-    def _close(self, reason: str, *, in_order: bool = False) -> None:
-        """End the connection, once."""
-        if self._attempt is None:
-            return
-        end, self._end = self._end, None
-        if end is not None:
-            if reason == "local" and not in_order:
-                end.abort()
-            else:
-                end.close()
-        self._ended(reason, in_order=in_order)
+    def _closed(self) -> None:
         self.on_ended()
