@@ -144,13 +144,13 @@ def _storage() -> Callable[[bytes], None]:
         return target != "r1" or (kind == FrameKind.CONTROL and isinstance(decode_control(payload), known))
 
     cluster.filter = passes
-    peers = [edge.key, cluster.router_key, cluster.nodes["s2"].key, cluster.edges["e2"].key]
+    peers = [edge.key, cluster.router.key, cluster.nodes["s2"].key, cluster.edges["e2"].key]
     kinds = sorted(_BY_STORAGE)
 
     def take(data: bytes) -> None:
         choice = data[0] if data else 0
         for node in cluster.nodes.values():
-            node.events.append(FrameArrived(peers[choice % 4], kinds[choice // 4 % len(kinds)], data[1:]))
+            node.receive(peers[choice % 4], kinds[choice // 4 % len(kinds)], data[1:])
         cluster.step()
         cluster.step()
         for node in cluster.nodes.values():

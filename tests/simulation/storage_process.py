@@ -191,6 +191,10 @@ class StorageProcess(LinkProcess):
             self._commit(Submitted([ready.writes]))
             assert self._group.submitted == ready.commit
         self._follow_map()
+        self._leave(ready)
+
+    def _leave(self, ready: Ready) -> None:
+        """Put what a turn sends on its links."""
         for peer, why in ready.condemned:
             self.table.condemn(peer, why)
         self.table.send_all(ready.sends)

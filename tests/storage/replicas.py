@@ -20,7 +20,7 @@ def state_of(disk: ModelDisk, partition: int) -> tuple[int, dict[bytes, bytes]]:
 
 def assert_equal_states(cluster: Cluster) -> None:
     """Every pair of replicas in sync at one op_index has the same rows."""
-    for number, placement in enumerate(cluster.machine.map.partitions):
+    for number, placement in enumerate(cluster.map.partitions):
         seen: dict[int, tuple[str, dict[bytes, bytes]]] = {}
         for name in placement.in_sync:
             if name not in cluster.nodes:
@@ -41,7 +41,7 @@ def heal_placement(cluster: Cluster, copies: int) -> None:
     end = cluster.now + 20
     while True:
         cluster.step()
-        placements = cluster.machine.map.partitions
+        placements = cluster.map.partitions
         if all(
             len(placement.in_sync) == copies and placement.primary in cluster.nodes and not placement.joining
             for placement in placements

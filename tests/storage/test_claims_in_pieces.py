@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.storage.storage_cluster import Cluster, Connection
+from tests.storage.scripted_edge import Connection
+from tests.storage.storage_cluster import Cluster
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
@@ -24,7 +25,7 @@ def answering(cluster: Cluster, connections: list[Connection], rounds: list[list
             )
             cluster.send(edge.key, source.node, FrameKind.CONTROL, encode_control(answer))
 
-    edge._polled = polled  # type: ignore[method-assign]
+    edge.polled = polled  # type: ignore[method-assign]
     return rounds
 
 

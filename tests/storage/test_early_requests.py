@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from router.map.commands import PlacePartitions
-from storage.core import FrameArrived
 from tests.storage.requests import message, read, retained
 from tests.storage.storage_cluster import ROUTER, Cluster, with_settings
 from wire.messages.batches import encode_message
@@ -31,7 +30,7 @@ def test_what_waited_for_the_map_is_dropped_when_its_edge_has_died_meanwhile(die
     """Simulation seed 10152: a dead edge's message was taken behind newer ones that its client sent elsewhere."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
     former, other = cluster.edges["e2"], cluster.edges["e1"]
-    primary = cluster.machine.map.partitions[0].primary
+    primary = cluster.map.partitions[0].primary
     (backup,) = cluster.nodes.keys() - {primary}
     early = retained("t", "early")
     early.tag, early.partitions, early.epochs = 1, (0,), (former.epoch(0) + 1,)  # of the map that is to come
@@ -56,7 +55,7 @@ def test_what_waited_until_its_partition_serves_is_dropped_when_its_edge_has_die
     """Simulation seed 66076: it was taken when the edge's origins were forgotten, and a register went back to it."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
     former, other = cluster.edges["e2"], cluster.edges["e1"]
-    primary = cluster.machine.map.partitions[0].primary
+    primary = cluster.map.partitions[0].primary
     (backup,) = cluster.nodes.keys() - {primary}
     cluster.filter = lambda _, target, kind, __: (target, kind) != ("e2", FrameKind.PUBLISH_ACK)
     former.publish(retained("t", "older"), 0)
@@ -81,7 +80,7 @@ def test_what_waits_is_not_taken_when_its_publisher_s_next_connection_was_refuse
     former, newer = cluster.edges["e2"], cluster.edges["e1"]
     alice = newer.open("alice")
     newer.subscribe(alice, "a/#")
-    primary = cluster.machine.map.partitions[0].primary
+    primary = cluster.map.partitions[0].primary
     (backup,) = cluster.nodes.keys() - {primary}
     cluster.filter = lambda source, target, kind, _: (source.node, target, kind) != ("e1", backup, FrameKind.CONTROL)
     cluster.kill(primary)
@@ -103,13 +102,13 @@ def test_what_waited_for_the_map_is_not_overtaken_by_what_comes_with_it() -> Non
     publisher = cluster.start_edge("z1")  # what an edge of this name sends arrives behind the map in each round
     alice = cluster.edges["e1"].open("alice")
     cluster.edges["e1"].subscribe(alice, "a/#")
-    primary = cluster.machine.map.partitions[0].primary
+    primary = cluster.map.partitions[0].primary
     (backup,) = cluster.nodes.keys() - {primary}
-    cluster.silent.add(backup)  # it does not hear yet that it is the primary
+    cluster.silence(backup)  # it does not hear yet that it is the primary
     cluster.kill(primary)
     first = publisher.publish(message("first"), 0)
     cluster.run(0.1)
-    cluster.silent.clear()
+    cluster.end_silence()
     second = publisher.publish(message("second"), 0)
     cluster.settle()
     assert cluster.primary(0).key.node == backup
@@ -123,9 +122,9 @@ def test_what_waited_for_the_map_is_forgotten_when_its_edge_s_was_the_older_one(
     publisher = cluster.edges["e2"]
     alice = cluster.edges["e1"].open("alice")
     cluster.edges["e1"].subscribe(alice, "a/#")
-    primary = cluster.machine.map.partitions[0].primary
+    primary = cluster.map.partitions[0].primary
     (backup,) = cluster.nodes.keys() - {primary}
-    cluster.nodes[primary].core.full = True
+    cluster.nodes[primary].disk.full = True
     refused = message("refused")
     tag = publisher.publish(refused, 0)
     cluster.send(publisher.key, backup, FrameKind.PUBLISH, encode_message(refused))  # of when it was the primary
@@ -148,21 +147,21 @@ def test_what_waited_for_a_newer_map_is_not_forgotten_by_an_answer_of_before() -
     publisher = cluster.edges["e2"]
     alice = cluster.edges["e1"].open("alice")
     cluster.edges["e1"].subscribe(alice, "a/#")
-    primary = cluster.machine.map.partitions[0].primary
+    primary = cluster.map.partitions[0].primary
     (backup,) = cluster.nodes.keys() - {primary}
     core = cluster.nodes[backup].core
     cluster.run(1.0)
-    epoch, before = cluster.machine.map.epoch, cluster.now
-    cluster.silent.add(backup)
+    epoch, before = cluster.map.epoch, cluster.now
+    cluster.silence(backup)
     cluster.kill(primary)
     cluster.step()
     ahead = publisher.publish(message("ahead"), 0)
     cluster.run(0.05)
     answer = HeartbeatReply(core.lease.entry.incarnation, before, 2.0, epoch, ROUTER, map_epoch=epoch)
-    cluster.nodes[backup].events.append(FrameArrived(cluster.router_key, FrameKind.CONTROL, encode_control(answer)))
+    cluster.nodes[backup].receive(cluster.router.key, FrameKind.CONTROL, encode_control(answer))
     cluster.step()
     assert core.lease.newest_at == before
-    cluster.silent.clear()
+    cluster.end_silence()
     cluster.settle()
     assert publisher.acked[ahead] == 0
     assert [push.payload for push in alice.received] == [b"ahead"]
@@ -174,19 +173,19 @@ def test_what_waited_until_its_partition_serves_waits_for_the_next_time_too() ->
     publisher = cluster.edges["e2"]
     alice = cluster.edges["e1"].open("alice")
     cluster.edges["e1"].subscribe(alice, "a/#")
-    primary = cluster.machine.map.partitions[0].primary
+    primary = cluster.map.partitions[0].primary
     (backup,) = cluster.nodes.keys() - {primary}
     cluster.filter = lambda source, target, kind, _: (source.node, target, kind) != ("e1", backup, FrameKind.CONTROL)
     cluster.kill(primary)  # the other one polls e1, gets no answer, and does not serve
     cluster.run(1.0)
     cluster.start(primary)
     cluster.run(0.5)
-    cluster.silent.add(backup)
+    cluster.silence(backup)
     place(cluster, primary)
     place(cluster, backup)
     tag = publisher.publish(message("kept"), 0)
     cluster.run(0.1)
-    cluster.silent.clear()
+    cluster.end_silence()
     cluster.filter = lambda *_: True
     cluster.settle()
     assert cluster.primary(0).key.node == backup
@@ -196,6 +195,6 @@ def test_what_waited_until_its_partition_serves_waits_for_the_next_time_too() ->
 
 def place(cluster: Cluster, node: str) -> None:
     """Make a node the primary."""
-    entry = cluster.machine.map.partitions[0]
+    entry = cluster.map.partitions[0]
     moved = msgspec.structs.replace(entry, primary=node, in_sync=tuple(cluster.nodes), epoch=entry.epoch + 1)
     assert not cluster.apply(PlacePartitions({0: moved}))

@@ -252,12 +252,12 @@ def test_a_full_disk_refuses_messages_and_acknowledges_repeats() -> None:
     edge.publish(message("kept"), alice.session >> 48)
     cluster.settle()
     core = cluster.nodes["s1"].core
-    core.full = True
+    cluster.nodes["s1"].disk.full = True
     refused = edge.publish(message("refused"), alice.session >> 48)
     cluster.settle()
     assert edge.acked[refused] == 0x89  # told from what a policy refuses; publishers read 0x97
     assert core.counts["refused_store_full"] == 1
-    core.full = False
+    cluster.nodes["s1"].disk.full = False
     tag = edge.publish(message("taken"), alice.session >> 48)
     cluster.settle()
     assert edge.acked[tag] == 0
@@ -270,12 +270,11 @@ def test_what_a_full_disk_refused_ends_what_an_older_connection_sent() -> None:
     former, newer = cluster.edges["e1"], cluster.edges["e2"]
     alice = newer.open("alice")
     newer.subscribe(alice, "a/#")
-    core = cluster.nodes["s1"].core
-    core.full = True
+    cluster.nodes["s1"].disk.full = True
     refused = newer.publish(message("m", session=77, owner_epoch=2), alice.session >> 48)
     cluster.settle()
     assert newer.acked[refused] == 0x89
-    core.full = False
+    cluster.nodes["s1"].disk.full = False
     stuck = former.publish(message("m", session=77, owner_epoch=1), alice.session >> 48)
     cluster.settle()
     assert former.acked[stuck] == 0x8E

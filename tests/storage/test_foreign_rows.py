@@ -45,14 +45,14 @@ def test_a_node_condemns_who_writes_rows_of_another_partition(early: bool) -> No
     """Also one that its map does not name yet: what was kept until then condemned the router that named it."""
     cluster = Cluster(nodes=2, partitions=2, replicas=2, min_in_sync=1)
     cluster.settle()
-    placement = cluster.machine.map.partitions[0]
+    placement = cluster.map.partitions[0]
     liar, backup = placement.in_sync
     epoch = placement.epoch
     if early:
         epoch, liar, backup = epoch + 1, backup, liar
     core = cluster.nodes[backup].core
     assert core is not None
-    peer = PeerKey(liar, TIER_STORAGE, cluster.machine.map.nodes[liar].incarnation)
+    peer = PeerKey(liar, TIER_STORAGE, cluster.map.nodes[liar].incarnation)
     row = pack(LogRow(epoch, 1, [(keys.session_key(1, 1), b"v")], epoch))
     payload = encode_replica_message(Append(0, epoch, 0, 0, 1, 0, 0, [row]))
     ready = core.handle(cluster.now, [FrameArrived(peer, FrameKind.REPLICATE, payload)])

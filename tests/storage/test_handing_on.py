@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.storage.storage_cluster import Cluster, Connection, Edge
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind

@@ -108,7 +108,7 @@ def test_reports_of_routes_fit_rounds_messages_and_links(monkeypatch: pytest.Mon
 
 def reported(core: StorageCore, cluster: Cluster) -> list[str]:
     """Make one round; return the filters that it reports."""
-    cluster.now += 0.02
+    cluster.scheduler.now += 0.02
     ready = core.handle(cluster.now, [])
     filters = []
     for _, _, payload in ready.sends:

@@ -4,7 +4,8 @@ import pytest
 
 from router.map.commands import PlacePartitions
 from tests.storage.requests import message
-from tests.storage.storage_cluster import Cluster, Connection, with_settings
+from tests.storage.scripted_edge import Connection
+from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage, Push
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.sessions import Subscription
@@ -25,7 +26,7 @@ def test_a_pubrel_that_waits_for_a_backup_is_good_after_a_step_of_the_epoch() ->
     edge.acknowledge(edge.pushes[1], 4)
     cluster.settle()
     first, _, second = edge.pushes  # two are open; what follows has its identifier, and that is committed
-    placement = cluster.machine.map.partitions[0]
+    placement = cluster.map.partitions[0]
     silent, other = (name for name in placement.in_sync if name != placement.primary)
     cluster.cut(placement.primary, silent)
     edge.acknowledge(first, 5)

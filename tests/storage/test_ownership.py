@@ -4,7 +4,8 @@ from typing import Any
 
 from storage.state import keys
 from tests.storage.requests import WILL, fired, message
-from tests.storage.storage_cluster import Cluster, Connection, Edge
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import Cluster
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
@@ -80,7 +81,7 @@ def test_a_repeat_of_the_connection_that_still_owns_the_client_is_answered() -> 
         )
         cluster.send(cluster.edges["e1"].key, source.node, FrameKind.CONTROL, encode_control(answer))
 
-    cluster.edges["e1"]._polled = opening  # type: ignore[method-assign]
+    cluster.edges["e1"].polled = opening  # type: ignore[method-assign]
     cluster.crash_all()
     answer = again(cluster.edges["e1"], first)
     assert answer.reason_code == 0 and answer.session == connection.session
@@ -91,12 +92,12 @@ def test_a_repeat_of_the_connection_that_still_owns_the_client_is_answered() -> 
 def test_a_connect_of_a_life_that_the_primary_hears_of_late_is_carried_out() -> None:
     """Its edge begins anew and serves clients at once; the primary's map is a step behind."""
     cluster = Cluster(partitions=1)
-    cluster.silent.add(cluster.machine.map.partitions[0].primary)
+    cluster.silence(cluster.map.partitions[0].primary)
     cluster.kill_edge("e1")
     connection = cluster.start_edge("e1").open("alice", settle=False)
     cluster.run(0.1)
     assert not connection.owner_epoch
-    cluster.silent.clear()
+    cluster.end_silence()
     cluster.settle()
     assert connection.owner_epoch
 

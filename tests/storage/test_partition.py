@@ -8,8 +8,9 @@ from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
 from storage.state.settings import PartitionSettings
 from tests.simulation.model_store import ModelDisk, ModelStore
+from tests.simulation.storage_process import STORE_SETTINGS
 from tests.storage.requests import message
-from tests.storage.storage_cluster import STORE_SETTINGS, Cluster, with_settings
+from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
@@ -123,27 +124,23 @@ def test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_no
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
     partition = alice.session >> 48
-    cluster.routes_answered = False
+    cluster.router.routes_answered = False
     first = edge.subscribe(alice, "a/#")
     assert first in edge.asked
-    edge.ask(
-        UnsubscribeSession(
-            next(edge.requests), partition, edge.epoch(partition), alice.session, alice.owner_epoch, ["a/#"]
-        )
-    )
+    edge.ask(UnsubscribeSession(*edge.head(partition), alice.session, alice.owner_epoch, ["a/#"]))
     cluster.settle()
     assert not edge.asked
-    late = cluster.added[0]
+    late = cluster.router.added[0]
     again = edge.subscribe(alice, "a/#")
     cluster.send(
-        cluster.router_key,
+        cluster.router.key,
         "s1",
         FrameKind.CONTROL,
         encode_control(RoutesAdded(late.request, late.shard, late.shard_epoch, late.sender_epoch)),
     )
     cluster.settle()
     assert again in edge.asked
-    cluster.routes_answered = True
+    cluster.router.routes_answered = True
     cluster.run(2.5)
     assert again not in edge.asked
 
@@ -154,17 +151,17 @@ def test_an_answer_about_routes_to_the_partition_s_former_primary_marks_nothing(
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
     edge.subscribe(alice, "a")
-    cluster.routes_answered = False
-    cluster.added.clear()
+    cluster.router.routes_answered = False
+    cluster.router.added.clear()
     edge.subscribe(alice, "b")
-    late = cluster.added[-1]
+    late = cluster.router.added[-1]
     cluster.crash_all()
     request = edge.subscribe(alice, "c")
     assert late.request in [
-        item.request for item in cluster.added if [entry.topic_filter for entry in item.routes] == ["c"]
+        item.request for item in cluster.router.added if [entry.topic_filter for entry in item.routes] == ["c"]
     ]
     answer = RoutesAdded(late.request, late.shard, late.shard_epoch, late.sender_epoch)
-    cluster.send(cluster.router_key, "s1", FrameKind.CONTROL, encode_control(answer))
+    cluster.send(cluster.router.key, "s1", FrameKind.CONTROL, encode_control(answer))
     cluster.settle()
     assert request in edge.asked
 
@@ -174,13 +171,13 @@ def test_a_late_answer_to_a_repeated_question_about_routes_counts() -> None:
     cluster = Cluster()
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
-    cluster.routes_answered = False
+    cluster.router.routes_answered = False
     request = edge.subscribe(alice, "a/b")
     cluster.run(3.0)
-    assert len(cluster.added) > 1
-    first = cluster.added[0]
+    assert len(cluster.router.added) > 1
+    first = cluster.router.added[0]
     cluster.send(
-        cluster.router_key,
+        cluster.router.key,
         "s1",
         FrameKind.CONTROL,
         encode_control(RoutesAdded(first.request, first.shard, first.shard_epoch, first.sender_epoch)),
@@ -238,7 +235,7 @@ def test_sessions_expire_by_the_served_clock_only() -> None:
     edge.publish(message(), alice.session >> 48)
     cluster.settle()
     cluster.kill("s1", declare=False)
-    cluster.now += 1000
+    cluster.run(1000)
     cluster.start("s1")
     cluster.settle()
     assert edge.open("alice", expiry_s=5).session == alice.session
@@ -256,7 +253,9 @@ def test_a_stop_of_the_process_is_no_served_time() -> None:
     edge = cluster.edges["e1"]
     edge.close(edge.open("alice", expiry_s=9))
     cluster.run(5.0)
-    cluster.now += 1000
+    cluster.nodes["s1"].pause()
+    cluster.run(1000)
+    cluster.nodes["s1"].resume()
     cluster.run(3.0)
     assert cluster.nodes["s1"].core.session_counts()["absent"] == 1
     cluster.run(2.0)
@@ -340,7 +339,7 @@ def test_shared_group_takes_turns_and_keeps_for_the_absent() -> None:
     edge.publish(message("kept", share=b"g/a/#"), 0)
     cluster.settle()
     assert cluster.nodes["s1"].core.queued() == 5
-    assert any(entry.members == 2 for added in cluster.added for entry in added.routes)
+    assert any(entry.members == 2 for added in cluster.router.added for entry in added.routes)
 
 
 def test_origins_of_publishing_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from storage.hosting.hosted_partition import HostedPartition
-from tests.storage.storage_cluster import Cluster, Connection, Edge, with_settings
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage
 from wire.messages.sessions import RecordInbound, ReleaseInbound, UnsubscribeSession
 from wire.messages.wills import Will
@@ -118,7 +119,7 @@ class Run:
 
     def _session(self, what: str, connection: Connection, more: Any) -> None:
         edge = self.edge
-        head = (next(edge.requests), 0, edge.epoch(0), connection.session, connection.owner_epoch)
+        head = (*edge.head(0), connection.session, connection.owner_epoch)
         if what == "close":
             edge.close(connection, clean=more)
         elif what == "subscribe":

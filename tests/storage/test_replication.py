@@ -49,13 +49,13 @@ def test_nothing_is_acknowledged_before_every_backup_synced(cluster: Cluster) ->
     alice = edge.open("alice")
     partition = alice.session >> 48
     edge.subscribe(alice, "a/#")
-    slow = cluster.machine.map.partitions[partition].in_sync[1]
+    slow = cluster.map.partitions[partition].in_sync[1]
     cluster.nodes[slow].disk_slow = True
     edge.publish(message("m"), partition)
     cluster.run(1.0)
     assert not edge.acked and not alice.received
     cluster.run(3.0)
-    assert edge.acked and slow not in cluster.machine.map.partitions[partition].in_sync
+    assert edge.acked and slow not in cluster.map.partitions[partition].in_sync
 
 
 @pytest.mark.parametrize("power", [False, True])
@@ -72,7 +72,7 @@ def test_a_dead_primary_is_replaced_and_nothing_acknowledged_is_lost(cluster: Cl
             edge.publish(message(str(sent)), partition)
             sent += 1
             cluster.step()
-        dead = cluster.machine.map.partitions[partition].primary
+        dead = cluster.map.partitions[partition].primary
         cluster.kill(dead, power=power)
         cluster.run(0.3)
         cluster.start(dead)
@@ -96,7 +96,7 @@ def test_a_wiped_node_is_rebuilt_by_range_transfer() -> None:
         edge.publish(PublishMessage(0, b"a/b", str(number).encode() * 2000, 1), 0)
         cluster.step()
     cluster.settle()
-    victim = cluster.machine.map.partitions[0].in_sync[1]
+    victim = cluster.map.partitions[0].in_sync[1]
     cluster.kill(victim, wipe=True)
     cluster.run(0.2)
     cluster.start(victim)
@@ -115,7 +115,7 @@ def test_a_new_primary_serves_in_a_second_and_others_are_not_interrupted(cluster
     """After the death is declared: read, make the log durable, poll, serve."""
     edge = cluster.edges["e1"]
     edge.open("alice")
-    dead = cluster.machine.map.partitions[0].primary
+    dead = cluster.map.partitions[0].primary
     others = [
         hosted for name, node in cluster.nodes.items() if name != dead for hosted in node.core.partitions.values()
     ]
@@ -125,7 +125,7 @@ def test_a_new_primary_serves_in_a_second_and_others_are_not_interrupted(cluster
         assert all(hosted.serving for hosted in others)
         if all(
             (node := cluster.nodes.get(placement.primary)) is not None and node.core.serving
-            for placement in cluster.machine.map.partitions
+            for placement in cluster.map.partitions
         ):
             return
     raise AssertionError("does not serve again within a second")
@@ -137,8 +137,8 @@ def test_a_stale_primary_is_refused(cluster: Cluster) -> None:
     alice = edge.open("alice")
     partition = alice.session >> 48
     edge.subscribe(alice, "a/#")
-    old = cluster.machine.map.partitions[partition].primary
-    cluster.silent.add(old)  # it hears nothing from the routers any more
+    old = cluster.map.partitions[partition].primary
+    cluster.silence(old)  # it hears nothing from the routers any more
     before = cluster.nodes[old]
 
     cluster.apply(DeclareDead(old, before.key.incarnation))
@@ -153,7 +153,7 @@ def test_a_stale_primary_is_refused(cluster: Cluster) -> None:
     cluster.send(edge.key, old, FrameKind.PUBLISH, encode_message(lost))
     cluster.run(1.0)
     assert len(edge.acks) == acked
-    cluster.silent.discard(old)
+    cluster.end_silence()
     cluster.start(old) if old not in cluster.nodes else None
     heal_placement(cluster, 3)
     cluster.run(0.5)
@@ -167,7 +167,7 @@ def test_too_few_in_sync_acknowledges_nothing() -> None:
     alice = edge.open("alice")
     partition = alice.session >> 48
     edge.subscribe(alice, "a/#")
-    backup = cluster.machine.map.partitions[partition].in_sync[1]
+    backup = cluster.map.partitions[partition].in_sync[1]
     cluster.kill(backup)
     tag = edge.publish(message("m"), partition)
     cluster.run(5.0)
@@ -181,30 +181,30 @@ def test_too_few_in_sync_acknowledges_nothing() -> None:
 def test_another_node_takes_the_place_of_a_dead_one_only_after_a_while() -> None:
     """It stays in sync while nobody else is; it may come back any moment, and then lacks nothing."""
     cluster = Cluster(nodes=3, replicas=2, min_in_sync=2, partitions=1)
-    primary, backup = cluster.machine.map.partitions[0].in_sync
+    primary, backup = cluster.map.partitions[0].in_sync
     spare = next(name for name in cluster.nodes if name not in (primary, backup))
     cluster.kill(backup)
     cluster.run(3.0)
-    assert cluster.machine.map.partitions[0].joining == ()
+    assert cluster.map.partitions[0].joining == ()
     cluster.start(backup)
     heal_placement(cluster, 2)
-    assert cluster.machine.map.partitions[0].in_sync == (primary, backup)
+    assert cluster.map.partitions[0].in_sync == (primary, backup)
     cluster.kill(backup)
     cluster.run(8.0)
-    assert cluster.machine.map.partitions[0].in_sync == (primary, spare)
+    assert cluster.map.partitions[0].in_sync == (primary, spare)
 
 
 def test_a_node_that_returns_needs_no_replacement() -> None:
     cluster = Cluster(nodes=3, replicas=2, min_in_sync=2, partitions=1)
-    primary, backup = cluster.machine.map.partitions[0].in_sync
+    primary, backup = cluster.map.partitions[0].in_sync
     spare = next(name for name in cluster.nodes if name not in (primary, backup))
     cluster.filter = lambda _, target, kind, __: kind != FrameKind.REPLICATE or target != spare
     cluster.kill(backup)
-    while spare not in cluster.machine.map.partitions[0].joining:
+    while spare not in cluster.map.partitions[0].joining:
         cluster.step()
     cluster.start(backup)
     heal_placement(cluster, 2)
-    assert cluster.machine.map.partitions[0].in_sync == (primary, backup)
+    assert cluster.map.partitions[0].in_sync == (primary, backup)
 
 
 def test_one_copy_beside_an_empty_one_acknowledges_nothing() -> None:
@@ -212,13 +212,13 @@ def test_one_copy_beside_an_empty_one_acknowledges_nothing() -> None:
     cluster = Cluster(nodes=2, replicas=2, min_in_sync=2, partitions=1)
     subscribed = cluster.edges["e1"].open("alice")
     cluster.edges["e1"].subscribe(subscribed, "a/#")
-    primary, backup = cluster.machine.map.partitions[0].in_sync
+    primary, backup = cluster.map.partitions[0].in_sync
     cluster.kill(backup, wipe=True)
     cluster.cut(primary, backup)
     cluster.start(backup)
     tag = cluster.edges["e1"].publish(message("m"), 0)
     cluster.run(5.0)
-    assert cluster.machine.map.partitions[0].in_sync == (primary,)
+    assert cluster.map.partitions[0].in_sync == (primary,)
     assert not cluster.edges["e1"].acked
     cluster.heal(primary, backup)
     heal_placement(cluster, 2)
@@ -232,7 +232,7 @@ def test_a_returning_backup_catches_up_from_the_log(cluster: Cluster) -> None:
     alice = edge.open("alice")
     partition = alice.session >> 48
     edge.subscribe(alice, "a/#")
-    backup = cluster.machine.map.partitions[partition].in_sync[2]
+    backup = cluster.map.partitions[partition].in_sync[2]
     cluster.kill(backup)
     for number in range(30):
         edge.publish(message(str(number)), partition)
@@ -259,27 +259,27 @@ def test_rows_of_a_partition_that_moved_away_are_deleted_when_it_is_whole_elsewh
         edge.publish(message(str(number)), alice.session >> 48)
     cluster.settle()
     number = alice.session >> 48
-    backup = next(n for n in cluster.machine.map.partitions[number].in_sync if cluster.primary(number).core.node != n)
+    backup = next(n for n in cluster.map.partitions[number].in_sync if cluster.primary(number).core.node != n)
     start, stop = keys.partition_range(number)
 
     def rows() -> int:
         return sum(1 for key in cluster.disks[backup].records if start <= key < stop)
 
     assert rows() > 30
-    placement = cluster.machine.map.partitions[number]
+    placement = cluster.map.partitions[number]
     assert not cluster.apply(
         PlacePartitions({number: PartitionEntry(placement.epoch + 1, placement.primary, (placement.primary,))})
     )
     cluster.run(3.0)
     assert rows() > 30, "deleted while it was the only other copy"
     heal_placement(cluster, 2)
-    if backup in cluster.machine.map.partitions[number].in_sync:  # it had a copy: it got it back
-        other = next(name for name in cluster.nodes if name not in cluster.machine.map.partitions[number].in_sync)
-        placement = cluster.machine.map.partitions[number]
+    if backup in cluster.map.partitions[number].in_sync:  # it had a copy: it got it back
+        other = next(name for name in cluster.nodes if name not in cluster.map.partitions[number].in_sync)
+        placement = cluster.map.partitions[number]
         joined = PartitionEntry(placement.epoch + 1, placement.primary, placement.in_sync, (other,))
         assert not cluster.apply(PlacePartitions({number: joined}))
         cluster.run(3.0)
-        placement = cluster.machine.map.partitions[number]
+        placement = cluster.map.partitions[number]
         left = tuple(name for name in placement.in_sync if name != backup)
         assert not cluster.apply(
             PlacePartitions({number: PartitionEntry(placement.epoch + 1, placement.primary, left)})
@@ -288,11 +288,11 @@ def test_rows_of_a_partition_that_moved_away_are_deleted_when_it_is_whole_elsewh
     assert rows() > 30
     cluster.run(placements.AWAY_S / 2 + 5.0)
     assert rows() == 1, "what is left says which epochs this copy has seen"
-    placement = cluster.machine.map.partitions[number]
+    placement = cluster.map.partitions[number]
     again = PartitionEntry(placement.epoch + 1, placement.primary, placement.in_sync, (backup,))
     assert not cluster.apply(PlacePartitions({number: again}))
     cluster.run(3.0)
-    assert backup in cluster.machine.map.partitions[number].in_sync
+    assert backup in cluster.map.partitions[number].in_sync
     assert_equal_states(cluster)
 
 
@@ -300,16 +300,16 @@ def test_a_backup_that_comes_back_gets_its_copy_back_at_once() -> None:
     """A spare node would need everything; the one that was dropped lacks only what came since."""
     cluster = Cluster(nodes=4, replicas=3, min_in_sync=2)
     heal_placement(cluster, 3)
-    former = [placement.in_sync for placement in cluster.machine.map.partitions]
-    backup = next(name for name in former[0] if name != cluster.machine.map.partitions[0].primary)
+    former = [placement.in_sync for placement in cluster.map.partitions]
+    backup = next(name for name in former[0] if name != cluster.map.partitions[0].primary)
     cluster.kill(backup)
     cluster.run(0.5)
-    assert len(cluster.machine.map.partitions[0].in_sync) == 2, "a dead backup is waited for"
+    assert len(cluster.map.partitions[0].in_sync) == 2, "a dead backup is waited for"
     cluster.start(backup)
     began = cluster.now
     heal_placement(cluster, 3)
     assert cluster.now - began < 4.0
-    assert [set(placement.in_sync) for placement in cluster.machine.map.partitions] == [set(names) for names in former]
+    assert [set(placement.in_sync) for placement in cluster.map.partitions] == [set(names) for names in former]
 
 
 @pytest.mark.parametrize("left", ["stale", "nothing"])
@@ -322,14 +322,14 @@ def test_an_operator_accepts_the_loss_of_the_whole_copies(left: str) -> None:
     edge.subscribe(alice, "a/#")
     cluster.settle()
     number = alice.session >> 48
-    whole = cluster.machine.map.partitions[number].in_sync
+    whole = cluster.map.partitions[number].in_sync
     heir = next(n for n in whole if n != cluster.primary(number).core.node)
     if left == "nothing":
         heir = next(name for name in cluster.nodes if name not in whole)
         for name in whole:
             cluster.kill(name, wipe=True)
     else:
-        placement = cluster.machine.map.partitions[number]
+        placement = cluster.map.partitions[number]
         alone = PartitionEntry(placement.epoch + 1, placement.primary, (placement.primary,))
         cluster.kill(heir)
         cluster.apply(PlacePartitions({number: alone}))
@@ -338,7 +338,7 @@ def test_an_operator_accepts_the_loss_of_the_whole_copies(left: str) -> None:
         cluster.start(heir)
         assert bob
     cluster.run(1.0)
-    lost = cluster.machine.map.partitions[number]
+    lost = cluster.map.partitions[number]
     assert not lost.primary
     assert "nothing" not in cluster.nodes[heir].core.placements.describe([number])[str(number)] or left == "nothing"
     assert "not a live storage node" in cluster.apply(

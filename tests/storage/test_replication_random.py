@@ -5,12 +5,12 @@ equal; one node acknowledges per partition_epoch. A failing seed becomes a test 
 """
 
 import random
-from collections import deque
 
 import pytest
 
 from tests.storage.replicas import assert_equal_states, heal_placement
-from tests.storage.storage_cluster import Cluster, Connection, Edge, Frame, with_settings
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage, decode_publish_acks
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
@@ -63,7 +63,7 @@ class Chaos:
             if chance < 0.03:
                 return False
             if chance < 0.06:
-                self.cluster.links.setdefault((source.node, target), deque()).append(Frame(source, kind, payload))
+                self.cluster.repeat(source, target, kind, payload)
         return True
 
     def publish(self) -> None:
@@ -87,7 +87,7 @@ class Chaos:
             cluster.kill(name, power=what == "power", declare=what != "fast_restart")
             self.down[name] = cluster.now + (0.02 if what == "fast_restart" else rng.uniform(0.1, 2.0))
         elif what == "wipe":
-            placements = cluster.machine.map.partitions
+            placements = cluster.map.partitions
             others = [
                 sum(1 for other in placement.in_sync if other != name and other in cluster.nodes)
                 for placement in placements

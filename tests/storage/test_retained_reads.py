@@ -3,7 +3,8 @@
 import pytest
 
 from tests.storage.requests import read, retained
-from tests.storage.storage_cluster import Cluster, Connection, with_settings
+from tests.storage.scripted_edge import Connection
+from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage
 from wire.messages.retained import DeliverRetained, RetainedDelivered, RetainedMessage
 from wire.messages.sessions import SubscribeSession, Subscription, UnsubscribeSession
@@ -113,7 +114,7 @@ def test_no_retained_copy_follows_a_newer_message_that_came_before_the_subscribe
     cluster.settle()
     bring(cluster, alice, begin_read(cluster, alice), ("a/1", "old", 1))
     assert [push.payload for push in alice.received] == [b"new"]
-    edge.ask(UnsubscribeSession(next(edge.requests), 0, edge.epoch(0), alice.session, alice.owner_epoch, ["a/#"]))
+    edge.ask(UnsubscribeSession(*edge.head(0), alice.session, alice.owner_epoch, ["a/#"]))
     cluster.settle()
     bring(cluster, alice, begin_read(cluster, alice), ("a/1", "old", 1))
     assert [push.payload for push in alice.received] == [b"new", b"old"]  # what brought the other one is gone
@@ -124,11 +125,7 @@ def test_s24_live_messages_wait_five_seconds_at_most() -> None:
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
-    edge.ask(
-        SubscribeSession(
-            next(edge.requests), 0, edge.epoch(0), alice.session, alice.owner_epoch, [Subscription("a/#", 1)]
-        )
-    )
+    edge.ask(SubscribeSession(*edge.head(0), alice.session, alice.owner_epoch, [Subscription("a/#", 1)]))
     cluster.settle()
     edge.publish(PublishMessage(0, b"a/b", b"m", 1), 0)
     cluster.run(4.0)

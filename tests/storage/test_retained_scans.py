@@ -3,8 +3,10 @@
 import pytest
 
 from storage.hosting.retained_scans import SCANS_MAX, RetainedScan
+from storage.state.rows import NEVER, RetainedRow
 from tests.storage.rounds import timed_rounds
-from tests.storage.storage_cluster import Cluster, Edge
+from tests.storage.scripted_edge import Edge
+from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
@@ -14,11 +16,16 @@ from wire.node.events import Tick
 ROUND_MS = 5  # most processor time of one round
 
 
+def register(topic: str) -> RetainedRow:
+    """Return a register of one byte."""
+    return RetainedRow(topic, b"x", 1, b"", NEVER, 0, 0, 0, 1)
+
+
 def fill(cluster: Cluster, topics: int) -> None:
     """Put topics into the registers as a restart would, without their rows."""
     for number, hosted in cluster.nodes["s1"].core.partitions.items():
-        for topic in range(topics // len(cluster.machine.map.partitions)):
-            hosted.retained._topics.add(f"plant/s{topic % 100}/l{topic // 100}/d{number}/state", (1, 1 << 62, 0))
+        for topic in range(topics // len(cluster.map.partitions)):
+            hosted.retained.restore(register(f"plant/s{topic % 100}/l{topic // 100}/d{number}/state"))
 
 
 def ask_all(edge: Edge, topic_filter: str, limit: int = 100, waits_s: float = 5.0) -> int:
@@ -117,13 +124,13 @@ def test_a_partition_that_moved_away_is_not_looked_into() -> None:
     before = set(cluster.nodes["s1"].core.partitions)
     for hosted in cluster.nodes["s1"].core.partitions.values():
         for number in range(5000):
-            hosted.retained._topics.add(f"a/{number}", (1, 1 << 62, 0))
+            hosted.retained.restore(register(f"a/{number}"))
     request = ask_all(edge, "+/+/x")
     cluster.step()
     moved = min(before)
     del cluster.nodes["s1"].core.partitions[moved]
     for _ in range(200):
-        cluster.nodes["s1"].step()
+        cluster.nodes["s1"].turn()
         cluster.step()
     assert answered(edge, request) == before - {moved}
 

@@ -9,11 +9,12 @@ import pytest
 
 from edge.subscriptions.session_filters import FILTERS_PER_PIECE
 from router.map.commands import PlaceShards
-from tests.storage.storage_cluster import ROUTER, Cluster, Connection, Edge
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import ROUTER, Cluster
 from wire.messages.control import decode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.routes import AddRoutes, RemoveRoutes, RoutesAdded
+from wire.messages.routes import AddRoutes, RemoveRoutes
 from wire.messages.sessions import SessionSubscribed, SubscribeSession, Subscription, UnsubscribeSession
 from wire.node.route_registrar import REMOVED_PER_TICK, ROUTES_ASKED_MAX, ROUTES_PER_REQUEST
 
@@ -25,7 +26,7 @@ class Owner:
 
     def __init__(self, partitions: int = 1) -> None:
         self.cluster = Cluster(partitions=partitions, shards=SHARDS)
-        self.cluster.routes_answered = False
+        self.cluster.router.routes_answered = False
         self.edge: Edge = self.cluster.edges["e1"]
         self.removed: list[str] = []  # once for each shard
         self.cluster.filter = self._note
@@ -41,7 +42,7 @@ class Owner:
         """Open a session of a partition."""
         while True:
             self._names += 1
-            if self.cluster.machine.map.partition_for(f"c{self._names}") == partition:
+            if self.cluster.map.partition_for(f"c{self._names}") == partition:
                 return self.edge.open(f"c{self._names}")
 
     def subscribe(self, client: Connection, names: list[str]) -> int:
@@ -61,12 +62,11 @@ class Owner:
         """Let a few rounds pass; return what came, and forget it."""
         for _ in range(5):
             self.cluster.step()
-        taken, self.cluster.added = self.cluster.added, []
+        taken, self.cluster.router.added = self.cluster.router.added, []
         return taken
 
     def answer(self, message: AddRoutes) -> None:
-        answer = RoutesAdded(message.request, message.shard, message.shard_epoch, message.sender_epoch)
-        self.cluster._tell("s1", answer)
+        self.cluster.router.answer("s1", message)
 
     def is_answered(self, request: int) -> bool:
         return any(one.request == request for one in self.edge.answers(SessionSubscribed))
@@ -112,7 +112,7 @@ def test_new_routes_wait_until_the_owner_has_answered(partitions: int) -> None:
     assert all(map(owner.is_answered, requests))
     for number, client in enumerate(clients):
         names = set(broad(client.client_id))
-        assert all(owner.cluster.routes[number, shard] == names for shard in range(SHARDS))
+        assert all(owner.cluster.router.routes[number, shard] == names for shard in range(SHARDS))
 
 
 def test_a_client_of_another_partition_waits_for_no_room() -> None:
@@ -139,7 +139,7 @@ def test_another_owner_gets_what_waits() -> None:
     owner.cluster.apply(PlaceShards(dict.fromkeys(range(SHARDS), ROUTER)))
     assert 0 < owner.serve() < ROUTES_ASKED_MAX + ROUTES_PER_REQUEST
     assert owner.is_answered(request)
-    assert all(owner.cluster.routes[0, shard] == set(broad("x")) for shard in range(SHARDS))
+    assert all(owner.cluster.router.routes[0, shard] == set(broad("x")) for shard in range(SHARDS))
 
 
 def test_a_partition_that_moves_away_leaves_its_room_to_others() -> None:

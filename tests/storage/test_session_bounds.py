@@ -1,6 +1,7 @@
 """How many stored sessions a partition makes: up to its bound, and none for an address whose tokens are used up."""
 
-from tests.storage.storage_cluster import Cluster, Edge, with_settings
+from tests.storage.scripted_edge import Edge
+from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.sessions import CloseSession, OpenSession, SessionOpened
@@ -9,10 +10,8 @@ from wire.messages.sessions import CloseSession, OpenSession, SessionOpened
 def connect(edge: Edge, client_id: str, **changes: object) -> SessionOpened:
     """Open a connection and return the answer."""
     asked = {"clean_start": False, "expiry_s": 100, "may_create": True} | changes
-    request = OpenSession(next(edge.requests), 0, edge.epoch(0), client_id, next(edge.cluster.numbers), **asked)  # type: ignore[arg-type]
-    edge.cluster.send(
-        edge.key, edge.cluster.machine.map.partitions[0].primary, FrameKind.CONTROL, encode_control(request)
-    )
+    request = OpenSession(*edge.head(0), client_id, next(edge.cluster.numbers), **asked)  # type: ignore[arg-type]
+    edge.cluster.send(edge.key, edge.cluster.map.partitions[0].primary, FrameKind.CONTROL, encode_control(request))
     edge.cluster.settle()
     (answer,) = [one for one in edge.answers(SessionOpened) if one.request == request.request]
     assert isinstance(answer, SessionOpened)
@@ -32,7 +31,7 @@ def test_stored_sessions_are_bounded_per_partition() -> None:
     assert connect(edge, "alice").session_present
     replaced = connect(edge, "alice", clean_start=True)
     assert (replaced.reason_code, replaced.session_present) == (0, False)
-    edge.ask(CloseSession(next(edge.requests), 0, edge.epoch(0), "alice", replaced.owner_epoch, True, 0))
+    edge.ask(CloseSession(*edge.head(0), "alice", replaced.owner_epoch, True, 0))
     cluster.settle()
     assert connect(edge, "dave").reason_code == 0
     assert cluster.nodes["s1"].core.event_counts()["refused_sessions_max"] >= 1

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import mqtt.filter_costs
-from tests.storage.storage_cluster import Cluster, Connection, Edge, with_settings
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage
 from wire.messages.sessions import SessionSubscribed, SubscribeSession, Subscription, UnsubscribeSession
 
@@ -25,9 +26,7 @@ def unsubscribe(edge: Edge, connection: Connection, *filters: str) -> None:
     partition = connection.session >> 48
     edge.ask(
         UnsubscribeSession(
-            next(edge.requests),
-            partition,
-            edge.epoch(partition),
+            *edge.head(partition),
             connection.session,
             connection.owner_epoch,
             list(filters),
@@ -59,7 +58,7 @@ def test_what_was_refused_is_no_subscription() -> None:
     alice = edge.open("alice")
     assert codes(edge, alice, "kept/+", "refused/+") == [2, 0x97]
     assert codes(edge, alice, "refused/#") == [0x97]
-    assert {route.topic_filter for added in cluster.added for route in added.routes} == {"kept/+"}
+    assert {route.topic_filter for added in cluster.router.added for route in added.routes} == {"kept/+"}
     for _ in range(2):
         edge.publish(PublishMessage(0, b"refused/x", b"no", 1), 0)
         edge.publish(PublishMessage(0, b"kept/x", b"yes", 1), 0)
@@ -121,7 +120,7 @@ def test_a_repeated_request_changes_nothing() -> None:
     wanted = [Subscription(name, 1, retain_handling=2) for name in ("a", "b", "c")]
     found: list[Any] = []
     for _ in range(2):
-        request = SubscribeSession(next(edge.requests), 0, edge.epoch(0), alice.session, alice.owner_epoch, wanted)
+        request = SubscribeSession(*edge.head(0), alice.session, alice.owner_epoch, wanted)
         edge.ask(request)
         cluster.settle()
         found.append(edge.answers(SessionSubscribed)[-1].reason_codes)

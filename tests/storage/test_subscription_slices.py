@@ -5,7 +5,8 @@ import pytest
 from edge.subscriptions.session_filters import FILTERS_PER_PIECE
 from storage.sessions.session_ends import FILTERS_AT_ONCE
 from tests.storage.rounds import middle_round_ms, timed_rounds
-from tests.storage.storage_cluster import Cluster, Connection, Edge
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage
 from wire.messages.control import decode_control
 from wire.messages.frames import FrameKind
@@ -74,7 +75,7 @@ def test_a_subscribe_and_an_unsubscribe_of_many_filters(
 def ask_without_answer(edge: Edge, clients: int) -> None:
     """Let many clients have a piece under way, because no router answers."""
     opened = [edge.open(f"waits-{number}") for number in range(clients)]
-    edge.cluster.routes_answered = False
+    edge.cluster.router.routes_answered = False
     for number, client in enumerate(opened):
         wanted = [Subscription(f"+/w{number}/{at}", 1, retain_handling=2) for at in range(FILTERS_PER_PIECE)]
         request = next(edge.requests)
@@ -231,7 +232,7 @@ def test_a_filter_that_comes_back_before_its_route_was_removed_keeps_it() -> Non
     edge.subscribe(alice, names[-1], settle=False)
     cluster.settle()
     assert {shard: sorted(gone) for shard, gone in removed.items()} == dict.fromkeys(range(SHARDS), sorted(names[:-1]))
-    assert [one.topic_filter for one in cluster.added[-SHARDS].routes] == [names[-1]]
+    assert [one.topic_filter for one in cluster.router.added[-SHARDS].routes] == [names[-1]]
 
 
 def test_a_session_that_never_expires_any_more_outlives_its_former_deadline() -> None:

@@ -1,0 +1,278 @@
+"""Edges of a storage cluster that tests speak for: they keep requests until answered and say what clients said.
+
+An edge keeps to the contract of a real one (it sends again what a partition of another epoch has not answered, and
+takes nothing of a former primary), and does nothing else by itself.
+"""
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from wire.messages.batches import (
+    PublishAck,
+    PublishMessage,
+    Push,
+    PushAck,
+    decode_publish_acks,
+    decode_pushes,
+    encode_message,
+    encode_push_ack,
+)
+from wire.messages.control import Control, decode_control, encode_control
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_EDGE, PeerKey
+from wire.messages.nodes import Moved
+from wire.messages.sessions import (
+    Claim,
+    Claims,
+    CloseSession,
+    KickSession,
+    OpenSession,
+    PollClaims,
+    SessionKicked,
+    SessionOpened,
+    SubscribeSession,
+    Subscription,
+)
+from wire.messages.wills import FireWill, Will, WillFired
+
+if TYPE_CHECKING:
+    from tests.storage.storage_cluster import Cluster
+
+__all__ = ["Connection", "Edge"]
+
+
+@dataclass
+class Connection:
+    """What an edge knows of one of its clients' connections."""
+
+    client_id: str
+    number: int
+    owner_epoch: int = 0
+    session: int = 0
+    outbound: dict[int, Push] = field(default_factory=dict)  # session_seq -> open
+    answered: dict[int, int] = field(default_factory=dict)  # session_seq -> type of the last packet of the client
+    received: list[Push] = field(default_factory=list)
+    open: bool = True
+    push_epoch: int = 0  # the highest of its pushes
+
+
+class Edge:
+    """An edge that keeps its requests until they are answered and sends them again to a new primary."""
+
+    def __init__(self, cluster: "Cluster", name: str, incarnation: int) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.key = PeerKey(name, TIER_EDGE, incarnation)
+        self.controls: list[Control] = []
+        self.pushes: list[Push] = []
+        self.acks: list[PublishAck] = []
+        self.connections: dict[str, Connection] = {}
+        self.by_session: dict[int, Connection] = {}
+        self.kicked: list[KickSession] = []
+        self.answer_kicks = True
+        self.answer_wills = True
+        self.clean_kicks = False
+        self.wills: list[FireWill] = []
+        self.unfinished: dict[int, tuple[int, PublishMessage]] = {}  # tag -> partition, message
+        self.asked: dict[int, tuple[int, Any]] = {}  # request -> partition, message
+        self.tags = itertools.count(1)
+        self.requests = itertools.count(1)
+        self.primaries: dict[int, tuple[int, str, int]] = {}
+        self.acked: dict[int, int] = {}  # tag -> reason code
+
+    # --- sending
+
+    def _send(self, partition: int, kind: int, payload: bytes) -> None:
+        primary = self.cluster.map.partitions[partition].primary
+        node = self.cluster.nodes.get(primary)
+        if node is not None and self.cluster.map.is_alive(primary, node.key.incarnation):
+            self.cluster.send(self.key, primary, kind, payload)
+
+    def ask(self, message: Any) -> int:
+        """Send a request of a partition; it is repeated under a new epoch until answered."""
+        partition = message.partition
+        self.asked[message.request] = (partition, message)
+        self._send(partition, FrameKind.CONTROL, encode_control(message))
+        return int(message.request)
+
+    def epoch(self, partition: int) -> int:
+        """Return the partition_epoch of now."""
+        return self.cluster.map.partitions[partition].epoch
+
+    def head(self, partition: int) -> tuple[int, int, int]:
+        """Return what each request of a partition begins with: its number, the partition and its epoch."""
+        return next(self.requests), partition, self.epoch(partition)
+
+    def publish(self, message: PublishMessage, partition: int) -> int:
+        """Send one message; kept until it is acknowledged."""
+        if message.qos:
+            message.tag = next(self.tags)
+            self.unfinished[message.tag] = (partition, message)
+        message.partitions, message.epochs = (partition,), (self.epoch(partition),)
+        self._send(partition, FrameKind.PUBLISH, encode_message(message))
+        return message.tag
+
+    def acknowledge(
+        self, push: Push, packet_type: int, reason_code: int = 0, connection: Connection | None = None
+    ) -> None:
+        """Forward what the client acknowledged, on the newest connection of its session or on an older one."""
+        connection = connection or self.by_session[push.session]
+        connection.answered[push.session_seq] = packet_type
+        if packet_type != 5 or reason_code >= 0x80:
+            connection.outbound.pop(push.session_seq, None)
+        ack = PushAck(
+            push.session, connection.owner_epoch, push.partition_epoch, push.session_seq, packet_type, reason_code
+        )
+        self._send(push.session >> 48, FrameKind.PUSH_ACK, encode_push_ack(ack))
+
+    def map_moved(self) -> None:
+        """Send again, in order, what a partition of another epoch has not answered; messages to a new primary only."""
+        for number, placement in enumerate(self.cluster.map.partitions):
+            node = self.cluster.map.nodes.get(placement.primary)
+            now = (placement.epoch, placement.primary, node.incarnation if node is not None else 0)
+            before = self.primaries.get(number, (0, "", 0))
+            if now == before or not placement.primary:
+                continue
+            self.primaries[number] = now
+            for request, (partition, message) in list(self.asked.items()):
+                if partition == number:
+                    message.partition_epoch = placement.epoch
+                    self.asked[request] = (partition, message)
+                    self._send(number, FrameKind.CONTROL, encode_control(message))
+            if now[1:] != before[1:]:
+                for partition, publish in list(self.unfinished.values()):
+                    if partition == number:
+                        publish.repeat, publish.epochs = True, (placement.epoch,)
+                        self._send(number, FrameKind.PUBLISH, encode_message(publish))
+
+    # --- taking
+
+    def take(self, source: PeerKey, kind: int, payload: bytes) -> None:
+        """Take one frame of a storage node."""
+        if kind == FrameKind.PUSH:
+            for push in decode_pushes(payload):
+                self._push(push)
+        elif kind == FrameKind.PUBLISH_ACK:
+            for ack in decode_publish_acks(payload):
+                self.acks.append(ack)
+                self.acked[ack.tag] = ack.reason_code
+                self.unfinished.pop(ack.tag, None)
+        else:
+            self._control(decode_control(payload), source)
+
+    def _push(self, push: Push) -> None:
+        connection = self.by_session.get(push.session)
+        if connection is None or push.owner_epoch != connection.owner_epoch:
+            return
+        if push.partition_epoch < connection.push_epoch:
+            return  # of a former primary: the present one pushes everything anew
+        connection.push_epoch = push.partition_epoch
+        answered = connection.answered.get(push.session_seq, 0)
+        if push.qos and (answered in (4, 7) or (answered == 5 and not push.pubrel)):
+            self.acknowledge(push, answered)  # what the client said is never asked of it again
+            return
+        if push.session_seq in connection.outbound and not push.pubrel:
+            return  # stands on this very connection already
+        self.pushes.append(push)
+        connection.received.append(push)
+        if push.qos:
+            connection.outbound[push.session_seq] = push
+
+    def _control(self, message: Control, source: PeerKey) -> None:
+        self.controls.append(message)
+        if isinstance(message, SessionOpened):
+            self._opened(message)
+        elif isinstance(message, KickSession):
+            self.kicked.append(message)
+            for connection in self.connections.values():
+                if connection.client_id == message.client_id and 0 < connection.owner_epoch <= message.owner_epoch:
+                    connection.open = False
+            if self.answer_kicks:
+                kicked = SessionKicked(message.request, message.client_id, self.clean_kicks, message.owner_epoch)
+                self.answer(source, kicked)
+        elif isinstance(message, PollClaims):
+            self.polled(message, source)
+        elif isinstance(message, FireWill):
+            self.wills.append(message)
+            if self.answer_wills:
+                self.answer(source, WillFired(message.request, message.partition, message.op_index))
+        elif hasattr(message, "request"):
+            if not isinstance(message, Moved):
+                self.asked.pop(message.request, None)
+            elif message.request in self.asked:
+                asked = self.asked[message.request][1]
+                if message.epoch == asked.partition_epoch:  # the right primary, which is not ready for this edge
+                    self.ask(asked)
+
+    def _opened(self, message: SessionOpened) -> None:
+        asked = self.asked.pop(message.request, None)
+        if asked is None or message.reason_code:
+            return
+        connection = self.connections[asked[1].client_id]
+        connection.owner_epoch = message.owner_epoch
+        connection.session = message.session
+        if message.session:
+            self.by_session[message.session] = connection
+
+    def answer(self, source: PeerKey, message: Control) -> None:
+        """Answer a question of a storage node."""
+        self.cluster.send(self.key, source.node, FrameKind.CONTROL, encode_control(message))
+
+    def polled(self, message: PollClaims, source: PeerKey) -> None:
+        """Say which connections of a partition's clients are open; a test may put another answer here."""
+        claims = [
+            Claim(
+                one.client_id,
+                one.number,
+                one.owner_epoch,
+                one.session,
+                [(push.packet_identifier, push.partition_epoch, seq) for seq, push in one.outbound.items()],
+            )
+            for one in self.connections.values()
+            if one.open and one.owner_epoch and self.cluster.map.partition_for(one.client_id) == message.partition
+        ]
+        self.answer(source, Claims(message.request, message.partition, message.partition_epoch, claims))
+
+    # --- what tests do
+
+    def open(
+        self,
+        client_id: str,
+        *,
+        clean_start: bool = False,
+        expiry_s: int = 3600,
+        will: Will | None = None,
+        receive_maximum: int = 64,
+        settle: bool = True,
+    ) -> Connection:
+        """Open a session and wait for the answer."""
+        connection = self.connections[client_id] = Connection(client_id, next(self.cluster.numbers))
+        head = self.head(self.cluster.map.partition_for(client_id))
+        self.ask(OpenSession(*head, client_id, connection.number, clean_start, expiry_s, will, 5, receive_maximum))
+        if settle:
+            self.cluster.settle()
+        return connection
+
+    def subscribe(self, connection: Connection, *filters: Subscription | str, settle: bool = True) -> int:
+        """Subscribe a durable session; QoS 2 unless said otherwise."""
+        subscriptions = [one if isinstance(one, Subscription) else Subscription(one, 2) for one in filters]
+        for subscription in subscriptions:
+            subscription.retain_handling = subscription.retain_handling or 2
+        head = self.head(connection.session >> 48)
+        request = self.ask(SubscribeSession(*head, connection.session, connection.owner_epoch, subscriptions))
+        if settle:
+            self.cluster.settle()
+        return request
+
+    def close(self, connection: Connection, *, clean: bool = True, expiry_s: int = -1, settle: bool = True) -> None:
+        """Report the end of a connection."""
+        connection.open = False
+        head = self.head(self.cluster.map.partition_for(connection.client_id))
+        self.ask(CloseSession(*head, connection.client_id, connection.owner_epoch, clean, expiry_s))
+        if settle:
+            self.cluster.settle()
+
+    def answers(self, kind: type) -> list[Any]:
+        """Return every control message of a kind that came."""
+        return [message for message in self.controls if isinstance(message, kind)]

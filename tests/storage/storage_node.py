@@ -1,0 +1,97 @@
+"""A storage process of the simulation: the scene around it carries its frames, and its disk may stand still."""
+
+import random
+from typing import Protocol
+
+from storage.core import Ready
+from storage.state.settings import PartitionSettings
+from tests.simulation.model_store import ModelSync
+from tests.simulation.process import World
+from tests.simulation.storage_process import DiskKnobs, StorageProcess
+from wire.messages.hello import TIER_STORAGE, PeerKey
+
+__all__ = ["STEP_S", "StorageNode"]
+
+STEP_S = 0.01  # of a turn, and of a sync
+DISK = DiskKnobs(sync_s=0.0, delay_s=0.0)
+
+
+class Around(Protocol):
+    """The scene as its nodes need it."""
+
+    def send(self, source: PeerKey, target: str, kind: int, payload: bytes) -> None:
+        """Put a frame on its way."""
+
+    def restart(self, name: str) -> None:
+        """Begin the next life of a node."""
+
+
+class StorageNode(StorageProcess):
+    """One storage node over its lives; the cluster carries its frames."""
+
+    def __init__(self, world: World, around: Around, name: str, settings: PartitionSettings, seed: int) -> None:
+        super().__init__(world, name, [], settings, DISK, f"{seed}/disk/{name}", 0.0)
+        self._around = around
+        self.slow_s = STEP_S
+        self.held: list[ModelSync] = []
+        self._disk_slow = False
+
+    def begin_links(self, incarnation: int, rng: random.Random) -> None:
+        """Begin a life; the cluster says who is linked."""
+        del rng
+        self.incarnation = incarnation
+        self.key = PeerKey(self.node, TIER_STORAGE, incarnation)
+        self.held.clear()
+        self._disk_slow = False
+        self.begin()
+
+    def receive(self, peer: PeerKey, kind: int, payload: bytes) -> None:
+        """Take a frame in the next turn."""
+        self.on_frame(peer, kind, payload)
+        self.poke()
+
+    def linked(self, peer: PeerKey, *, up: bool) -> None:
+        """Note that a link stands, or is gone."""
+        (self.on_up if up else self.on_down)(peer)
+        self.poke()
+
+    def read_links(self) -> None:
+        """Frames come through ``receive``."""
+
+    def flush_links(self) -> None:
+        """Frames leave at once."""
+
+    def set_peers(self, peers: dict[str, tuple[str, str, int]]) -> None:
+        """Nobody is dialled."""
+
+    def _leave(self, ready: Ready) -> None:
+        for target, kind, payload in ready.sends:
+            self._around.send(self.key, target, kind, payload)
+
+    def ended(self) -> None:
+        """Begin the next life at once."""
+        self.later(0.0, self._around.restart, self.node)
+
+    failed = ended
+
+    @property
+    def disk_slow(self) -> bool:
+        """Whether no sync ends."""
+        return self._disk_slow
+
+    @disk_slow.setter
+    def disk_slow(self, slow: bool) -> None:
+        self._disk_slow = slow
+        while self.held and not slow:
+            self.later(STEP_S, self._synced, self.held.pop(0))
+
+    def _synced(self, ticket: ModelSync) -> None:
+        if self._disk_slow:
+            self.held.append(ticket)
+        else:
+            super()._synced(ticket)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits for a turn or for the disk."""
+        return bool(self._events or self._group.durable < self._group.submitted)
