@@ -24,6 +24,7 @@ import trio
 
 from membership.discovery import local_address_towards, resolve_seeds
 from membership.envelope import DROP_REASONS, Envelope
+from membership.event_queue import EventQueue
 from membership.events import (
     ExchangeFailed,
     Input,
@@ -35,7 +36,6 @@ from membership.events import (
     Outgoing,
     Ready,
     RecordsReceived,
-    Resync,
     SeedsResolved,
     Superseded,
     Tick,
@@ -102,8 +102,8 @@ class Gossip:
         self._random_bytes = random_bytes
         self.key_ring = key_ring or open_key_ring(settings)
         self._desk = KeyDesk(metadata.name, self.key_ring, settings.key_file)
-        self._send_event, self.events = trio.open_memory_channel[NodeEvent](settings.events_max)
-        self._resync_due = False
+        self._queue = EventQueue(settings.events_max)
+        self.events = self._queue.events
         self._counters: Counter[str] = Counter()
         self._deadline = inf
         self._ahead_s = 0.0  # of the host's clock before trio's
@@ -132,7 +132,8 @@ class Gossip:
     def counters(self) -> dict[str, int]:
         """Counts of events so far; ``dropped_<reason>`` for every reason to drop a packet, unseen ones too."""
         dropped = {f"dropped_{reason}": self._envelope.dropped[reason] for reason in DROP_REASONS}
-        return {**self._swim.counters, **self._counters, **dropped, "local_health": self._swim.health.score}
+        own = {"events_dropped": self._queue.dropped, "local_health": self._swim.health.score}
+        return {**self._swim.counters, **self._counters, **dropped, **own}
 
     def update_metadata(self, metadata: NodeMetadata) -> None:
         """Tell the others a new description of us; changes that follow fast are told once, the last one.
@@ -242,16 +243,7 @@ class Gossip:
             self._gone.set()
         if isinstance(event, Superseded):
             log.error("a newer process is called %s: gossip is silent now", self.name)
-        try:
-            if self._resync_due:
-                self._send_event.send_nowait(Resync())
-                self._resync_due = False
-            self._send_event.send_nowait(event)
-        except trio.WouldBlock:
-            self._counters["events_dropped"] += 1
-            self._resync_due = True
-        except trio.BrokenResourceError:  # the service does not listen any more
-            self._counters["events_dropped"] += 1
+        self._queue.put(event)
 
     # Datagrams and time
 

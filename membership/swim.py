@@ -79,12 +79,12 @@ class Swim:
         self._rng = rng
         self._local = LocalMember(metadata, address, session, incarnation, now)
         self.members = Members(rng)
-        self._news = Dissemination()
+        self.news = Dissemination()
         self.health = LocalHealth(profile.local_health_max, enabled=profile.lifeguard)
         self._timers = Timers()
-        self._outbox = Outbox(profile, self.members, self._news, metadata.name)
+        self._outbox = Outbox(profile, self.members, self.news, metadata.name)
         parts = (self.health, self._timers, self._outbox)
-        self._states = MemberStates(profile, self._local, self.members, self._news, *parts)
+        self._states = MemberStates(profile, self._local, self.members, self.news, *parts)
         self._probing = Probing(profile, self._local, self.members, *parts, self._states)
         self._seeds: tuple[Address, ...] = ()
         self._join_retry_s = JOIN_RETRY_S
@@ -146,7 +146,7 @@ class Swim:
         return self._ready(now)
 
     def _ready(self, now: float) -> Ready:
-        if self._news and not self._local.silent and ("gossip", 0) not in self._timers:
+        if self.news and not self._local.silent and ("gossip", 0) not in self._timers:
             self._timers.set(("gossip", 0), now + self._jitter(self._profile.gossip_interval_s))
         return self._outbox.flush(self._timers.next_deadline)
 
@@ -233,13 +233,13 @@ class Swim:
         for member in self.members.next_to_gossip(self._profile.gossip_fanout):
             self._outbox.gossip(member)
         if not self.members.live:
-            self._news.discard(self._local.name)  # nobody to tell; a full exchange tells whoever comes
-        told = self._local.name not in self._news
+            self.news.discard(self._local.name)  # nobody to tell; a full exchange tells whoever comes
+        told = self._local.name not in self.news
         if self._local.leaving and (told or now >= self._leave_by):
             self._local.silent = True
             self._timers.clear()
             self._outbox.tell(Left())
-        elif self._news and self.members.live:
+        elif self.news and self.members.live:
             self._timers.set(("gossip", 0), now + self._profile.gossip_interval_s)
 
     def _join(self, now: float) -> None:
@@ -303,7 +303,7 @@ class Swim:
         if not self._local.raise_incarnation(0):
             return
         self._local.metadata = metadata
-        self._news.add(self._local.name, encode_message(self._local.alive))
+        self.news.add(self._local.name, encode_message(self._local.alive))
 
     def _leave(self, now: float) -> None:
         if self._local.leaving:
@@ -311,14 +311,14 @@ class Swim:
         self._local.leaving = True
         self._leave_by = now + self._profile.leave_timeout_s
         goodbye = Dead(self._local.name, self._local.incarnation, self._local.name)
-        self._news.add(self._local.name, encode_message(goodbye))
+        self.news.add(self._local.name, encode_message(goodbye))
         self._timers.set(("gossip", 0), now)
 
     def _forget(self, now: float) -> None:
         for member in self.members.all():
             if not member.live and now - member.since >= self._profile.dead_retention_s:
                 self.members.remove(member)
-                self._news.discard(member.name)
+                self.news.discard(member.name)
         self._timers.set(("forget", 0), self._profile.rare_at(now + self._profile.dead_retention_s / 10))
 
     def _jitter(self, period_s: float) -> float:

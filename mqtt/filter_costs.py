@@ -27,6 +27,10 @@ class FilterCosts:
         self._trie = trie
         self._sessions: OrderedDict[int, TopicTrie] = OrderedDict()  # session -> its filters, shared ones included
 
+    def __len__(self) -> int:
+        """Return how many sessions are remembered."""
+        return len(self._sessions)
+
     def admits(self, session: int, held: Collection[str], names: Sequence[str]) -> list[bool]:
         """Judge the filters of one SUBSCRIBE in order, ``$share`` included; what is admitted is expected to be added.
 

@@ -62,7 +62,7 @@ class Answers:
     ) -> None:
         self._node = node
         self._peer_of = peer_of
-        self._groups = groups
+        self.groups = groups
         self._account = account
         self._known: WeakValueDictionary[bytes, Answer] = WeakValueDictionary()
         self._peers_version = 0
@@ -75,7 +75,7 @@ class Answers:
         key = _encoder.encode(destinations)
         answer = self._known.get(key)
         if answer is None:
-            groups = tuple(self._groups.get(group) for group in destinations.groups)
+            groups = tuple(self.groups.get(group) for group in destinations.groups)
             answer = Answer(destinations, groups, self._account, ANSWER_BYTES + KEY_FACTOR * len(key))
             self._known[key] = answer
         return answer
@@ -93,4 +93,4 @@ class Answers:
     def peers_changed(self) -> None:
         """Edges were linked or struck off."""
         self._peers_version += 1
-        self._groups.peers_changed()
+        self.groups.peers_changed()

@@ -119,6 +119,10 @@ class Subscribing:
         self._asked = Slices(STEPS_MAX)
         self._leaving = Slices(STEPS_MAX)
 
+    def __len__(self) -> int:
+        """Return how many filters are missing to SUBSCRIBEs that wait."""
+        return len(self._waiting)
+
     @property
     def busy(self) -> bool:
         """Whether the next round has something to go on with."""

@@ -94,7 +94,7 @@ class RouteShard:
         self._began = now
         self._routes = SenderRoutes()
         self._gone: list[str] = []  # filters that left, whose cached topics are to be dropped
-        self._cached = CachedTopics()
+        self.cached = CachedTopics()
         self._cached_max = cached_topics_max
         self._unreported: set[Sender] = {(edge, -1) for edge in edges} | {("", partition) for partition in partitions}
         self._unregistered: set[str] = set(edges)
@@ -136,7 +136,7 @@ class RouteShard:
     @property
     def cached_topics(self) -> int:
         """Topics that some edge holds an answer for."""
-        return len(self._cached)
+        return len(self.cached)
 
     def take_sends(self) -> list[tuple[str, Control]]:
         """Return (node, message) to send, in order."""
@@ -181,13 +181,13 @@ class RouteShard:
                 break
         self.steps += table.steps
         self.answers_shortened += table.shortened
-        self._cached.hold(edge, request.topics[: len(table.answers)])
+        self.cached.hold(edge, request.topics[: len(table.answers)])
         answer = Resolved(request.request, self.number, self.epoch, table.destinations, table.answers)
         self._sends.append((edge, answer))
         if request.kept and edge in self._unregistered:
             # Registered is who has *taken* the answer: what comes back for this order was read behind it.
             self._order([edge], [], []).registers = edge
-        excess = self._cached.oldest(len(self._cached) - self._cached_max)
+        excess = self.cached.oldest(len(self.cached) - self._cached_max)
         if excess:
             self._invalidate(excess)
 
@@ -219,7 +219,7 @@ class RouteShard:
             self._sweep(fresh, asked, _Waiter(peer, reply, 0), request.request)
             return
         # An answer without one of these routes may still be on its way out, whoever asked for that.
-        waits: list[Invalidation[_Waiter]] = self._cached.leaving(asked)
+        waits: list[Invalidation[_Waiter]] = self.cached.leaving(asked)
         waits += [item for item in self._invalidate(fresh) if item not in waits]
         if not waits:
             self._sends.append((peer, reply))
@@ -272,13 +272,13 @@ class RouteShard:
     def _invalidate(self, topic_filters: list[str]) -> list[Invalidation[_Waiter]]:
         """Ask every edge that caches a matching topic to drop it; return what must be acknowledged."""
         orders: list[Invalidation[_Waiter]] = []
-        if not topic_filters or not len(self._cached):
+        if not topic_filters or not len(self.cached):
             return orders
         if self._takes_long(topic_filters):
             self._sweep(topic_filters, [], None)
             return orders
         for piece in pieces(topic_filters, INVALIDATE_FILTERS_MAX):
-            holders, topics = self._cached.take(piece)
+            holders, topics = self.cached.take(piece)
             if holders:
                 orders.append(self._order(holders, piece, topics))
         return orders
@@ -286,7 +286,7 @@ class RouteShard:
     def _takes_long(self, topic_filters: list[str]) -> bool:
         """Whether cached topics are looked for in slices; behind others that are, all are, to keep their sequence."""
         wild = sum("+" in topic_filter or "#" in topic_filter for topic_filter in topic_filters)
-        return bool(self._sweeps) or (wild > 0 and self._cached.is_large(VISITS_AT_ONCE // wild))
+        return bool(self._sweeps) or (wild > 0 and self.cached.is_large(VISITS_AT_ONCE // wild))
 
     def _sweep(self, fresh: list[str], asked: list[str], waiter: _Waiter | None, request: int = 0) -> None:
         """Look for cached topics in slices, one at once: the order leaves when all of them are found."""
@@ -298,7 +298,7 @@ class RouteShard:
             item: Invalidation[_Waiter] = Invalidation(set(), piece, [], self.now)
             if waiter is not None:
                 waiter.left += 1
-            self._sweeps.append(Sweep(self._cached, item, asked, waiter, whose))
+            self._sweeps.append(Sweep(self.cached, item, asked, waiter, whose))
         if first:
             self.go_on(VISITS_AT_ONCE)
 
@@ -318,7 +318,7 @@ class RouteShard:
                 self._sweeps.popleft()
                 self._swept(sweep)
         while self._over and done < visits:
-            left = self._cached.left(self._over[0], visits - done)
+            left = self.cached.left(self._over[0], visits - done)
             done += max(1, left)
             if not self._over[0].topics:
                 self._over.popleft()
@@ -338,7 +338,7 @@ class RouteShard:
 
     def _swept(self, sweep: "Sweep[_Waiter]") -> None:
         item, waiter = sweep.item, sweep.waiter
-        item.edges = sweep.holders & self._cached.live_edges()
+        item.edges = sweep.holders & self.cached.live_edges()
         item.since = item.sent = self.now
         if item.edges:
             self._next_invalidation += 1
@@ -360,7 +360,7 @@ class RouteShard:
         item.over = True
         for waiter in item.waiters:
             self._waited(waiter)
-        if self._cached.left(item, LEAVING_AT_ONCE) == LEAVING_AT_ONCE:
+        if self.cached.left(item, LEAVING_AT_ONCE) == LEAVING_AT_ONCE:
             self._over.append(item)
 
     def _waited(self, waiter: _Waiter) -> None:
@@ -374,7 +374,7 @@ class RouteShard:
         self._next_invalidation += 1
         item: Invalidation[_Waiter] = Invalidation(set(edges), topic_filters, topics, self.now)
         self._invalidations[self._next_invalidation] = item
-        self._cached.leave(item)
+        self.cached.leave(item)
         for edge in edges:
             self._sends.append((edge, Invalidate(self._next_invalidation, self.number, self.epoch, topic_filters)))
         return item
@@ -413,7 +413,7 @@ class RouteShard:
         self._routes.sender_dead(sender_of(edge, -1))
         self._unreported.discard(sender_of(edge, -1))
         self._unregistered.discard(edge)
-        self._cached.forget_edge(edge)
+        self.cached.forget_edge(edge)
         self._held = deque((peer, request) for peer, request in self._held if peer != edge)
         self._held_adds = deque((peer, request) for peer, request in self._held_adds if peer != edge)
         for number in [number for number, item in self._invalidations.items() if edge in item.edges]:

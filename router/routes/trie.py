@@ -40,7 +40,7 @@ class RouteTrie:
         """Store a destination, replacing an older value."""
         name = (topic_filter, key)
         visits = self._exact.visits_with(topic_filter)
-        if name not in self._coarse_keys and (visits <= self._visits_max or visits <= self._exact.visits()):
+        if name not in self._coarse_keys and (visits <= self._visits_max or visits <= self.visits()):
             self._exact.add(topic_filter, key, value)
             return
         if len(value) == 4:
@@ -59,7 +59,7 @@ class RouteTrie:
             self._remove_coarse(name, value)
             return
         self._exact.remove(topic_filter, key)
-        if self._coarse_keys and self._exact.visits() < self._visits_max:
+        if self._coarse_keys and self.visits() < self._visits_max:
             self._refine()
 
     def _remove_coarse(self, name: tuple[str, Key], value: Value) -> None:
@@ -81,6 +81,10 @@ class RouteTrie:
             value = self._coarse_keys.pop(name)
             self._exact.add(*name, value)
             self._remove_coarse(name, value)
+
+    def visits(self) -> int:
+        """Return how many nodes a match visits at most for the filters that are exact."""
+        return self._exact.visits()
 
     def match(self, topic: str) -> list[Value]:
         """Return the destinations of a topic, in no order, duplicates included; of senders maybe too many."""

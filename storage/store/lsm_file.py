@@ -36,12 +36,12 @@ from storage.store.errors import (
 from storage.store.page_sums import PageSums
 from storage.store.protocol import Row
 
-__all__ = ["LSM_DB_VERSION", "LsmFile", "require_library"]
+__all__ = ["LSM_DB_VERSION", "OPTIONS", "LsmFile", "require_library"]
 
 LSM_DB_VERSION = "0.7.3"  # two other distributions install a module of the same name
 
 _AUTOMERGE = 4
-_OPTIONS = {
+OPTIONS = {
     "write_safety": 1,  # the data file is synced at checkpoints, the log by the store
     "transaction_log": 1,
     "multiple_processes": 0,  # halves the cost of a read; a second process still finds the file locked
@@ -84,7 +84,7 @@ class LsmFile:
         self.replayed_bytes = log.stat().st_size if log.exists() else 0
         self.sums.attach()
         try:
-            self._handle = lsm.LSM(str(self.path), **_OPTIONS)
+            self._handle = lsm.LSM(str(self.path), **OPTIONS)
         except OSError as error:
             if "corrupt" in str(error):
                 raise StoreDamaged(self.path, str(error)) from error
@@ -94,8 +94,8 @@ class LsmFile:
                 raise StoreBusy(f"store {self.path} is open in another process") from error
             raise StoreDamaged(self.path, f"the library cannot open it: {error}") from error
         self._require_sound()
-        options = {name: getattr(self._handle, name) for name in _OPTIONS}
-        if options != _OPTIONS:
+        options = {name: getattr(self._handle, name) for name in OPTIONS}
+        if options != OPTIONS:
             raise StoreFailed(f"lsm-db did not take its options: {options}")
         self.log_descriptor = os.open(log, os.O_RDWR | os.O_CLOEXEC)
         sync_folder(self.path.parent)  # the library creates files without it

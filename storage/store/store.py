@@ -118,7 +118,7 @@ class Store:
                 store._lock()
                 store._connect_first(identity)
         except BaseException:
-            store._abandon()
+            store.abandon()
             raise
         return store
 
@@ -306,7 +306,7 @@ class Store:
         except OSError as error:
             raise SyncFailed(f"marker: {error}") from error
         finally:
-            self._abandon()
+            self.abandon()
 
     # -- opening, reopening, giving up --------------------------------------------------------------------------
 
@@ -432,7 +432,7 @@ class Store:
         committed = self._commit_no
         corrupt_page = self._file.sums.corrupt_page
         if corrupt_page >= 0:
-            self._abandon()
+            self.abandon()
             raise StoreDamaged(self.path, f"page {corrupt_page} fails its checksum ({reason})")
         try:
             self._file.disconnect()
@@ -440,16 +440,16 @@ class Store:
             self._commit_no = self._recovered_head()
             self._settle()
         except SyncFailed:
-            self._abandon()
+            self.abandon()
             raise
         except BaseException as error:
-            self._abandon()
+            self.abandon()
             raise StoreFailed(f"store {self.path} failed ({reason}) and cannot be reopened: {error}") from error
         if self._commit_no < committed:
-            self._abandon()
+            self.abandon()
             raise StoreFailed(f"store {self.path} failed ({reason}) and lost commits after {self._commit_no}")
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """Release everything, whatever state it is in."""
         with contextlib.suppress(Exception):
             self._file.disconnect()

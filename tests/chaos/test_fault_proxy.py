@@ -24,12 +24,12 @@ class Link:
     """A client and a server stream with a proxy between them."""
 
     def __init__(self, proxy: TcpFaultProxy, nursery: trio.Nursery, server_ends: trio.MemoryReceiveChannel[Any]):
-        self.proxy, self._nursery, self._server_ends = proxy, nursery, server_ends
+        self.proxy, self._nursery, self.server_ends = proxy, nursery, server_ends
 
     async def connect(self) -> tuple[trio.SocketStream, trio.SocketStream]:
         """Return both ends of a connection that is known to be up: the proxy has carried a byte."""
         client = await trio.open_tcp_stream("127.0.0.1", self.proxy.port)
-        server: trio.SocketStream = await self._server_ends.receive()
+        server: trio.SocketStream = await self.server_ends.receive()
         await client.send_all(b"!")
         await receive(server, 1)
         return client, server
@@ -117,7 +117,7 @@ async def test_a_cut_connects_nobody_and_a_heal_does() -> None:
         assert await silent(client)
         link.proxy.heal()
         with trio.fail_after(PATIENCE_S):
-            server = await link._server_ends.receive()
+            server = await link.server_ends.receive()
         assert await receive(server, 4) == b"ping"
 
 

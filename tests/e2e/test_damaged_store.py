@@ -4,8 +4,7 @@ import tempfile
 from pathlib import Path
 
 from storage.state.keys import meta_key
-from storage.store.settings import StoreSettings
-from storage.store.store import Store
+from storage.store.lsm_file import LsmFile
 from tests.e2e.local_cluster import LocalCluster
 from tests.e2e.test_cluster import connected, publish
 
@@ -46,9 +45,10 @@ def test_damage_that_is_found_late_is_put_aside_and_rebuilt() -> None:
 
 def damage(node: Path, partition: int) -> None:
     """Let the partition's own row fail its checksum, in a store that is whole otherwise."""
-    store = Store.open_existing(node / "store", StoreSettings())
-    store._file.transact([(meta_key(partition), b"no record has this checksum")])
-    store.close()
+    file = LsmFile(node / "store")
+    file.connect()
+    file.transact([(meta_key(partition), b"no record has this checksum")])
+    file.disconnect()
 
 
 def whole(cluster: LocalCluster) -> bool:

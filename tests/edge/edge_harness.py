@@ -166,13 +166,13 @@ class Edge:
         answered = False
         for _, message in told:
             self.seen.append(message)
-            reply = self._reply(message)
+            reply = self.reply(message)
             if reply is not None:
                 answered = True
                 (self.router if isinstance(message, Resolve | AddRoutes) else self.storage)(reply)
         return answered
 
-    def _reply(self, message: Any) -> Control | None:
+    def reply(self, message: Any) -> Control | None:
         if isinstance(message, Resolve):
             found = [self.routes.get(topic, Destinations()) for topic in message.topics]
             return Resolved(message.request, message.shard, message.shard_epoch, found, list(range(len(found))))

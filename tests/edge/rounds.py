@@ -37,7 +37,7 @@ class TimedEdge(Edge):
         for count in range(rounds_max):
             answers = [item for item in self.core.told if type(item[1]) not in self.held]
             self.core.told = [item for item in self.core.told if type(item[1]) in self.held]
-            replies = [reply for _, message in answers if (reply := self._reply(message)) is not None]
+            replies = [reply for _, message in answers if (reply := self.reply(message)) is not None]
             self.step(*(self._taker(reply) for reply in replies))
             if not (replies or self.core.busy or self.core.hot.wants_round() or self.core.told):
                 return count

@@ -128,12 +128,12 @@ def test_session_expiry_is_capped_and_told() -> None:
 def test_an_edge_whose_router_lives_anew_follows_again() -> None:
     """Simulation seed 3034: the end of a struck peer's link was told to nobody, and the map stood still for ever."""
     edge = Edge()
-    assert edge.core.lease._following == "r0"
+    assert edge.core.lease.following == "r0"
     moved = cluster_map(2)
     moved.nodes["r0"] = NodeEntry("r0", "router", 2, "r0:1", state=NodeState.ACTIVE)
     edge.core.peers.know(cluster_map())
     edge.router(*map_pages(moved))
-    assert edge.core.lease._following == ""
+    assert edge.core.lease.following == ""
 
 
 def test_expiry_can_change_at_disconnect_but_not_from_zero() -> None:

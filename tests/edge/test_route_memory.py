@@ -11,7 +11,7 @@ from edge.node.limits import EdgeLimits
 from edge.routes.shared_groups import HERE, SharedGroups
 from mqtt.packets import Publish
 from tests.edge.rounds import TimedEdge, subscribe
-from wire.messages.routes import Destinations, GroupDestinations
+from wire.messages.routes import Destinations, GroupDestinations, Invalidate
 
 MIB = 1024 * 1024
 SIZES = [pytest.param(1_000, 200, id="small"), pytest.param(65_536, 1_000, id="full", marks=pytest.mark.slow)]
@@ -90,10 +90,10 @@ def test_the_count_falls_when_the_last_route_is_gone() -> None:
     edge.settle()
     while edge.core.cache.next_deadline() < float("inf"):  # the sweep renews Routes that nobody uses
         edge.step()
-    for name in names(100):
-        edge.core.cache._forget(name)
+    edge.step(lambda: edge.router(Invalidate(1, 0, 1, ["#"])))
+    assert [name for name in names(100) if edge.core.cache.answer(name) is not None] == []
     assert edge.core.routes.shared_bytes.bytes == edge.core.cache.bytes == 0
-    assert len(edge.core.routes.answers) == len(edge.core.routes.answers._groups) == 0
+    assert len(edge.core.routes.answers) == len(edge.core.routes.answers.groups) == 0
 
 
 def test_a_route_follows_overlapping_subscriptions() -> None:

@@ -8,6 +8,7 @@ import gc
 from collections.abc import Iterator
 from functools import partial
 
+import msgspec
 import pytest
 
 from edge.node.slices import Slices
@@ -16,7 +17,7 @@ from mqtt.codec import encode_packet
 from mqtt.packets import Disconnect, Publish, Suback, Unsuback, Unsubscribe
 from tests.edge import edge_harness
 from tests.edge.rounds import TimedEdge, subscribe
-from wire.messages.cluster_map import ClusterMap, ShardEntry
+from wire.messages.cluster_map import ClusterMap, NodeState, ShardEntry
 from wire.messages.map_pages import map_pages
 from wire.messages.routes import AddRoutes, Destinations, Invalidate, Invalidated, RemoveRoutes, Resolve, RoutesAdded
 
@@ -129,7 +130,7 @@ def test_an_answer_that_crosses_an_order_is_void(when: str) -> None:
     edge.need(["crossing"], got.append)
     edge.step()
     (asked,) = edge.take(Resolve)
-    answer = edge._reply(asked)
+    answer = edge.reply(asked)
     assert answer is not None
     order = Invalidate(1, 0, 1, [f"f{number}/+" for number in range(1_000)] + ["+"])
     edge.step(lambda: edge.router(order))
@@ -266,7 +267,7 @@ def test_a_client_that_leaves_while_it_subscribes_leaves_nothing() -> None:
     edge.step(lambda: edge.core.hot.end_of_file(session.client.conn))
     edge.settle_alone()
     assert len(edge.core.routes.local) == len(edge.core.registrar) == 0
-    assert not edge.core.subscribing._waiting
+    assert len(edge.core.subscribing) == 0
     for order in edge.take(AddRoutes):
         edge.router(RoutesAdded(order.request, order.shard, order.shard_epoch, order.sender_epoch))
     assert not edge.core.registrar.waits
@@ -301,7 +302,9 @@ def test_destinations_are_found_again_after_peers_changed() -> None:
     edge.cache(["t"], Destinations(edges=["e1"]))
     route = edge.core.hot.route(b"t")
     assert route is not None and len(route.edges) == 1
-    edge.core.peers._peers.pop("e1")
+    without: ClusterMap = edge_harness.cluster_map(2)
+    without.nodes["e1"] = msgspec.structs.replace(without.nodes["e1"], state=NodeState.DEAD)
+    assert edge.core.peers.strike_dead(without) == ["e1"]
     edge.core.routes.peers_changed()
     route = edge.core.hot.route(b"t")
     assert route is not None and not route.edges

@@ -34,16 +34,16 @@ class HotSession:
     def __init__(self, modules: Any) -> None:
         self._modules = modules
         self._seen: list[bytes] = []
-        self._renew()
+        self.renew()
 
     @property
     def seen(self) -> list[bytes]:
         """The inputs of this broker's life, the last one included."""
         return self._seen
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         self._seen = []
-        self._broker = Broker(
+        self.broker = Broker(
             self._modules,
             output_high_bytes=50_000,
             output_low_bytes=10_000,
@@ -54,23 +54,23 @@ class HotSession:
             receive_excess_bytes_max=64,
         )
         # What the loop does not read itself belongs to the edge's core.
-        handler = self._broker.handler
+        handler = self.broker.handler
         handler.frame = _nothing  # type: ignore[assignment, method-assign]
 
         def picked(_peer: Any, share: bytes, topic: bytes, _qos: int) -> Any:
             return next(iter(handler.local(topic).subs), None) if len(share) % 2 else None
 
         handler.picked = picked  # type: ignore[assignment, method-assign]
-        self._elsewhere = self._broker.hot.add_peer(9, "edge", 1)  # takes nothing: its link is not up
-        self._subscribers = [self._broker.subscriber(b"#", 1, 5, 1), self._broker.subscriber(b"t/+", 2, 4)]
+        self._elsewhere = self.broker.hot.add_peer(9, "edge", 1)  # takes nothing: its link is not up
+        self._subscribers = [self.broker.subscriber(b"#", 1, 5, 1), self.broker.subscriber(b"t/+", 2, 4)]
         self._decoders = [StreamDecoder(5, LIMITS), StreamDecoder(4, LIMITS)]
 
     def client(self, data: bytes) -> list[Any]:
         """One client: the first byte chooses version, pieces and quota, the second what it was sent before."""
         if len(self._seen) >= INPUTS_MAX:
-            self._renew()
+            self.renew()
         self._seen.append(data)
-        broker, choice = self._broker, data[0] if data else 0
+        broker, choice = self.broker, data[0] if data else 0
         conn = broker.attach()
         version = VERSIONS[choice & 3]
         if version:
@@ -94,7 +94,7 @@ class HotSession:
 
         quota: 1: Receive Maximum is 2; 2: and the session is a new one; 4: what it publishes waits for another edge.
         """
-        broker = self._broker
+        broker = self.broker
         if quota & 4:
             broker.route_to(edges=(self._elsewhere,))
             broker.hot.drop_routes()
@@ -113,7 +113,7 @@ class HotSession:
             broker.hot.drop_routes()
 
     def _hear(self, conn: Any) -> list[Any]:
-        broker = self._broker
+        broker = self.broker
         said: list[Any] = [conn.closed, conn.parked, broker.raw(conn)]
         for number, subscriber in enumerate(self._subscribers):
             output = broker.raw(subscriber)
@@ -134,24 +134,24 @@ class HotSession:
         subscriber = self._subscribers[number]
         if subscriber.closed or subscriber.parked:
             return
-        self._broker.send(subscriber, ack((0x40, 0x70)[number], identifier))
+        self.broker.send(subscriber, ack((0x40, 0x70)[number], identifier))
 
     def _forget(self, conn: Any) -> None:
-        hot, now_ns = self._broker.hot, self._broker.now_ns
+        hot, now_ns = self.broker.hot, self.broker.now_ns
         hot.begin_round(now_ns)
         hot.end_of_file(conn)
         if not conn.closed:  # what waits behind a parking is parsed first; nobody answers it here
             hot.close(conn, b"", False)
         hot.end_round(now_ns)
         hot.dirty_conns()
-        self._broker.handler.subscriptions.pop(conn, None)
+        self.broker.handler.subscriptions.pop(conn, None)
 
     def link(self, data: bytes) -> list[Any]:
         """One frame of another node after its HELLO, or with 0x80 in the first byte its bytes as they are."""
         if len(self._seen) >= INPUTS_MAX:
-            self._renew()
+            self.renew()
         self._seen.append(data)
-        broker = self._broker
+        broker = self.broker
         number = len(self._seen) + 10
         node = Node(broker, number, ("edge", "storage")[number & 1])
         kind = data[0] if data else 0
@@ -214,7 +214,7 @@ def check_both(data: bytes) -> None:
     if results[0] != results[1]:
         seen = " ".join(entry.hex() or "-" for entry in compiled.seen)
         for session in (compiled, pure):
-            session._renew()
+            session.renew()
         raise AssertionError(f"compiled {results[0]}, uncompiled {results[1]}; inputs of this broker: {seen}")
 
 

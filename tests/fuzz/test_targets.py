@@ -94,8 +94,8 @@ def test_a_broken_output_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.fuzz.hot_session import CLIENT_CORPUS, READ_EVERY, HotSession
 
     session = HotSession(load("pure"))
-    whole = session._broker.raw
-    monkeypatch.setattr(session._broker, "raw", lambda conn: whole(conn)[:-1])
+    whole = session.broker.raw
+    monkeypatch.setattr(session.broker, "raw", lambda conn: whole(conn)[:-1])
     data = next(data for data in CLIENT_CORPUS if data[:2] == b"\x01\xa4")
     with pytest.raises(AssertionError):
         for _ in range(READ_EVERY):

@@ -238,4 +238,4 @@ def _check_always(simulation: Simulation) -> None:
             local = own.get(known.session) if known else None
             if known is not None and local is not None:
                 assert known.incarnation <= local.incarnation, f"seed={simulation.seed}: {view} above its own"
-        assert len(swim._news) <= len(swim.members) + 1, f"seed={simulation.seed}"
+        assert len(swim.news) <= len(swim.members) + 1, f"seed={simulation.seed}"

@@ -96,8 +96,7 @@ def test_every_reason_is_tested() -> None:
 
 def test_cluster_name_is_bound_beyond_its_tag() -> None:
     """Two clusters whose short tags were equal still could not read each other: the full name is associated data."""
-    sender, receiver = node(1, 2, "c"), node(2, 1, "d")
-    sender._prefix = receiver._prefix
+    sender, receiver = node(1, 2, "c21431"), node(2, 1, "c29838")
     assert receiver.open_datagram(sender.seal_datagram(2, BODY)) is None
     assert receiver.dropped == {"forged": 1}
 
@@ -120,7 +119,7 @@ def test_member_one_step_behind_hears_and_is_heard() -> None:
 def fingerprint(simulation: Simulation) -> list[object]:
     """Everything that a packet could change."""
     return [
-        [member.swim.views(), member.swim.local.incarnation, member.swim.health.score, len(member.swim._news)]
+        [member.swim.views(), member.swim.local.incarnation, member.swim.health.score, len(member.swim.news)]
         for member in simulation.members
     ]
 

@@ -4,21 +4,24 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
 import trio.testing
 
 from membership.admin import MemberKeys, rotate_keys
+from membership.envelope import Envelope
+from membership.event_queue import EventQueue
 from membership.events import NodeEvent, NodeJoin, NodeLeave, NodeUpdate, Resync
 from membership.exchange import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, seal_hello
 from membership.exchange_streams import ExchangeFailure
 from membership.gossip import Gossip, drop_level
 from membership.key_requests import KeyRequest, KeyResponse
 from membership.keyring import KeyRing, generate_key, key_id, read_key_file, write_key_file
-from membership.members import MemberView
+from membership.members import Members, MemberView
 from membership.metadata import NodeMetadata
 from membership.packets import Address
 from membership.settings import MembershipSettings
@@ -28,7 +31,13 @@ KEY = generate_key()
 
 @contextlib.asynccontextmanager
 async def gossiping(
-    name: str, *seeds: Address, key: bytes = KEY, cluster: str = "c", folder: Path | None = None, events_max: int = 1024
+    name: str,
+    *seeds: Address,
+    key: bytes = KEY,
+    cluster: str = "c",
+    folder: Path | None = None,
+    events_max: int = 1024,
+    random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> AsyncIterator[Gossip]:
     """Run one member for the length of a block."""
     key_file = None
@@ -43,7 +52,8 @@ async def gossiping(
         key_file=key_file,
         events_max=events_max,
     )
-    gossip = Gossip(settings, NodeMetadata(name, "edge", 1), key_ring=None if folder else KeyRing([key]))
+    key_ring = None if folder else KeyRing([key])
+    gossip = Gossip(settings, NodeMetadata(name, "edge", 1), key_ring=key_ring, random_bytes=random_bytes)
     async with trio.open_nursery() as nursery:
         await nursery.start(gossip.run)
         yield gossip
@@ -97,17 +107,18 @@ async def test_other_cluster_and_other_key_do_not_join() -> None:
 async def test_service_that_does_not_listen_gets_one_resync() -> None:
     """Events are bounded; what was dropped is counted and made up for by reading the members."""
     async with gossiping("a", events_max=16) as first:
-        core, before = first, first._send_event.statistics().max_buffer_size
-        assert before == 16
-        view = first.members()[0]
-        for _ in range(40):
-            core._tell(NodeUpdate(view))
-        assert first.counters()["events_dropped"] == 24
-        for _ in range(16):
-            first.events.receive_nowait()
-        core._tell(NodeUpdate(view))
-        assert isinstance(first.events.receive_nowait(), Resync)
-        assert isinstance(first.events.receive_nowait(), NodeUpdate)
+        assert first.events.statistics().max_buffer_size == 16
+        assert first.counters()["events_dropped"] == 0
+        update = NodeUpdate(first.members()[0])
+    queue = EventQueue(16)
+    for _ in range(40):
+        queue.put(update)
+    assert queue.dropped == 24
+    for _ in range(16):
+        queue.events.receive_nowait()
+    queue.put(update)
+    assert isinstance(queue.events.receive_nowait(), Resync)
+    assert isinstance(queue.events.receive_nowait(), NodeUpdate)
 
 
 async def test_udp_garbage_changes_nothing() -> None:
@@ -160,9 +171,16 @@ async def test_tcp_stranger_gets_nothing(data: bytes) -> None:
 
 async def test_recorded_exchange_is_worth_nothing() -> None:
     """A replayed hello is answered, unreadably; the replayed rest of the exchange is refused and changes nothing."""
-    async with gossiping("a") as first, gossiping("b", address_of(first)) as second:
+    drawn: list[bytes] = []
+
+    def recorded(size: int) -> bytes:
+        drawn.append(os.urandom(size))
+        return drawn[-1]
+
+    async with gossiping("a") as first, gossiping("b", address_of(first), random_bytes=recorded) as second:
         await next_event(first, NodeJoin)
-        envelope, session = second._envelope, second._swim.local.session
+        session = int.from_bytes(drawn[0], "big") >> 2  # the first that a process draws
+        envelope = Envelope("c", session, second.key_ring, Members(Random(1)), os.urandom)
         hello = seal_hello(envelope, Hello("keys", b"c" * 16, session))
         request = envelope.seal(b"anything", b"request\0keys\0" + b"c" * 16 + b"d" * 16)
         frames = b"".join(len(frame).to_bytes(4, "big") + frame for frame in (hello, request))

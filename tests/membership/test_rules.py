@@ -19,6 +19,7 @@ from membership.profiles import LAN, LOCAL, PROFILES
 from membership.replay import WINDOW_PACKETS, ReplayWindow
 from membership.suspicion import Suspicion, suspicion_timeout_s
 from membership.timers import Timers
+from tests.memory import allocated
 
 
 @pytest.mark.parametrize(
@@ -133,9 +134,10 @@ def test_timers_against_a_dictionary(steps: list[tuple[str, int, bool]]) -> None
 def test_timers_stay_small_when_moved_often() -> None:
     """Moved deadlines do not pile up."""
     timers = Timers()
-    for step in range(10_000):
-        timers.set(("round", 0), float(step))
-    assert len(timers._heap) < 100
+    with allocated() as kept:
+        for step in range(10_000):
+            timers.set(("round", 0), float(step))
+    assert kept.bytes < 64_000
 
 
 @given(st.lists(st.integers(1, 3 * WINDOW_PACKETS), max_size=200))

@@ -85,7 +85,7 @@ def test_the_memory_of_sessions_is_bounded() -> None:
     for session in range(2, 2 + 2 * SESSIONS_KEPT):
         sessions.subscribe(session, *HOSTILE[:10])
         assert sessions.visits_of(session) <= SESSION_VISITS_MAX
-    assert len(sessions.costs._sessions) <= SESSIONS_KEPT
+    assert len(sessions.costs) <= SESSIONS_KEPT
     assert sessions.subscribe(1, refused) == [False]
 
 

@@ -38,7 +38,7 @@ class Group:
         """Give an order; return what the router proposes."""
         message = encode_control(Admin(1, verb, dict(arguments), order))
         ready = self.cores[router].handle(0.0, [FrameArrived(OPERATOR, FrameKind.CONTROL, message)])
-        self._take(ready.sends)
+        self.take(ready.sends)
         return [proposal.command for proposal in ready.proposals if isinstance(proposal.command, Order)]
 
     def commit(self, *entries: bytes) -> None:
@@ -46,9 +46,9 @@ class Group:
         for data in entries:
             self.log.append(data)
             for core in self.cores.values():
-                self._take(core.handle(0.0, [Applied(data)]).sends)
+                self.take(core.handle(0.0, [Applied(data)]).sends)
 
-    def _take(self, sends: list[tuple[str, int, bytes]]) -> None:
+    def take(self, sends: list[tuple[str, int, bytes]]) -> None:
         for node, _, data in sends:
             message = decode_control(data)
             if node == OPERATOR.node and isinstance(message, AdminReply):
@@ -101,7 +101,7 @@ def test_what_was_not_committed_is_carried_out_when_it_comes_again() -> None:
     """Its proposer lost the lead before a majority had it."""
     group = Group()
     group.ask("r1", "ring delegate", "one", prefix="plant", depth=2, pin="")
-    group._take(group.cores["r1"].handle(0.0, [ProposalFailed(2, "r2")]).sends)
+    group.take(group.cores["r1"].handle(0.0, [ProposalFailed(2, "r2")]).sends)
     group.lead("r2")
     commands = group.ask("r2", "ring delegate", "one", prefix="plant", depth=2, pin="")
     group.commit(*map(encode_command, commands))

@@ -125,7 +125,7 @@ def test_no_answer_lacks_a_route_that_is_acknowledged(monkeypatch: pytest.Monkey
     assert not shard.shard.waits
     while shard.shard.sweeps:
         shard.shard.go_on(10)
-    assert len(shard.shard._cached.leaving_topics) == 0
+    assert len(shard.shard.cached.leaving_topics) == 0
     assert shard.checked > 10
 
 
@@ -134,7 +134,7 @@ def test_a_thousand_filters_against_many_cached_topics_go_in_slices() -> None:
     shard = RouteShard(0, 1, [], [], 100_000)
     topics = [f"plant/s{number % 100}/l{number // 100}/state" for number in range(65_536)]
     for edge in ("e0", "e1"):
-        shard._cached.hold(edge, topics)
+        shard.cached.hold(edge, topics)
     entries = [RouteEntry(f"+/+/+/x{number}") for number in range(999)] + [RouteEntry("plant/+/+/state")]
     began = time.thread_time()
     shard.add("e2", AddRoutes(1, 0, 1, -1, 1, 1, entries))
@@ -160,4 +160,4 @@ def test_a_thousand_filters_against_many_cached_topics_go_in_slices() -> None:
         shard.go_on(400)
         times.append(time.thread_time() - began)
     assert sorted(times)[len(times) * 9 // 10] < 0.005
-    assert len(shard._cached.leaving_topics) == 0
+    assert len(shard.cached.leaving_topics) == 0

@@ -224,4 +224,4 @@ def test_invalidations_that_one_death_ends_are_forgotten_in_turns() -> None:
     assert len(turns.taken(RoutesAdded)) == 1
     shard = turns.router.core.shards[turns.shard]
     shard.invalidated(EDGES[1].node, Invalidated(1, turns.shard, turns.epoch))
-    assert len(shard._cached.leaving_topics) == 0
+    assert len(shard.cached.leaving_topics) == 0

@@ -29,16 +29,17 @@ class Scene:
 
     def leader(self) -> str:
         """Return the router that leads."""
-        return next(name for name, core in self._routers().items() if core.leads)
+        return next(name for name, core in self.routers().items() if core.leads)
 
-    def _routers(self) -> dict[str, RouterCore]:
+    def routers(self) -> dict[str, RouterCore]:
+        """Return the cores of the routers that run, by name."""
         nodes = self.cluster.nodes.items()
         return {name: node.core for name, node in nodes if isinstance(node, RouterProcess) and node.up}
 
     @property
     def map(self) -> ClusterMap:
         """The newest map that a router has."""
-        return max((core.machine.map for core in self._routers().values()), key=lambda one: one.epoch)
+        return max((core.machine.map for core in self.routers().values()), key=lambda one: one.epoch)
 
     def name_on(self, storage: str, prefix: str) -> str:
         """Return a client ID, or a topic, whose partition has this primary."""

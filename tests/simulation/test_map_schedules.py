@@ -8,7 +8,7 @@ from tests.simulation.scene import EPHEMERAL, Scene
 
 def reading(scene: Scene, edge: str) -> bool:
     """Whether an edge has the first page of a map, and not the last."""
-    return scene.cluster.edge(edge).core.lease._pages.reading
+    return scene.cluster.edge(edge).core.lease.is_reading_map
 
 
 def epoch(scene: Scene, edge: str) -> int:
@@ -24,16 +24,16 @@ def test_a_follower_that_reconnects_in_the_middle_of_a_map_ends_at_the_newest(ho
     publisher = scene.client("publisher", "e1")
     scene.publish(publisher, "t/1", "before")
     lease = scene.cluster.edge("e2").core.lease
-    lease._follow_again(0.0)  # as when a step was missing
+    lease.follow_again(0.0)  # as when a step was missing
     lease.map.epoch -= 1
     scene.cluster.edge("e2").poke()
     scene.until(lambda: reading(scene, "e2"))
-    router = lease._following
+    router = lease.following
     if how == "link":
         scene.cut("e2", router)
     else:
         scene.kill(router)
-        scene.until(lambda: any(core.leads for core in scene._routers().values()))
+        scene.until(lambda: any(core.leads for core in scene.routers().values()))
     scene.run(0.3)
     scene.decide(Delegate("plant", 2))
     scene.decide(Delegate("plant", 0))

@@ -54,7 +54,7 @@ def test_a2_a_partition_whose_primary_died_before_it_reported() -> None:
 def test_a3_new_owner_told_of_a_filter_whose_invalidation_was_lost() -> None:
     scene = Scene(routers=3, edges=2)
     routers = ("r1", "r2", "r3")
-    follows = scene.cluster.edge("e1").core.lease._following
+    follows = scene.cluster.edge("e1").core.lease.following
     owner, heir = (name for name in routers if name != follows)
     topic = scene.topic_of(owner)
     publisher = scene.client("publisher", "e1")
@@ -163,7 +163,7 @@ def test_a6_shards_go_there_and_back() -> None:
 def test_a6_a_sender_that_has_not_heard_of_the_new_owner() -> None:
     scene = Scene(routers=3, edges=2)
     routers = ("r1", "r2", "r3")
-    follows = scene.cluster.edge("e2").core.lease._following
+    follows = scene.cluster.edge("e2").core.lease.following
     owner = next(name for name in routers if name != follows)
     topic = scene.topic_of(owner)
     publisher = scene.client("publisher", "e1")
@@ -228,7 +228,7 @@ def test_a7_an_invalidation_overtakes_the_answer() -> None:
 
 def test_a8_an_edge_joins_through_a_router_that_lags() -> None:
     scene = Scene(routers=3, edges=3, shards=8, lease_s=8.0)  # long, so that there is time to act within it
-    leader, follows = scene.leader(), scene.cluster.edge("e2").core.lease._following
+    leader, follows = scene.leader(), scene.cluster.edge("e2").core.lease.following
     lagging = next(name for name in ("r1", "r2", "r3") if name not in (leader, follows))
     others = [name for name in ("r1", "r2", "r3") if name != lagging]
     topic = scene.topic_of(lagging)
@@ -290,7 +290,7 @@ def test_a8_an_edge_begins_a_new_life_that_the_shard_owner_hears_of_late() -> No
 def test_a6_an_answer_to_a_question_of_the_edges_former_life() -> None:
     """The owner waited for a report with it, and has not heard of the next life, which numbers its questions anew."""
     scene = Scene(routers=3, edges=3)
-    busy = (scene.leader(), scene.cluster.storage("s1").core.lease._following)
+    busy = (scene.leader(), scene.cluster.storage("s1").core.lease.following)
     owner = next(name for name in ("r1", "r2", "r3") if name not in busy)
     topics = {scene.map.shard_for_topic(f"t{number}/x"): f"t{number}/x" for number in range(100)}
     shard, other = (number for number, placement in enumerate(scene.map.shards) if placement.owner != owner)
@@ -377,7 +377,7 @@ def test_a10_a_retained_publish_on_its_way_to_the_register() -> None:
 
 def test_a3_new_owner_told_of_a_filter_while_a_retained_publish_is_on_its_way() -> None:
     scene = Scene(routers=3, edges=2)
-    follows = scene.cluster.edge("e2").core.lease._following
+    follows = scene.cluster.edge("e2").core.lease.following
     owner, heir = (name for name in ("r1", "r2", "r3") if name != follows)
     topic = scene.topic_of(owner)
     publisher = scene.client("publisher", "e1")

@@ -36,7 +36,7 @@ def expected_rows(commit_no: int) -> list[tuple[bytes, bytes]]:
 
 def smaller_steps() -> None:
     """Flush, merge and checkpoint often, so that kills hit them."""
-    lsm_file._OPTIONS.update(autoflush=256, autocheckpoint=512)
+    lsm_file.OPTIONS.update(autoflush=256, autocheckpoint=512)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from storage.store.scrub import Scrub, verify
 from storage.store.settings import StoreSettings
 from storage.store.store import Store, store_files
 from tests.storage.damaged_child import DAMAGED
+from tests.storage.faulty_library import FaultyLibrary
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 PAGE_BYTES = 4096
@@ -82,7 +83,7 @@ def _trial(pristine: Path, rows: dict[bytes, bytes], folder: Path, change: Calla
         assert not (seen and clean), "a scrub sees what reads see, and the store's own rows besides"
         return seen or not clean
     finally:
-        store._abandon()
+        store.abandon()
 
 
 def _read_all(store: Store, rows: dict[bytes, bytes]) -> bool:
@@ -141,7 +142,7 @@ def test_damaged_page_sums_are_refused_or_harmless(pristine: tuple[Path, dict[by
         except StoreDamaged:
             continue
         _read_all(store, rows)
-        store._abandon()
+        store.abandon()
     sums.write_bytes(b"x" + sums.read_bytes()[1:])
     with pytest.raises(StoreDamaged, match="not a journal"):
         Store.open(damaged, "c", "n", SETTINGS)
@@ -191,7 +192,9 @@ def test_a_merge_that_meets_damage_gives_the_store_up(
             store.work()
 
 
-def test_verify_reports_what_a_scrub_sees(pristine: tuple[Path, dict[bytes, bytes]], tmp_path: Path) -> None:
+def test_verify_reports_what_a_scrub_sees(
+    pristine: tuple[Path, dict[bytes, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A clean store: rows and bytes counted. A record with a wrong sum: named by key. A store that cannot open: why."""
     path = tmp_path / "store.lsm"
     for source, copy in zip(store_files(pristine[0]), store_files(path), strict=True):
@@ -202,9 +205,10 @@ def test_verify_reports_what_a_scrub_sees(pristine: tuple[Path, dict[bytes, byte
     assert report.clean
     assert (report.rows, report.ranges[1].value_bytes) == (len(rows), sum(map(len, rows.values())))
 
+    library = FaultyLibrary(monkeypatch)
     store = Store.open(path, "c", "n", SETTINGS)
     key = sorted(rows)[10]
-    store._file._handle.insert(key, b"\x01" + bytes(4) + b"not what was written")
+    library.handle.insert(key, b"\x01" + bytes(4) + b"not what was written")
     assert [(found.kind, found.key) for found in Scrub(store).run().findings] == [("record", key)]
     with pytest.raises(StoreDamaged, match=key.hex()):
         store.get(key)

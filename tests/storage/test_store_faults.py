@@ -10,7 +10,6 @@ import pytest
 
 from storage.store.errors import (
     BatchUnknown,
-    StoreBusy,
     StoreDamaged,
     StoreError,
     StoreFailed,
@@ -20,6 +19,7 @@ from storage.store.errors import (
 )
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
+from tests.storage.faulty_library import FaultyLibrary
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 ROOT = Path(__file__).parents[2]
@@ -32,32 +32,21 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.lsm"
 
 
-class _Failing:
-    """A handle that raises in one of its methods, before or after the library did its part."""
-
-    def __init__(self, handle: object, method: str, after: bool) -> None:
-        self._handle, self._method, self._after = handle, method, after
-
-    def __getattr__(self, name: str) -> object:
-        real = getattr(self._handle, name)
-        if name != self._method:
-            return real
-
-        def failing(*arguments: object) -> object:
-            if self._after:
-                real(*arguments)
-            raise OSError("Unspecified IO error")
-
-        return failing
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> FaultyLibrary:
+    """Return the library that stores opened from here on use."""
+    return FaultyLibrary(monkeypatch)
 
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("method", ["begin", "insert", "delete", "commit"])
-def test_an_exception_in_a_transaction_reopens_the_store(path: Path, method: str, after: bool) -> None:
+def test_an_exception_in_a_transaction_reopens_the_store(
+    path: Path, method: str, after: bool, library: FaultyLibrary
+) -> None:
     """A failed begin would make later commits visible here and durable nowhere; after a reopen they are both."""
     store = Store.open(path, "c", "n", SETTINGS)
     committed = store.write([(b"a", b"1")])
-    store._file._handle = _Failing(store._file._handle, method, after)
+    library.fail(method, after=after)
     with pytest.raises(BatchUnknown) as caught:
         store.write([(b"b", b"2"), (b"a", None)])
     assert caught.value.commit_no == committed + 1
@@ -72,30 +61,26 @@ def test_an_exception_in_a_transaction_reopens_the_store(path: Path, method: str
     again.close()
 
 
-def test_a_raised_transaction_depth_is_noticed(path: Path) -> None:
+def test_a_raised_transaction_depth_is_noticed(path: Path, library: FaultyLibrary) -> None:
     """The wrapper's counter must be 0 before each begin, or the commit closes an inner level only."""
     store = Store.open(path, "c", "n", SETTINGS)
-    store._file._handle.begin()
+    library.handle.begin()
     with pytest.raises(BatchUnknown, match="depth"):
         store.write([(b"a", b"1")])
     assert store.write([(b"a", b"2")]) == store.commit_no
     store.close()
 
 
-def test_a_store_that_cannot_be_reopened_is_fatal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_reopened_is_fatal(path: Path, library: FaultyLibrary) -> None:
     """The process must end; the store refuses everything from then on."""
     store = Store.open(path, "c", "n", SETTINGS)
-
-    def refuse() -> None:
-        raise StoreBusy("injected")
-
-    monkeypatch.setattr(store._file, "connect", refuse)
-    store._file._handle = _Failing(store._file._handle, "commit", True)
+    library.refusal = "Busy"
+    library.fail("commit", after=True)
     with pytest.raises(StoreFailed, match="cannot be reopened"):
         store.write([(b"a", b"1")])
     with pytest.raises(StoreError):
         store.get(b"a")
-    monkeypatch.undo()
+    library.refusal = ""
     Store.open(path, "c", "n", SETTINGS).close()  # and the lock is gone
 
 
@@ -159,6 +144,7 @@ def test_a_really_full_disk_loses_nothing_acknowledged(small_disk: Path) -> None
 import sys
 from pathlib import Path
 from storage.store.store import Store
+from tests.storage.faulty_library import FaultyLibrary
 from storage.store.errors import StoreError, StoreFatal
 from storage.store.settings import StoreSettings
 store = Store.open(Path(sys.argv[1]), "c", "n", StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0))
@@ -250,7 +236,7 @@ def test_a_cut_file_is_damage(path: Path, left: int) -> None:
         try:
             store.scan(b"", None, 1 << 30)
         finally:
-            store._abandon()
+            store.abandon()
 
 
 def test_a_lost_file_is_noticed(path: Path) -> None:

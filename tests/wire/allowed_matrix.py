@@ -24,6 +24,7 @@ from tests.wire.forged_messages import Victim, forged_frames, is_inside_its_cell
 from wire.links import allowed  # noqa: E402
 from wire.links.allowed import may_send  # noqa: E402
 from wire.links.link import Frame, LinkCore  # noqa: E402
+from wire.messages.cluster_map import ClusterMap, NodeEntry  # noqa: E402
 from wire.messages.control import encode_control  # noqa: E402
 from wire.messages.frames import FrameKind  # noqa: E402
 from wire.messages.hello import PeerKey  # noqa: E402
@@ -77,13 +78,13 @@ class Matrix:
         assert publisher.publish("a/b", "open", 1)  # storage never hears of it
         scene.run(0.3)
         self.tag = int(next(iter(self.edge.hot.outboxes[self.partition].messages)))
+        self.now = scene.cluster.scheduler.now
         self.tried = 0
         self.wrong: list[str] = []
         self.edge.peers.condemn = self.edge.hot.close = _nothing  # how links are closed is looked at apart
-        for tier in TIERS:
-            for key in self.keys(tier):
-                if self.edge.peers.get(key.node) is None:
-                    self.edge.peers._peer_of(key)
+        keys = [key for tier in TIERS for key in self.keys(tier)]
+        entries = {key.node: NodeEntry(key.node, key.tier, key.incarnation, f"{key.node}:1") for key in keys}
+        self.edge.peers.know(ClusterMap("sim", nodes=entries))
         hot = self.edge.hot
         self.conn = hot.attach(-1, 1, sys.modules["edge.hot.options"].ConnOptions(), hot.now_ns)
         self.last: dict[int, list[object]] = {id(self.edge): self._state(self.edge)}
@@ -168,7 +169,7 @@ class Matrix:
         return self._to_core(self.storage, key, kind, payload)
 
     def _to_core(self, core: Any, key: PeerKey, kind: int, payload: bytes) -> tuple[list[object], list[object]]:
-        now = core._now
+        now = self.now
         if id(core) not in self.last:
             core.handle(now, [Tick()])
             if core is self.storage:
@@ -184,7 +185,7 @@ class Matrix:
 
     def _to_edge(self, key: PeerKey, kind: int, payload: bytes) -> tuple[list[object], list[object]]:
         core = self.edge
-        peer = core.peers.get(key.node) or core.peers._peer_of(key)
+        peer = core.peers.get(key.node)
         link, peer.link, self.conn.peer = peer.link, _OneFrame(kind, payload), peer
         sys.modules["edge.hot.forwarded"].receive_link(core.hot, self.conn, b"")
         peer.link, self.conn.peer = link, None

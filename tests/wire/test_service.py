@@ -14,6 +14,7 @@ from tests.wire.test_hello import hello_of_version
 from wire.links.authority import DevelopmentAuthority
 from wire.links.connection import open_stream, read_hello
 from wire.links.hub import LinkHub
+from wire.links.link import RESEND_BYTES_MAX
 from wire.links.request import request
 from wire.links.tls import LinkContexts, link_contexts
 from wire.messages.control import decode_control, encode_control
@@ -105,9 +106,9 @@ async def test_frames_survive_a_broken_connection() -> None:
         for number in range(200):
             assert edge.hub.send("router-0", CONTROL, b"%d" % number)
             if number % 20 == 10:
-                peer = router.hub._table.get("edge-0")
-                assert peer is not None
-                router.hub._table._drop_connection(peer)
+                peer = router.hub.table.get("edge-0")
+                if peer is not None and peer.connection is not None:
+                    router.hub.table.ended(peer, peer.connection)
                 await trio.sleep(0)
         await router.until(lambda: len(router.frames) == 200)
         assert router.frames == [b"%d" % number for number in range(200)]
@@ -295,14 +296,13 @@ async def test_port_in_use_is_one_clear_line() -> None:
 async def test_no_room_is_told_and_counted() -> None:
     """A peer that is away cannot make the buffer grow without bound."""
     router, edge = Node("router", "router-0"), Node("edge", "edge-0")
-    edge.hub._table._resend_bytes_max = 1000
     async with trio.open_nursery() as nursery:
         address = await start(nursery, router)
         await start(nursery, edge)
         edge.hub.set_seeds([address])
         await edge.until(lambda: len(edge.log) == 1)
-        assert edge.hub.send("router-0", CONTROL, bytes(900))
-        assert not edge.hub.send("router-0", CONTROL, bytes(900))
+        frame = bytes(RESEND_BYTES_MAX // 4 - 100)
+        assert [edge.hub.send("router-0", CONTROL, frame) for _ in range(5)] == [True] * 4 + [False]
         assert edge.hub.frames_refused == {"no_peer": 0, "no_room": 1, "too_long": 0}
         nursery.cancel_scope.cancel()
 

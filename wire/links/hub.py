@@ -101,7 +101,7 @@ class LinkHub:
         self._rng = rng
         self._on_up, self._on_down = on_up, on_down
         self._down: dict[str, trio.Event] = {}  # by node; set when its present connection ended
-        self._table = LinkTable(
+        self.table = LinkTable(
             identity,
             on_frame=on_frame,
             on_up=self._stands,
@@ -120,7 +120,7 @@ class LinkHub:
     @property
     def identity(self) -> NodeIdentity:
         """This node, with the address that it listens on."""
-        return self._table.identity
+        return self.table.identity
 
     @property
     def connections_refused(self) -> int:
@@ -129,13 +129,13 @@ class LinkHub:
 
     def refused_by_reason(self) -> dict[tuple[str, ...], float]:
         """Return what was refused so far, for the metrics page: connections, and lives that broke the protocol."""
-        counts = {**self.refusals, "condemned": self._table.incarnations_condemned}
+        counts = {**self.refusals, "condemned": self.table.incarnations_condemned}
         return {(reason,): float(count) for reason, count in counts.items()}
 
     @property
     def frames_refused(self) -> dict[str, int]:
         """Frames that ``send`` did not queue, by reason."""
-        return self._table.frames_refused
+        return self.table.frames_refused
 
     async def run(self, listen_address: str, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen and dial until cancelled; started with the address bound.
@@ -150,7 +150,7 @@ class LinkHub:
             raise UserError(f"cannot listen for nodes on {listen_address}: {error.strerror or error}") from None
         bound = f"{host}:{listeners[0].socket.getsockname()[1]}"
         if not self.identity.address:
-            self._table.identity = self.identity._replace(address=bound)
+            self.table.identity = self.identity._replace(address=bound)
         if self._contexts is None:
             logger.warning("links on %s are PLAINTEXT: nodes are not authenticated (node.plaintext_links)", bound)
         try:
@@ -171,7 +171,7 @@ class LinkHub:
         life of that node is over (``on_reset``). Call it before sending what the new map asks for. Links to nodes that
         are not named any more stay until ``forget``, or another life.
         """
-        wanted = self._table.learn(peers)
+        wanted = self.table.learn(peers)
         for key in [key for key in self._targets if key[0] and key not in wanted]:
             self._targets.pop(key).cancel.cancel()
         for (node, address), tier in wanted.items():
@@ -190,11 +190,11 @@ class LinkHub:
         Returns:
             False when no life of the node is known, or its link has no room: nothing was queued, that is counted.
         """
-        return self._table.send(node, kind, payload)
+        return self.table.send(node, kind, payload)
 
     def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> None:
         """Queue what a round of the owner sends, as (node, kind, payload); it leaves at once, in one write per link."""
-        self._table.send_all(frames)
+        self.table.send_all(frames)
 
     async def drain(self) -> None:
         """Wait, a moment at most, until sockets have taken everything that was queued: this node ends."""
@@ -205,25 +205,25 @@ class LinkHub:
 
     def link(self, node: str) -> LinkCore | None:
         """Return a peer's link, for its counters, ``room`` and ``peer_taken``."""
-        peer = self._table.get(node)
+        peer = self.table.get(node)
         return None if peer is None else peer.core
 
     def peer(self, node: str) -> PeerKey | None:
         """Return the life of a node that the link belongs to, connected or not."""
-        peer = self._table.get(node)
+        peer = self.table.get(node)
         return None if peer is None else peer.key
 
     def connected(self) -> list[PeerKey]:
         """Return the peers with a standing connection, by name."""
-        return self._table.connected()
+        return self.table.connected()
 
     def condemn(self, peer: PeerKey, why: str) -> None:
         """End the link of a life that broke the protocol; it is refused until it starts again."""
-        self._table.condemn(peer, why)
+        self.table.condemn(peer, why)
 
     def forget(self, node: str) -> None:
         """A node's life is over (dead in the map): drop its link and what it held; ``on_reset`` follows."""
-        self._table.forget(node)
+        self.table.forget(node)
 
     def _stands(self, key: PeerKey) -> None:
         self._down[key.node] = trio.Event()
@@ -274,11 +274,11 @@ class LinkHub:
                 if self._contexts is not None:
                     stream = await wrap_tls(stream, self._contexts.client, server_side=False)
                 certified = self._certified(stream)
-                told, ours = self._table.greeting(target.node)
+                told, ours = self.table.greeting(target.node)
                 await stream.send_all(ours)
                 hello, rest = await read_hello(stream)
                 expected = "" if target.seed else target.node
-                key = self._table.dialled(hello, certified, target.tier, expected)
+                key = self.table.dialled(hello, certified, target.tier, expected)
                 target.node = key.node
         except CONNECTION_FAILURES as error:
             logger.log(level, "cannot link to %s %s at %s: %s", target.tier, target.node, target.address, error)
@@ -315,11 +315,11 @@ class LinkHub:
                 certified = self._certified(secured)
                 refusal = "hello"
                 hello, rest = await self._hello_of(secured)
-                known = self._table.get(hello.node)
+                known = self.table.get(hello.node)
                 later = known.key.incarnation if known is not None and known.key.incarnation > hello.incarnation else 0
                 if hello.cluster != self.identity.cluster or later:
                     await secured.send_all(encode_hello(self.identity, later))  # lets the other side say what is wrong
-                key, told, ours = self._table.accepted(hello, certified)
+                key, told, ours = self.table.accepted(hello, certified)
                 await secured.send_all(ours)
         except CONNECTION_FAILURES as error:
             self.refusals[refusal] += 1
@@ -350,7 +350,7 @@ class LinkHub:
         Returns:
             Whether it stood.
         """
-        table = self._table
+        table = self.table
         peer = table.peer_of(key)
         connection = Connection(stream, peer.core, lambda kind, payload: table.frame(peer, kind, payload))
         try:

@@ -78,7 +78,7 @@ class LeaseHolder:
         self._registered = False
         self._refusal = ""  # of the registration, as the log has it
         self._follows = follows
-        self._following = ""
+        self.following = ""  # the router that sends the steps of the map; none while this node asks one
         self._pages = MapReader()
         self._page_by = float("inf")  # then a page that was asked for is lost
         self._request = 0
@@ -106,8 +106,8 @@ class LeaseHolder:
             self._routers.remove(node)
         if self._told_sizes[0] == node:
             self._told_sizes = ("", {})  # its next life has not been told
-        if self._following == node:
-            self._follow_again(float("-inf"))  # ask another one at once: who lags holds everybody up
+        if self.following == node:
+            self.follow_again(float("-inf"))  # ask another one at once: who lags holds everybody up
         if self.leader == node:
             self.leader = ""
 
@@ -121,6 +121,11 @@ class LeaseHolder:
     def linked(self) -> list[str]:
         """The routers to which a link stands."""
         return self._routers
+
+    @property
+    def is_reading_map(self) -> bool:
+        """Whether the first page of a map came, and not yet the last one."""
+        return self._pages.reading
 
     @property
     def refusal(self) -> str:
@@ -171,23 +176,23 @@ class LeaseHolder:
             self._next_stop = max(self._next_stop, self._next_try)
             return
         if now >= self._page_by:
-            self._follow_again(now)
+            self.follow_again(now)
         if now >= self._next_try:
             self._next_try = now + RETRY_S
             if not self._registered:
                 self._request += 1
                 self._send(self._router(), Register(self._request, self.entry, self._whole, self._ended_incarnation))
-            if self._follows and not self._following:
-                self._following = self._router()
-                if self._send(self._following, FollowMap(self.map.epoch)):
+            if self._follows and not self.following:
+                self.following = self._router()
+                if self._send(self.following, FollowMap(self.map.epoch)):
                     self._page_by = now + PAGE_WAIT_S
                 else:
-                    self._following = ""
+                    self.following = ""
         if self._registered and now >= self._next_stop:
             self._say_stop(now)
         if self._registered and now >= self._next_beat:
             self._heartbeat(now)
-        if self._registered and (self._following or not self._follows):
+        if self._registered and (self.following or not self._follows):
             self._next_try = now + 10 * RETRY_S
 
     def _heartbeat(self, now: float) -> None:
@@ -252,15 +257,15 @@ class LeaseHolder:
             cluster_map = self._pages.take(page)
         except ValueError as error:
             logger.warning("the map is read again from its first page: %s", error)
-            self._follow_again(now + RETRY_S)
+            self.follow_again(now + RETRY_S)
             return
         if cluster_map is not None:
             self.map = cluster_map
             self._moved(now)
-        elif self._pages.reading:
+        elif self.is_reading_map:
             self._page_by = now + PAGE_WAIT_S
-            if self._following:
-                self._send(self._following, FollowMap(self.map.epoch, *self._pages.wanted))
+            if self.following:
+                self._send(self.following, FollowMap(self.map.epoch, *self._pages.wanted))
 
     def _step(self, now: float, delta: MapDelta) -> None:
         if delta.epoch == self.map.epoch + 1:
@@ -268,16 +273,16 @@ class LeaseHolder:
                 self.map.apply(delta)
             except ValueError as error:
                 logger.warning("the map is read anew: %s", error)
-                self._follow_again(now + RETRY_S)
+                self.follow_again(now + RETRY_S)
             else:
                 self._moved(now)
-        elif delta.epoch > self.map.epoch + 1 and not (self._pages.reading and self._pages.keep(delta)):
-            self._follow_again(now)  # a step is missing
+        elif delta.epoch > self.map.epoch + 1 and not (self.is_reading_map and self._pages.keep(delta)):
+            self.follow_again(now)  # a step is missing
 
-    def _follow_again(self, at: float) -> None:
+    def follow_again(self, at: float) -> None:
         """Ask for the whole map, any router."""
         self._pages.forget()
-        self._following = ""
+        self.following = ""
         self._page_by = float("inf")
         self._next_try = at
 
@@ -304,9 +309,9 @@ class LeaseHolder:
                 self.newest_at = max(self.newest_at, reply.sent_at)
         elif self._behind_since == float("inf"):
             self._behind_since = now
-        elif now - self._behind_since > LAG_S and self._follows and self._following != reply.leader:
+        elif now - self._behind_since > LAG_S and self._follows and self.following != reply.leader:
             self._behind_since = now
-            self._follow_again(now)
+            self.follow_again(now)
 
     def take_own(self, now: float, cluster_map: ClusterMap) -> None:
         """A router's own state machine made a step."""
