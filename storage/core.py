@@ -601,8 +601,11 @@ class StorageCore:
         elif hosted.serving:
             self._take(hosted, record, peer)
         elif not hosted.wait_to_serve(self._as_early(number, epoch, record, peer, since)):
-            # What an older connection of its publisher sent, and waits here, is not taken any more.
+            # What an older connection of its publisher sent, and waits here, is not taken any more; what follows on
+            # this one neither, for the message may come again behind it.
             hosted.publishers.is_superseded(record.session, record.owner_epoch, self._now, self.map.lease_s)
+            if record.qos:
+                hosted.publishers.refused(record.session, record.owner_epoch, self._now)
             self._refuse(record, number, peer)
 
     def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:

@@ -96,6 +96,31 @@ def test_what_waits_is_not_taken_when_its_publisher_s_next_connection_was_refuse
     assert alice.received == []
 
 
+def test_what_follows_a_message_that_could_not_wait_is_refused_too() -> None:
+    """Too many wait until the partition serves; the refused one may come again on its publisher's next connection."""
+    cluster = Cluster(nodes=2, replicas=2, partitions=1, settings=with_settings(waiting_opens_max=1))
+    publisher, other = cluster.edges["e2"], cluster.edges["e1"]
+    alice = other.open("alice")
+    other.subscribe(alice, "a/#")
+    primary = cluster.machine.map.partitions[0].primary
+    (backup,) = cluster.nodes.keys() - {primary}
+    cluster.filter = lambda source, target, kind, _: (source.node, target, kind) != ("e1", backup, FrameKind.CONTROL)
+    cluster.kill(primary)
+    cluster.run(1.0)
+    waiting = publisher.publish(message("waits", session=78, owner_epoch=1), 0)
+    refused = publisher.publish(message("first", session=77, owner_epoch=1), 0)
+    cluster.run(0.1)
+    assert publisher.acked == {refused: 0x89}
+    cluster.filter = lambda *_: True
+    cluster.run(0.5)
+    behind = publisher.publish(message("behind", session=77, owner_epoch=1), 0)
+    cluster.run(0.1)
+    again = publisher.publish(message("first", session=77, owner_epoch=2), 0)
+    cluster.run(0.1)
+    assert publisher.acked == {waiting: 0, refused: 0x89, behind: 0x89, again: 0}
+    assert [push.payload for push in alice.received] == [b"waits", b"first"]
+
+
 def test_what_waited_for_the_map_is_not_overtaken_by_what_comes_with_it() -> None:
     """The later one was taken first, earlier ones were repeats then: acknowledged and lost (perhaps seed 10175)."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
