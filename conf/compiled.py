@@ -23,6 +23,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "edge.hot.records",
     "edge.hot.batches",
     "edge.hot.outboxes",
+    "edge.hot.refused_topics",
     "edge.hot.origins",
     "edge.hot.picks",
     "edge.hot.ack_rows",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from edge.clients.clients import Clients
 from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster.peer_table import PeerTable
-from edge.node.node import EdgeNode
+from edge.node.node import NS, EdgeNode
 from edge.node.ports import Primaries
 from edge.node.slices import Slices
 from edge.subscriptions.topic_routes import TopicRoutes
@@ -76,6 +76,7 @@ class MapFollower:
     def _partitions_moved(self, cluster_map: ClusterMap) -> None:
         former, self._partitions = self._partitions, list(cluster_map.partitions)
         self._loop.set_partitions(len(self._partitions))
+        self._loop.set_lease_length(int(cluster_map.lease_s * NS))
         for number, placement in enumerate(cluster_map.partitions):
             if number < len(former) and former[number] == placement:
                 continue

@@ -280,6 +280,7 @@ class Connections(HotState):
         conn.partial = b""
         conn.gate = None
         conn.received = None
+        conn.refused = None
         conn.last_route = None
         conn.last_topic = b""
         conn.last_version = -1

@@ -29,6 +29,7 @@ COUNTERS = (
     "parked_peer",
     "parked_quota",
     "excess_begun",
+    "refused_behind",
     "rounds",
     "dropped_slow",
     "dropped_closed",
@@ -71,6 +72,7 @@ class Counters:
         self.parked_peer = 0
         self.parked_quota = 0
         self.excess_begun = 0
+        self.refused_behind = 0
         self.rounds = 0
         self.dropped_slow = 0
         self.dropped_closed = 0

@@ -17,6 +17,7 @@ from edge.hot.output cimport mark_dirty
 from edge.hot.batches cimport note_room, publish_acks_of
 from edge.hot.outboxes cimport leave_outbox
 from edge.hot.pushes cimport receive_pushes
+from edge.hot.refused_topics cimport note_refused
 from edge.hot.routes cimport local_route
 from edge.hot.state cimport Conn, HotState, PendingAck, Outbox, Packet, PARK_HANDLER, Peer, Route, Sub
 

@@ -60,6 +60,7 @@ if not cython.compiled:
     from edge.hot.outboxes import leave_outbox
     from edge.hot.output import mark_dirty
     from edge.hot.pushes import receive_pushes
+    from edge.hot.refused_topics import note_refused
     from edge.hot.routes import local_route
     from edge.hot.state import PARK_HANDLER
 
@@ -328,6 +329,7 @@ def _asked_before(hot: HotState, peer: Peer, outbox: Outbox, tag: cython.ulonglo
 def _no_room(hot: HotState, message: PendingAck) -> None:
     """A disk is full. Where that cannot be said, the connection ends at once: nothing may overtake what comes again."""
     conn: Conn | None = message.conn
+    note_refused(hot, message)
     told: cython.bint = message.waiting == 1 and not message.delivered
     if conn is not None and not conn.closed and (conn.version != 5 or not told):
         hot.acks_withheld += 1

@@ -7,10 +7,11 @@ from edge.hot.excess cimport EXCEEDED, WAITS, hold_excess, judge_excess
 from edge.hot.fanout cimport fan_out
 from edge.hot.layout cimport (
     FAILURE, IMPLEMENTATION_SPECIFIC_ERROR, MALFORMED_PACKET, NO_EXPIRY, NO_MATCHING_SUBSCRIBERS, PROTOCOL_ERROR,
-    QOS_NOT_SUPPORTED, RECEIVE_MAXIMUM_EXCEEDED, RETAIN_NOT_SUPPORTED, TOPIC_ALIAS_INVALID
+    QOS_NOT_SUPPORTED, QUOTA_EXCEEDED, RECEIVE_MAXIMUM_EXCEEDED, RETAIN_NOT_SUPPORTED, TOPIC_ALIAS_INVALID
 )
 from edge.hot.output cimport mark_dirty, pending_output
 from edge.hot.outboxes cimport route_is_full
+from edge.hot.refused_topics cimport ENDS, TAKES, judge_refused
 from edge.hot.routes cimport known_route
 from edge.hot.state cimport Conn, HotState, Inbound, PendingAck, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
 
@@ -29,7 +30,8 @@ cdef bint single(
 
 
 # private
-cdef Route _route_of(HotState hot, Conn conn, bytes topic)
+cdef Route _route_of(HotState hot, Conn conn, bytes topic, int qos)
+cdef Route _unless_refused(HotState hot, Conn conn, Route route, int qos)
 cdef int _permission(HotState hot, Conn conn, bytes topic)
 cdef int _load(Conn conn, Packet packet, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop)
 cdef bint _is_repeated(HotState hot, Conn conn, int packet_identifier)

@@ -25,12 +25,14 @@ if not cython.compiled:
         NO_MATCHING_SUBSCRIBERS,
         PROTOCOL_ERROR,
         QOS_NOT_SUPPORTED,
+        QUOTA_EXCEEDED,
         RECEIVE_MAXIMUM_EXCEEDED,
         RETAIN_NOT_SUPPORTED,
         TOPIC_ALIAS_INVALID,
     )
     from edge.hot.outboxes import route_is_full
     from edge.hot.output import mark_dirty, pending_output
+    from edge.hot.refused_topics import ENDS, TAKES, judge_refused
     from edge.hot.routes import known_route
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA
 
@@ -65,10 +67,10 @@ def find_route(
     hot: HotState, conn: Conn, data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssize_t
 ) -> Route | None:
     """Look up the topic in ``data``; None: parked for the answer, or failed."""
-    return _route_of(hot, conn, data[at : at + count])
+    return _route_of(hot, conn, data[at : at + count], 0)
 
 
-def _route_of(hot: HotState, conn: Conn, topic: bytes) -> Route | None:
+def _route_of(hot: HotState, conn: Conn, topic: bytes, qos: cython.int) -> Route | None:
     route: Route | None
     if conn.last_version == hot.routes_version and conn.last_topic == topic:
         return conn.last_route
@@ -93,7 +95,21 @@ def _route_of(hot: HotState, conn: Conn, topic: bytes) -> Route | None:
     conn.last_topic = topic
     conn.last_route = route
     conn.last_version = hot.routes_version
+    if conn.refused is not None:
+        return _unless_refused(hot, conn, route, qos)
     return route
+
+
+def _unless_refused(hot: HotState, conn: Conn, route: Route, qos: cython.int) -> Route | None:
+    """Refuse QoS 1 behind a message that found no room; what the core takes is judged when it is sent."""
+    conn.last_version = -1  # the next message is judged as well
+    if qos != 1 or route.reason_code != 0:
+        return route
+    judged: cython.int = judge_refused(hot, conn, route.topic)
+    if judged == ENDS:
+        fail(hot, conn, QUOTA_EXCEEDED)
+        return None
+    return route if judged == TAKES else Route(route.topic, reason_code=QUOTA_EXCEEDED)
 
 
 def _permission(hot: HotState, conn: Conn, topic: bytes) -> cython.int:
@@ -157,7 +173,7 @@ def single(
     if packet.qos == 2 and conn.version != 5 and conn.received is not None and len(conn.received) >= hot.received_max:
         fail(hot, conn, RECEIVE_MAXIMUM_EXCEEDED)
         return True
-    route = _route_of(hot, conn, topic)
+    route = _route_of(hot, conn, topic, packet.qos)
     if route is None or has_no_room(hot, conn, route):
         return False
     packet.topic = topic
@@ -296,7 +312,8 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
         return
     code: cython.int = 0
     if route.reason_code != 0:
-        hot.dropped_denied += 1
+        if route.reason_code != QUOTA_EXCEEDED:  # counted when it was judged
+            hot.dropped_denied += 1
         code = route.reason_code if conn.version == 5 else 0
     elif route.empty:
         code = NO_MATCHING_SUBSCRIBERS

@@ -7,6 +7,7 @@ from edge.hot.outboxes cimport leave_outbox, note_former
 from edge.hot.output cimport mark_dirty, unpark
 from edge.hot.publications cimport Publications
 from edge.hot.pushes cimport flush_push_acks
+from edge.hot.refused_topics cimport end_behind_refused
 from edge.hot.state cimport Conn, PendingAck, Outbox, PARK_HANDLER, Peer
 
 

@@ -19,6 +19,7 @@ if not cython.compiled:
     from edge.hot.outboxes import leave_outbox, note_former
     from edge.hot.output import mark_dirty, unpark
     from edge.hot.pushes import flush_push_acks
+    from edge.hot.refused_topics import end_behind_refused
     from edge.hot.state import PARK_HANDLER
 
 __all__ = ["Peering"]
@@ -116,6 +117,10 @@ class Peering(Publications):
             self.epochs += [0] * missing
             self.outboxes += [None] * missing
 
+    def set_lease_length(self, lease_ns: int) -> None:
+        """Note how long a lease of the map lasts: rule 4.12 counts in leases."""
+        self.lease_ns = lease_ns
+
     def set_epoch(self, partition: int, partition_epoch: int) -> None:
         """Note the epoch that a partition is at: a primary refuses messages that were meant for an earlier time of its.
 
@@ -161,6 +166,8 @@ class Peering(Publications):
         outbox.held = True
         outbox.target = peer
         message: PendingAck
+        for message in list(outbox.messages.values()):
+            end_behind_refused(self, message)
         for message in list(outbox.messages.values()):
             if _comes_again(message):
                 del outbox.messages[message.tag]

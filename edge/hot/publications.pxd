@@ -3,13 +3,18 @@ from edge.hot.acks cimport count_back, destination_done, new_message
 from edge.hot.connections cimport Connections
 from edge.hot.deliver cimport deliver_to
 from edge.hot.fanout cimport fan_out, pick_again
-from edge.hot.layout cimport FAILURE, NO_MATCHING_SUBSCRIBERS
+from edge.hot.layout cimport FAILURE, NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SERVER_BUSY
 from edge.hot.origins cimport was_picked
 from edge.hot.output cimport note_high, pending_output, write_short
 from edge.hot.picks cimport unfinished_picks
+from edge.hot.refused_topics cimport ENDS, TAKES, judge_refused
 from edge.hot.routes cimport known_route
-from edge.hot.state cimport Conn, Inbound, PendingAck, Packet, Route
+from edge.hot.state cimport Conn, HotState, Inbound, PendingAck, Packet, Route
 
 
 cdef class Publications(Connections):
     cdef object load_inbound(self, Inbound publish)
+
+
+# private
+cdef bint _is_behind_refused(HotState hot, Inbound publish) except -1

@@ -10,16 +10,17 @@ from collections.abc import Callable
 import cython
 
 from edge.hot.connections import Connections
-from edge.hot.state import Conn, Inbound, Packet, PendingAck, Route
+from edge.hot.state import Conn, HotState, Inbound, Packet, PendingAck, Route
 
 if not cython.compiled:
     from edge.hot.acks import count_back, destination_done, new_message
     from edge.hot.deliver import deliver_to
     from edge.hot.fanout import fan_out, pick_again
-    from edge.hot.layout import FAILURE, NO_MATCHING_SUBSCRIBERS
+    from edge.hot.layout import FAILURE, NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SERVER_BUSY
     from edge.hot.origins import was_picked
     from edge.hot.output import note_high, pending_output, write_short
     from edge.hot.picks import unfinished_picks
+    from edge.hot.refused_topics import ENDS, TAKES, judge_refused
     from edge.hot.routes import known_route
 
 __all__ = ["Publications"]
@@ -134,6 +135,8 @@ class Publications(Connections):
             message.delivered = written is not None
         if written is not None:
             self.named = written[0]  # one origin: a retained copy and its live twin are told by it
+        if code == 0 and message is not None and publish.qos > 0 and _is_behind_refused(self, publish):
+            code = SERVER_BUSY  # as the partition says it
         if code == 0:
             fan_out(self, publish.conn, route, packet, message if publish.qos > 0 else None, extra_partition)
         self.named = 0
@@ -214,3 +217,14 @@ class Publications(Connections):
     def take_picks(self, conn: Conn) -> list[tuple[bytes, Inbound]]:
         """Return (share, message) of copies that an ended session leaves for another member of their groups; once."""
         return unfinished_picks(self, conn)
+
+
+def _is_behind_refused(hot: HotState, publish: Inbound) -> cython.bint:
+    """Whether a message of the core follows one that found no room, on its connection and topic."""
+    conn: Conn | None = publish.conn
+    if conn is None or conn.closed or conn.refused is None:
+        return False
+    judged: cython.int = judge_refused(hot, conn, publish.topic)
+    if judged == ENDS:
+        hot.handler.error(conn, QUOTA_EXCEEDED)
+    return judged != TAKES

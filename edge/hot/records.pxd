@@ -17,6 +17,7 @@ cdef enum:
 
 
 cdef bytes record_of(HotState hot, Packet packet, unsigned long long tag)
+cdef bytes topic_of(bytes record)
 cdef bytes renumbered(HotState hot, bytes record, unsigned long long tag)
 cdef object load_record(Packet packet, bytes record)
 cdef bytes aged(HotState hot, PendingAck message)

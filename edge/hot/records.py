@@ -71,6 +71,11 @@ def record_of(hot: HotState, packet: Packet, tag: cython.ulonglong) -> bytes:
     return take_bytes(record, size)
 
 
+def topic_of(record: bytes) -> bytes:
+    """Return the topic of a record made by ``record_of``."""
+    return record[MESSAGE_HEAD : MESSAGE_HEAD + get16(record, MESSAGE_TOPIC_BYTES_AT)]
+
+
 def renumbered(hot: HotState, record: bytes, tag: cython.ulonglong) -> bytes:
     """Return the record under another number, which is its origin too if the former one was."""
     data: cython.p_uchar = record

@@ -50,6 +50,7 @@ cdef class Conn:
     cdef Py_ssize_t excess_bytes
     cdef long long owes_since_ns
     cdef dict received
+    cdef dict refused
     cdef object gate
     cdef bint retain_available
     cdef int qos_max
@@ -253,6 +254,7 @@ cdef class HotState(Counters):
     cdef public long long ledger_offset_ns
     cdef long long lease_until_ns
     cdef bint leased
+    cdef long long lease_ns
     cdef readonly bint reading
     cdef Pool pool
     cdef Packet packet

@@ -97,6 +97,7 @@ class Conn:
         self.excess_bytes = 0  # read above it and not answered by us
         self.owes_since_ns = 0  # since when its excess waits for its PUBRELs alone, 0 while it does not
         self.received: dict[int, int] | None = None  # QoS 2 identifiers before PUBREL: -1, or PUBREC's reason code
+        self.refused: dict[bytes, tuple[int, int]] | None = None  # topics without room: when first, when last
         self.gate: deque[PendingAck] | None = None  # messages whose acknowledgement has not been written, in order
         self.retain_available = True
         self.qos_max = 2
@@ -421,6 +422,7 @@ class HotState(Counters):
         self.ledger_offset_ns = 0  # UTC minus the loop's clock
         self.lease_until_ns = 0
         self.leased = False
+        self.lease_ns = 2_000_000_000  # how long one lasts, as the map has it
         self.reading = True  # from clients; false once this edge stops
         self.pool = Pool()
         self.packet = Packet()

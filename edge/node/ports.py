@@ -174,6 +174,9 @@ class Primaries(Sessions, Protocol):
     def set_partitions(self, count: int) -> None:
         """Take the number of partitions."""
 
+    def set_lease_length(self, lease_ns: int) -> None:
+        """Note how long a lease of the map lasts."""
+
     def set_epoch(self, partition: int, partition_epoch: int) -> None:
         """Note the epoch that a partition is at."""
 

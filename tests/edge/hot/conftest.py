@@ -27,6 +27,7 @@ NAMES: tuple[str, ...] = (
     "picks",
     "ack_rows",
     "excess",
+    "refused_topics",
     "acks",
     "pushes",
     "fanout",
