@@ -6,7 +6,8 @@ from edge.subscriptions.session_filters import FILTERS_PER_PIECE
 from storage.sessions.session_ends import FILTERS_AT_ONCE, ROWS_AT_ONCE
 from storage.state import keys
 from tests.storage.rounds import timed_rounds
-from tests.storage.storage_cluster import Cluster, Connection, Edge, with_settings
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage
 from wire.messages.sessions import SessionOpened, SessionSubscribed, SubscribeSession, Subscription
 from wire.messages.wills import Will

@@ -24,7 +24,7 @@ from tests.wire.forged_messages import Victim, forged_frames, is_inside_its_cell
 from wire.links import allowed  # noqa: E402
 from wire.links.allowed import may_send  # noqa: E402
 from wire.links.link import Frame, LinkCore  # noqa: E402
-from wire.messages.cluster_map import ClusterMap, NodeEntry  # noqa: E402
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState  # noqa: E402
 from wire.messages.control import encode_control  # noqa: E402
 from wire.messages.frames import FrameKind  # noqa: E402
 from wire.messages.hello import PeerKey  # noqa: E402
@@ -82,8 +82,11 @@ class Matrix:
         self.tried = 0
         self.wrong: list[str] = []
         self.edge.peers.condemn = self.edge.hot.close = _nothing  # how links are closed is looked at apart
-        keys = [key for tier in TIERS for key in self.keys(tier)]
-        entries = {key.node: NodeEntry(key.node, key.tier, key.incarnation, f"{key.node}:1") for key in keys}
+        entries = {
+            key.node: NodeEntry(key.node, tier, key.incarnation, "h:1", state=NodeState.ACTIVE)
+            for tier in TIERS
+            for key in self.keys(tier)
+        }
         self.edge.peers.know(ClusterMap("sim", nodes=entries))
         hot = self.edge.hot
         self.conn = hot.attach(-1, 1, sys.modules["edge.hot.options"].ConnOptions(), hot.now_ns)
