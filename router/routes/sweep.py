@@ -60,11 +60,8 @@ class Sweep(Generic[Waiter]):
         self._filters = topic_filters
         self._at = 0
         self._after: str | None = None
-        self._trie: TopicTrie | None = None
-        if len(topic_filters) > FEW_FILTERS:
-            self._trie = TopicTrie()
-            for topic_filter in topic_filters:
-                self._trie.add(topic_filter, True, True)
+        self._trie: TopicTrie | None = TopicTrie() if len(topic_filters) > FEW_FILTERS else None
+        self._built = 0  # filters that are in it
 
     def step(self, visits: int) -> int:
         """Look at some topics; return how many."""
@@ -75,12 +72,22 @@ class Sweep(Generic[Waiter]):
                 self._leaving = True
                 self._begin(self._asked)
                 continue
+            if self._trie is not None and self._built < len(self._filters):
+                done += self._build(self._trie, visits - done)
+                continue
             index: TopicIndex[Any] = self._cached.leaving_topics if self._leaving else self._cached.held_topics
             found, looked = self._page(index, visits - done)
             done += looked
             for topic in found:
                 self._found(topic)
         return done
+
+    def _build(self, trie: TopicTrie, count: int) -> int:
+        some = self._filters[self._built : self._built + count]
+        for topic_filter in some:
+            trie.add(topic_filter, True, True)
+        self._built += len(some)
+        return len(some)
 
     def _page(self, index: TopicIndex[Any], visits: int) -> tuple[list[str], int]:
         if self._trie is not None:
