@@ -4,7 +4,7 @@ An answer names nodes, a Route their peers: which those are is looked up again a
 Decision: docs/adr/0023-work-in-slices.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -17,6 +17,7 @@ from wire.messages.routes import Destinations
 __all__ = ["Answer", "Answers"]
 
 ANSWER_BYTES = 400  # of one without destinations
+GROUPS_PER_STEP = 10  # that an answer names, made in a step of some tens of microseconds
 KEY_FACTOR = 16  # objects of an answer take so many times the bytes of its encoding, about
 
 _encoder = msgspec.msgpack.Encoder()
@@ -70,14 +71,19 @@ class Answers:
     def __len__(self) -> int:
         return len(self._known)
 
-    def get(self, destinations: Destinations) -> Answer:
-        """Return the answer with exactly these destinations."""
+    def making(self, destinations: Destinations) -> Generator[int, None, Answer]:
+        """Return the answer with exactly these destinations; yield the steps that many groups take."""
         key = _encoder.encode(destinations)
         answer = self._known.get(key)
-        if answer is None:
-            groups = tuple(self.groups.get(group) for group in destinations.groups)
-            answer = Answer(destinations, groups, self._account, ANSWER_BYTES + KEY_FACTOR * len(key))
-            self._known[key] = answer
+        if answer is not None:
+            return answer
+        groups: list[Group] = []
+        for group in destinations.groups:
+            groups.append(self.groups.get(group))
+            if len(groups) % GROUPS_PER_STEP == 0:
+                yield 1
+        answer = Answer(destinations, tuple(groups), self._account, ANSWER_BYTES + KEY_FACTOR * len(key))
+        self._known[key] = answer
         return answer
 
     def look_up(self, answer: Answer) -> None:

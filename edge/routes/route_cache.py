@@ -234,13 +234,13 @@ class RouteCache:
         for position, (topic, place) in enumerate(zip(question.topics, answer.answers, strict=True)):
             if position % TOPICS_PER_STEP == 0 and position:
                 yield 1
+            same = shared.get(place)
+            if same is None:
+                same = shared[place] = yield from self._answers.making(answer.destinations[place])
             if not self._is_owned(question.shard, answer.shard_epoch) or self._void.is_void(topic, question.number):
                 if topic in self._waiting:
                     self._fresh[topic] = None
                 continue
-            same = shared.get(place)
-            if same is None:
-                same = shared[place] = self._answers.get(answer.destinations[place])
             cached = _Cached(same, self._void.done, question.shard, answer.shard_epoch)
             self._answers.look_up(cached.answer)
             self._keep(topic, cached)

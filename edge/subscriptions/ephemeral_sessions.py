@@ -51,8 +51,26 @@ class _Group:
 
     def __init__(self) -> None:
         self.members: dict[int, _Member] = {}
-        self.numbers: list[int] | None = None  # of the members, sorted; None: to be sorted again
+        self.numbers: list[int] | None = (
+            None  # of members, sorted, without those found closed; None: to be sorted again
+        )
         self.turn = 0
+
+    def member_at(self, turn: int) -> tuple[int, _Member] | None:
+        """Return the member whose turn it is, with its place; None if all are closed.
+
+        Thousands may be closed at once and not removed yet: each of them is met once.
+        """
+        if self.numbers is None:
+            self.numbers = sorted(self.members)
+        numbers = self.numbers
+        while numbers:
+            place = turn % len(numbers)
+            member = self.members[numbers[place]]
+            if not member.client.conn.closed:
+                return place, member
+            del numbers[place]
+        return None
 
 
 class EphemeralSubscriptions:
@@ -191,24 +209,20 @@ class EphemeralSubscriptions:
     def has_member(self, share: bytes) -> bool:
         """Whether a shared group has a local member that ``pick`` would return."""
         group = self._groups.get(share)
-        return group is not None and any(not member.client.conn.closed for member in group.members.values())
+        return group is not None and group.member_at(group.turn) is not None
 
     def pick(self, share: bytes, sticky_to: bytes | None = None) -> Sub | None:
         """Return the next local member of a shared group, or the one for a topic; None if there is none."""
         group = self._groups.get(share)
         if group is None:
             return None
-        if group.numbers is None:
-            group.numbers = sorted(group.members)
-        numbers = group.numbers
-        turn = group.turn if sticky_to is None else crc32(b"member" + sticky_to)
-        for offset in range(len(numbers)):
-            member = group.members[numbers[(turn + offset) % len(numbers)]]
-            if not member.client.conn.closed:
-                if sticky_to is None:
-                    group.turn = (turn + offset + 1) % len(numbers)
-                return merged_subscriber(member.client, [member.subscription])
-        return None
+        found = group.member_at(group.turn if sticky_to is None else crc32(b"member" + sticky_to))
+        if found is None:
+            return None
+        place, member = found
+        if sticky_to is None:
+            group.turn = place + 1
+        return merged_subscriber(member.client, [member.subscription])
 
 
 def _number(known: _Filter) -> int:

@@ -84,8 +84,10 @@ def destinations_of(found: list[Value]) -> Destinations:
         else:
             group.partitions.append((partition, members))
     for group in groups.values():
-        group.edges.sort()
-        group.partitions.sort()
+        if len(group.edges) > 1:
+            group.edges.sort()
+        if len(group.partitions) > 1:
+            group.partitions.sort()
     return Destinations(sorted(edges), sorted(partitions), [groups[name] for name in sorted(groups)])
 
 
@@ -135,5 +137,8 @@ def _plain_bytes(answer: Destinations) -> int:
 
 
 def _group_bytes(group: GroupDestinations) -> int:
-    names = 4 * len(group.share) + sum([len(edge) for edge, _ in group.edges])
-    return _HEAD_BYTES + names + _ENTRY_BYTES * (len(group.edges) + len(group.partitions))
+    edges = group.edges
+    size = _HEAD_BYTES + 4 * len(group.share) + _ENTRY_BYTES * (len(edges) + len(group.partitions))
+    for edge, _ in edges:
+        size += len(edge)
+    return size

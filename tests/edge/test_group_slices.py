@@ -1,0 +1,60 @@
+"""Thousands of shared groups under one topic, or of members in one group, make no round of an edge long."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from mqtt.codec import encode_packet
+from mqtt.packets import Publish
+from tests.edge.rounds import TimedEdge, subscribe
+from tests.edge.session_answers import publishes
+from wire.messages.routes import Destinations, GroupDestinations
+
+ROUND_MS = 10.0  # of the processor, for a slow machine
+
+
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_an_answer_with_thousands_of_groups_is_taken_in_slices() -> None:
+    """26 ms when it was taken at once."""
+    edge = TimedEdge()
+    groups = [GroupDestinations(f"g{number}/t", [("e1", 1)]) for number in range(5_000)]
+    edge.worst_ms()
+    edge.cache(["t"], Destinations(groups=groups))
+    assert len(edge.rounds_s) > 10
+    assert edge.worst_ms() < ROUND_MS
+    route = edge.core.hot.route(b"t")
+    assert route is not None and [group.share for group in route.groups] == [group.share.encode() for group in groups]
+
+
+def test_members_that_leave_together_are_each_met_once() -> None:
+    """Until they are removed, some in each round, every message went past all of them: 300 messages took 69 ms."""
+    edge = TimedEdge()
+    members = [edge.client(f"m{number}") for number in range(1_500)]
+    for member in members:
+        edge.step(edge.feed(member, subscribe(["$share/g/t"])))
+    edge.settle()
+    for member in members[-2:]:
+        member.read()
+    edge.cache(["t"], Destinations(groups=[GroupDestinations("g/t", [("e0", len(members))])]))
+    publisher = edge.client("p")
+    data = b"".join(encode_packet(Publish("t", b"x", properties={}), 5) for _ in range(300))
+    hot = edge.core.hot
+
+    def leave() -> None:
+        for member in members[:-2]:
+            hot.end_of_file(member.client.conn)
+
+    edge.step(leave)
+    edge.worst_ms()
+    edge.step(lambda: hot.feed(publisher.client.conn, data))
+    assert edge.worst_ms() < ROUND_MS
+    edge.settle()
+    assert [len(publishes(member)) for member in members[-2:]] == [150, 150]
