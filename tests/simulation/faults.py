@@ -155,6 +155,23 @@ def heal(cluster: Cluster) -> None:
     cluster.network.heal()
 
 
+def _jammed_links(cluster: Cluster, fault: Fault) -> list[tuple[str, str]]:
+    """Return the directed links that a fault holds up."""
+    target, other = fault.target, fault.other
+    others = [name for name in cluster.nodes if name != target]
+    match fault.kind:
+        case "cut" | "client_cut":
+            return [(target, other), (other, target)]
+        case "one_way":
+            return [(target, other)]
+        case "isolate":
+            return [link for name in others for link in ((target, name), (name, target))]
+        case "stop_stream":
+            return [(name, target) for name in others]
+        case _:
+            return []
+
+
 def _begin(cluster: Cluster, fault: Fault) -> None:
     if cluster.faults_over:
         return
@@ -163,6 +180,8 @@ def _begin(cluster: Cluster, fault: Fault) -> None:
     cluster.mark(Kind.KILL if lethal else Kind.FAULT, fault.target, fault.kind)
     kind, target, other = fault.kind, fault.target, fault.other
     network = cluster.network
+    for link in _jammed_links(cluster, fault):
+        network.jam(*link)
     if kind in ("kill", "power", "replace"):
         cluster.kill(target, power=kind == "power")
     elif kind == "stop":
@@ -177,24 +196,10 @@ def _begin(cluster: Cluster, fault: Fault) -> None:
         cluster.nodes[target].pause()
     elif kind == "freeze":
         cluster.nodes[target].pause_within(other)
-    elif kind in ("cut", "client_cut"):
-        network.jam(target, other)
-        network.jam(other, target)
-    elif kind == "one_way":
-        network.jam(target, other)
-    elif kind == "isolate":
-        for name in cluster.nodes:
-            if name != target:
-                network.jam(target, name)
-                network.jam(name, target)
     elif kind in ("reset", "client_reset"):
         network.break_between(target, other)
     elif kind == "slow_link":
         network.slow[target, other] = fault.amount
-    elif kind == "stop_stream":
-        for name in cluster.nodes:
-            if name != target:
-                network.jam(name, target)
     elif kind == "slow_disk":
         cluster.storage(target).slow_s = fault.amount
     elif kind == "sync_error":
@@ -212,6 +217,8 @@ def _finish(cluster: Cluster, fault: Fault) -> None:
         return
     kind, target, other = fault.kind, fault.target, fault.other
     network = cluster.network
+    for link in _jammed_links(cluster, fault):
+        network.release(*link)
     if kind in ("kill", "power", "replace", "flip_bits"):
         cluster.start(target, proof=kind != "replace")
     elif kind in ("tier_down", "stop"):
@@ -220,22 +227,8 @@ def _finish(cluster: Cluster, fault: Fault) -> None:
                 cluster.start_anew(name)
     elif kind in ("pause", "freeze"):
         cluster.nodes[target].resume()
-    elif kind in ("cut", "client_cut"):
-        network.release(target, other)
-        network.release(other, target)
-    elif kind == "one_way":
-        network.release(target, other)
-    elif kind == "isolate":
-        for name in cluster.nodes:
-            if name != target:
-                network.release(target, name)
-                network.release(name, target)
     elif kind == "slow_link":
         network.slow.pop((target, other), None)
-    elif kind == "stop_stream":
-        for name in cluster.nodes:
-            if name != target:
-                network.release(name, target)
     elif kind == "slow_disk":
         cluster.storage(target).slow_s = 0.0
     elif kind == "full_disk":

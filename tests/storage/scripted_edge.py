@@ -33,6 +33,7 @@ from wire.messages.sessions import (
     SessionOpened,
     SubscribeSession,
     Subscription,
+    UnsubscribeSession,
 )
 from wire.messages.wills import FireWill, Will, WillFired
 
@@ -254,9 +255,9 @@ class Edge:
             self.cluster.settle()
         return connection
 
-    def subscribe(self, connection: Connection, *filters: Subscription | str, settle: bool = True) -> int:
+    def subscribe(self, connection: Connection, *filters: Subscription | str, qos: int = 2, settle: bool = True) -> int:
         """Subscribe a durable session; QoS 2 unless said otherwise."""
-        subscriptions = [one if isinstance(one, Subscription) else Subscription(one, 2) for one in filters]
+        subscriptions = [one if isinstance(one, Subscription) else Subscription(one, qos) for one in filters]
         for subscription in subscriptions:
             subscription.retain_handling = subscription.retain_handling or 2
         head = self.head(connection.session >> 48)
@@ -264,6 +265,11 @@ class Edge:
         if settle:
             self.cluster.settle()
         return request
+
+    def unsubscribe(self, connection: Connection, *filters: str) -> int:
+        """Unsubscribe a durable session; the answer is not waited for."""
+        head = self.head(connection.session >> 48)
+        return self.ask(UnsubscribeSession(*head, connection.session, connection.owner_epoch, list(filters)))
 
     def close(self, connection: Connection, *, clean: bool = True, expiry_s: int = -1, settle: bool = True) -> None:
         """Report the end of a connection."""

@@ -10,7 +10,7 @@ from wire.messages.batches import PublishMessage
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.redispatch import HandedOn, HandOn, SharePick
-from wire.messages.sessions import Subscription, UnsubscribeSession
+from wire.messages.sessions import Subscription
 
 SHARE = b"g/a"
 
@@ -120,7 +120,7 @@ def test_an_unsubscribed_member_keeps_what_is_queued_for_it() -> None:
     for payload in ("1", "2"):
         edge.publish(message(payload), 0)
     cluster.settle()
-    edge.ask(UnsubscribeSession(99, 0, edge.epoch(0), alice.session, alice.owner_epoch, ["$share/g/a"]))
+    edge.unsubscribe(alice, "$share/g/a")
     cluster.settle()
     assert orders(cluster) == []
     edge.acknowledge(alice.received[0], 4)

@@ -12,16 +12,13 @@ from tests.simulation.storage_process import STORE_SETTINGS
 from tests.storage.requests import message
 from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage
-from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.routes import RoutesAdded
 from wire.messages.sessions import (
     InboundRecorded,
     RecordInbound,
     ReleaseInbound,
     SessionOpened,
     SessionSubscribed,
-    UnsubscribeSession,
 )
 
 
@@ -123,21 +120,15 @@ def test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_no
     cluster = Cluster()
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
-    partition = alice.session >> 48
     cluster.router.routes_answered = False
     first = edge.subscribe(alice, "a/#")
     assert first in edge.asked
-    edge.ask(UnsubscribeSession(*edge.head(partition), alice.session, alice.owner_epoch, ["a/#"]))
+    edge.unsubscribe(alice, "a/#")
     cluster.settle()
     assert not edge.asked
     late = cluster.router.added[0]
     again = edge.subscribe(alice, "a/#")
-    cluster.send(
-        cluster.router.key,
-        "s1",
-        FrameKind.CONTROL,
-        encode_control(RoutesAdded(late.request, late.shard, late.shard_epoch, late.sender_epoch)),
-    )
+    cluster.router.answer("s1", late)
     cluster.settle()
     assert again in edge.asked
     cluster.router.routes_answered = True
@@ -160,8 +151,7 @@ def test_an_answer_about_routes_to_the_partition_s_former_primary_marks_nothing(
     assert late.request in [
         item.request for item in cluster.router.added if [entry.topic_filter for entry in item.routes] == ["c"]
     ]
-    answer = RoutesAdded(late.request, late.shard, late.shard_epoch, late.sender_epoch)
-    cluster.send(cluster.router.key, "s1", FrameKind.CONTROL, encode_control(answer))
+    cluster.router.answer("s1", late)
     cluster.settle()
     assert request in edge.asked
 
@@ -176,12 +166,7 @@ def test_a_late_answer_to_a_repeated_question_about_routes_counts() -> None:
     cluster.run(3.0)
     assert len(cluster.router.added) > 1
     first = cluster.router.added[0]
-    cluster.send(
-        cluster.router.key,
-        "s1",
-        FrameKind.CONTROL,
-        encode_control(RoutesAdded(first.request, first.shard, first.shard_epoch, first.sender_epoch)),
-    )
+    cluster.router.answer("s1", first)
     cluster.settle()
     assert request not in edge.asked
 

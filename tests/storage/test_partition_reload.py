@@ -12,7 +12,7 @@ from storage.hosting.hosted_partition import HostedPartition
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage
-from wire.messages.sessions import RecordInbound, ReleaseInbound, UnsubscribeSession
+from wire.messages.sessions import RecordInbound, ReleaseInbound
 from wire.messages.wills import Will
 
 CLIENTS = ("alice", "bob")
@@ -125,7 +125,7 @@ class Run:
         elif what == "subscribe":
             edge.subscribe(connection, more)
         elif what == "unsubscribe":
-            edge.ask(UnsubscribeSession(*head, [more]))
+            edge.unsubscribe(connection, more)
         elif what == "record":
             edge.ask(RecordInbound(*head, more))
         elif what == "release":

@@ -7,7 +7,7 @@ from tests.storage.scripted_edge import Connection
 from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage
 from wire.messages.retained import DeliverRetained, RetainedDelivered, RetainedMessage
-from wire.messages.sessions import SubscribeSession, Subscription, UnsubscribeSession
+from wire.messages.sessions import SubscribeSession, Subscription
 
 
 def test_registers_keep_the_newest_and_an_empty_payload_clears() -> None:
@@ -114,7 +114,7 @@ def test_no_retained_copy_follows_a_newer_message_that_came_before_the_subscribe
     cluster.settle()
     bring(cluster, alice, begin_read(cluster, alice), ("a/1", "old", 1))
     assert [push.payload for push in alice.received] == [b"new"]
-    edge.ask(UnsubscribeSession(*edge.head(0), alice.session, alice.owner_epoch, ["a/#"]))
+    edge.unsubscribe(alice, "a/#")
     cluster.settle()
     bring(cluster, alice, begin_read(cluster, alice), ("a/1", "old", 1))
     assert [push.payload for push in alice.received] == [b"new", b"old"]  # what brought the other one is gone

@@ -15,7 +15,7 @@ from wire.messages.control import decode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
 from wire.messages.routes import AddRoutes, RemoveRoutes
-from wire.messages.sessions import SessionSubscribed, SubscribeSession, Subscription, UnsubscribeSession
+from wire.messages.sessions import SessionSubscribed
 from wire.node.route_registrar import REMOVED_PER_TICK, ROUTES_ASKED_MAX, ROUTES_PER_REQUEST
 
 SHARDS = 64
@@ -47,16 +47,7 @@ class Owner:
 
     def subscribe(self, client: Connection, names: list[str]) -> int:
         """Ask for filters in one piece; return the request."""
-        partition = client.session >> 48
-        wanted = [Subscription(name, 1, retain_handling=2) for name in names]
-        request = next(self.edge.requests)
-        epoch = self.edge.epoch(partition)
-        return self.edge.ask(SubscribeSession(request, partition, epoch, client.session, client.owner_epoch, wanted))
-
-    def unsubscribe(self, client: Connection, names: list[str]) -> None:
-        partition = client.session >> 48
-        epoch, request = self.edge.epoch(partition), next(self.edge.requests)
-        self.edge.ask(UnsubscribeSession(request, partition, epoch, client.session, client.owner_epoch, names))
+        return self.edge.subscribe(client, *names, qos=1, settle=False)
 
     def asked(self) -> list[AddRoutes]:
         """Let a few rounds pass; return what came, and forget it."""
@@ -161,7 +152,7 @@ def test_routes_leave_a_few_in_each_tick() -> None:
     names = broad("x")
     owner.subscribe(client, names)
     owner.serve()
-    owner.unsubscribe(client, names)
+    owner.edge.unsubscribe(client, *names)
     most = before = 0
     for _ in range(200):
         owner.cluster.step()
@@ -177,7 +168,7 @@ def test_a_filter_let_go_before_it_was_asked_for_is_not_added() -> None:
     names = broad("x")
     owner.subscribe(client, names)
     waiting = owner.asked()
-    owner.unsubscribe(client, names[-1:])
+    owner.edge.unsubscribe(client, *names[-1:])
     asked = owner.asked()
     assert not asked
     for message in waiting:
@@ -196,7 +187,7 @@ def test_a_filter_that_comes_back_before_it_was_asked_for_stands() -> None:
     names = broad("x")
     owner.subscribe(client, names)
     waiting = owner.asked()
-    owner.unsubscribe(client, names)
+    owner.edge.unsubscribe(client, *names)
     request = owner.subscribe(client, names[-1:])
     for message in waiting:
         owner.answer(message)

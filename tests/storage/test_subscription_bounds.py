@@ -9,7 +9,7 @@ import mqtt.filter_costs
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage
-from wire.messages.sessions import SessionSubscribed, SubscribeSession, Subscription, UnsubscribeSession
+from wire.messages.sessions import SessionSubscribed, SubscribeSession, Subscription
 
 HOSTILE = ["/".join(mix) + "/a" * 21 for mix in itertools.islice(itertools.product("a+", repeat=10), 300)]
 TOPIC = "/".join("a" * 31)
@@ -23,15 +23,7 @@ def codes(edge: Edge, connection: Connection, *filters: str) -> list[int]:
 
 
 def unsubscribe(edge: Edge, connection: Connection, *filters: str) -> None:
-    partition = connection.session >> 48
-    edge.ask(
-        UnsubscribeSession(
-            *edge.head(partition),
-            connection.session,
-            connection.owner_epoch,
-            list(filters),
-        )
-    )
+    edge.unsubscribe(connection, *filters)
     edge.cluster.settle()
 
 

@@ -15,9 +15,6 @@ from wire.messages.routes import RemoveRoutes
 from wire.messages.sessions import (
     SessionSubscribed,
     SessionUnsubscribed,
-    SubscribeSession,
-    Subscription,
-    UnsubscribeSession,
 )
 
 ROUND_MS = 5  # most processor time of one round
@@ -29,9 +26,7 @@ def subscribe(edge: Edge, client: Connection, names: list[str]) -> int:
     """Send filters as an edge does, piece after piece; return how many pieces."""
     pieces = [names[at : at + FILTERS_PER_PIECE] for at in range(0, len(names), FILTERS_PER_PIECE)]
     for piece in pieces:
-        wanted = [Subscription(name, 1, retain_handling=2) for name in piece]
-        request = next(edge.requests)
-        edge.ask(SubscribeSession(request, 0, edge.epoch(0), client.session, client.owner_epoch, wanted))
+        request = edge.subscribe(client, *piece, qos=1, settle=False)
         step_until_answered(edge, request)
         (answer,) = [one for one in edge.answers(SessionSubscribed) if one.request == request]
         assert answer.reason_codes == [1] * len(piece)
@@ -61,10 +56,7 @@ def test_a_subscribe_and_an_unsubscribe_of_many_filters(
         taken = middle_round_ms(found, pieces)
         found.clear()
         for start in range(0, count, FILTERS_PER_PIECE):
-            request = next(edge.requests)
-            piece = names[start : start + FILTERS_PER_PIECE]
-            edge.ask(UnsubscribeSession(request, 0, edge.epoch(0), alice.session, alice.owner_epoch, piece))
-            step_until_answered(edge, request)
+            step_until_answered(edge, edge.unsubscribe(alice, *names[start : start + FILTERS_PER_PIECE]))
         dropped = middle_round_ms(found, pieces)
     print(f"{count} of {shape}: {taken:.2f} ms, removed {dropped:.2f} ms")
     assert len(edge.answers(SessionUnsubscribed)) == pieces
@@ -77,9 +69,8 @@ def ask_without_answer(edge: Edge, clients: int) -> None:
     opened = [edge.open(f"waits-{number}") for number in range(clients)]
     edge.cluster.router.routes_answered = False
     for number, client in enumerate(opened):
-        wanted = [Subscription(f"+/w{number}/{at}", 1, retain_handling=2) for at in range(FILTERS_PER_PIECE)]
-        request = next(edge.requests)
-        edge.ask(SubscribeSession(request, 0, edge.epoch(0), client.session, client.owner_epoch, wanted))
+        wanted = [f"+/w{number}/{at}" for at in range(FILTERS_PER_PIECE)]
+        edge.subscribe(client, *wanted, qos=1, settle=False)
         edge.cluster.step()
 
 
@@ -93,8 +84,7 @@ def test_a_piece_costs_the_same_while_many_wait_for_their_routes(monkeypatch: py
     subscribe(edge, alice, names)
     ask_without_answer(edge, clients)
     with timed_rounds(monkeypatch) as found:
-        request = next(edge.requests)
-        edge.ask(UnsubscribeSession(request, 0, edge.epoch(0), alice.session, alice.owner_epoch, names))
+        request = edge.unsubscribe(alice, *names)
         step_until_answered(edge, request)
     assert [answer.reason_codes for answer in edge.answers(SessionUnsubscribed)] == [[0] * FILTERS_PER_PIECE]
     print(f"beside {clients} clients: {max(found):.2f} ms")
@@ -227,8 +217,7 @@ def test_a_filter_that_comes_back_before_its_route_was_removed_keeps_it() -> Non
     names = [f"+/x{number}/#" for number in range(2 * FILTERS_PER_PIECE)]
     subscribe(edge, alice, names)
     removed = removals(cluster)
-    request = next(edge.requests)
-    edge.ask(UnsubscribeSession(request, 0, edge.epoch(0), alice.session, alice.owner_epoch, list(names)))
+    edge.unsubscribe(alice, *names)
     edge.subscribe(alice, names[-1], settle=False)
     cluster.settle()
     assert {shard: sorted(gone) for shard, gone in removed.items()} == dict.fromkeys(range(SHARDS), sorted(names[:-1]))

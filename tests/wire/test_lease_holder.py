@@ -12,11 +12,15 @@ from wire.node.lease_holder import LeaseHolder
 
 
 class Node:
-    """An edge of incarnation 2 and what it sends."""
+    """An edge of incarnation 2 and what it sends; with routers, it has asked those."""
 
-    def __init__(self) -> None:
+    def __init__(self, *routers: str) -> None:
         self.sent: list[tuple[str, Control]] = []
         self.holder = LeaseHolder(self.entry(2, NodeState.JOINING), self.send, lambda _: None)
+        for router in routers:
+            self.holder.router_up(router, 0.0)
+        if routers:
+            self.holder.beat(0.0)
 
     def entry(self, incarnation: int, state: str = NodeState.ACTIVE) -> NodeEntry:
         return NodeEntry("e1", "edge", incarnation, "host:1", state=state)
@@ -31,9 +35,7 @@ class Node:
 
 def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
     """The lease runs from when the answered heartbeat was sent, and only while the map lists this life."""
-    node = Node()
-    node.holder.router_up("r1", 0.0)
-    node.holder.beat(0.0)
+    node = Node("r1")
     assert [type(message) for _, message in node.sent] == [Register, FollowMap]
     node.holder.handle(0.1, Registered(1, 2, 4))
     node.holder.handle(0.1, node.map(node.entry(2)))
@@ -47,9 +49,7 @@ def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
 
 def test_the_lease_of_a_former_life_is_no_lease_of_this_one() -> None:
     """It ran on another host, whose clock is far ahead; the answer to its last heartbeat came over our link."""
-    node = Node()
-    node.holder.router_up("r1", 0.0)
-    node.holder.beat(0.0)
+    node = Node("r1")
     node.holder.handle(0.1, HeartbeatReply(1, 90_000.0, 2.0, 4, "r1"))
     node.holder.handle(0.1, Registered(1, 2, 4))
     node.holder.handle(0.1, node.map(node.entry(2)))
@@ -59,9 +59,7 @@ def test_the_lease_of_a_former_life_is_no_lease_of_this_one() -> None:
 
 def test_a_former_life_in_a_late_map_does_not_end_this_one() -> None:
     """The answer to the registration came from the leader; the map, from a router that is behind."""
-    node = Node()
-    node.holder.router_up("r1", 0.0)
-    node.holder.beat(0.0)
+    node = Node("r1")
     node.holder.handle(0.1, Registered(1, 2, 9))
     node.holder.handle(0.1, node.map(node.entry(1)))
     node.holder.handle(0.1, MapStep(MapDelta(5, (node.entry(1, NodeState.DEAD),))))
@@ -74,9 +72,7 @@ def test_a_former_life_in_a_late_map_does_not_end_this_one() -> None:
 
 def test_a_life_that_died_before_it_heard_of_its_registration_has_ended() -> None:
     """The leader registered it, and its answer was lost with it; the next one found no heartbeat."""
-    node = Node()
-    node.holder.router_up("r1", 0.0)
-    node.holder.beat(0.0)
+    node = Node("r1")
     node.holder.handle(0.1, node.map(node.entry(1)))
     assert not node.holder.ended
     node.holder.handle(5.0, node.map(node.entry(2, NodeState.DEAD), 9))
@@ -85,9 +81,7 @@ def test_a_life_that_died_before_it_heard_of_its_registration_has_ended() -> Non
 
 def test_the_answer_to_a_former_life_s_registration_registers_nobody() -> None:
     """The former life died before its registration was committed; the answer comes over the next one's link."""
-    node = Node()
-    node.holder.router_up("r1", 0.0)
-    node.holder.beat(0.0)
+    node = Node("r1")
     node.holder.handle(0.1, Registered(1, 1, 4))
     node.holder.handle(0.1, node.map(node.entry(1)))
     node.sent.clear()
@@ -118,10 +112,7 @@ def test_a_newer_life_ends_this_one() -> None:
 
 def test_a_silent_leader_is_not_asked_for_ever() -> None:
     """Without an answer for a lease, the other routers are asked in turn: one of them knows the leader."""
-    node = Node()
-    for router in ("r1", "r2"):
-        node.holder.router_up(router, 0.0)
-    node.holder.beat(0.0)
+    node = Node("r1", "r2")
     node.holder.handle(0.0, Registered(1, 2, 4))
     node.holder.handle(0.0, node.map(node.entry(2)))
     node.holder.handle(0.1, HeartbeatReply(2, 0.0, 2.0, 4, "r1"))
@@ -135,10 +126,7 @@ def test_a_silent_leader_is_not_asked_for_ever() -> None:
 
 def test_the_map_is_followed_from_another_router_at_once() -> None:
     """The router that told us the map is gone: nobody's change of placement waits for our next look."""
-    node = Node()
-    for router in ("r1", "r2"):
-        node.holder.router_up(router, 0.0)
-    node.holder.beat(0.0)
+    node = Node("r1", "r2")
     node.holder.handle(0.0, Registered(1, 2, 4))
     node.holder.handle(0.0, node.map(node.entry(2)))
     node.holder.beat(0.3)
@@ -152,9 +140,7 @@ def test_the_map_is_followed_from_another_router_at_once() -> None:
 
 def test_a_router_that_lags_is_not_followed_for_ever() -> None:
     """Its link stands, the leader's too; but what it tells is an old map, and ours must not stay one."""
-    node = Node()
-    node.holder.router_up("r1", 0.0)
-    node.holder.beat(0.0)
+    node = Node("r1")
     node.holder.router_up("r2", 0.1)
     node.holder.handle(0.1, Registered(1, 2, 9))
     node.holder.handle(0.1, node.map(node.entry(1)))  # from before our registration

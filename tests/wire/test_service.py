@@ -3,7 +3,8 @@
 import datetime
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,19 @@ async def start(nursery: trio.Nursery, node: Node, listen: str = "127.0.0.1:0") 
     return str(await nursery.start(node.hub.run, listen))
 
 
+@asynccontextmanager
+async def linked(listening: Node, dialling: Node, *, up: bool = True) -> AsyncIterator[None]:
+    """Run two nodes, one of which dials the other as a seed, while the block lasts; with ``up``, their link stands."""
+    async with trio.open_nursery() as nursery:
+        address = await start(nursery, listening)
+        await start(nursery, dialling)
+        dialling.hub.set_seeds([address])
+        if up:
+            await dialling.until(lambda: len(dialling.log) == 1)
+        yield
+        nursery.cancel_scope.cancel()
+
+
 def certificates(folder: Path, tier: str, name: str, cluster: str = "test") -> LinkContexts:
     authority = DevelopmentAuthority(folder, cluster, datetime.datetime.now(datetime.UTC))
     return link_contexts(authority.operator(name) if tier == "operator" else authority.node(tier, name))
@@ -98,11 +112,7 @@ async def test_lower_rank_dials_and_both_may_send(tmp_path: Path) -> None:
 async def test_frames_survive_a_broken_connection() -> None:
     """What was sent while the connection was down arrives after the reconnect, once and in order."""
     router, edge = Node("router", "router-0"), Node("edge", "edge-0")
-    async with trio.open_nursery() as nursery:
-        address = await start(nursery, router)
-        await start(nursery, edge)
-        edge.hub.set_seeds([address])
-        await edge.until(lambda: len(edge.log) == 1)
+    async with linked(router, edge):
         for number in range(200):
             assert edge.hub.send("router-0", CONTROL, b"%d" % number)
             if number % 20 == 10:
@@ -113,7 +123,6 @@ async def test_frames_survive_a_broken_connection() -> None:
         await router.until(lambda: len(router.frames) == 200)
         assert router.frames == [b"%d" % number for number in range(200)]
         assert ("reset", "edge-0", 1) not in router.log
-        nursery.cancel_scope.cancel()
 
 
 async def test_another_incarnation_resets_and_an_older_one_is_refused() -> None:
@@ -157,15 +166,11 @@ async def test_a_certificate_of_another_node_tier_or_cluster_is_refused(
     """HELLO must say what the certificate says."""
     router = Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0"))
     liar = Node(tier, name, contexts=certificates(tmp_path, "storage", "storage-0"), cluster=cluster)
-    async with trio.open_nursery() as nursery:
-        address = await start(nursery, router)
-        await start(nursery, liar)
-        liar.hub.set_seeds([address])
+    async with linked(router, liar, up=False):
         with trio.fail_after(5):
             while router.hub.connections_refused == 0:
                 await trio.sleep(0.01)
         assert router.log == []
-        nursery.cancel_scope.cancel()
 
 
 async def test_plain_speakers_and_strangers_do_not_get_past_tls(tmp_path: Path) -> None:
@@ -188,18 +193,13 @@ async def test_plain_speakers_and_strangers_do_not_get_past_tls(tmp_path: Path) 
 async def test_a_tier_may_not_send_what_is_not_its_to_send() -> None:
     """An edge cannot speak Raft: its link is closed and stays closed for this life."""
     router, edge = Node("router", "router-0"), Node("edge", "edge-0")
-    async with trio.open_nursery() as nursery:
-        address = await start(nursery, router)
-        await start(nursery, edge)
-        edge.hub.set_seeds([address])
-        await edge.until(lambda: len(edge.log) == 1)
+    async with linked(router, edge):
         edge.hub.send("router-0", FrameKind.RAFT, b"vote for me")
         await router.until(lambda: ("down", "edge-0", 1) in router.log)
         with trio.fail_after(5):
             while router.hub.connections_refused == 0:
                 await trio.sleep(0.01)
         assert router.frames == []
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_silent_connection_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
@@ -296,25 +296,16 @@ async def test_port_in_use_is_one_clear_line() -> None:
 async def test_no_room_is_told_and_counted() -> None:
     """A peer that is away cannot make the buffer grow without bound."""
     router, edge = Node("router", "router-0"), Node("edge", "edge-0")
-    async with trio.open_nursery() as nursery:
-        address = await start(nursery, router)
-        await start(nursery, edge)
-        edge.hub.set_seeds([address])
-        await edge.until(lambda: len(edge.log) == 1)
+    async with linked(router, edge):
         frame = bytes(RESEND_BYTES_MAX // 4 - 100)
         assert [edge.hub.send("router-0", CONTROL, frame) for _ in range(5)] == [True] * 4 + [False]
         assert edge.hub.frames_refused == {"no_peer": 0, "no_room": 1, "too_long": 0}
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_link_that_one_side_forgot_begins_anew() -> None:
     """Both sides void what the link held and go on; nothing stays stuck."""
     router, edge = Node("router", "router-0"), Node("edge", "edge-0")
-    async with trio.open_nursery() as nursery:
-        address = await start(nursery, router)
-        await start(nursery, edge)
-        edge.hub.set_seeds([address])
-        await edge.until(lambda: len(edge.log) == 1)
+    async with linked(router, edge):
         edge.hub.send("router-0", CONTROL, b"before")
         await router.until(lambda: router.frames == [b"before"])
         router.hub.send("edge-0", CONTROL, b"answer")
@@ -324,7 +315,6 @@ async def test_a_link_that_one_side_forgot_begins_anew() -> None:
         await edge.until(lambda: edge.log[-2:] == [("reset", "router-0", 1), ("up", "router-0", 1)])
         assert edge.hub.send("router-0", CONTROL, b"after")
         await router.until(lambda: router.frames == [b"before", b"after"])
-        nursery.cancel_scope.cancel()
 
 
 async def test_what_is_sent_to_a_life_known_from_the_map_waits_for_it() -> None:
@@ -354,11 +344,7 @@ async def test_what_a_round_sends_leaves_in_order_when_the_socket_is_full(tmp_pa
     """Some of it is written at once, the rest by the connection's task; nothing overtakes anything."""
     router = Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0"))
     storage = Node("storage", "storage-0", contexts=certificates(tmp_path, "storage", "storage-0"))
-    async with trio.open_nursery() as nursery:
-        address = await start(nursery, router)
-        await start(nursery, storage)
-        storage.hub.set_seeds([address])
-        await storage.until(lambda: len(storage.log) == 1)
+    async with linked(router, storage):
         sent = [number.to_bytes(2, "big") + bytes(100_000) for number in range(240)]
         for first in range(0, 240, 24):  # more than any socket takes before the other task may read
             storage.hub.send_all([("router-0", CONTROL, payload) for payload in sent[first : first + 20]])
@@ -368,7 +354,6 @@ async def test_what_a_round_sends_leaves_in_order_when_the_socket_is_full(tmp_pa
                 await trio.lowlevel.checkpoint()
         await router.until(lambda: len(router.frames) == 240)
         assert router.frames == sent
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("readable", [True, False])

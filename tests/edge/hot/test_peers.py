@@ -17,6 +17,15 @@ from wire.messages.batches import (
 from wire.messages.frames import FrameKind
 
 
+def stored(hot: Any) -> tuple[Broker, Node]:
+    """Return a loop, and the storage node to whose partition 5 every topic goes."""
+    broker = Broker(hot)
+    store = Node(broker, 3, "storage")
+    broker.hot.set_primary(5, store.peer)
+    broker.route_to(partitions=(5,))
+    return broker, store
+
+
 def test_run_is_forwarded_in_one_frame_per_round(hot: Any) -> None:
     broker = Broker(hot)
     edge = Node(broker, 2, "edge")
@@ -103,10 +112,7 @@ def test_what_the_former_life_sent_is_not_acknowledged_to_the_next(hot: Any) -> 
 
 
 def test_v3_gets_no_acknowledgement_for_a_refused_message(hot: Any) -> None:
-    broker = Broker(hot)
-    store = Node(broker, 3, "storage")
-    broker.hot.set_primary(5, store.peer)
-    broker.route_to(partitions=(5,))
+    broker, store = stored(hot)
     pub = broker.client(4)
     broker.send(pub, publish(b"p", b"", 2, 1) + publish(b"p", b"", 1, 2))
     tags = [r.tag for r in store.records()]
@@ -119,10 +125,7 @@ def test_v3_gets_no_acknowledgement_for_a_refused_message(hot: Any) -> None:
 
 def test_v3_is_closed_when_a_disk_has_no_room_for_its_message(hot: Any) -> None:
     """What it sends behind the refused message must not overtake it when that comes again on the next connection."""
-    broker = Broker(hot)
-    store = Node(broker, 3, "storage")
-    broker.hot.set_primary(5, store.peer)
-    broker.route_to(partitions=(5,))
+    broker, store = stored(hot)
     pub = broker.client(4)
     broker.send(pub, publish(b"p", b"", 2, 1))
     (record,) = store.records()
@@ -168,10 +171,8 @@ def test_one_record_per_primary_names_its_partitions(hot: Any) -> None:
 
 
 def test_outbox_is_replayed_in_order_to_the_new_primary(hot: Any) -> None:
-    broker = Broker(hot)
-    old, new = Node(broker, 3, "storage"), Node(broker, 4, "storage")
-    broker.hot.set_primary(5, old.peer)
-    broker.route_to(partitions=(5,))
+    broker, old = stored(hot)
+    new = Node(broker, 4, "storage")
     pub = broker.client(5)
     broker.send(pub, publish(b"p", b"1", 1, 1, 5, b"\x02\x00\x00\x00\x0a") + publish(b"p", b"2", 1, 2, 5))
     assert [r.payload for r in old.records()] == [b"1", b"2"]
@@ -264,10 +265,8 @@ def test_refusal_behind_a_delivery_is_no_failure(hot: Any) -> None:
 
 def test_what_a_former_primary_refused_is_its_successor_s_to_answer(hot: Any) -> None:
     """Its publisher was told that nobody gets the message, while the next primary, with room, took it."""
-    broker = Broker(hot)
-    former, successor = Node(broker, 3, "storage"), Node(broker, 4, "storage")
-    broker.hot.set_primary(5, former.peer)
-    broker.route_to(partitions=(5,))
+    broker, former = stored(hot)
+    successor = Node(broker, 4, "storage")
     pub = broker.client(5)
     broker.send(pub, publish(b"t", b"a", 1, 3, 5))
     (first,) = former.records()
@@ -329,10 +328,7 @@ def test_fenced_node_parks_acknowledged_publishing_and_keeps_qos0_local(hot: Any
 
 def test_an_acknowledgement_that_the_core_keeps_back_keeps_its_place(hot: Any) -> None:
     """A failure is told when the core says so; what was sent behind it is answered behind it."""
-    broker = Broker(hot)
-    store = Node(broker, 3, "storage")
-    broker.hot.set_primary(5, store.peer)
-    broker.route_to(partitions=(5,))
+    broker, store = stored(hot)
     pub = broker.client(5)
     broker.handler.inbound = lambda _, inbound: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]
     broker.send(pub, publish(b"t", b"a", 2, 1, 5, retain=True))
@@ -392,10 +388,7 @@ def test_publish_of_the_core_reports_when_done(hot: Any) -> None:
 
 def test_what_the_core_publishes_late_is_numbered_then(hot: Any) -> None:
     """A partition takes a number below one that it took for a repeat: the message was acknowledged and lost."""
-    broker = Broker(hot)
-    store = Node(broker, 3, "storage")
-    broker.hot.set_primary(5, store.peer)
-    broker.route_to(partitions=(5,))
+    broker, store = stored(hot)
     slow, quick = broker.client(), broker.client()
 
     def wait(conn: Any, publish: Any) -> None:  # noqa: ARG001

@@ -47,6 +47,15 @@ class Group:
         self.lives += 1
         create_log(self.folder / peer, random.Random(self.lives).getrandbits(62) + 1)
 
+    async def start_all(self, nursery: trio.Nursery) -> tuple[str, ...]:
+        """Start three voters on fresh disks; return their names."""
+        names = ("a", "b", "c")
+        for name in names:
+            self.create(name)
+        for name in names:
+            await self.start(nursery, name, names)
+        return names
+
     async def start(self, nursery: trio.Nursery, peer: str, voters: tuple[str, ...], **node_settings: Any) -> None:
         self.lives += 1
         register = self.registers[peer] = Register()
@@ -138,12 +147,8 @@ async def test_only_a_voter_alone_may_answer_a_read_by_itself(tmp_path: Path) ->
 async def test_three_nodes_elect_in_a_second_and_replicate(tmp_path: Path) -> None:
     """Fresh disks introduce themselves, elect, replicate, fail over and serve reads at a follower."""
     group = Group(tmp_path)
-    peers = ("a", "b", "c")
-    for peer in peers:
-        group.create(peer)
     async with trio.open_nursery() as nursery:
-        for peer in peers:
-            await group.start(nursery, peer, peers)
+        peers = await group.start_all(nursery)
         with trio.fail_after(1):
             first = await group.leader()
         with pytest.raises(NotLeader):
@@ -189,12 +194,8 @@ async def test_a_late_node_gets_a_snapshot_and_joins_as_learner(tmp_path: Path) 
 async def test_a_node_that_lost_its_disk_counts_for_nothing_until_added_again(tmp_path: Path) -> None:
     """etcd #21178: an empty disk under a known name must not give a majority."""
     group = Group(tmp_path)
-    peers = ("a", "b", "c")
-    for peer in peers:
-        group.create(peer)
     async with trio.open_nursery() as nursery:
-        for peer in peers:
-            await group.start(nursery, peer, peers)
+        peers = await group.start_all(nursery)
         await group.propose(b"kept")
         leader = (await group.leader()).core.id
         lost, other = [peer for peer in peers if peer != leader]
@@ -299,12 +300,8 @@ async def test_a_disk_error_stops_the_node_and_nothing_is_acknowledged(tmp_path:
 async def test_a_deposed_leader_reports_an_unknown_fate(tmp_path: Path) -> None:
     """Not "failed": the entry may yet commit under the next leader."""
     group = Group(tmp_path)
-    peers = ("a", "b", "c")
-    for peer in peers:
-        group.create(peer)
     async with trio.open_nursery() as nursery:
-        for peer in peers:
-            await group.start(nursery, peer, peers)
+        await group.start_all(nursery)
         await group.propose(b"first")
         leader = await group.leader()
         group.cut.add(leader.core.id)
