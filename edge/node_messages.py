@@ -18,7 +18,7 @@ from edge.publishing.handing_on import Redispatching
 from edge.publishing.publishing import Publishing
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.topic_routes import TopicRoutes
-from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, may_send, standing
+from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, kinds_from, standing
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
@@ -74,6 +74,7 @@ class NodeMessages:
         self._leaving = leaving
         self._claims = claims
         self._retained = retained
+        self._kinds = kinds_from(TIER_EDGE)  # of frames, by the tier that sends them
         self._orders: dict[type, Callable[[str, Any], None]] = {  # of partitions; anything else answers a request
             KickSession: self._kick,
             PollClaims: claims.answer,
@@ -93,7 +94,7 @@ class NodeMessages:
         """
         key = peer.owner
         assert isinstance(key, PeerKey)
-        if kind != FrameKind.CONTROL or not may_send(key.tier, TIER_EDGE, kind):
+        if kind != FrameKind.CONTROL or kind not in self._kinds.get(key.tier, ()):
             self._links.violated(peer, f"frame kind {kind}", TIER)
             return
         message = decode_control(payload)

@@ -27,7 +27,7 @@ from storage.state.ledger import PartitionLedger
 from storage.state.partition import Output, Overlay, Reads
 from storage.state.settings import PartitionSettings
 from wire.decoding import Unreadable
-from wire.links.allowed import RELAYED, TIER, fault_of, may_send
+from wire.links.allowed import RELAYED, TIER, fault_of, kinds_from
 from wire.links.refusals import Refusals
 from wire.messages.batches import (
     PublishMessage,
@@ -170,6 +170,7 @@ class StorageCore:
         self._edges: dict[str, int] = {}
         self.counts: dict[str, int] = {}
         self._refusals = Refusals(self._count)
+        self._kinds = kinds_from(TIER_STORAGE)  # of frames, by the tier that sends them
         self.full = False  # said by the shell: the disk is below its floor, new messages are refused
 
     @property
@@ -510,7 +511,7 @@ class StorageCore:
         return True
 
     def _decoded(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        if not may_send(peer.tier, TIER_STORAGE, kind):
+        if kind not in self._kinds.get(peer.tier, ()):
             self._condemn(peer, f"frame kind {kind}", TIER)
         elif kind == FrameKind.CONTROL:
             self._control(peer, decode_control(payload))

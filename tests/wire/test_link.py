@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wire.links.link import LinkCore, LinkError, LinkFull
+from wire.links.link import Frame, LinkCore, LinkError, LinkFull
 from wire.messages.frames import FRAME_BYTES_MAX, HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
 
 CONTROL = FrameKind.CONTROL
@@ -31,7 +31,10 @@ def test_frames_arrive_with_kind_number_flags_and_payload() -> None:
     left, right = connected_pair()
     assert left.send(CONTROL, b"one") == 1
     assert left.send(FrameKind.PUSH, b"", flags=5) == 2
-    assert right.receive(left.take_output()) == [(CONTROL, 1, b"one", 0), (FrameKind.PUSH, 2, b"", 5)]
+    assert right.receive(left.take_output()) == [
+        Frame(CONTROL, 1, b"one", 0),
+        Frame(FrameKind.PUSH, 2, b"", 5),
+    ]
     assert right.taken == 2
 
 

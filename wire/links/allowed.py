@@ -7,8 +7,9 @@ Counting and logging of refusals is in ``wire/links/refusals.py``. Source: docs/
 """
 
 import enum
+from collections.abc import Callable
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wire.messages import control, nodes, operators, redispatch, retained, routes, sessions, wills
 from wire.messages.cluster_map import ClusterMap
@@ -25,6 +26,7 @@ __all__ = [
     "Rule",
     "Standing",
     "fault_of",
+    "kinds_from",
     "link_tiers",
     "may_send",
     "standing",
@@ -151,6 +153,14 @@ def may_send(sender_tier: str, receiver_tier: str, kind: int) -> bool:
     return (sender_tier, receiver_tier) in FRAMES.get(kind, frozenset())
 
 
+def kinds_from(receiver_tier: str) -> dict[str, frozenset[int]]:
+    """Return the kinds of frame that each tier may send to this one, for who judges every frame."""
+    return {
+        sender: frozenset(kind for kind in FRAMES if may_send(sender, receiver_tier, kind))
+        for sender in link_tiers(receiver_tier)
+    }
+
+
 def link_tiers(receiver_tier: str) -> frozenset[str]:
     """Return the tiers that a node takes links from: those that may say anything to it."""
     return frozenset(sender for pairs in FRAMES.values() for sender, receiver in pairs if receiver == receiver_tier)
@@ -161,16 +171,16 @@ def fault_of(peer: PeerKey, receiver_tier: str, message: control.Control) -> str
 
     The other rules need the receiver's state; the receiver looks at them where it carries the message out.
     """
-    cell = CELLS.get(type(message))
-    if cell is None or (peer.tier, receiver_tier) not in cell.tiers:
+    messages = _LOOKS.get((peer.tier, receiver_tier))
+    if messages is None or type(message) not in messages:
         return TIER
-    if isinstance(message, nodes.Moved):  # routers answer for shards, storage nodes for partitions
-        return "" if message.what == ("shard" if peer.tier == TIER_ROUTER else "partition") else IDENTITY
-    if cell.rule is Rule.OWN_INCARNATION:
-        return "" if _is_own_incarnation(peer, message) else IDENTITY
-    if cell.rule is Rule.ROUTES:
-        return "" if _are_own_routes(peer, message) else IDENTITY
-    return ""
+    look = messages[type(message)]
+    return "" if look is None or look(peer, message) else IDENTITY
+
+
+def _is_own_kind(peer: PeerKey, message: nodes.Moved) -> bool:
+    """Routers answer for shards, storage nodes for partitions."""
+    return message.what == ("shard" if peer.tier == TIER_ROUTER else "partition")
 
 
 def _is_own_incarnation(peer: PeerKey, message: control.Control) -> bool:
@@ -188,6 +198,20 @@ def _are_own_routes(peer: PeerKey, message: control.Control) -> bool:
     if peer.tier == TIER_EDGE:
         return all(sender == (-1, peer.incarnation) for sender in senders)
     return all(partition >= 0 for partition, _ in senders)
+
+
+def _look_of(message: type) -> Callable[[PeerKey, Any], bool] | None:
+    """Return what looks into a message of this type, beside the tiers; None: nothing does."""
+    if message is nodes.Moved:
+        return _is_own_kind
+    return {Rule.OWN_INCARNATION: _is_own_incarnation, Rule.ROUTES: _are_own_routes}.get(CELLS[message].rule)
+
+
+# (sender, receiver) -> the messages that may be said there, and what looks into each
+_LOOKS: dict[tuple[str, str], dict[type, Callable[[PeerKey, Any], bool] | None]] = {
+    tiers: {message: _look_of(message) for message, cell in CELLS.items() if tiers in cell.tiers}
+    for tiers in FRAMES[FrameKind.CONTROL]
+}
 
 
 class Standing(enum.Enum):

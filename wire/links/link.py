@@ -8,7 +8,8 @@ Source: docs/protocol.md rule 1.5; docs/adr/0005-wire-format.md.
 """
 
 from collections import deque
-from typing import NamedTuple
+
+import msgspec
 
 from wire.messages.frames import FRAME_BYTES_MAX, HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import LinkError
@@ -26,7 +27,7 @@ class LinkFull(Exception):
     """The resend buffer has no room: the peer has not taken what it was sent. Keep the message or drop it, counted."""
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """A frame taken from the peer, exactly once."""
 
     kind: int

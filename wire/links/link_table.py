@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from wire.links.admission import Told, admit, expect, resume
-from wire.links.allowed import may_send
+from wire.links.allowed import kinds_from
 from wire.links.link import RESEND_BYTES_MAX, LinkCore, LinkFull
 from wire.messages.frames import FRAME_BYTES_MAX
 from wire.messages.hello import (
@@ -84,6 +84,7 @@ class LinkTable:
     ) -> None:
         self.identity = identity
         self.incarnations_condemned = 0  # for what they sent
+        self._kinds = kinds_from(identity.tier)  # of frames, by the tier that sends them
         self._on_frame, self._on_up, self._on_down, self._on_reset = on_frame, on_up, on_down, on_reset
         self._resend_bytes_max = resend_bytes_max
         self._peers: dict[str, LinkPeer] = {}  # by node; in order of first appearance
@@ -285,7 +286,7 @@ class LinkTable:
             LinkError: The life that sent it is condemned; the shell closes the connection.
         """
         try:
-            if not may_send(peer.key.tier, self.identity.tier, kind):
+            if kind not in self._kinds.get(peer.key.tier, ()):
                 raise LinkError(f"a {peer.key.tier} may not send it to a {self.identity.tier}")
             self._on_frame(peer.key, kind, payload)
         except LinkError as error:

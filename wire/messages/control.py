@@ -122,18 +122,10 @@ Control = (
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
-_read: Callable[[Payload], Control] = strictly(_decoder.decode, "CONTROL")
 
+# Returns the payload of a CONTROL frame.
+encode_control: Callable[[Control], bytes] = _encoder.encode
 
-def encode_control(message: Control) -> bytes:
-    """Return the payload of a CONTROL frame."""
-    return _encoder.encode(message)
-
-
-def decode_control(payload: Payload) -> Control:
-    """Return the message of a CONTROL frame.
-
-    Raises:
-        Unreadable: The payload is not one of the messages (an unknown tag included), or a value is out of its range.
-    """
-    return _read(payload)
+# Returns the message of a CONTROL frame. Raises Unreadable: the payload is not one of the messages (an unknown tag
+# included), or a value is out of its range.
+decode_control: Callable[[Payload], Control] = strictly(_decoder.decode, "CONTROL")

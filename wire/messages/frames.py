@@ -9,7 +9,6 @@ What numbering is for is in ``wire/links/link.py``; what the payloads mean is in
 ``wire/messages/replication.py`` and ``wire/messages/batches.py``. Decision: docs/adr/0005-wire-format.md.
 """
 
-import enum
 import struct
 
 __all__ = ["FRAME_BYTES_MAX", "HEADER", "HEADER_BYTES", "PROTOCOL_VERSION", "FrameKind"]
@@ -20,8 +19,11 @@ HEADER_BYTES = HEADER.size
 FRAME_BYTES_MAX = 8 * 1024 * 1024  # a longer declared length closes the link before anything is buffered
 
 
-class FrameKind(enum.IntEnum):
-    """Kinds of frame; every kind but HELLO and TAKEN is numbered and delivered once, in order."""
+class FrameKind:
+    """Kinds of frame; every kind but HELLO and TAKEN is numbered and delivered once, in order.
+
+    Plain numbers: each frame is compared with several of them, and a member of an Enum costs more than the comparison.
+    """
 
     HELLO = 0  # msgpack Hello: who I am, which incarnation, what I have taken from yours
     TAKEN = 1  # payload: u64, highest frame number taken; sent when nothing else carries it

@@ -5,13 +5,16 @@ Each tier adds its own events (a sync ended, Raft committed); these are the same
 
 from dataclasses import dataclass
 
+import msgspec
+
 from wire.messages.hello import PeerKey
 
 __all__ = ["FrameArrived", "LinkDown", "LinkUp", "Tick"]
 
 
-@dataclass(frozen=True, slots=True)
-class FrameArrived:
+class FrameArrived(
+    msgspec.Struct, frozen=True, gc=False
+):  # one for each frame: a dataclass takes several times as long
     """A numbered frame of a peer, once and in order."""
 
     peer: PeerKey
