@@ -21,7 +21,6 @@ import trio
 
 from storage.state.keys import queue_key
 from storage.store.group_committer import GroupCommitter
-from storage.store.protocol import row_slices
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from storage.store.store import Store
 
@@ -150,7 +149,9 @@ def restart(folder: Path, rows: int) -> None:
         for start in range(0, rows, 1000):
             store.write([(queue_key(2, number, 0), bytes(150)) for number in range(start, start + 1000)])
         started = time.perf_counter()
-        found = sum(len(part) for part in row_slices(store, b"", None, 2000))
+        found, head = 0, b""
+        while part := store.scan(head, None, 2000):
+            found, head = found + len(part), part[-1][0] + b"\x00"
         scanned = found / (time.perf_counter() - started)
         path = store.path
         store.close()

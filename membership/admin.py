@@ -19,7 +19,6 @@ The CLI reads a new key from a 0600 file or a file descriptor (``keyring.read_ke
 never from its arguments. For a node that is down, the same file functions change its key file in place.
 """
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,16 +76,6 @@ class KeyReport:
     def complete(self) -> bool:
         """Every member carried out the step. Anything else is a failure."""
         return not self.refused and not self.failed
-
-    @property
-    def key_counts(self) -> dict[str, int]:
-        """How many members hold each key."""
-        return dict(sorted(Counter(name for member in self.members for name in member.key_ids).items()))
-
-    @property
-    def sealing_counts(self) -> dict[str, int]:
-        """How many members seal with each key."""
-        return dict(sorted(Counter(member.key_ids[0] for member in self.members if member.key_ids).items()))
 
 
 async def rotate_keys(

@@ -125,10 +125,6 @@ class Gossip:
         """Every member as gossip sees it now, ourselves included, sorted by name."""
         return self._swim.views()
 
-    def state_age_s(self, member: MemberView) -> float:
-        """Return for how many seconds a member has been in its state, as seen here."""
-        return max(0.0, self._now() - member.since)
-
     def counters(self) -> dict[str, int]:
         """Counts of events so far; ``dropped_<reason>`` for every reason to drop a packet, unseen ones too."""
         dropped = {f"dropped_{reason}": self._envelope.dropped[reason] for reason in DROP_REASONS}

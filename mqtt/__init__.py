@@ -15,9 +15,9 @@ from mqtt.codec import (
     encode_packet,
     encode_publish,
     encode_varint,
-    publish_properties_span,
 )
 from mqtt.errors import LocalProtocolError, MalformedPacket, MqttError, RemoteProtocolError
+from mqtt.packet_identifiers import PacketIdentifiers
 from mqtt.packets import (
     Auth,
     Connack,
@@ -40,9 +40,7 @@ from mqtt.packets import (
 )
 from mqtt.properties import Properties, PropertyId, decode_properties, encode_properties
 from mqtt.reasons import ConnectReturnCode, PacketType, ReasonCode, connect_return_code
-from mqtt.session_state import InboundAliases, KeepAlive, OutboundAliases, PacketIdentifiers
 from mqtt.topics import (
-    is_concrete_over,
     is_reserved,
     levels,
     matches,
@@ -58,13 +56,10 @@ __all__ = [
     "Connect",
     "ConnectReturnCode",
     "Disconnect",
-    "InboundAliases",
-    "KeepAlive",
     "Limits",
     "LocalProtocolError",
     "MalformedPacket",
     "MqttError",
-    "OutboundAliases",
     "Packet",
     "PacketIdentifiers",
     "PacketType",
@@ -94,12 +89,10 @@ __all__ = [
     "encode_properties",
     "encode_publish",
     "encode_varint",
-    "is_concrete_over",
     "is_reserved",
     "levels",
     "matches",
     "parse_shared",
-    "publish_properties_span",
     "validate_topic_filter",
     "validate_topic_name",
 ]

@@ -6,7 +6,7 @@ packets), ``mqtt/stream_decoder.py`` (framing), ``mqtt/data_types.py`` (integers
 
 from mqtt.data_types import decode_varint, encode_varint
 from mqtt.decode import check_first_byte, decode_packet
-from mqtt.encode import encode_packet, encode_publish, publish_properties_span
+from mqtt.encode import encode_packet, encode_publish
 from mqtt.limits import DEFAULT_LIMITS, Limits
 from mqtt.stream_decoder import StreamDecoder
 
@@ -20,5 +20,4 @@ __all__ = [
     "encode_packet",
     "encode_publish",
     "encode_varint",
-    "publish_properties_span",
 ]

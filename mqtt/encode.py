@@ -7,8 +7,8 @@ that cannot be written is our own error. ``encode_publish`` serves those who for
 from collections.abc import Callable
 from typing import Any
 
-from mqtt.data_types import decode_varint, encode_binary, encode_text, encode_varint, read_binary
-from mqtt.errors import LocalProtocolError, MalformedPacket
+from mqtt.data_types import encode_binary, encode_text, encode_varint
+from mqtt.errors import LocalProtocolError
 from mqtt.packets import (
     Auth,
     Connack,
@@ -28,7 +28,7 @@ from mqtt.packets import (
 from mqtt.properties import encode_properties
 from mqtt.reasons import PacketType, ReasonCode, connect_return_code
 
-__all__ = ["encode_packet", "encode_publish", "publish_properties_span"]
+__all__ = ["encode_packet", "encode_publish"]
 
 
 def encode_packet(packet: Packet, protocol_version: int) -> bytes:
@@ -156,21 +156,6 @@ def encode_publish(
         head += properties_bytes or b"\0"
     first_byte = 0x30 | bool(dup) << 3 | qos << 1 | bool(retain)
     return b"".join((bytes((first_byte,)), encode_varint(len(head) + len(payload)), head, payload))
-
-
-def publish_properties_span(first_byte: int, body: bytes) -> tuple[int, int]:
-    """Return (start, end) of the property block in the body of an MQTT 5 PUBLISH, its length included.
-
-    The payload begins at ``end``; the slice may be handed to ``encode_publish`` as it is.
-
-    Raises:
-        MalformedPacket: If the body is cut short.
-    """
-    start = read_binary(body, 0)[1] + (2 if first_byte & 0x06 else 0)
-    length, offset = decode_varint(body, start)
-    if offset + length > len(body):
-        raise MalformedPacket("property block longer than the packet")
-    return start, offset + length
 
 
 def _acknowledgement(first_byte: int) -> Callable[[Any, int], bytes]:

@@ -7,7 +7,7 @@ or with a value it cannot have is a protocol error (0x82). What is cut short is 
 """
 
 import enum
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from mqtt.data_types import (
     decode_varint,
@@ -25,12 +25,9 @@ __all__ = [
     "WILL_PROPERTIES",
     "Properties",
     "PropertyId",
-    "allowed_in",
     "decode_properties",
     "encode_properties",
     "encode_subscription_identifiers",
-    "property_spans",
-    "without_properties",
 ]
 
 Properties = dict[int, object]
@@ -133,11 +130,6 @@ _USER_PROPERTY = int(PropertyId.USER_PROPERTY)
 _SUBSCRIPTION_IDENTIFIER = int(PropertyId.SUBSCRIPTION_IDENTIFIER)
 _FIXED_SIZES = (0, 1, 2, 4)
 _NOT_ZERO = frozenset((PropertyId.RECEIVE_MAXIMUM, PropertyId.MAXIMUM_PACKET_SIZE))
-
-
-def allowed_in(identifier: int, packet_type: int) -> bool:
-    """Whether a property may stand in a packet (``WILL_PROPERTIES``: in the will of a CONNECT), table 2-4."""
-    return 0 < identifier < 0x80 and bool(_PLACES[identifier] >> packet_type & 1)
 
 
 def decode_properties(
@@ -314,45 +306,3 @@ def _encode_single(kind: int, value: object) -> bytes:
     if kind in (_BYTE, _U16, _U32) and isinstance(value, int):
         return value.to_bytes(_FIXED_SIZES[kind], "big")
     raise LocalProtocolError(f"unknown property or wrong type: {value!r}")
-
-
-def property_spans(block: bytes) -> list[tuple[int, int, int]]:
-    """Return (identifier, start, end) of each property in a block, without decoding the values.
-
-    For forwarding: whoever wrote the block has checked it.
-
-    Raises:
-        MalformedPacket: If it is cut short or has an unknown identifier.
-    """
-    length, offset = decode_varint(block, 0)
-    if offset + length > len(block):
-        raise MalformedPacket("property block cut short")
-    spans = []
-    end = offset + length
-    while offset < end:
-        start = offset
-        identifier, offset = decode_varint(block, offset)
-        kind = _TYPES[identifier] if identifier < 0x80 else 0
-        if kind in (_TEXT, _BINARY):
-            offset = read_binary(block, offset)[1]
-        elif kind == _PAIR:
-            offset = read_binary(block, read_binary(block, offset)[1])[1]
-        elif kind == _VARINT:
-            offset = decode_varint(block, offset)[1]
-        elif kind:
-            offset += _FIXED_SIZES[kind]
-        else:
-            raise MalformedPacket(f"unknown property identifier {identifier:#x}")
-        if offset > end:
-            raise MalformedPacket("property cut short")
-        spans.append((identifier, start, offset))
-    return spans
-
-
-def without_properties(block: bytes, dropped: Collection[int]) -> bytes:
-    """Return the block without the properties named, as a broker forwards it without the publisher's topic alias."""
-    spans = property_spans(block)
-    if not any(identifier in dropped for identifier, _, _ in spans):
-        return block
-    kept = b"".join(block[start:end] for identifier, start, end in spans if identifier not in dropped)
-    return encode_varint(len(kept)) + kept

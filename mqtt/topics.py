@@ -11,7 +11,6 @@ __all__ = [
     "SHARE_PREFIX",
     "TOPIC_BYTES_MAX",
     "has_wildcard",
-    "is_concrete_over",
     "is_reserved",
     "levels",
     "matches",
@@ -131,12 +130,3 @@ def matches(topic_filter: str, topic_name: str) -> bool:
         if position == len(given) or level not in ("+", given[position]):
             return False
     return len(wanted) == len(given)
-
-
-def is_concrete_over(topic_filter: str, depth: int) -> bool:
-    """Whether all topics that a filter can match have the same first ``depth`` levels, or are that short themselves.
-
-    ``a/+`` is concrete over 1 level, not over 2; so is ``a/#``, which also matches ``a``; ``a/b`` over any number.
-    """
-    head = topic_filter.split("/", depth)[:depth]
-    return "+" not in head and "#" not in head

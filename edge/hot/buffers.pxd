@@ -28,7 +28,6 @@ cdef Py_ssize_t reserve(Buffer buffer, Py_ssize_t count) except -1
 cdef int append_span(Buffer buffer, unsigned char* source, Py_ssize_t start, Py_ssize_t count) except -1
 cdef int append_bytes(Buffer buffer, bytes source) except -1
 cdef int append_decimal(Buffer buffer, unsigned long long value) except -1
-cdef int append_buffer(Buffer buffer, Buffer source) except -1
 cdef bytes take_bytes(Buffer buffer, Py_ssize_t count)
 cdef bint same_bytes(unsigned char* data, Py_ssize_t start, bytes other) noexcept
 cdef int copy_bytes(Buffer buffer, Py_ssize_t position, bytes source) except -1

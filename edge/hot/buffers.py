@@ -139,11 +139,6 @@ def append_decimal(buffer: Buffer, value: cython.ulonglong) -> cython.int:
             return 0
 
 
-def append_buffer(buffer: Buffer, source: Buffer) -> cython.int:
-    """Append what another buffer holds."""
-    return append_span(buffer, source.data, source.start, source.end - source.start)
-
-
 def take_bytes(buffer: Buffer, count: cython.Py_ssize_t) -> bytes:
     """Remove and return up to ``count`` bytes."""
     start: cython.Py_ssize_t = buffer.start

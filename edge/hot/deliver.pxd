@@ -1,5 +1,5 @@
 # C form of deliver.py.
-from edge.hot.buffers cimport Buffer, append_buffer, append_bytes, append_span, put16, put32, reserve, varint_end
+from edge.hot.buffers cimport Buffer, append_bytes, append_span, put16, put32, reserve, varint_end
 from edge.hot.encode cimport load_plain, publish_bytes, write_publish
 from edge.hot.layout cimport NO_EXPIRY
 from edge.hot.memory cimport begin_to_keep, end_to_keep

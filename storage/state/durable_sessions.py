@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from mqtt.session_state import PacketIdentifiers
+from mqtt.packet_identifiers import PacketIdentifiers
 from storage.state.rows import ENTRY_OVERHEAD_BYTES, STATE_RELEASED, STATE_SENT, Entry, SessionRow
 from storage.state.session_reads import SessionReads
 from wire.messages.redispatch import SharePick

@@ -166,15 +166,15 @@ class LsmFile:
         return record
 
     @contextlib.contextmanager
-    def records_from(self, key: bytes, *, reverse: bool = False) -> Iterator[Iterator[Row]]:
-        """Iterate records from the first key at or after this one (in reverse: at or before it).
+    def records_from(self, key: bytes) -> Iterator[Iterator[Row]]:
+        """Iterate records from the first key at or after this one.
 
         The cursor is closed with the context: while it is open it pins its snapshot. It walks over tombstones up to the
         next live record, wherever that is: do not look into a range that is known to be empty.
         """
-        cursor = self.handle().cursor(reverse)
+        cursor = self.handle().cursor()
         try:
-            yield iter(cursor) if _seek(cursor, key, lsm.SEEK_LE if reverse else lsm.SEEK_GE) else iter(())
+            yield iter(cursor) if _seek(cursor, key, lsm.SEEK_GE) else iter(())
         except StoreError:
             raise
         except Exception as error:

@@ -4,10 +4,10 @@ Writes are visible at once and durable once a sync that *started* after their co
 in order: after a power loss a store holds a prefix of them, whole transactions only.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["Batch", "KeyValueStore", "Row", "SyncTicket", "prefix_stop", "row_slices"]
+__all__ = ["Batch", "KeyValueStore", "Row", "SyncTicket"]
 
 Batch = Sequence[tuple[bytes, bytes | None]]  # None deletes the key; a later item of a batch overrides an earlier one
 Row = tuple[bytes, bytes]
@@ -62,9 +62,6 @@ class KeyValueStore(Protocol):
     def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
         """Return up to limit rows with start <= key < stop (None: no bound) in ascending order; fewer is the end."""
 
-    def scan_reverse(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
-        """Return up to limit rows with start <= key < stop, the highest key first."""
-
     def begin_sync(self, *, marker: bool = False) -> SyncTicket:
         """Prepare a sync that covers every commit so far, and the marker if asked or if it is a group behind."""
 
@@ -76,24 +73,3 @@ class KeyValueStore(Protocol):
 
     def close(self) -> None:
         """Sync, close, release. Closing twice is allowed."""
-
-
-def prefix_stop(prefix: bytes) -> bytes | None:
-    """Return the first key after every key with this prefix, None if there is none (a prefix of 0xff only)."""
-    stripped = prefix.rstrip(b"\xff")
-    return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
-
-
-def row_slices(store: KeyValueStore, start: bytes, stop: bytes | None, slice_rows: int) -> Iterator[list[Row]]:
-    """Yield the rows of a range in slices of at most slice_rows, each read with a cursor of its own.
-
-    A cursor left open would pin its snapshot, and file and log would grow without bound meanwhile. Rows written between
-    two slices behind the reading point are not seen: a consistent cut is the caller's business.
-    """
-    while True:
-        rows = store.scan(start, stop, slice_rows)
-        if rows:
-            yield rows
-        if len(rows) < slice_rows:
-            return
-        start = rows[-1][0] + b"\x00"

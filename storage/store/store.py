@@ -218,23 +218,6 @@ class Store:
                 rows.append((key, value))
         return rows
 
-    def scan_reverse(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
-        """Return up to limit rows with start <= key < stop, descending."""
-        stop = RESERVED_PREFIX if stop is None else min(stop, RESERVED_PREFIX)
-        rows: list[Row] = []
-        last_key = b"\xff" * (self.settings.key_bytes_max + 1)
-        with self._file.records_from(stop, reverse=True) as records:
-            for key, record in records:
-                if key == stop:
-                    continue
-                if key < start or len(rows) >= limit:
-                    break
-                if key >= last_key or key > stop:
-                    raise StoreDamaged(self.path, "keys are out of order", key)
-                last_key = key
-                rows.append((key, self._verified(key, record)))
-        return rows
-
     def raw_scan(self, start: bytes, limit: int) -> list[Row]:
         """Return stored records from start on, unchecked and those of the store itself included: for the scrub."""
         rows: list[Row] = []

@@ -9,6 +9,7 @@ standard input: ``members``, ``counters``, ``keys``, ``metadata``, ``leave``. En
 import json
 import sys
 import time
+from collections import Counter
 
 import trio
 
@@ -58,8 +59,8 @@ async def command(gossip: Gossip, words: list[str]) -> dict[str, object]:
             key = parse_key(rest[0]) if operation == "install" else b""
             key_id = bytes.fromhex(rest[0]) if operation in ("use", "remove") else b""
             report = await rotate_keys(gossip, operation, key=key, key_id=key_id)  # type: ignore[arg-type]
-            counts = {"keys": report.key_counts, "sealing": report.sealing_counts}
-            return {"complete": report.complete, "failed": report.failed, "refused": report.refused, **counts}
+            keys = Counter(name for member in report.members for name in member.key_ids)
+            return {"complete": report.complete, "failed": report.failed, "refused": report.refused, "keys": keys}
     raise ValueError(words)
 
 

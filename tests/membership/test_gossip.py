@@ -84,7 +84,6 @@ async def test_join_update_leave() -> None:
             second.update_metadata(NodeMetadata("b", "edge", 1, zone="z9", load=0.5))
             updated = await next_event(first, NodeUpdate)
             assert isinstance(updated, NodeUpdate) and updated.member.metadata.zone == "z9"
-            assert first.state_age_s(updated.member) < 60
             await second.leave()
         left = await next_event(first, NodeLeave)
         assert isinstance(left, NodeLeave) and left.member.state == "left"
@@ -206,7 +205,7 @@ async def test_key_rotation_reaches_files(tmp_path: Path) -> None:
         assert not (await rotate_keys(second, "remove", key_id=key_id(KEY))).complete
         assert (await rotate_keys(second, "use", key_id=key_id(new))).complete
         report = await rotate_keys(first, "remove", key_id=key_id(KEY))
-        assert report.complete and report.sealing_counts == {key_id(new).hex(): 2}
+        assert report.complete and [member.key_ids for member in report.members] == [(key_id(new).hex(),)] * 2
         for name in ("a", "b"):
             assert read_key_file(tmp_path / f"{name}.keys") == [new]
 

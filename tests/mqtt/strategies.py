@@ -27,8 +27,9 @@ from mqtt import (
     Unsubscribe,
     Will,
 )
-from mqtt.properties import WILL_PROPERTIES, allowed_in
+from mqtt.properties import WILL_PROPERTIES
 from mqtt.reasons import ALLOWED_REASON_CODES
+from tests.mqtt.property_table import PLACES, TABLE
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc", "Cn"]), max_size=12)
 IDENTIFIER = st.integers(1, 65_535)
@@ -85,7 +86,8 @@ _VALUES: dict[PropertyId, st.SearchStrategy[Any]] = {
 def properties(packet_type: int, version: int = 5) -> st.SearchStrategy[dict[int, Any]]:
     if version != 5:
         return st.builds(dict)
-    allowed = {int(key): value for key, value in _VALUES.items() if allowed_in(key, packet_type)}
+    here = {identifier for identifier, _, names in TABLE if packet_type in {PLACES[name] for name in names.split()}}
+    allowed = {int(key): value for key, value in _VALUES.items() if key in here}
     required = {}
     if packet_type == PacketType.AUTH:
         required = {int(PropertyId.AUTHENTICATION_METHOD): allowed.pop(PropertyId.AUTHENTICATION_METHOD)}

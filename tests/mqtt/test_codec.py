@@ -34,9 +34,7 @@ from mqtt import (
     encode_properties,
     encode_publish,
     encode_varint,
-    publish_properties_span,
 )
-from mqtt.properties import property_spans, without_properties
 from tests.mqtt.strategies import packets
 
 VERSIONS = st.sampled_from([3, 4, 5])
@@ -267,33 +265,10 @@ def test_publish_is_forwarded_without_packet_objects() -> None:
     }
     for qos, identifier in ((0, None), (1, 7)):
         raw = encode_packet(Publish("a/b", b"body", qos, packet_identifier=identifier, properties=properties), 5)
-        start, end = publish_properties_span(raw[0], raw[2:])
-        assert raw[2 + start : 2 + end] == encode_properties(properties)
-        assert raw[2 + end :] == b"body"
-        block = without_properties(raw[2 + start : 2 + end], {PropertyId.TOPIC_ALIAS})
+        assert raw.endswith(encode_properties(properties) + b"body")
         kept = {key: value for key, value in properties.items() if key != PropertyId.TOPIC_ALIAS}
-        assert block == encode_properties(kept)
-        assert without_properties(block, {PropertyId.TOPIC_ALIAS}) is block
+        block = encode_properties(kept)
         forwarded = encode_publish(b"a/b", b"body", 2, True, True, 9, 5, block)
         assert StreamDecoder(5).feed(forwarded) == [Publish("a/b", b"body", 2, True, True, 9, kept)]
         old = encode_publish(b"a/b", b"body", 0, False, False, None, 4, block)
         assert StreamDecoder(4).feed(old) == [Publish("a/b", b"body")]
-
-
-@settings(max_examples=60, deadline=None)
-@given(packets(5))
-def test_spans_cover_the_block(packet: Packet) -> None:
-    """Spans follow each other without a gap and name what is there."""
-    block = encode_properties(getattr(packet, "properties", {}))
-    _length, offset = decode_varint(block)
-    for identifier, start, end in property_spans(block):
-        assert start == offset and identifier == block[start]
-        offset = end
-    assert offset == len(block)
-
-
-@pytest.mark.parametrize("block", ["05", "0211", "0104", "02237f", "0326 0001"])
-def test_spans_of_a_broken_block(block: str) -> None:
-    """What is cut short or unknown is malformed here too."""
-    with pytest.raises(MalformedPacket):
-        property_spans(bytes.fromhex(block))

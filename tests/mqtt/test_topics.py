@@ -6,7 +6,6 @@ from mqtt import (
     MalformedPacket,
     ReasonCode,
     RemoteProtocolError,
-    is_concrete_over,
     is_reserved,
     levels,
     matches,
@@ -108,26 +107,6 @@ def test_malformed_shared(topic_filter: str) -> None:
     """[MQTT-4.8.2-1] [MQTT-4.8.2-2]."""
     with pytest.raises(MalformedPacket):
         parse_shared(topic_filter)
-
-
-@pytest.mark.parametrize(
-    ("topic_filter", "depth", "concrete"),
-    [
-        ("a/b", 1, True),
-        ("a", 3, True),
-        ("a/+", 1, True),
-        ("a/+", 2, False),
-        ("a/#", 1, True),
-        ("a/#", 2, False),
-        ("a/b/#", 2, True),
-        ("+/b", 1, False),
-        ("#", 1, False),
-        ("a/b/+/d", 2, True),
-    ],
-)
-def test_is_concrete_over(topic_filter: str, depth: int, concrete: bool) -> None:
-    """A filter is broad when a wildcard stands within the first levels."""
-    assert is_concrete_over(topic_filter, depth) is concrete
 
 
 def test_levels() -> None:

@@ -190,13 +190,6 @@ class ModelStore:
         first, last = self._bounds(start, stop)
         return [(key, self._verified(key, records[key])) for key in self._keys[first : min(last, first + limit)]]
 
-    def scan_reverse(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
-        """Return rows in descending order."""
-        records = self._open_disk().records
-        first, last = self._bounds(start, stop)
-        keys = self._keys[max(first, last - limit) : last]
-        return [(key, self._verified(key, records[key])) for key in reversed(keys)]
-
     def begin_sync(self, *, marker: bool = False) -> ModelSync:  # noqa: ARG002
         """Take a ticket for every commit so far; the model's marker is always durable."""
         disk = self._open_disk()

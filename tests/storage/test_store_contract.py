@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.store.errors import StoreBusy, StoreClosed, StoreMismatch, ValueTooLarge
-from storage.store.protocol import KeyValueStore, prefix_stop, row_slices
+from storage.store.protocol import KeyValueStore
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 from tests.simulation.model_store import ModelDisk, ModelStore
@@ -58,7 +58,7 @@ def test_none_deletes_and_the_last_item_of_a_batch_wins(store: KeyValueStore) ->
         (b"", None, 2, "a b"),
         (b"b", b"d", 10, "b c ca"),
         (b"bb", b"c", 10, ""),
-        (b"c", prefix_stop(b"c"), 10, "c ca"),
+        (b"c", b"d", 10, "c ca"),
         (b"d", b"b", 10, ""),
         (b"e", None, 10, ""),
         (b"", None, 0, ""),
@@ -71,34 +71,6 @@ def test_scan_is_a_half_open_range(
     store.write([(key, b"v" + key) for key in (b"d", b"a", b"ca", b"b", b"c")])
     assert [key.decode() for key, _ in store.scan(start, stop, limit)] == keys.split()
     assert all(value == b"v" + key for key, value in store.scan(start, stop, limit))
-
-
-@pytest.mark.parametrize(
-    ("start", "stop", "limit", "keys"),
-    [
-        (b"", None, 10, "d ca c b a"),
-        (b"", None, 2, "d ca"),
-        (b"b", b"d", 10, "ca c b"),
-        (b"b", b"cc", 2, "ca c"),
-        (b"", b"a", 10, ""),
-        (b"d", b"b", 10, ""),
-        (b"", None, 0, ""),
-    ],
-)
-def test_scan_reverse(store: KeyValueStore, start: bytes, stop: bytes | None, limit: int, keys: str) -> None:
-    """The same range from its end."""
-    store.write([(key, b"") for key in (b"d", b"a", b"ca", b"b", b"c")])
-    assert [key.decode() for key, _ in store.scan_reverse(start, stop, limit)] == keys.split()
-
-
-def test_row_slices_cover_a_range_once(store: KeyValueStore) -> None:
-    """Slices restart behind the last key, so nothing is repeated or left out."""
-    keys = [b"q" + number.to_bytes(2, "big") for number in range(0, 1000, 3)]
-    store.write([(key, b"x") for key in keys])
-    for slice_rows in (1, 7, 334, 1000):
-        slices = list(row_slices(store, b"q", b"r", slice_rows))
-        assert [key for rows in slices for key, _ in rows] == keys
-        assert max(map(len, slices)) <= slice_rows
 
 
 def test_limits_of_key_and_value(store: KeyValueStore) -> None:
@@ -126,7 +98,6 @@ def test_a_closed_store_refuses_and_closes_twice(opener: Opener) -> None:
         lambda: store.write([(b"a", b"2")]),
         lambda: store.get(b"a"),
         lambda: store.scan(b"", None, 1),
-        lambda: store.scan_reverse(b"", None, 1),
         store.begin_sync,
         lambda: store.acked(1),
         lambda: store.acked_up_to,
@@ -190,12 +161,3 @@ def test_the_marker_never_falls_and_never_runs_ahead(store: KeyValueStore) -> No
     assert store.acked_up_to == newest
     with pytest.raises(ValueError, match="not written"):
         store.acked(newest + 1)
-
-
-@pytest.mark.parametrize(
-    ("prefix", "stop"),
-    [(b"a", b"b"), (b"a\xff", b"b"), (b"\x00\x01q", b"\x00\x01r"), (b"\xff", None), (b"", None)],
-)
-def test_prefix_stop(prefix: bytes, stop: bytes | None) -> None:
-    """The first key that sorts behind every key with the prefix."""
-    assert prefix_stop(prefix) == stop

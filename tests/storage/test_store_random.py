@@ -27,7 +27,6 @@ def _compare(store: Store, model: dict[bytes, bytes], rng: random.Random) -> Non
     expected = [(key, model[key]) for key in sorted(model) if start <= key < stop]
     limit = rng.choice((1, 10, 10_000))
     assert store.scan(start, stop, limit) == expected[:limit]
-    assert store.scan_reverse(start, stop, limit) == expected[::-1][:limit]
     key = _random_key(rng)
     assert store.get(key) == model.get(key)
 
