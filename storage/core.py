@@ -392,13 +392,13 @@ class StorageCore:
         ready = Ready(ended=self._over, stopped=self.stop.ended, condemned=list(self._condemned.items()))
         self._condemned.clear()
         fenced = not self.lease.has_lease(now)
+        self._work.catch_up(self._active)
         touched = sorted(self._active)
         for number in touched:
             hosted = self._active[number]
             core = hosted.core
             if not self.placements.loaded(number):
                 continue
-            hosted.delivery.outbound.pump_freed()
             hosted.subscriptions.tell_counts()
             self._work.look(number, hosted)
             if core.dirty or core.clock_due:
@@ -599,7 +599,7 @@ class StorageCore:
         if peer.tier == TIER_STORAGE:  # passed on: older than all that its edge sent here
             if not hosted.before_serving(partial(self._take, hosted, record, peer)):
                 self._count("passed_on_late")
-        elif hosted.serving:
+        elif hosted.takes:
             self._take(hosted, record, peer)
         elif not hosted.wait_to_serve(self._as_early(number, epoch, record, peer, since)):
             # What an older connection of its publisher sent, and waits here, is not taken any more; what follows on
@@ -781,10 +781,10 @@ class StorageCore:
             moved = Moved(request.request, "partition", request.partition, epoch, self.map.epoch)
             self._sends.append((peer.node, FrameKind.CONTROL, encode_control(moved)))
             return
-        if hosted.serving:
+        if hosted.takes:
             self._carry_out(hosted, request, peer)
             return
-        waits = isinstance(request, CloseSession)
+        waits = isinstance(request, CloseSession) and not hosted.serving
         if hosted.when_serving(partial(self._carry_out, hosted, request, peer)) and waits:
             hosted.claims.will_close(request)  # type: ignore[arg-type]
 

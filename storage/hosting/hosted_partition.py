@@ -37,6 +37,9 @@ INBOUND_SKIPPED = 1 << 32  # QoS 2 messages of one session that a lost copy may 
 CLAIMS_MAX = 1_000_000  # of one edge: as many as it can hold of one partition, and more
 DONE_IN_SLICES = ("session", "routes")  # timers
 DUE_MAX = 500  # of those taken from the clock at once: a million sessions may expire together
+STEPS_PER_TIMER = 4  # of about ten microseconds
+TIMER_STEPS = 100  # for the timers of one turn
+REQUEST_STEPS = 3  # for one that waited until this partition serves
 SESSION_BYTES = 256  # rows of a session without its queue, roughly
 
 
@@ -82,7 +85,10 @@ class HostedPartition:
         self._poll_again_s = POLL_AGAIN_S
         self._looked_epoch = -1  # of the map, at the last step towards serving
         self._waiting: deque[Asked | Early] = deque()
+        self._came = 0  # of those, since the last turn
         self._passed_on: deque[Asked] = deque()
+        self._catches_up = False  # carries out what waited
+        self._more_due = False  # timers, than a turn may take
 
     def _is_alive(self, edge: str, incarnation: int) -> bool:
         return self._map().is_alive(edge, incarnation)
@@ -132,7 +138,7 @@ class HostedPartition:
 
     def when_serving(self, ask: Asked) -> bool:
         """Carry out a request now, or when this partition serves; False if too many wait already."""
-        if self.serving:
+        if self.takes:
             ask()
             return True
         return self.wait_to_serve(ask)
@@ -143,6 +149,7 @@ class HostedPartition:
             self.core.count("requests_dropped_not_serving")
             return False
         self._waiting.append(request)
+        self._came += 1
         return True
 
     def unserved(self, since: float) -> list[Early]:
@@ -235,23 +242,66 @@ class HostedPartition:
         self.delivery.origins.forget_dead_edges(live)
         self.subscriptions.serve()
         self.delivery.handing_on.hand_over()
-        while self._passed_on:
-            self._passed_on.popleft()()
-        while self._waiting:
-            request = self._waiting.popleft()
-            ask = request[2] if isinstance(request, tuple) else request
-            ask()
+        self._came = 0
+        self._waiting.extendleft(reversed(self._passed_on))
+        self._passed_on.clear()
 
-    def run_timers(self) -> None:
-        """Do what is due on the served clock; nothing is, before this partition serves.
+    def run_timers(self, steps_max: int = TIMER_STEPS) -> int:
+        """Do what is due on the served clock; nothing is, before this partition serves. Return the steps that it took.
 
         Of sessions that expire together some are taken now, the others when those are done.
         """
-        while self.serving and len(self.core.work) < DUE_MAX and (timer := self.core.due()) is not None:
+        steps = 0
+        self._more_due = False
+        while self.serving and len(self.core.work) < DUE_MAX:
+            if steps >= steps_max:
+                self._more_due = True
+                break
+            timer = self.core.due()
+            if timer is None:
+                break
             if timer[0] in DONE_IN_SLICES:
                 self.core.work.append(timer)
             else:
+                steps += STEPS_PER_TIMER
                 self._timer(*timer)
+        return steps
+
+    @property
+    def takes(self) -> bool:
+        """Whether a request is carried out now: this partition serves, and nothing older waits."""
+        return self.serving and (self._catches_up or not self._waiting)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether ``catch_up`` has something to do."""
+        delivery = self.delivery
+        waits = self.serving and bool(self._more_due or self._waiting)
+        return waits or delivery.outbound.freed or delivery.consumed.saving
+
+    def catch_up(self, steps_max: int) -> int:
+        """Go on with what belongs to a turn, and is more than one may take; return the steps that it took.
+
+        Requests that waited go before those that came later; at least twice as many as came are carried out.
+        """
+        steps = self.run_timers(steps_max) if self._more_due else 0
+        if self.serving and self._waiting:
+            steps += self._carry_out_some(steps_max - steps)
+        steps += self.delivery.outbound.pump_freed(max(1, steps_max - steps))
+        return steps + self.delivery.consumed.save_some(max(1, steps_max - steps))
+
+    def _carry_out_some(self, steps_max: int) -> int:
+        steps, least = 0, 2 * self._came
+        self._came = 0
+        self._catches_up = True
+        while self._waiting and (steps < steps_max or least > 0):
+            request = self._waiting.popleft()
+            ask = request[2] if isinstance(request, tuple) else request
+            ask()
+            steps += REQUEST_STEPS
+            least -= 1
+        self._catches_up = False
+        return steps
 
     @property
     def has_work(self) -> bool:
@@ -263,14 +313,19 @@ class HostedPartition:
         steps = 0
         while self.core.work and steps < steps_max:
             what, who = self.core.work.popleft()
-            steps += self.claims.expire(int(who)) if what == "session" else self.subscriptions.ask_again(int(who))
+            if what == "session":
+                steps += self.claims.expire(int(who))
+            elif what == "edge":
+                steps += self.claims.dead_edges.end_some()
+            else:
+                steps += self.subscriptions.ask_again(int(who))
         if not self.core.work:
-            self.run_timers()
+            steps += self.run_timers()
         return steps
 
     def _timer(self, what: str, who: str) -> None:
         if what == "save_acks":
-            self.delivery.consumed.save_all()
+            self.delivery.consumed.begin_to_save()
         elif what == "kick_wait":
             self.claims.kick_waited(who)
         elif what == "kick_again":

@@ -11,6 +11,7 @@ from storage.hosting.hosted_partition import HostedPartition
 __all__ = ["PartitionWork"]
 
 STEPS_PER_TURN = 10  # of one partition
+TURN_STEPS = 250  # of about ten microseconds, of all together, for what clients wait for
 
 
 class PartitionWork:
@@ -22,9 +23,26 @@ class PartitionWork:
         self._is_hosted = is_hosted
         self._touch = touch
         self._waiting: dict[int, HostedPartition] = {}  # in turn
+        self._behind: dict[int, HostedPartition] = {}  # likewise
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._behind)
+
+    def catch_up(self, active: dict[int, HostedPartition]) -> None:
+        """Let partitions go on with what belongs to a turn, and may be more than one turn takes."""
+        for number in sorted(active):
+            if active[number].is_behind:
+                self._behind.setdefault(number, active[number])
+        left = TURN_STEPS
+        for number in list(self._behind):
+            if left <= 0:
+                return
+            hosted = self._behind.pop(number)
+            if self._is_hosted(number, hosted):
+                self._touch(number, hosted)
+                left -= hosted.catch_up(left)
+                if hosted.is_behind:
+                    self._behind[number] = hosted
 
     def look(self, number: int, hosted: HostedPartition) -> None:
         """Something happened to a partition: it may have work now."""

@@ -25,6 +25,7 @@ __all__ = ["Outbound"]
 HOLD_S = 5.0  # after which a retained read counts as ended
 IDENTIFIERS_AHEAD = 512  # given to entries that wait for the window, at most
 AHEAD_BYTES = 512 * 1024  # of their bodies, in memory
+BYTES_PER_STEP = 8192  # of a message that is sent
 
 
 class Outbound:
@@ -34,7 +35,7 @@ class Outbound:
         self._partition = partition
         self._bodies = bodies
         self._consumed = consumed
-        self._freed: dict[int, DurableSession] = {}  # sessions whose window has room since this round
+        self._freed: dict[int, DurableSession] = {}  # sessions whose window may have room
 
     def push_qos0(self, session: DurableSession, message: PublishMessage, retain: bool, properties: bytes) -> None:
         """Send a QoS 0 message to the connection, if there is one."""
@@ -111,25 +112,39 @@ class Outbound:
                 self._push_pubrel(session, session_seq, flight)
             else:
                 session.unsent.append((session_seq, None, 0))
-        self.pump(session)
+        self._freed[session.number] = session
 
-    def pump_freed(self) -> None:
-        """Fill the windows that have room since this round; called before its operation is closed."""
-        if self._freed:
-            freed, self._freed = self._freed, {}
-            for session in freed.values():
-                if self._partition.sessions.get(session.number) is session:
-                    self.pump(session)
+    @property
+    def freed(self) -> bool:
+        """Whether ``pump_freed`` has something to do."""
+        return bool(self._freed)
 
-    def pump(self, session: DurableSession) -> None:
+    def pump_freed(self, steps_max: int) -> int:
+        """Fill the windows that have room; return the steps of about ten microseconds that it took.
+
+        It is called before the operation of a turn is closed. Windows that it does not come to wait for the next turn.
+        """
+        steps = 0
+        while self._freed and steps < steps_max:
+            session = self._freed.pop(next(iter(self._freed)))
+            if self._partition.sessions.get(session.number) is session:
+                steps += 1 + self._pump(session, steps_max - steps)
+                if steps >= steps_max and session.window_open and not session.caught_up:
+                    self._freed[session.number] = session
+        return steps
+
+    def _pump(self, session: DurableSession, steps_max: int) -> int:
         """Send what waits, in order, while the window has room; give identifiers to what comes next."""
         partition = self._partition
-        while session.window_open:
-            if not session.unsent:
-                self._give(session)
+        steps = 0
+        while session.window_open and steps < steps_max:
             following = session.next_unsent()
+            if following is None:  # all of them were finished before they left
+                self._give(session)
+                following = session.next_unsent()
             if following is None:
-                return  # or written by the operation being built and not readable yet; the next event goes on
+                return steps  # or written by the operation being built and not readable yet; the next event goes on
+            steps += 1 + following[1].size // BYTES_PER_STEP
             session_seq, flight, entry = following
             if entry is None:
                 value = partition.get(keys.queue_key(partition.number, session.number, session_seq))
@@ -146,6 +161,7 @@ class Outbound:
             self.push(session, entry, flight, dup=dup, settled=settled)
         if session.sizes and session.edge and len(session.unsent) <= IDENTIFIERS_AHEAD // 2:
             self._give(session)
+        return steps
 
     def _give(self, session: DurableSession) -> None:
         """Give packet identifiers to the next entries of the queue, as one run of the session row."""
@@ -234,14 +250,14 @@ class Outbound:
             if not session.reads:
                 session.reads = None
         if not session.held:
-            self.pump(session)
+            self._freed[session.number] = session
 
     def hold_expired(self, session: DurableSession) -> None:
         """Live messages have waited long enough for one read; for later ones they go on waiting."""
         if session.reads is not None:
             session.reads.expire(self._partition.served_ms)
         if not session.held:
-            self.pump(session)
+            self._freed[session.number] = session
 
     def push_retained(self, session: DurableSession, message: RetainedMessage, retain: bool) -> None:
         """Send a QoS 0 retained copy to the connection, if there is one."""

@@ -7,10 +7,11 @@ stay in memory; a new primary asks all edges for them before it opens anything.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from storage.messages.delivery import Delivery
 from storage.messages.origins import edge_sender
+from storage.sessions.dead_edges import DeadEdges
 from storage.sessions.opened import OpenedConnects
 from storage.sessions.session_ends import SessionEnds
 from storage.sessions.subscriptions import Subscriptions
@@ -36,6 +37,7 @@ __all__ = ["ClaimTable"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 REPEAT_S = 1.0  # unanswered kicks and wills are repeated this often
+STEPS_PER_END = 4  # of a connection, whose will may have to be published
 SERVER_BUSY = 0x89
 SESSION_TAKEN_OVER = 0x8E
 QUOTA_EXCEEDED = 0x97
@@ -97,6 +99,7 @@ class ClaimTable:
         self._kicks: dict[tuple[str, int], Holder] = {}  # (client ID, owner_epoch) not yet confirmed gone
         self._reported: set[tuple[str, int]] = set()  # client ID, owner_epoch: CloseSession waits
         self._wills: dict[str, WillRow] = {}  # not firing
+        self.dead_edges = DeadEdges(partition)
         self._firing: dict[int, tuple[bytes, WillRow, str]] = {}  # by op_index: key, row, edge it was handed to
 
     def __len__(self) -> int:
@@ -405,10 +408,6 @@ class ClaimTable:
 
     def edge_dead(self, edge: str, incarnation: int) -> None:
         """The map declares an edge's incarnation dead: its connections ended without DISCONNECT."""
-        for client_id in sorted(self._holders):
-            holder = self._holders[client_id]
-            if holder.edge == edge and holder.incarnation == incarnation:
-                self._end(client_id, holder, clean=False)
         for key in [key for key, holder in self._kicks.items() if holder.edge == edge]:
             del self._kicks[key]
         for client_id in sorted(self._openings):
@@ -417,12 +416,25 @@ class ClaimTable:
                 waiting.popleft()
             if not waiting:
                 del self._openings[client_id]
-        self.opened.forget(edge, incarnation)
         self._delivery.origins.forget_sender(OriginKind.EDGE, edge_sender(edge, incarnation))
         self._delivery.handing_on.edge_dead(edge)
-        for op_index, (_, _, handed_to) in sorted(self._firing.items()):
-            if handed_to == edge:
+        self.dead_edges.add(self._end_of(edge, incarnation))
+
+    def _end_of(self, edge: str, incarnation: int) -> Iterator[int]:
+        """End the connections of a dead edge, on which no CONNECT waits; yields the steps that it takes."""
+        for passed, client_id in enumerate(list(self._holders), 1):
+            holder = self._holders.get(client_id)
+            if holder is not None and holder.edge == edge and holder.incarnation == incarnation:
+                self._end(client_id, holder, clean=False)
+                yield STEPS_PER_END
+            elif passed % 100 == 0:
+                yield 1
+        self.opened.forget(edge, incarnation)
+        for op_index in sorted(self._firing):
+            firing = self._firing.get(op_index)
+            if firing is not None and firing[2] == edge:
                 self._hand_over(op_index)
+                yield STEPS_PER_END
 
     def absent(self, is_alive: Callable[[str, int], bool]) -> None:
         """End what the rows say is open on edges that are gone (after the claims poll)."""
@@ -466,13 +478,11 @@ class ClaimTable:
         if session.deadline != ENDING:
             self._partition.count("sessions_expired")
         steps, more = self._ends.go_on(session)
-        waiting = self._openings.get(session.client_id)
-        awaited = waiting is not None and len(waiting) > 0 and waiting[0].ends
-        work, entry = self._partition.work, ("session", str(number))
-        if more and awaited:
-            work.appendleft(entry)
-        elif more:
-            work.append(entry)
+        waiting = self._openings.get(session.client_id) or (None,)
+        awaited = waiting[0] is not None and waiting[0].ends
+        work = self._partition.work
+        if more:
+            (work.appendleft if awaited else work.append)(("session", str(number)))
         elif awaited:
             self._proceed(session.client_id, clean=False)
         return steps

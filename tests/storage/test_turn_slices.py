@@ -1,0 +1,141 @@
+"""Much that comes due at one moment, or waits for one: in no round does it keep a node's loop."""
+
+import pytest
+
+from tests.storage.rounds import timed_rounds
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import Cluster
+from wire.messages.batches import PublishMessage
+from wire.messages.sessions import SessionOpened
+from wire.messages.wills import Will
+
+ROUND_MS = 5  # most processor time of one round
+WILL = Will("gone", b"", 0, False, b"", 0, 0xFFFFFFFF)
+
+
+def opened(edge: Edge, clients: int, will: Will | None = None) -> list[Connection]:
+    """Open so many stored sessions."""
+    connections = []
+    for number in range(clients):
+        connections.append(edge.open(f"c{number}", will=will, settle=False))
+        if number % 500 == 499:
+            edge.cluster.settle()
+    edge.cluster.settle()
+    return connections
+
+
+@pytest.mark.parametrize("partitions", [1, 8])
+def test_an_edge_dies_with_a_thousand_connections(monkeypatch: pytest.MonkeyPatch, partitions: int) -> None:
+    """Every will is published once; who connects elsewhere in the meantime keeps its session."""
+    cluster = Cluster(partitions=partitions)
+    opened(cluster.edges["e1"], 1_000, WILL)
+    two = cluster.edges["e2"]
+    with timed_rounds(monkeypatch) as found:
+        cluster.kill_edge("e1")
+        cluster.step()
+        back = two.open("c999", settle=False)
+        cluster.settle()
+    print(f"{partitions} partitions: {max(found):.2f} ms")
+    hosted = cluster.nodes["s1"].core.partitions.values()
+    assert sorted(one.will.topic for one in two.wills) == ["gone"] * 1_000
+    assert [s.client_id for one in hosted for s in one.core.sessions.values() if s.edge] == [back.client_id]
+    assert two.answers(SessionOpened)[-1].session_present
+    assert max(found) < ROUND_MS
+
+
+def test_a_thousand_wills_are_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    clients = opened(edge, 1_000, Will("late", b"", 0, False, b"", 1, 0xFFFFFFFF))
+    for client in clients:
+        edge.close(client, clean=False, settle=False)
+    cluster.settle()
+    with timed_rounds(monkeypatch) as found:
+        cluster.run(2.0)
+    assert len(edge.wills) + len(cluster.edges["e2"].wills) == 1_000
+    print(f"{max(found):.2f} ms")
+    assert max(found) < ROUND_MS
+
+
+def test_a_thousand_connects_wait_for_an_edge_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(partitions=1)
+    one, two = cluster.edges["e1"], cluster.edges["e2"]
+    opened(one, 1_000)
+    one.answer_kicks = False
+    for number in range(1_000):
+        two.open(f"c{number}", settle=False)
+    cluster.step()
+    cluster.step()
+    with timed_rounds(monkeypatch) as found:
+        cluster.run(1.0)
+    assert len(two.answers(SessionOpened)) == 1_000
+    print(f"{max(found):.2f} ms")
+    assert max(found) < ROUND_MS
+
+
+def test_many_sessions_save_their_acknowledgements_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    clients = opened(edge, 500)
+    for client in clients:
+        edge.subscribe(client, "all", settle=False)
+    cluster.settle()
+    for _ in range(40):
+        edge.publish(PublishMessage(0, b"all", b"m", 1), 0)
+    cluster.settle()
+    for client in clients:
+        for push in list(client.outbound.values()):
+            edge.acknowledge(push, 4)
+    cluster.step()
+    cluster.step()
+    sessions = cluster.primary(0).core.partitions[0].core.sessions.values()
+    with timed_rounds(monkeypatch) as found:
+        cluster.run(1.0)
+    assert not any(session.acked_rows for session in sessions)
+    print(f"{max(found):.2f} ms")
+    assert max(found) < ROUND_MS
+
+
+def test_a_window_of_large_messages_is_sent_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MB enter the window of a client that comes back."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    edge.subscribe(alice, "q")
+    edge.close(alice)
+    for number in range(64):
+        edge.publish(PublishMessage(0, b"q", number.to_bytes(2, "big") * 500_000, 1), 0)
+        cluster.settle()
+    with timed_rounds(monkeypatch) as found:
+        alice = edge.open("alice")
+    assert [push.payload[:2] for push in alice.received] == [number.to_bytes(2, "big") for number in range(64)]
+    print(f"{sorted(found)[-5:]} ms")
+    assert sorted(found)[-20] < ROUND_MS  # all are copies of memory: a busy machine makes single ones longer
+
+
+def test_requests_that_waited_until_a_partition_serves_keep_their_order() -> None:
+    """Messages that come while older ones still wait go behind them."""
+    cluster = Cluster(partitions=1, nodes=2, replicas=2)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice", receive_maximum=65_535)
+    edge.subscribe(alice, "q")
+    edge.close(alice)
+    cluster.kill(cluster.primary(0).key.node)
+    hosted = cluster.primary(0).core.partitions
+    sent = 0
+    for _ in range(400):
+        for _ in range(20 if sent < 3_000 else 0):
+            edge.publish(PublishMessage(0, b"q", str(sent).encode(), 1), 0)
+            sent += 1
+        cluster.step()
+    cluster.settle()
+    (session,) = hosted[0].core.sessions.values()
+    assert session.queued == sent == 3_000
+    alice = edge.open("alice", receive_maximum=65_535)
+    for _ in range(500):
+        for push in list(alice.outbound.values()):
+            edge.acknowledge(push, 4)
+        if not session.queued:
+            break
+        cluster.step()
+    assert [push.payload for push in alice.received] == [str(number).encode() for number in range(sent)]
