@@ -48,7 +48,7 @@ class SenderRoutes:
         self._trie = RouteTrie()
         self._senders: dict[Sender, Sender] = {}  # one object of equal ones, by which equal answers are known
         self._epochs: dict[Sender, int] = {}  # sender_epoch of what is here
-        self._filters: dict[Sender, dict[str, int]] = {}  # filter, $share included -> when it was said
+        self.filters: dict[Sender, dict[str, int]] = {}  # filter, $share included -> when it was said
         self._reporting: dict[Sender, tuple[int, bool]] = {}  # a report that has begun, and whether others were there
         self._leaving: deque[_Leaving] = deque()
 
@@ -76,9 +76,9 @@ class SenderRoutes:
 
     def put(self, sender: Sender, route: RouteEntry, version: int) -> bool:
         """Insert a route; True if it is a destination that answers so far lacked."""
-        filters = self._filters.get(sender)
+        filters = self.filters.get(sender)
         if filters is None:
-            filters = self._filters[sender] = {}
+            filters = self.filters[sender] = {}
         sender = self._senders.setdefault(sender, sender)
         topic_filter, share = route.topic_filter, route.share_name
         name = _name(route)
@@ -98,7 +98,7 @@ class SenderRoutes:
 
     def remove(self, sender: Sender, route: RouteEntry, version: int) -> bool:
         """Remove a route unless something newer was said of it; True if it was there."""
-        filters = self._filters.get(sender, {})
+        filters = self.filters.get(sender, {})
         name = _name(route)
         known = filters.get(name)
         if known is None or known >= self._said(sender, version):
@@ -109,7 +109,7 @@ class SenderRoutes:
 
     def report_begins(self, sender: Sender, version: int) -> None:
         """The first piece of a report: what it does not name goes when its last piece has come."""
-        self._reporting[sender] = (self._said(sender, version), bool(self._filters.get(sender)))
+        self._reporting[sender] = (self._said(sender, version), bool(self.filters.get(sender)))
 
     def report_ends(self, sender: Sender, version: int) -> bool:
         """The last piece was put in place, so what is older may go; False if it ends another report."""
@@ -118,12 +118,12 @@ class SenderRoutes:
             return False
         del self._reporting[sender]
         if others:
-            self._leaving.append(_Leaving(sender, self._filters[sender], said))
+            self._leaving.append(_Leaving(sender, self.filters[sender], said))
         return True
 
     def sender_dead(self, sender: Sender) -> None:
         """A life is over, and so is what it said; its next one may say the same at once."""
-        filters = self._filters.pop(sender, None)
+        filters = self.filters.pop(sender, None)
         if filters:
             self._leaving.append(_Leaving(sender, filters, None))
         self._epochs.pop(sender, None)
@@ -135,7 +135,7 @@ class SenderRoutes:
         while self._leaving and count > 0:
             leaving = self._leaving[0]
             filters, below = leaving.filters, leaving.below
-            live = self._filters.get(leaving.sender, filters)
+            live = self.filters.get(leaving.sender, filters)
             if leaving.names is None:
                 leaving.names = list(filters)
             start = max(0, len(leaving.names) - count)

@@ -92,12 +92,12 @@ class RouteShard:
         self.answers_shortened = 0  # some of their groups' destinations were left out
         self.now = now  # set by the owner before it hands a message in
         self._began = now
-        self._routes = SenderRoutes()
+        self.sender_routes = SenderRoutes()
         self._gone: list[str] = []  # filters that left, whose cached topics are to be dropped
         self.cached = CachedTopics()
         self._cached_max = cached_topics_max
         self._unreported: set[Sender] = {(edge, -1) for edge in edges} | {("", partition) for partition in partitions}
-        self._unregistered: set[str] = set(edges)
+        self.unregistered: set[str] = set(edges)
         self._held: deque[tuple[str, Resolve]] = deque()
         self._held_adds: deque[tuple[str, AddRoutes | RemoveRoutes]] = deque()
         self._invalidations: dict[int, Invalidation[_Waiter]] = {}
@@ -116,13 +116,13 @@ class RouteShard:
     @property
     def waits(self) -> bool:
         """True while somebody has not reported, or not acknowledged an invalidation."""
-        return bool(self._unreported or self._unregistered or self._invalidations)
+        return bool(self._unreported or self.unregistered or self._invalidations)
 
     def missing(self) -> list[str]:
         """Return who has not reported or registered, for the status page."""
         reported = [edge if edge else f"partition {partition}" for edge, partition in sorted(self._unreported)]
         dropping = {edge for item in self._invalidations.values() for edge in item.edges}
-        reported += [f"topics of {edge}" for edge in sorted(self._unregistered)]
+        reported += [f"topics of {edge}" for edge in sorted(self.unregistered)]
         return reported + [f"invalidations at {edge}" for edge in sorted(dropping)]
 
     def waited_for(self, now: float, patience_s: float) -> tuple[set[str], set[int]]:
@@ -130,7 +130,7 @@ class RouteShard:
         edges = {edge for item in self._invalidations.values() if now - item.since > patience_s for edge in item.edges}
         if now - self._began <= patience_s:
             return edges, set()
-        edges |= {edge for edge, partition in self._unreported if partition < 0} | self._unregistered
+        edges |= {edge for edge, partition in self._unreported if partition < 0} | self.unregistered
         return edges, {partition for _, partition in self._unreported if partition >= 0}
 
     @property
@@ -146,17 +146,17 @@ class RouteShard:
     @property
     def coarse_routes(self) -> int:
         """Routes that reach more topics than their filters match, because exact ones would cost too much."""
-        return self._routes.coarse
+        return self.sender_routes.coarse
 
     @property
     def routes(self) -> int:
         """Routes that are here."""
-        return self._routes.routes
+        return self.sender_routes.routes
 
     @property
     def bytes(self) -> int:
         """Bytes of the filters' names: what a report of them is long."""
-        return self._routes.bytes
+        return self.sender_routes.bytes
 
     # --- questions
 
@@ -176,7 +176,7 @@ class RouteShard:
         assert not self.collecting, "an answer while somebody has not reported"
         table = AnswerTable()
         for topic in request.topics:
-            table.add(self._routes.match(topic))
+            table.add(self.sender_routes.match(topic))
             if table.is_full:
                 break
         self.steps += table.steps
@@ -184,7 +184,7 @@ class RouteShard:
         self.cached.hold(edge, request.topics[: len(table.answers)])
         answer = Resolved(request.request, self.number, self.epoch, table.destinations, table.answers)
         self._sends.append((edge, answer))
-        if request.kept and edge in self._unregistered:
+        if request.kept and edge in self.unregistered:
             # Registered is who has *taken* the answer: what comes back for this order was read behind it.
             self._order([edge], [], []).registers = edge
         excess = self.cached.oldest(len(self.cached) - self._cached_max)
@@ -208,9 +208,9 @@ class RouteShard:
 
     def _add(self, peer: str, request: AddRoutes) -> None:
         sender = sender_of(peer, request.partition)
-        if not self._routes.accept(sender, request.sender_epoch):
+        if not self.sender_routes.accept(sender, request.sender_epoch):
             return
-        put, version = self._routes.put, request.route_version
+        put, version = self.sender_routes.put, request.route_version
         fresh = [route.topic_filter for route in request.routes if put(sender, route, version)]
         self.steps += len(request.routes)
         reply = RoutesAdded(request.request, self.number, self.epoch, request.sender_epoch)
@@ -240,9 +240,9 @@ class RouteShard:
 
     def _remove(self, peer: str, request: RemoveRoutes) -> None:
         sender = sender_of(peer, request.partition)
-        if not self._routes.accept(sender, request.sender_epoch):
+        if not self.sender_routes.accept(sender, request.sender_epoch):
             return
-        remove, version = self._routes.remove, request.route_version
+        remove, version = self.sender_routes.remove, request.route_version
         self.steps += len(request.routes)
         self._invalidate([route.topic_filter for route in request.routes if remove(sender, route, version)])
 
@@ -253,7 +253,7 @@ class RouteShard:
         self._retry()
 
     def _report(self, sender: Sender, report: SenderReport) -> None:
-        routes, version = self._routes, report.route_version
+        routes, version = self.sender_routes, report.route_version
         if not routes.accept(sender, report.sender_epoch):
             return
         if report.first:
@@ -306,7 +306,7 @@ class RouteShard:
     def sweeps(self) -> bool:
         """Whether ``go_on`` has something to do."""
         held = (self._held and not self.collecting) or (self._held_adds and not self._waits_to_add)
-        return bool(self._sweeps or self._over or self._gone or self._routes.leaves or held)
+        return bool(self._sweeps or self._over or self._gone or self.sender_routes.leaves or held)
 
     def go_on(self, visits: int) -> int:
         """Do the work of one slice; return how many topics and filters were looked at."""
@@ -330,8 +330,8 @@ class RouteShard:
         """Let some routes go, and have what edges cached of them dropped: many together, for a look at all costs."""
         if count <= 0:
             return 0
-        self._gone += self._routes.leave_some(count)
-        if len(self._gone) >= INVALIDATE_FILTERS_MAX or not self._routes.leaves:
+        self._gone += self.sender_routes.leave_some(count)
+        if len(self._gone) >= INVALIDATE_FILTERS_MAX or not self.sender_routes.leaves:
             gone, self._gone = self._gone, []
             self._invalidate(gone)
         return count
@@ -393,7 +393,7 @@ class RouteShard:
         assert not item.edges, "an order is over when no edge is left"
         self._release(item)
         if item.registers:
-            self._unregistered.discard(item.registers)
+            self.unregistered.discard(item.registers)
             self._retry()
 
     def tick(self, now: float) -> None:
@@ -410,9 +410,9 @@ class RouteShard:
 
     def edge_dead(self, edge: str) -> None:
         """The map declares an edge dead: its routes and cached answers are gone, nobody waits for it."""
-        self._routes.sender_dead(sender_of(edge, -1))
+        self.sender_routes.sender_dead(sender_of(edge, -1))
         self._unreported.discard(sender_of(edge, -1))
-        self._unregistered.discard(edge)
+        self.unregistered.discard(edge)
         self.cached.forget_edge(edge)
         self._held = deque((peer, request) for peer, request in self._held if peer != edge)
         self._held_adds = deque((peer, request) for peer, request in self._held_adds if peer != edge)
@@ -422,7 +422,7 @@ class RouteShard:
 
     @property
     def _waits_to_add(self) -> bool:
-        return self.collecting or bool(self._unregistered)
+        return self.collecting or bool(self.unregistered)
 
     def _retry(self) -> None:
         """Answer what waited for the reports, or begin to."""

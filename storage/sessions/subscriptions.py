@@ -75,8 +75,8 @@ class Subscriptions:
         self._window = window
         self._unsent = UnsentRoutes()
         self._costs = FilterCosts(partition.trie)
-        self._members: dict[str, int] = {}  # route -> sessions that hold it
-        self._standing: set[str] = set()
+        self.members: dict[str, int] = {}  # route -> sessions that hold it
+        self.standing: set[str] = set()
         self._pending: dict[str, dict[int, int]] = {}  # route -> shard not answered -> request, 0: not sent
         self._asked: dict[int, Asked] = {}  # by request
         self._ask_at: dict[int, int] = {}  # request -> when to ask again: of several timers the last one counts
@@ -87,12 +87,12 @@ class Subscriptions:
         self._request = partition.number << 32  # so that an answer names its partition
 
     def __len__(self) -> int:
-        return sum(self._members.values())
+        return sum(self.members.values())
 
     @property
     def filters(self) -> int:
         """How many different filters are held."""
-        return len(self._members)
+        return len(self.members)
 
     # --- restore
 
@@ -102,11 +102,11 @@ class Subscriptions:
 
     def restore_standing(self, route: str) -> None:
         """Take over the mark that a route stands."""
-        self._standing.add(route)
+        self.standing.add(route)
 
     def serve(self) -> None:
         """Begin to serve: add again the routes that no mark covers, report the others."""
-        self._request_routes([route for route in sorted(self._members) if route not in self._standing])
+        self._request_routes([route for route in sorted(self.members) if route not in self.standing])
 
     # --- subscribe
 
@@ -141,7 +141,7 @@ class Subscriptions:
             self._delivery.outbound.hold(session, request.read or request.request)
         answer = SessionSubscribed(request.request, codes, existed)
         routes = {subscription.topic_filter for subscription in granted}
-        missing = {route for route in routes if route not in self._standing}
+        missing = {route for route in routes if route not in self.standing}
         waiter = Waiter(edge, session.number, granted, answer, missing)
         if not missing:
             self._subscribed(waiter)
@@ -186,8 +186,8 @@ class Subscriptions:
         name = subscription.topic_filter
         shared = parse_shared(name)
         if name not in session.subscriptions:
-            self._members[name] = self._members.get(name, 0) + 1
-            if shared is not None and name in self._standing:
+            self.members[name] = self.members.get(name, 0) + 1
+            if shared is not None and name in self.standing:
                 self._recounted.add(name)
         session.subscriptions[name] = subscription
         if shared is None:
@@ -243,14 +243,14 @@ class Subscriptions:
             partition.trie.remove(name, session.number)
         else:
             self._delivery.targets.leave_group(f"{shared[0]}/{shared[1]}".encode(), session)
-        self._members[name] -= 1
-        if self._members[name]:
+        self.members[name] -= 1
+        if self.members[name]:
             if shared is not None:
                 self._recounted.add(name)
             return []
         self._recounted.discard(name)
-        del self._members[name]
-        self._standing.discard(name)
+        del self.members[name]
+        self.standing.discard(name)
         unsent = self._pending.pop(name, {})  # the answer to an AddRoutes under way says nothing about a later one
         for shard in unsent if shared is None else by_shard(self._map(), [name]):
             self._unsent.discard(shard, name)
@@ -260,7 +260,7 @@ class Subscriptions:
     # --- routes
 
     def _entry(self, name: str) -> RouteEntry:
-        return route_entry(name, self._members.get(name, 0))
+        return route_entry(name, self.members.get(name, 0))
 
     def _request_routes(self, routes: list[str]) -> None:
         for name in routes if self._leaving else ():
@@ -324,7 +324,7 @@ class Subscriptions:
                 partition.number,
                 partition.epoch,
                 self._version,
-                [self._entry(name) for name in names if name in self._members],  # without what was removed since
+                [self._entry(name) for name in names if name in self.members],  # without what was removed since
             ),
         )
 
@@ -379,7 +379,7 @@ class Subscriptions:
         """Return the report to the owners of some shards, pending filters included; see ``sender_report``."""
         partition = self._partition
         self._version += 1
-        return sender_report(self._map(), partition.number, partition.epoch, self._version, self._members, shards)
+        return sender_report(self._map(), partition.number, partition.epoch, self._version, self.members, shards)
 
     def routes_added(self, answer: RoutesAdded) -> None:
         """No edge holds a cached answer without these routes any more, as far as this shard is concerned."""
@@ -396,7 +396,7 @@ class Subscriptions:
             del pending[asked.shard]
             if not pending:
                 del self._pending[name]
-                self._standing.add(name)
+                self.standing.add(name)
                 standing.append(name)
                 partition.put(keys.filter_key(partition.number, name), pack(FilterRow(name)))
         self._answer_waiting(standing)

@@ -65,7 +65,7 @@ def _partitions_report_nothing(
 
 def _no_registrations(original: Any, shard: RouteShard, *arguments: Any) -> None:
     original(shard, *arguments)
-    shard._unregistered.clear()
+    shard.unregistered.clear()
 
 
 def _asked_is_standing(_: Any, registrar: RouteRegistrar, name: str) -> bool:

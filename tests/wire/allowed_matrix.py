@@ -62,6 +62,8 @@ class Matrix:
         publisher = scene.client("publisher", "e1", ClientOptions(clean_start=True, session_expiry_interval_s=0))
         scene.publish(publisher, "a/b", "first")
         scene.run(0.3)
+        beside = next(f"a{n}" for n in range(100) if self.map.partition_for(f"a{n}") == self.map.partition_for(name))
+        asker = scene.client("asker", "e1", options, client_id=beside)
         scene.network.jam("subscriber", "e1")  # no acknowledgement
         scene.publish(publisher, "a/b", "unacknowledged")
         scene.run(0.5)
@@ -72,11 +74,14 @@ class Matrix:
         self.storage = nodes[self.primary].core
         self.router = nodes[scene.leader()].core
         sessions: dict[int, Any] = self.storage.partitions[self.partition].core.sessions
-        (self.session,) = sessions.values()
+        self.session = next(session for session in sessions.values() if session.client_id == name)
         for storage in ("s1", "s2", "s3"):
             scene.cut("e1", storage)
         assert publisher.publish("a/b", "open", 1)  # storage never hears of it
+        assert asker.subscribe("asked/#", 1)  # nor of this
         scene.run(0.3)
+        assert len(self.edge.requests) == 1
+        self.request = self.edge.requests.next_number() - 1
         self.tag = int(next(iter(self.edge.hot.outboxes[self.partition].messages)))
         self.now = scene.cluster.scheduler.now
         self.tried = 0
@@ -118,7 +123,7 @@ class Matrix:
             self.session.connection,
             next(iter(self.session.inflight), 1),
             self.tag,
-            next(iter(self.edge.requests._where), self.partition),
+            self.request,
         )
 
     def frames(self) -> Iterator[tuple[int, str, bytes]]:
@@ -176,7 +181,8 @@ class Matrix:
         if id(core) not in self.last:
             core.handle(now, [Tick()])
             if core is self.storage:
-                core._tick()  # an idle partition is told the time only when something happens to it
+                for number in core.partitions:
+                    core.served_ms(number)  # an idle one is told the time only when something happens to it
             self.last[id(core)] = self._state(core)
         core.handle(now, [FrameArrived(key, kind, payload)])
         return self._changed(core)

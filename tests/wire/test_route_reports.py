@@ -94,7 +94,7 @@ class Sender:
         assert self.standing == set(self.held)
         for number, shard in self.shards.items():
             assert not shard.collecting
-            found = {name for filters in shard._routes._filters.values() for name in filters}
+            found = {name for filters in shard.sender_routes.filters.values() for name in filters}
             wanted = set()
             for name in self.held:
                 topic_filter = name.split("/", 2)[2] if name.startswith("$share/") else name
@@ -134,7 +134,7 @@ def test_filters_come_and_go_while_they_are_reported(seed: int) -> None:
     report(sender)
     for number, shard in sender.shards.items():
         shard.resolve("e", Resolve(number, number, 2, [], True))
-        shard._unregistered.clear()
+        shard.unregistered.clear()
     sender.settle()
     sender.check()
 
