@@ -193,16 +193,17 @@ def test_metrics_and_sys(cluster: LocalCluster) -> None:
     reader.close()
 
 
+def state_of(cluster: LocalCluster, name: str) -> str:
+    """Return a node's state as operators see it."""
+    nodes = cluster.admin("cluster", "status")["nodes"]
+    return str(next(node["state"] for node in nodes if node["node"] == name))
+
+
 def test_killed_edge_is_shown_dead_by_its_lease_and_comes_back() -> None:
     """Point 6: an edge that dies for good is dead in the status page when its lease has run out."""
     with local_cluster("--no-restart") as running:
         running.kill("edge-1")
-
-        def state() -> str:
-            nodes = running.admin("cluster", "status")["nodes"]
-            return str(next(node["state"] for node in nodes if node["node"] == "edge-1"))
-
-        running.wait_for(lambda: state() == "dead", "edge-1 dead", 15)
+        running.wait_for(lambda: state_of(running, "edge-1") == "dead", "edge-1 dead", 15)
         publish(running, 0, "alone", "still here", 1)
 
 
@@ -216,12 +217,7 @@ def test_no_promise_needs_gossip() -> None:
         publish(running, 1, "quiet/a", "one", 1)
         assert reader.wait_for(1) == ["quiet/a one"]
         running.kill("edge-1")
-
-        def state() -> str:
-            nodes = running.admin("cluster", "status")["nodes"]
-            return str(next(node["state"] for node in nodes if node["node"] == "edge-1"))
-
-        running.wait_for(lambda: state() == "dead", "edge-1 dead", 15)
+        running.wait_for(lambda: state_of(running, "edge-1") == "dead", "edge-1 dead", 15)
         publish(running, 0, "quiet/b", "two", 1)
         assert reader.wait_for(2) == ["quiet/a one", "quiet/b two"]
         reader.close()

@@ -240,19 +240,21 @@ class Edge:
     def open(
         self,
         client_id: str,
-        *,
+        *filters: str,
         clean_start: bool = False,
         expiry_s: int = 3600,
         will: Will | None = None,
         receive_maximum: int = 64,
         settle: bool = True,
     ) -> Connection:
-        """Open a session and wait for the answer."""
+        """Open a session, wait for the answer, and subscribe with QoS 2."""
         connection = self.connections[client_id] = Connection(client_id, next(self.cluster.numbers))
         head = self.head(self.cluster.map.partition_for(client_id))
         self.ask(OpenSession(*head, client_id, connection.number, clean_start, expiry_s, will, 5, receive_maximum))
         if settle:
             self.cluster.settle()
+        if filters:
+            self.subscribe(connection, *filters, settle=settle)
         return connection
 
     def subscribe(self, connection: Connection, *filters: Subscription | str, qos: int = 2, settle: bool = True) -> int:

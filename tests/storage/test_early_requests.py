@@ -7,6 +7,7 @@ import pytest
 
 from router.map.commands import PlacePartitions
 from tests.storage.requests import message, read, retained
+from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import ROUTER, Cluster, with_settings
 from wire.messages.batches import encode_message
 from wire.messages.control import decode_control, encode_control
@@ -25,13 +26,19 @@ def _no_replies_to(node: str) -> Callable[[PeerKey, str, int, bytes], bool]:
     return passes
 
 
+def pair() -> tuple[Cluster, Edge, Connection, tuple[str, ...]]:
+    """Return two nodes with one partition, the edge that publishes, who is subscribed to a/#, primary and backup."""
+    cluster = Cluster(nodes=2, replicas=2, partitions=1)
+    alice = cluster.edges["e1"].open("alice", "a/#")
+    return cluster, cluster.edges["e2"], alice, cluster.map.partitions[0].in_sync
+
+
 @pytest.mark.parametrize("dies", [True, False])
 def test_what_waited_for_the_map_is_dropped_when_its_edge_has_died_meanwhile(dies: bool) -> None:
     """Simulation seed 10152: a dead edge's message was taken behind newer ones that its client sent elsewhere."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
     former, other = cluster.edges["e2"], cluster.edges["e1"]
-    primary = cluster.map.partitions[0].primary
-    (backup,) = cluster.nodes.keys() - {primary}
+    primary, backup = cluster.map.partitions[0].in_sync
     early = retained("t", "early")
     early.tag, early.partitions, early.epochs = 1, (0,), (former.epoch(0) + 1,)  # of the map that is to come
     cluster.filter = _no_replies_to(backup)  # it cannot know whose map was the older one
@@ -55,8 +62,7 @@ def test_what_waited_until_its_partition_serves_is_dropped_when_its_edge_has_die
     """Simulation seed 66076: it was taken when the edge's origins were forgotten, and a register went back to it."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
     former, other = cluster.edges["e2"], cluster.edges["e1"]
-    primary = cluster.map.partitions[0].primary
-    (backup,) = cluster.nodes.keys() - {primary}
+    primary, backup = cluster.map.partitions[0].in_sync
     cluster.filter = lambda _, target, kind, __: (target, kind) != ("e2", FrameKind.PUBLISH_ACK)
     former.publish(retained("t", "older"), 0)
     cluster.settle()
@@ -78,10 +84,8 @@ def test_what_waits_is_not_taken_when_its_publisher_s_next_connection_was_refuse
     """Too many wait until the partition serves; its publisher was told that the message is not accepted."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1, settings=with_settings(waiting_opens_max=1))
     former, newer = cluster.edges["e2"], cluster.edges["e1"]
-    alice = newer.open("alice")
-    newer.subscribe(alice, "a/#")
-    primary = cluster.map.partitions[0].primary
-    (backup,) = cluster.nodes.keys() - {primary}
+    alice = newer.open("alice", "a/#")
+    primary, backup = cluster.map.partitions[0].in_sync
     cluster.filter = lambda source, target, kind, _: (source.node, target, kind) != ("e1", backup, FrameKind.CONTROL)
     cluster.kill(primary)
     cluster.run(1.0)
@@ -100,8 +104,7 @@ def test_what_follows_a_message_that_could_not_wait_is_refused_too() -> None:
     """Too many wait until the partition serves; the refused one may come again on its publisher's next connection."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1, settings=with_settings(waiting_opens_max=1))
     publisher, other = cluster.edges["e2"], cluster.edges["e1"]
-    alice = other.open("alice")
-    other.subscribe(alice, "a/#")
+    alice = other.open("alice", "a/#")
     primary = cluster.machine.map.partitions[0].primary
     (backup,) = cluster.nodes.keys() - {primary}
     cluster.filter = lambda source, target, kind, _: (source.node, target, kind) != ("e1", backup, FrameKind.CONTROL)
@@ -125,10 +128,8 @@ def test_what_waited_for_the_map_is_not_overtaken_by_what_comes_with_it() -> Non
     """The later one was taken first, earlier ones were repeats then: acknowledged and lost (perhaps seed 10175)."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
     publisher = cluster.start_edge("z1")  # what an edge of this name sends arrives behind the map in each round
-    alice = cluster.edges["e1"].open("alice")
-    cluster.edges["e1"].subscribe(alice, "a/#")
-    primary = cluster.map.partitions[0].primary
-    (backup,) = cluster.nodes.keys() - {primary}
+    alice = cluster.edges["e1"].open("alice", "a/#")
+    primary, backup = cluster.map.partitions[0].in_sync
     cluster.silence(backup)  # it does not hear yet that it is the primary
     cluster.kill(primary)
     first = publisher.publish(message("first"), 0)
@@ -143,12 +144,7 @@ def test_what_waited_for_the_map_is_not_overtaken_by_what_comes_with_it() -> Non
 
 def test_what_waited_for_the_map_is_forgotten_when_its_edge_s_was_the_older_one() -> None:
     """Simulation seed 64116: the primary refused it, its publisher heard so, and it was delivered all the same."""
-    cluster = Cluster(nodes=2, replicas=2, partitions=1)
-    publisher = cluster.edges["e2"]
-    alice = cluster.edges["e1"].open("alice")
-    cluster.edges["e1"].subscribe(alice, "a/#")
-    primary = cluster.map.partitions[0].primary
-    (backup,) = cluster.nodes.keys() - {primary}
+    cluster, publisher, alice, (primary, backup) = pair()
     cluster.nodes[primary].disk.full = True
     refused = message("refused")
     tag = publisher.publish(refused, 0)
@@ -168,12 +164,7 @@ def test_what_waited_for_the_map_is_forgotten_when_its_edge_s_was_the_older_one(
 
 def test_what_waited_for_a_newer_map_is_not_forgotten_by_an_answer_of_before() -> None:
     """The answer says which map was the newest when its heartbeat left; what came since may know a newer one."""
-    cluster = Cluster(nodes=2, replicas=2, partitions=1)
-    publisher = cluster.edges["e2"]
-    alice = cluster.edges["e1"].open("alice")
-    cluster.edges["e1"].subscribe(alice, "a/#")
-    primary = cluster.map.partitions[0].primary
-    (backup,) = cluster.nodes.keys() - {primary}
+    cluster, publisher, alice, (primary, backup) = pair()
     core = cluster.nodes[backup].core
     cluster.run(1.0)
     epoch, before = cluster.map.epoch, cluster.now
@@ -194,12 +185,7 @@ def test_what_waited_for_a_newer_map_is_not_forgotten_by_an_answer_of_before() -
 
 def test_what_waited_until_its_partition_serves_waits_for_the_next_time_too() -> None:
     """Simulation seed 76041: dropped at a map of two steps; its edge, which knew of both, never sent it again."""
-    cluster = Cluster(nodes=2, replicas=2, partitions=1)
-    publisher = cluster.edges["e2"]
-    alice = cluster.edges["e1"].open("alice")
-    cluster.edges["e1"].subscribe(alice, "a/#")
-    primary = cluster.map.partitions[0].primary
-    (backup,) = cluster.nodes.keys() - {primary}
+    cluster, publisher, alice, (primary, backup) = pair()
     cluster.filter = lambda source, target, kind, _: (source.node, target, kind) != ("e1", backup, FrameKind.CONTROL)
     cluster.kill(primary)  # the other one polls e1, gets no answer, and does not serve
     cluster.run(1.0)

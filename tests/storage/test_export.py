@@ -247,8 +247,7 @@ def test_a_full_disk_refuses_messages_and_acknowledges_repeats() -> None:
     """Before anything is ordered, counted; what stands already is acknowledged again."""
     cluster = Cluster()
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#")
     edge.publish(message("kept"), alice.session >> 48)
     cluster.settle()
     core = cluster.nodes["s1"].core
@@ -268,8 +267,7 @@ def test_what_a_full_disk_refused_ends_what_an_older_connection_sent() -> None:
     """Its older copy, in a frame of the former edge that was stuck, comes when there is room again."""
     cluster = Cluster()
     former, newer = cluster.edges["e1"], cluster.edges["e2"]
-    alice = newer.open("alice")
-    newer.subscribe(alice, "a/#")
+    alice = newer.open("alice", "a/#")
     cluster.nodes["s1"].disk.full = True
     refused = newer.publish(message("m", session=77, owner_epoch=2), alice.session >> 48)
     cluster.settle()

@@ -101,8 +101,7 @@ def test_a_pick_is_recorded_before_it_is_used_and_outlives_every_process() -> No
 def test_every_end_of_a_session_hands_on(how: str) -> None:
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
-    alice = edge.open("alice", expiry_s=5)
-    edge.subscribe(alice, "$share/g/a")
+    alice = edge.open("alice", "$share/g/a", expiry_s=5)
     edge.publish(message("1"), 0)
     cluster.settle()
     if how == "clean start":

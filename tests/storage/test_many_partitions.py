@@ -74,8 +74,7 @@ def test_partitions_are_promoted_in_slices_and_at_once_when_asked_for(monkeypatc
     monkeypatch.setattr(placements, "PROMOTED_PER_ROUND", 2)
     cluster = Cluster(nodes=2, replicas=2, partitions=40)
     edge = cluster.edges["e1"]
-    client = edge.open("alice")
-    edge.subscribe(client, "a/#")
+    client = edge.open("alice", "a/#")
     number = client.session >> 48
     dead = cluster.map.partitions[number].primary
     (left,) = cluster.nodes.keys() - {dead}

@@ -206,8 +206,7 @@ def test_an_absent_session_gets_what_was_queued_in_order() -> None:
     """QoS 1 and 2 wait for the absent; QoS 0 does not."""
     cluster = Cluster(settings=with_settings(queue_messages_max=100))
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#")
     edge.close(alice)
     for number in range(10):
         edge.publish(message(str(number), qos=number % 3), alice.session >> 48)
@@ -221,8 +220,7 @@ def test_the_window_survives_a_change_of_primary() -> None:
     """Receive Maximum holds for the connection, whoever serves it [MQTT-3.3.4-9]."""
     cluster = Cluster()
     edge = cluster.edges["e1"]
-    alice = edge.open("alice", receive_maximum=3)
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#", receive_maximum=3)
     cluster.crash_all()
     for number in range(8):
         edge.publish(message(str(number)), alice.session >> 48)

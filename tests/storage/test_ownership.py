@@ -185,8 +185,7 @@ def test_the_old_connection_changes_nothing_after_a_takeover() -> None:
     """P5: acknowledgements and close of a lower owner_epoch are void."""
     cluster = Cluster()
     first, second = cluster.edges["e1"], cluster.edges["e2"]
-    old = first.open("alice")
-    first.subscribe(old, "a/#")
+    old = first.open("alice", "a/#")
     first.publish(message(), old.session >> 48)
     cluster.settle()
     new = second.open("alice")
@@ -202,8 +201,7 @@ def test_the_old_connection_at_the_same_edge_acknowledges_nothing() -> None:
     """P5: the edge is the session's own, so only the owner_epoch tells its two connections apart."""
     cluster = Cluster()
     edge = cluster.edges["e1"]
-    old = edge.open("alice")
-    edge.subscribe(old, "a/#")
+    old = edge.open("alice", "a/#")
     edge.publish(message(), old.session >> 48)
     cluster.settle()
     new = edge.open("alice")

@@ -100,8 +100,7 @@ def test_acknowledgements_on_their_way_to_a_dead_primary_are_not_lost() -> None:
     """S-20: the client never repeats them on a live connection; the edge says them again when asked."""
     cluster = Cluster()
     edge = cluster.edges["e1"]
-    alice = edge.open("alice", receive_maximum=4)
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#", receive_maximum=4)
     for number in range(8):
         edge.publish(message(str(number), qos=1 + number % 2), alice.session >> 48)
     cluster.settle()
@@ -140,8 +139,7 @@ def test_an_answer_about_routes_to_the_partition_s_former_primary_marks_nothing(
     """It comes over the link of the node's next life, whose questions have the same numbers."""
     cluster = Cluster()
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "a")
+    alice = edge.open("alice", "a")
     cluster.router.routes_answered = False
     cluster.router.added.clear()
     edge.subscribe(alice, "b")
@@ -175,8 +173,7 @@ def test_nothing_leaves_before_it_is_synced() -> None:
     """While the disk stands still, no answer, acknowledgement or push comes."""
     cluster = Cluster()
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#")
     cluster.nodes["s1"].disk_slow = True
     edge.publish(message(), alice.session >> 48)
     bob = edge.open("bob", settle=False)
@@ -191,8 +188,7 @@ def test_queue_bounds_drop_the_oldest_or_refuse() -> None:
     """drop_oldest counts what it drops; refuse keeps nothing and says 0x97."""
     cluster = Cluster(settings=with_settings(queue_messages_max=5))
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#")
     edge.close(alice)
     for number in range(8):
         edge.publish(message(str(number)), alice.session >> 48)
@@ -202,8 +198,7 @@ def test_queue_bounds_drop_the_oldest_or_refuse() -> None:
     assert [push.payload for push in alice.received] == [b"3", b"4", b"5", b"6", b"7"]
     cluster = Cluster(settings=with_settings(queue_messages_max=5, queue_full="refuse"))
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#")
     edge.close(alice)
     tags = [edge.publish(message(str(number)), alice.session >> 48) for number in range(8)]
     cluster.settle()
@@ -214,8 +209,7 @@ def test_sessions_expire_by_the_served_clock_only() -> None:
     """An outage longer than the expiry deletes nothing; the same time served does, with every row."""
     cluster = Cluster()
     edge = cluster.edges["e1"]
-    alice = edge.open("alice", expiry_s=5)
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#", expiry_s=5)
     edge.close(alice)
     edge.publish(message(), alice.session >> 48)
     cluster.settle()
@@ -275,8 +269,7 @@ def test_message_expiry_of_what_waits() -> None:
     """Expired entries are dropped and counted; the rest leave with the time that is left [MQTT-3.3.2-6]."""
     cluster = Cluster()
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#")
     edge.close(alice)
     edge.publish(message("short", expiry_s=2), alice.session >> 48)
     edge.publish(message("long", expiry_s=100), alice.session >> 48)
@@ -367,8 +360,7 @@ def test_heartbeats_tell_what_partitions_hold_and_whom_this_node_does_not_reach(
     """A rebalance counts with the first, the leader ends a deadlock by the second."""
     cluster = Cluster(nodes=2, replicas=2, min_in_sync=1)
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#")
     edge.close(alice)
     for number in range(5):
         edge.publish(message(str(number)), alice.session >> 48)

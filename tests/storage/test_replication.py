@@ -31,8 +31,7 @@ def cluster() -> Cluster:
 def test_operations_reach_every_replica(cluster: Cluster) -> None:
     """Logs and states are equal once the commit index was told."""
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#")
     for number in range(20):
         edge.publish(message(str(number)), alice.session >> 48)
     cluster.settle()
@@ -89,8 +88,7 @@ def test_a_wiped_node_is_rebuilt_by_range_transfer() -> None:
     """The log was cut: state comes in slices while messages go on."""
     cluster = Cluster(nodes=3, replicas=3, min_in_sync=2, partitions=1, settings=with_settings(log_operations_max=10))
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#")
     edge.close(alice)
     for number in range(100):
         edge.publish(PublishMessage(0, b"a/b", str(number).encode() * 2000, 1), 0)
@@ -210,8 +208,7 @@ def test_a_node_that_returns_needs_no_replacement() -> None:
 def test_one_copy_beside_an_empty_one_acknowledges_nothing() -> None:
     """The map does not list what came back without its store; two must be in sync all the same."""
     cluster = Cluster(nodes=2, replicas=2, min_in_sync=2, partitions=1)
-    subscribed = cluster.edges["e1"].open("alice")
-    cluster.edges["e1"].subscribe(subscribed, "a/#")
+    cluster.edges["e1"].open("alice", "a/#")
     primary, backup = cluster.map.partitions[0].in_sync
     cluster.kill(backup, wipe=True)
     cluster.cut(primary, backup)
@@ -252,8 +249,7 @@ def test_rows_of_a_partition_that_moved_away_are_deleted_when_it_is_whole_elsewh
     cluster = Cluster(nodes=3, replicas=2, min_in_sync=1)
     heal_placement(cluster, 2)
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#")
     edge.close(alice)
     for number in range(30):
         edge.publish(message(str(number)), alice.session >> 48)
@@ -318,8 +314,7 @@ def test_an_operator_accepts_the_loss_of_the_whole_copies(left: str) -> None:
     cluster = Cluster(nodes=3, replicas=2, min_in_sync=1)
     heal_placement(cluster, 2)
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#")
     cluster.settle()
     number = alice.session >> 48
     whole = cluster.map.partitions[number].in_sync

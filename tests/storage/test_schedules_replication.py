@@ -20,8 +20,7 @@ def three() -> Cluster:
 def subscribed(cluster: Cluster, *, absent: bool = False) -> Connection:
     """Return alice's connection, subscribed to a/#."""
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#")
     if absent:
         edge.close(alice)
     return alice
@@ -280,8 +279,7 @@ def test_s20_acknowledgements_die_with_no_primary() -> None:
     """Twenty in flight, twenty acknowledgements on their way to a dead primary: the window opens again."""
     cluster = three()
     edge = cluster.edges["e1"]
-    alice = edge.open("alice", receive_maximum=20)
-    edge.subscribe(alice, "a/#")
+    alice = edge.open("alice", "a/#", receive_maximum=20)
     for number in range(40):
         edge.publish(message(str(number)), 0)
     cluster.settle()
@@ -418,8 +416,7 @@ def test_a_message_stuck_on_a_link_is_not_taken_in_a_later_time_of_the_same_prim
     """R14: primary X, then Z, which refuses the message, then X again: what X gets late was answered with an error."""
     cluster = Cluster(nodes=2, partitions=1, replicas=2)
     edge = cluster.edges["e1"]
-    session = edge.open("c")
-    edge.subscribe(session, "a/#")
+    session = edge.open("c", "a/#")
     placement = cluster.map.partitions[0]
     first = placement.primary
     second = next(name for name in placement.in_sync if name != first)

@@ -186,8 +186,7 @@ def test_copies_for_a_group_go_to_another_member_in_order() -> None:
     """The queue of a member that is replaced is handed on, slice after slice."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "$share/g/q")
+    alice = edge.open("alice", "$share/g/q")
     edge.close(alice)
     count = 2 * ROWS_AT_ONCE + 1
     for at in range(count):

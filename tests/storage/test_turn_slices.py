@@ -100,8 +100,7 @@ def test_a_window_of_large_messages_is_sent_in_turns(monkeypatch: pytest.MonkeyP
     """64 MB enter the window of a client that comes back."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "q")
+    alice = edge.open("alice", "q")
     edge.close(alice)
     for number in range(64):
         edge.publish(PublishMessage(0, b"q", number.to_bytes(2, "big") * 500_000, 1), 0)
@@ -117,8 +116,7 @@ def test_requests_that_waited_until_a_partition_serves_keep_their_order() -> Non
     """Messages that come while older ones still wait go behind them."""
     cluster = Cluster(partitions=1, nodes=2, replicas=2)
     edge = cluster.edges["e1"]
-    alice = edge.open("alice", receive_maximum=65_535)
-    edge.subscribe(alice, "q")
+    alice = edge.open("alice", "q", receive_maximum=65_535)
     edge.close(alice)
     cluster.kill(cluster.primary(0).key.node)
     hosted = cluster.primary(0).core.partitions

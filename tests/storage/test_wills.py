@@ -69,8 +69,7 @@ def test_wills_of_one_operation_reach_a_partition_in_any_order() -> None:
     """Each will has an origin of its own; a later one does not make the earlier one a repeat."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
-    edge.subscribe(alice, "w")
+    alice = edge.open("alice", "w")
     for number in (2, 1, 2, 1 << 33):
         edge.publish(PublishMessage(0, b"w", str(number).encode(), 1, origin_kind=2, origin_a=7, origin_b=number), 0)
     cluster.settle()
