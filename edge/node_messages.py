@@ -33,6 +33,8 @@ from wire.node.route_registrar import RouteRegistrar
 
 __all__ = ["NodeMessages"]
 
+OF_PRIMARIES = frozenset(message for message, cell in CELLS.items() if cell.rule is Rule.PRIMARY)
+
 
 class NodeMessages:
     """Takes the control messages of one edge.
@@ -128,7 +130,7 @@ class NodeMessages:
     def from_storage(self, node: str, message: Control) -> None:
         """Take a message of a storage node."""
         self._node.wake()
-        if CELLS[type(message)].rule is Rule.PRIMARY and not self._is_primary(node, message):
+        if type(message) in OF_PRIMARIES and not self._is_primary(node, message):
             self._misplaced(node, message)  # a primary repeats what this edge's map is too old for
             return
         take = self._orders.get(type(message))

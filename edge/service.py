@@ -321,7 +321,9 @@ def _wall_ms() -> int:
 
 def identify(conn: Conn) -> str | None:
     """Return whom the client's verified certificate names, "" without one; None: a node or an operator, no client."""
-    certificate = None if conn.tls is None else conn.tls.getpeercert()
+    if conn.tls is None:
+        return ""
+    certificate = conn.tls.getpeercert()
     return None if names_node(certificate) else certificate_name(certificate)
 
 

@@ -6,6 +6,8 @@ per SUBSCRIBE, never per message.
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from edge.clients.auth_method import Exchange
 from edge.clients.phase import WAYS, Phase
 from edge.hot.options import StreamFilter
@@ -39,70 +41,38 @@ class Authentication:
         return properties
 
 
-class Client:
+class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     """One client connection."""
 
-    __slots__ = (
-        "address",
-        "authentication",
-        "bridge",
-        "clean",
-        "client_id",
-        "conn",
-        "connect",
-        "expiry_s",
-        "first_bytes",
-        "has_will",
-        "holds",
-        "identity",
-        "leaves_at",
-        "number",
-        "opened_at",
-        "opening",
-        "owner_epoch",
-        "partition",
-        "phase",
-        "policy",
-        "session",
-        "session_token",
-        "stream_filter",
-        "subscriptions",
-        "version",
-    )
+    conn: Conn
+    policy: ListenerPolicy
+    opened_at: float
+    stream_filter: StreamFilter | None = None
+    first_bytes: "ProxiedSocket | None" = None
+    number: int = 0  # of the connection
+    address: tuple[str, int] | None = None  # what a PROXY header said
+    phase: str = Phase.NEW
+    connect: Connect | None = None
+    authentication: Authentication | None = None  # if CONNECT named a method
+    identity: str = ""  # whom the certificate or the exchange proved, else the user name given; "" for anonymous
+    client_id: str = ""
+    version: int = 4
+    bridge: bool = False  # another broker: each of its subscriptions has No Local and Retain As Published
+    partition: int = -1
+    owner_epoch: int = 0
+    session: int = 0  # 0: ephemeral
+    expiry_s: int = 0
+    clean: bool = False  # DISCONNECT 0x00 was read
+    session_token: str | None = None  # the address that paid for a session which its claim may make
+    opening: OpenSession | None = None  # not answered yet
+    has_will: bool = False
+    leaves_at: float = 0.0  # when its socket is closed at the latest after a reported DISCONNECT 0x00; 0: none was
+    holds: dict[str, Conn] = {}  # filter: where its live copies wait for the retained ones
+    subscriptions: dict[str, Subscription] = {}  # ephemeral sessions only; durable ones' stand in storage
 
-    def __init__(
-        self,
-        conn: Conn,
-        policy: ListenerPolicy,
-        now: float,
-        stream_filter: StreamFilter | None = None,
-        first_bytes: "ProxiedSocket | None" = None,
-    ) -> None:
-        self.conn = conn
-        self.number = conn.number
-        self.policy = policy
-        self.address: tuple[str, int] | None = None  # what a PROXY header said
-        self.first_bytes = first_bytes
-        self.stream_filter = stream_filter
-        self.opened_at = now
-        self.phase = Phase.NEW
-        self.connect: Connect | None = None
-        self.authentication: Authentication | None = None  # if CONNECT named a method
-        self.identity = ""  # whom the certificate or the exchange proved, else the user name given; "" for anonymous
-        self.client_id = ""
-        self.version = 4
-        self.bridge = False  # another broker: each of its subscriptions has No Local and Retain As Published
-        self.partition = -1
-        self.owner_epoch = 0
-        self.session = 0  # 0: ephemeral
-        self.expiry_s = 0
-        self.clean = False  # DISCONNECT 0x00 was read
-        self.session_token: str | None = None  # the address that paid for a session which its claim may make
-        self.opening: OpenSession | None = None  # not answered yet
-        self.has_will = False
-        self.leaves_at = 0.0  # when its socket is closed at the latest after a reported DISCONNECT 0x00; 0: none was
-        self.holds: dict[str, Conn] = {}  # filter: where its live copies wait for the retained ones
-        self.subscriptions: dict[str, Subscription] = {}  # ephemeral sessions only; durable ones' stand in storage
+    def __post_init__(self) -> None:
+        """Take the connection's number."""
+        self.number = self.conn.number
 
     def enter(self, phase: str) -> None:
         """Go to a phase; the ways are those of ``edge/clients/phase.py``."""

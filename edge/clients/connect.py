@@ -42,7 +42,7 @@ NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 CLAIMS_FEW, CLAIMS_MANY = 8, 16  # leave together: the gap between claims grows below, and shrinks above
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)  # not frozen: one is made for each connection
 class _Claim:
     """A client ID that was claimed."""
 
@@ -220,11 +220,13 @@ class Connecting:
     def _find_identity(self, client: Client, packet: Connect) -> int:
         """Say who the client is: its verified certificate, else its exchange decides, else the listener's policy."""
         identity = self._identify(client.conn)
+        client.identity = identity or ""
+        if identity:
+            return 0
         if identity is None:
             self._node.count("certificates_of_nodes_refused")
             return ReasonCode.NOT_AUTHORIZED
-        client.identity = identity
-        if client.identity or PropertyId.AUTHENTICATION_METHOD in packet.properties:
+        if packet.properties and PropertyId.AUTHENTICATION_METHOD in packet.properties:
             return 0
         if not client.policy.allow_anonymous:  # nothing here knows passwords: that takes a method
             return ReasonCode.NOT_AUTHORIZED if packet.username is None else ReasonCode.BAD_USER_NAME_OR_PASSWORD

@@ -26,7 +26,7 @@ LEAVE_S = 10.0  # a client that said DISCONNECT is kept so long, at most, until 
 GAP_GROWTH_MAX = 4  # of claim_gap_s
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)  # not frozen: one is made for each such client
 class _Report:
     """The report of a client that waits for its answer."""
 

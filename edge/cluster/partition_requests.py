@@ -5,7 +5,10 @@ link exists; before that it waits here, bounded. Rules: docs/protocol.md section
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
+
+import msgspec
 
 from edge.node.node import EdgeNode
 from wire.links.allowed import ANSWERS
@@ -41,15 +44,12 @@ class _Session(Protocol):
     owner_epoch: int
 
 
-class _Pending:
-    __slots__ = ("asked", "message", "on_answer", "retry_at", "sent_epoch")
-
-    def __init__(self, message: Control, on_answer: Callable[[Control], None]) -> None:
-        self.message = message
-        self.on_answer = on_answer
-        self.sent_epoch = -1  # partition_epoch under which it left; -1: not yet
-        self.retry_at = float("inf")
-        self.asked: tuple[str, ...] = ()  # nodes that may answer it
+class _Pending(msgspec.Struct, eq=False):
+    message: Control
+    on_answer: Callable[[Control], None]
+    sent_epoch: int = -1  # partition_epoch under which it left; -1: not yet
+    retry_at: float = inf
+    asked: tuple[str, ...] = ()  # nodes that may answer it
 
 
 class PartitionRequests:
@@ -60,10 +60,10 @@ class PartitionRequests:
         self._max = node.limits.requests_max
         self._next = first_number(node.incarnation)
         self._pending: dict[int, dict[int, _Pending]] = {}  # partition -> request -> pending
-        self._where: dict[int, int] = {}  # request -> partition
+        self._by_number: dict[int, _Pending] = {}
 
     def __len__(self) -> int:
-        return len(self._where)
+        return len(self._by_number)
 
     def next_number(self) -> int:
         """Return a number for the next request."""
@@ -84,7 +84,7 @@ class PartitionRequests:
         Returns:
             False if too many are unanswered: nothing was kept, and the client is to be refused.
         """
-        if len(self._where) >= self._max:
+        if len(self._by_number) >= self._max:
             return False
         partition: int = message.partition  # type: ignore[union-attr]
         number: int = message.request  # type: ignore[union-attr]
@@ -93,7 +93,7 @@ class PartitionRequests:
         if requests is None:
             requests = self._pending[partition] = {}
         requests[number] = pending
-        self._where[number] = partition
+        self._by_number[number] = pending
         self._send(partition, pending, now)
         return True
 
@@ -109,28 +109,24 @@ class PartitionRequests:
         if isinstance(pending.message, OpenSession):
             pending.message.answered_below = next(iter(self._pending[partition]))
         if placement.primary not in pending.asked:
-            pending.asked = (*pending.asked, placement.primary)
+            pending.asked += (placement.primary,)
         if self._node.tell(placement.primary, pending.message):
             pending.sent_epoch = placement.epoch
-            pending.retry_at = float("inf")
+            pending.retry_at = inf
 
     def answered(self, number: int, answer: Control, node: str) -> bool:
         """Take an answer of a node; False if nobody waits for it, or not for this one from there."""
-        partition = self._where.get(number)
-        if partition is None:
+        pending = self._by_number.get(number)
+        if pending is None or node not in pending.asked or type(answer) not in ANSWERS[type(pending.message)]:
             return False
-        pending = self._pending[partition][number]
-        if node not in pending.asked or not isinstance(answer, ANSWERS[type(pending.message)]):
-            return False
-        del self._where[number], self._pending[partition][number]
+        self._forget(number)
         pending.on_answer(answer)
         return True
 
     def moved(self, number: int, now: float, node: str) -> None:
         """The node asked is not the primary at that epoch: ask again when the map here changes, or soon."""
-        partition = self._where.get(number)
-        if partition is not None and node in self._pending[partition][number].asked:
-            pending = self._pending[partition][number]
+        pending = self._by_number.get(number)
+        if pending is not None and node in pending.asked:
             pending.sent_epoch = -1
             pending.retry_at = now + RETRY_S / 10
 
@@ -150,7 +146,7 @@ class PartitionRequests:
 
     def tick(self, now: float) -> None:
         """Send again what could not be sent."""
-        if not self._where:
+        if not self._by_number:
             return
         for partition, requests in self._pending.items():
             for pending in list(requests.values()):
@@ -159,9 +155,12 @@ class PartitionRequests:
 
     def cancel(self, number: int) -> None:
         """Nobody waits any more (a question without effect, such as a retained read)."""
-        partition = self._where.pop(number, None)
-        if partition is not None:
-            self._pending[partition].pop(number, None)
+        if number in self._by_number:
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        message = self._by_number.pop(number).message
+        del self._pending[message.partition][number]  # type: ignore[union-attr]
 
 
 class SessionRequests:

@@ -8,6 +8,8 @@ import ssl
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from conf.edge_settings import EdgeSettings
 
 __all__ = ["ConnOptions", "FirstBytes", "HotLimits", "SessionOptions", "StreamFilter"]
@@ -71,8 +73,7 @@ class HotLimits:
     pacing_ns: int = DEFAULT.pacing_us_max * 1_000  # ceiling of the gap between rounds; 0: off
 
 
-@dataclass(slots=True)  # not frozen: one is made for each connection, and a frozen one takes several times as long
-class ConnOptions:
+class ConnOptions(msgspec.Struct):  # one is made for each connection, and a dataclass takes several times as long
     """How one socket is read before (and while) a session is open on it."""
 
     packet_bytes_max: int = DEFAULT.unauthenticated_bytes_max  # before CONNECT was accepted
@@ -84,8 +85,7 @@ class ConnOptions:
     owner: object = None  # the core's own record, Conn.owner
 
 
-@dataclass(slots=True)  # not frozen, as above
-class SessionOptions:
+class SessionOptions(msgspec.Struct):  # likewise
     """What CONNECT and CONNACK agreed on. Intervals in nanoseconds, 0 for none."""
 
     version: int  # 3 (MQTT 3.1), 4 (3.1.1) or 5

@@ -60,6 +60,7 @@ class EdgeNode:
         self.incarnation = identity.incarnation
         self.limits = limits
         self.counts = counts
+        self.count = counts.add  # counts an event of this edge
         self.peer_of = peer_of
         self._loop = loop
         self.lease = LeaseHolder(entry, self.tell, map_moved, ended_incarnation=ended_incarnation)
@@ -98,10 +99,6 @@ class EdgeNode:
             self.count("control_no_room")
             return False
         return True
-
-    def count(self, what: str, amount: int = 1) -> None:
-        """Count an event of this edge."""
-        self.counts.add(what, amount)
 
     def wake(self) -> None:
         """Have ``round_end`` called at the end of this round: something changed that it looks at."""
