@@ -15,12 +15,20 @@ from msgspec.structs import replace
 from mqtt.reasons import ReasonCode
 from mqtt.topics import has_wildcard
 from storage.hosting.deadlines import Deadlines
-from storage.hosting.early_requests import Early, EarlyRequests
+from storage.hosting.early_requests import EarlyRequests
 from storage.hosting.hosted_partition import HostedPartition, Tally
 from storage.hosting.partition_work import PartitionWork
 from storage.hosting.placements import Placements
 from storage.hosting.retained_scans import RetainedScan, RetainedScans
 from storage.hosting.route_reports import REPORT_ROOM_BYTES, RouteReports
+from storage.hosting.waiting import (
+    PartitionRequest,
+    Waiting,
+    WaitingAck,
+    WaitingMessage,
+    WaitingRequest,
+    WaitingScan,
+)
 from storage.joined_frames import joined_frames
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.ledger import PartitionLedger
@@ -46,7 +54,7 @@ from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relayed
 from wire.messages.redispatch import HandedOn
 from wire.messages.replication import AppendAck, decode_replica_message, encode_replica_message
-from wire.messages.retained import DeliverRetained, ReadRetained, ReadRetainedAll, RetainedNone
+from wire.messages.retained import ReadRetained, ReadRetainedAll, RetainedNone
 from wire.messages.routes import RoutesAdded
 from wire.messages.sessions import (
     Claims,
@@ -77,18 +85,6 @@ SYNC_REST_S = 0.001  # after one while something is synced: that thread gets no 
 STOP_S = 3.5  # from the order to stop to the end, when others do not take over
 NOBODY = -1  # an owner_epoch that no connection has
 LOOK_S = 0.5  # between two looks at who is not reached, and at what partitions hold
-
-
-PartitionRequest = (
-    OpenSession
-    | CloseSession
-    | SubscribeSession
-    | UnsubscribeSession
-    | RecordInbound
-    | ReleaseInbound
-    | ReadRetained
-    | DeliverRetained
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +155,7 @@ class StorageCore:
         self._active: dict[int, HostedPartition] = {}  # touched in this round
         self._held: dict[int, HostedPartition] = {}  # touched in rounds without a lease: nothing left since
         self._scans = RetainedScans(self._is_hosted, partial(self._touch, changed=False))
-        self._work = PartitionWork(self._is_hosted, self._touch)
+        self._work = PartitionWork(self._is_hosted, self._touch, self._take_up)
         self._slice_at = float("-inf")
         self._sends: list[Output] = []
         self._condemned: dict[PeerKey, str] = {}  # in this round
@@ -256,8 +252,7 @@ class StorageCore:
             while self._moved:  # at once: what comes next in this round may not overtake what waited
                 number = self._moved.pop(0)
                 self._here(number)
-                for ask in self._early.take(number):
-                    ask()
+                self._take_up_early(number)
         calm = not (events or self._sweeps)
         if now >= self._next_look:
             calm = False
@@ -379,8 +374,29 @@ class StorageCore:
         number = hosted.core.number
         self._settling[number] = None
         self._touch(number, hosted)
-        for ask in self._early.take(number):
-            ask()
+        self._take_up_early(number)
+
+    def _take_up_early(self, number: int) -> None:
+        """Go on with what waited for this node's map."""
+        for waiting in self._early.take(number):
+            if isinstance(waiting, WaitingMessage):
+                self._publish_waited(waiting)
+            elif isinstance(waiting, WaitingRequest):
+                self._request(waiting.peer, waiting.request)
+
+    def _take_up(self, hosted: HostedPartition, waiting: Waiting) -> None:
+        """Go on with what waited until a partition serves."""
+        if isinstance(waiting, WaitingMessage):
+            if waiting.peer.tier == TIER_STORAGE:
+                self._take(hosted, waiting.record, waiting.peer)
+            elif not self._is_of_dead(waiting.peer):
+                self._publish_at(waiting, its_turn=True)
+        elif isinstance(waiting, WaitingRequest):
+            self._carry_out(hosted, waiting.request, waiting.peer)
+        elif isinstance(waiting, WaitingAck):
+            self._push_acked(hosted, waiting.peer, waiting.ack)
+        else:
+            self._scan_one(hosted, waiting.request, waiting.peer.node)
 
     def _here(self, number: int) -> HostedPartition | None:
         """Return a partition whose primary is this node; one that is to come comes now, for somebody asks for it."""
@@ -548,26 +564,23 @@ class StorageCore:
                 return
             for number, epoch in zip(record.partitions, record.epochs, strict=True):
                 if self._here(number) is not None or not self._pass_on(number, record, peer):
-                    self._publish_at(number, epoch, record, peer, self._now)
+                    self._publish_at(WaitingMessage(self._now, peer, number, epoch, record))
 
-    def _publish_at(self, number: int, epoch: int, record: PublishMessage, peer: PeerKey, since: float) -> None:
+    def _publish_at(self, message: WaitingMessage, *, its_turn: bool = False) -> None:
         """Take a message for the present time of this node as primary; for a later one it waits for the map.
 
         What was meant for an earlier time may have been answered by another primary meanwhile, even refused: its edge
         sends again what is not answered when its map moves.
         """
+        number = message.partition
         hosted = self._here(number)
-        if hosted is None or epoch > hosted.core.epoch:
-            if not self._early.keep(number, self._as_early(number, epoch, record, peer, since)):
-                self._refuse(record, number, peer)
-        elif epoch < hosted.core.since:
+        if hosted is None or message.epoch > hosted.core.epoch:
+            if not self._early.keep(number, message):
+                self._refuse(message.record, number, message.peer)
+        elif message.epoch < hosted.core.since:
             self._count("publishes_of_former_times")
         else:
-            self._publish_to(number, epoch, record, peer, since)
-
-    def _as_early(self, number: int, epoch: int, record: PublishMessage, peer: PeerKey, since: float) -> Early:
-        size = len(record.payload) + len(record.topic) + 256
-        return since, size, partial(self._publish_early, number, epoch, record, peer, since)
+            self._publish_to(hosted, message, its_turn=its_turn)
 
     def _pass_on(self, number: int, record: PublishMessage, peer: PeerKey) -> bool:
         """Send QoS 0 for a partition that has just moved from here on to where it is: its edge does not send it again.
@@ -584,24 +597,24 @@ class StorageCore:
         self._sends.append((primary, FrameKind.PUBLISH, encode_message(moved)))
         return True
 
-    def _publish_early(self, number: int, epoch: int, record: PublishMessage, peer: PeerKey, since: float) -> None:
+    def _publish_waited(self, message: WaitingMessage) -> None:
         """Take what waited for the map, or until its partition serves, unless its edge has died meanwhile.
 
         What that had sent is forgotten by then. Its client may have gone on elsewhere: what it sent again there stands
         already, and newer messages behind it.
         """
-        if not self._is_of_dead(peer):
-            self._publish_at(number, epoch, record, peer, since)
+        if not self._is_of_dead(message.peer):
+            self._publish_at(message)
 
-    def _publish_to(self, number: int, epoch: int, record: PublishMessage, peer: PeerKey, since: float) -> None:
-        hosted = self.partitions[number]
+    def _publish_to(self, hosted: HostedPartition, message: WaitingMessage, *, its_turn: bool) -> None:
+        number, peer, record = message.partition, message.peer, message.record
         self._touch(number, hosted)
         if peer.tier == TIER_STORAGE:  # passed on: older than all that its edge sent here
-            if not hosted.before_serving(partial(self._take, hosted, record, peer)):
+            if hosted.serving or not hosted.waiting.keep_passed_on(message):
                 self._count("passed_on_late")
-        elif hosted.takes:
+        elif its_turn or hosted.takes:
             self._take(hosted, record, peer)
-        elif not hosted.wait_to_serve(self._as_early(number, epoch, record, peer, since)):
+        elif not hosted.wait_to_serve(message):
             # What an older connection of its publisher sent, and waits here, is not taken any more; what follows on
             # this one neither, for the message may come again behind it.
             hosted.publishers.is_superseded(record.session, record.owner_epoch, self._now, self.map.lease_s)
@@ -643,7 +656,10 @@ class StorageCore:
                 self._count("not_primary")
                 continue
             self._touch(number, hosted)
-            hosted.when_serving(partial(self._push_acked, hosted, peer, ack))
+            if hosted.takes:
+                self._push_acked(hosted, peer, ack)
+            else:
+                hosted.wait_to_serve(WaitingAck(self._now, peer, ack))
 
     def _push_acked(self, hosted: HostedPartition, peer: PeerKey, ack: PushAck) -> None:
         if hosted.owns_session(ack.session, peer):
@@ -727,7 +743,7 @@ class StorageCore:
                 continue
             filters = (request.topic_filter, "", request.limit, request.waits_s)
             one = ReadRetained(request.request, number, hosted.core.epoch, *filters)
-            hosted.when_serving(partial(self._scan_one, hosted, one, peer.node))
+            hosted.wait_to_serve(WaitingScan(self._now, peer, one))
         if serving:
             self._scans.add(RetainedScan(peer.node, request, serving), self._now)
 
@@ -771,7 +787,7 @@ class StorageCore:
         placements = self.lease.map.partitions
         known = placements[request.partition].epoch if request.partition < len(placements) else 0
         if request.partition_epoch > known:  # the edge's map is ahead of this one
-            if not self._early.keep(request.partition, (self._now, 1024, partial(self._request, peer, request))):
+            if not self._early.keep(request.partition, WaitingRequest(self._now, peer, request)):
                 self._count("requests_dropped_early")
             return
         # A life that this node's map does not have yet asks again: its CONNECT would pass for a dead edge's.
@@ -784,9 +800,10 @@ class StorageCore:
         if hosted.takes:
             self._carry_out(hosted, request, peer)
             return
-        waits = isinstance(request, CloseSession) and not hosted.serving
-        if hosted.when_serving(partial(self._carry_out, hosted, request, peer)) and waits:
-            hosted.claims.will_close(request)  # type: ignore[arg-type]
+        serves = hosted.serving
+        kept = hosted.wait_to_serve(WaitingRequest(self._now, peer, request))
+        if kept and not serves and isinstance(request, CloseSession):
+            hosted.claims.will_close(request)
 
     def _carry_out(self, hosted: HostedPartition, request: PartitionRequest, peer: PeerKey) -> None:
         edge = peer.node
@@ -828,7 +845,9 @@ class StorageCore:
             self._touch(hosted.core.number, hosted)
             self._moved.append(hosted.core.number)
         for number, hosted in before.items():
-            if self.partitions.get(number) is not hosted and (unserved := hosted.unserved(self.lease.newest_at)):
+            if self.partitions.get(number) is not hosted and (
+                unserved := hosted.waiting.unserved(self.lease.newest_at)
+            ):
                 self._early.put_back(number, unserved)
         # Somebody asks for these already, and soon it would be forgotten: whoever asked knew this map, or an older one.
         self._moved += [number for number in self._early.partitions() if number in self.placements.coming]

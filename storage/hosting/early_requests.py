@@ -8,7 +8,8 @@ they came, and for want of that after a while. Whoever takes one asks whether it
 """
 
 from collections import deque
-from collections.abc import Callable
+
+from storage.hosting.waiting import WaitingCopy, WaitingMessage, WaitingRequest
 
 __all__ = ["Early", "EarlyRequests"]
 
@@ -16,7 +17,7 @@ EARLY_MAX = 10_000  # of all partitions together
 EARLY_BYTES_MAX = 64 * 1024 * 1024  # likewise
 EARLY_S = 8.0  # four leases: longer than any node's map lags behind while it has a lease
 
-Early = tuple[float, int, Callable[[], object]]  # since when it waits, bytes, what to do
+Early = WaitingMessage | WaitingRequest | WaitingCopy
 
 
 class EarlyRequests:
@@ -36,8 +37,8 @@ class EarlyRequests:
 
     def keep(self, partition: int, request: Early) -> bool:
         """Keep a request; False if there is no room: refuse it, and everything of its partition that comes later."""
-        now, size, _ = request
-        self.forget_before(now - EARLY_S)
+        size = request.size
+        self.forget_before(request.since - EARLY_S)
         if self._count >= EARLY_MAX or self._bytes + size > EARLY_BYTES_MAX:
             return False
         self._waiting.setdefault(partition, deque()).append(request)
@@ -45,31 +46,31 @@ class EarlyRequests:
         self._bytes += size
         return True
 
-    def put_back(self, partition: int, requests: list[Early]) -> None:
+    def put_back(self, partition: int, requests: list[WaitingMessage]) -> None:
         """Keep, in front of the others, what waited at a partition that this node stopped to be the primary of.
 
         The edge's map may be that of the next time: it would not send again. They were within bounds there.
         """
         self._waiting[partition] = deque([*requests, *self._waiting.get(partition, ())])
         self._count += len(requests)
-        self._bytes += sum(size for _, size, _ in requests)
+        self._bytes += sum(request.size for request in requests)
 
-    def take(self, partition: int) -> list[Callable[[], object]]:
+    def take(self, partition: int) -> list[Early]:
         """Return, in order, what waited for a partition that this node serves now."""
-        taken = []
-        for _, size, ask in self._waiting.pop(partition, ()):
-            self._count -= 1
-            self._bytes -= size
-            taken.append(ask)
+        taken = list(self._waiting.pop(partition, ()))
+        self._gone(taken)
         return taken
 
     def forget_before(self, until: float) -> None:
         """Forget what came before ``until``: no map was newer then than the one in which this node is no primary."""
         for partition in list(self._waiting):
             waiting = self._waiting[partition]
-            while waiting and waiting[0][0] < until:
-                _, size, _ = waiting.popleft()
-                self._count -= 1
-                self._bytes -= size
+            while waiting and waiting[0].since < until:
+                self._gone([waiting.popleft()])
             if not waiting:
                 del self._waiting[partition]
+
+    def _gone(self, requests: list[Early]) -> None:
+        self._count -= len(requests)
+        self._bytes -= sum(request.size for request in requests)
+        assert self._count >= 0 and self._bytes >= 0, "more left than came"

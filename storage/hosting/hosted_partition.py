@@ -1,16 +1,28 @@
-"""A partition with everything that belongs to it, and the order in which it comes to serve.
+"""A partition at its primary: the parts that decide for it, and the phases in which it comes to serve.
 
-loading -> settling (the former primary acknowledged the epoch, or its lease surely ran out) -> polling (every live edge
-said which connections it holds) -> serving. What asks before that waits here, bounded, in order.
+| phase | holds | ends once | next |
+|---|---|---|---|
+| loading | the whole log is applied, on its way to the disk; rows are read in slices | all rows are read | settling |
+| settling | the state is whole; the log goes to every copy in sync | log committed, map epoch settled | polling |
+| polling | each edge that was alive is asked which connections it holds | all answered, or are dead | serving |
+| serving | requests are carried out; the served clock and its timers run | never | |
+
+The map epoch is settled when the former primary acknowledged it, or when its lease surely ran out. Before the last
+phase the served clock stands and nothing is answered: requests wait in ``waiting``, in order and bounded, and the core
+takes them up as soon as the partition serves.
+
+A phase never goes back. From each of them the map can end it: ``Placements`` drops the object, and the copy stays as a
+backup's. An epoch that follows at once, with this node still the primary, changes no phase. Source: docs/protocol.md
+sections 9, 10.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from typing import NamedTuple
 
 from mqtt.reasons import ReasonCode
-from storage.hosting.early_requests import Early
 from storage.hosting.loading import load
+from storage.hosting.waiting import UntilServing, Waiting
 from storage.messages.delivery import Delivery
 from storage.messages.inbound import Inbound
 from storage.messages.origins import edge_sender
@@ -26,9 +38,8 @@ from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import PeerKey
 from wire.messages.sessions import Claim, Claims, CloseSession, PollClaims
 
-__all__ = ["HostedPartition", "Tally"]
+__all__ = ["HostedPartition", "Phase", "TakeUp", "Tally"]
 
-Asked = Callable[[], None]
 POLL_AGAIN_S = 0.2  # the first time; each time twice as long, for many partitions ask at once
 POLL_AGAIN_MAX_S = 1.6
 SESSIONS_PER_EPOCH_BITS = 28  # of the 48 that count sessions: more than a partition ever makes under one epoch
@@ -41,6 +52,15 @@ STEPS_PER_TIMER = 4  # of about ten microseconds
 TIMER_STEPS = 100  # for the timers of one turn
 REQUEST_STEPS = 3  # for one that waited until this partition serves
 SESSION_BYTES = 256  # rows of a session without its queue, roughly
+
+
+class Phase(IntEnum):
+    """Phase of a partition at its primary, in the order in which it goes through them."""
+
+    LOADING = 0
+    SETTLING = 1
+    POLLING = 2
+    SERVING = 3
 
 
 class Tally(NamedTuple):
@@ -75,19 +95,17 @@ class HostedPartition:
         self.tally = Tally(0, 0, 0, 0)
         self._size = (0, 0)
         self.changed = True  # since it was counted
-        self.serving = False
+        self.phase = Phase.LOADING
+        self.serving = False  # the last phase; asked several times for each message
         self.placed_at = 0  # map epoch that made this node the primary
         self.loaded_to = 0  # op_index that every replica in sync must have before this one serves
         self._map = cluster_map
-        self._polled: dict[str, int] | None = None  # live edges that have not answered the claims poll
+        self._polled: dict[str, int] = {}  # live edges that have not answered the claims poll
         self._claimed: dict[str, list[Claim]] = {}  # of those, what the pieces said that came so far
         self._poll_at = float("-inf")
         self._poll_again_s = POLL_AGAIN_S
         self._looked_epoch = -1  # of the map, at the last step towards serving
-        self._waiting: deque[Asked | Early] = deque()
-        self._came = 0  # of those, since the last turn
-        self._passed_on: deque[Asked] = deque()
-        self._catches_up = False  # carries out what waited
+        self.waiting = UntilServing(settings.waiting_opens_max)
         self._more_due = False  # timers, than a turn may take
 
     def _is_alive(self, edge: str, incarnation: int) -> bool:
@@ -105,6 +123,12 @@ class HostedPartition:
         if self.core.meta.next_session < first:
             self._renumber(first)
         self.count()
+        self._enter(Phase.SETTLING)
+
+    def _enter(self, phase: Phase) -> None:
+        assert phase == self.phase + 1, f"from {self.phase.name} to {phase.name}"
+        self.phase = phase
+        self.serving = phase is Phase.SERVING
 
     def _renumber(self, first: int) -> None:
         """Give no number again that this copy may have missed: elsewhere it would be taken for a repeat."""
@@ -136,38 +160,18 @@ class HostedPartition:
             self.count()
         return self._size
 
-    def when_serving(self, ask: Asked) -> bool:
-        """Carry out a request now, or when this partition serves; False if too many wait already."""
-        if self.takes:
-            ask()
+    def wait_to_serve(self, waiting: Waiting) -> bool:
+        """Keep a request until this partition ``takes`` it; False, and counted, if too many wait already."""
+        if self.waiting.keep(waiting):
             return True
-        return self.wait_to_serve(ask)
-
-    def wait_to_serve(self, request: Asked | Early) -> bool:
-        """Keep what is carried out when this partition serves, or is ``unserved``; False if too many wait already."""
-        if len(self._waiting) >= self.core.settings.waiting_opens_max:
-            self.core.count("requests_dropped_not_serving")
-            return False
-        self._waiting.append(request)
-        self._came += 1
-        return True
-
-    def unserved(self, since: float) -> list[Early]:
-        """Return, in order, what came since then and waited in vain, because this node is not the primary any more."""
-        return [waiting for waiting in self._waiting if isinstance(waiting, tuple) and waiting[0] >= since]
-
-    def before_serving(self, ask: Asked) -> bool:
-        """Carry out, before what ``when_serving`` keeps, what the former primary passed on; False if it is too late."""
-        if self.serving or len(self._passed_on) >= self.core.settings.waiting_opens_max:
-            return False
-        self._passed_on.append(ask)
-        return True
+        self.core.count("requests_dropped_not_serving")
+        return False
 
     def may_advance(self, now: float, settled_epoch: int) -> bool:
         """Whether ``advance`` has something to do."""
-        if self.serving or settled_epoch < self.placed_at or self.core.commit_index < self.loaded_to:
-            return False
-        return self._polled is None or now >= self._poll_at or self._looked_epoch != self._map().epoch
+        if self.phase is Phase.SETTLING:
+            return settled_epoch >= self.placed_at and self.core.commit_index >= self.loaded_to
+        return self.phase is Phase.POLLING and (now >= self._poll_at or self._looked_epoch != self._map().epoch)
 
     def advance(self, now: float, settled_epoch: int) -> None:
         """Go on towards serving as far as the map allows."""
@@ -175,7 +179,8 @@ class HostedPartition:
             return
         cluster_map = self._map()
         self._looked_epoch = cluster_map.epoch
-        if self._polled is None:
+        if self.phase is Phase.SETTLING:
+            self._enter(Phase.POLLING)
             self._polled = {edge.node: edge.incarnation for edge in cluster_map.live("edge")}
         for edge in [edge for edge, life in self._polled.items() if not cluster_map.is_alive(edge, life)]:
             del self._polled[edge]
@@ -202,7 +207,7 @@ class HostedPartition:
 
     def claims_answered(self, answer: Claims, edge: str, incarnation: int) -> None:
         """One edge's answer to the claims poll."""
-        if self._polled is not None and self._polled.get(edge) == incarnation:
+        if self._polled.get(edge) == incarnation:
             before = [] if answer.first else self._claimed.get(edge)
             if before is None or len(before) + len(answer.claims) > CLAIMS_MAX:
                 self._claimed.pop(edge, None)  # of an answer whose beginning is void: the poll comes again
@@ -213,7 +218,7 @@ class HostedPartition:
                 return
             self.claims.claimed(edge, incarnation, self._claimed.pop(edge))
             del self._polled[edge]
-            if not self._polled and not self.serving:
+            if not self._polled:
                 self._serve()
 
     def publish(self, message: PublishMessage, peer: PeerKey) -> None:
@@ -236,15 +241,13 @@ class HostedPartition:
         return self._map().partition_for(topic.decode()) == self.core.number
 
     def _serve(self) -> None:
-        self.serving = True
+        self._enter(Phase.SERVING)
         self.claims.absent(self._is_alive)
         live = {edge_sender(edge.node, edge.incarnation) for edge in self._map().live("edge")}
         self.delivery.origins.forget_dead_edges(live)
         self.subscriptions.serve()
         self.delivery.handing_on.hand_over()
-        self._came = 0
-        self._waiting.extendleft(reversed(self._passed_on))
-        self._passed_on.clear()
+        self.waiting.begin()
 
     def run_timers(self, steps_max: int = TIMER_STEPS) -> int:
         """Do what is due on the served clock; nothing is, before this partition serves. Return the steps that it took.
@@ -270,37 +273,32 @@ class HostedPartition:
     @property
     def takes(self) -> bool:
         """Whether a request is carried out now: this partition serves, and nothing older waits."""
-        return self.serving and (self._catches_up or not self._waiting)
+        return self.serving and not self.waiting
 
     @property
     def is_behind(self) -> bool:
         """Whether ``catch_up`` has something to do."""
         delivery = self.delivery
-        waits = self.serving and bool(self._more_due or self._waiting)
+        waits = self.serving and bool(self._more_due or self.waiting)
         return waits or delivery.outbound.freed or delivery.consumed.saving
 
-    def catch_up(self, steps_max: int) -> int:
+    def catch_up(self, steps_max: int, take_up: "TakeUp") -> int:
         """Go on with what belongs to a turn, and is more than one may take; return the steps that it took.
 
-        Requests that waited go before those that came later; at least twice as many as came are carried out.
+        Requests that waited go before those that came later; at least twice as many as came are taken up.
         """
         steps = self.run_timers(steps_max) if self._more_due else 0
-        if self.serving and self._waiting:
-            steps += self._carry_out_some(steps_max - steps)
+        if self.serving and self.waiting:
+            steps += self._take_up_some(steps_max - steps, take_up)
         steps += self.delivery.outbound.pump_freed(max(1, steps_max - steps))
         return steps + self.delivery.consumed.save_some(max(1, steps_max - steps))
 
-    def _carry_out_some(self, steps_max: int) -> int:
-        steps, least = 0, 2 * self._came
-        self._came = 0
-        self._catches_up = True
-        while self._waiting and (steps < steps_max or least > 0):
-            request = self._waiting.popleft()
-            ask = request[2] if isinstance(request, tuple) else request
-            ask()
+    def _take_up_some(self, steps_max: int, take_up: "TakeUp") -> int:
+        steps, least = 0, 2 * self.waiting.take_came()
+        while (steps < steps_max or least > 0) and (waiting := self.waiting.take()) is not None:
+            take_up(self, waiting)
             steps += REQUEST_STEPS
             least -= 1
-        self._catches_up = False
         return steps
 
     @property
@@ -342,6 +340,9 @@ class HostedPartition:
             session = self.core.sessions.get(int(who))
             if session is not None and session.held:
                 self.delivery.outbound.hold_expired(session)
+
+
+TakeUp = Callable[[HostedPartition, Waiting], None]  # goes on with a request that waited
 
 
 def _coarse(number: int) -> int:

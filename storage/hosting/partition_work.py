@@ -6,7 +6,7 @@ Decision: docs/adr/0022-cost-of-filters.md.
 
 from collections.abc import Callable
 
-from storage.hosting.hosted_partition import HostedPartition
+from storage.hosting.hosted_partition import HostedPartition, TakeUp
 
 __all__ = ["PartitionWork"]
 
@@ -18,10 +18,14 @@ class PartitionWork:
     """The partitions of a node that have such work."""
 
     def __init__(
-        self, is_hosted: Callable[[int, HostedPartition], bool], touch: Callable[[int, HostedPartition], None]
+        self,
+        is_hosted: Callable[[int, HostedPartition], bool],
+        touch: Callable[[int, HostedPartition], None],
+        take_up: TakeUp,
     ) -> None:
         self._is_hosted = is_hosted
         self._touch = touch
+        self._take_up = take_up
         self._waiting: dict[int, HostedPartition] = {}  # in turn
         self._behind: dict[int, HostedPartition] = {}  # likewise
 
@@ -40,7 +44,7 @@ class PartitionWork:
             hosted = self._behind.pop(number)
             if self._is_hosted(number, hosted):
                 self._touch(number, hosted)
-                left -= hosted.catch_up(left)
+                left -= hosted.catch_up(left, self._take_up)
                 if hosted.is_behind:
                     self._behind[number] = hosted
 

@@ -7,13 +7,13 @@ primary meanwhile. Rules: docs/protocol.md sections 9, 10.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 from storage.hosting.deadlines import Deadlines
 from storage.hosting.early_requests import EarlyRequests
 from storage.hosting.hosted_partition import HostedPartition
+from storage.hosting.waiting import WaitingCopy
 from storage.replication.backup import Replica, Writes, check
 from storage.replication.primary import CATCH_UP_ROWS, DROP_AFTER_S, CatchUp, Replication
 from storage.sessions.route_window import RouteWindow
@@ -25,7 +25,7 @@ from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_STORAGE
 from wire.messages.nodes import RequestChange
-from wire.messages.replication import STALE, Append, AppendAck, ReplicaMessage, TransferSlice, encode_replica_message
+from wire.messages.replication import STALE, Append, AppendAck, ReplicaMessage, encode_replica_message
 
 __all__ = ["Placements"]
 
@@ -163,8 +163,9 @@ class Placements:
         if nodes_moved:
             self._look_at_all(now)
         for number in self._early.partitions():
-            for take in self._early.take(number):
-                take()  # or keep it again
+            for waiting in self._early.take(number):
+                if isinstance(waiting, WaitingCopy):
+                    self.take(waiting.peer, waiting.message, waiting.since)  # or keep it again
         return moved
 
     def _comes(self, number: int, placement: PartitionEntry, cluster_map: ClusterMap) -> None:
@@ -307,7 +308,7 @@ class Placements:
         found = standing(cluster_map, peer, number, message.partition_epoch, epoch)
         if found is Standing.LATER:  # the map that says so is on its way
             check(message)  # now: later it would condemn the router that brings the map
-            return None, not self._early.keep(number, (now, _bytes_of(message), partial(self.take, peer, message, now)))
+            return None, not self._early.keep(number, WaitingCopy(now, peer, message))
         if found is Standing.OTHER:
             if 0 < message.partition_epoch < epoch:  # a former primary is told of its end
                 self.answers.append((peer, AppendAck(number, epoch, False, STALE)))
@@ -449,9 +450,3 @@ class Placements:
     def deadline(self, now: float) -> float:
         """Return when to go on with reading and promoting."""
         return now if self._more_to_read or self._coming else float("inf")
-
-
-def _bytes_of(message: Append | TransferSlice) -> int:
-    if isinstance(message, Append):
-        return sum(map(len, message.rows))
-    return sum(len(key) + len(value) for key, value in message.rows)

@@ -1,0 +1,78 @@
+"""Requests that wait: bounded, in order, and readable as what they are."""
+
+from storage.hosting.early_requests import EarlyRequests
+from storage.hosting.hosted_partition import Phase
+from storage.hosting.waiting import UntilServing, WaitingAck, WaitingCopy, WaitingMessage, WaitingRequest
+from tests.storage.storage_cluster import Cluster
+from wire.messages.batches import PublishMessage, PushAck
+from wire.messages.hello import TIER_EDGE, TIER_STORAGE, PeerKey
+from wire.messages.replication import Append
+from wire.messages.retained import ReadRetained
+
+EDGE = PeerKey("e1", TIER_EDGE, 1)
+FORMER = PeerKey("s2", TIER_STORAGE, 1)
+
+
+def waiting_message(since: float, peer: PeerKey = EDGE) -> WaitingMessage:
+    return WaitingMessage(since, peer, 3, 7, PublishMessage(1, b"topic", b"payload", 1))
+
+
+def test_a_room_refuses_above_its_bound_and_keeps_the_order() -> None:
+    """Messages that were passed on have a bound of their own, and stand apart."""
+    room = UntilServing(2)
+    ack = WaitingAck(2.0, EDGE, PushAck(5, 1, 1, 1, 4, 0))
+    assert room.keep(waiting_message(1.0)) and room.keep(ack) and not room.keep(waiting_message(3.0))
+    assert room.keep_passed_on(waiting_message(4.0, FORMER))
+    assert len(room) == 3
+    assert [room.take(), room.take(), room.take()] == [waiting_message(4.0, FORMER), waiting_message(1.0), ack]
+    assert room.take() is None and len(room) == 0
+    assert (room.take_came(), room.take_came()) == (2, 0)
+
+
+def test_messages_alone_go_back_to_wait_for_the_map() -> None:
+    """An edge sends its requests again by itself; a message of a newer map it does not."""
+    room = UntilServing(9)
+    for waiting in (
+        waiting_message(1.0),
+        waiting_message(2.0),
+        WaitingRequest(3.0, EDGE, ReadRetained(1, 3, 7, "#")),
+    ):
+        room.keep(waiting)
+    assert room.unserved(2.0) == [waiting_message(2.0)]
+
+
+def test_a_waiting_request_can_be_printed() -> None:
+    """A state that waits as code says nothing."""
+    text = repr(WaitingRequest(3.0, EDGE, ReadRetained(1, 3, 7, "#")))
+    assert "since=3.0" in text and "node='e1'" in text and "ReadRetained(request=1" in text
+
+
+def test_early_requests_account_for_their_bytes() -> None:
+    """Whatever came leaves the count as it was."""
+    early = EarlyRequests()
+    early.keep(3, waiting_message(1.0))
+    early.keep(3, WaitingCopy(1.5, "s1", Append(3, 7, 0, 0, 0, 0, 0, [b"row"])))
+    early.put_back(4, [waiting_message(0.5)])
+    assert (len(early), early.partitions()) == (3, [3, 4])
+    early.forget_before(1.2)
+    assert early.take(3) == [WaitingCopy(1.5, "s1", Append(3, 7, 0, 0, 0, 0, 0, [b"row"]))]
+    assert (len(early), early.partitions()) == (0, [])
+
+
+def test_a_partition_goes_through_its_phases_in_order() -> None:
+    """Never back; requests are carried out in the last one."""
+    cluster = Cluster(nodes=2, replicas=2, partitions=1)
+    cluster.settle()
+    former = cluster.primary(0).key.node
+    cluster.kill(former)
+    (heir,) = cluster.nodes
+    seen = []
+    for _ in range(20_000):
+        cluster.step()
+        hosted = cluster.nodes[heir].core.partitions.get(0)
+        if hosted is not None:
+            seen.append(hosted.phase)
+            assert hosted.serving == (hosted.phase is Phase.SERVING)
+            if hosted.serving:
+                break
+    assert seen == sorted(seen) and seen[0] < Phase.POLLING and seen[-1] is Phase.SERVING
