@@ -363,7 +363,7 @@ class StorageService:
             self._reads = True
         elif self._reads:
             self._reads = False
-            logger.info("the store is read: %d sessions", sum(self.core.session_counts().values()))
+            logger.info("the store is read: %d sessions", sum(self.core.figures.session_counts().values()))
         if not self._catches_up and self.core.map.epoch == self._told_at:
             return
         self._told_at = self.core.map.epoch
@@ -390,11 +390,11 @@ class StorageService:
         metrics.gauge(
             "sessions",
             "Durable sessions of these partitions, by state.",
-            lambda: {(state,): float(count) for state, count in core.session_counts().items()},
+            lambda: {(state,): float(count) for state, count in core.figures.session_counts().items()},
             ("state",),
         )
-        metrics.gauge("queued_messages", "Unconsumed entries of all sessions.", lambda: float(core.queued()))
-        metrics.gauge("retained_messages", "Retained registers.", lambda: float(core.retained()))
+        metrics.gauge("queued_messages", "Unconsumed entries of all sessions.", lambda: float(core.figures.queued()))
+        metrics.gauge("retained_messages", "Retained registers.", lambda: float(core.figures.retained()))
         metrics.counter(
             "storage_events_total",
             "Events of the partitions by name; what begins with dropped_ is a drop by that reason.",

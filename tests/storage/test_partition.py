@@ -56,9 +56,9 @@ def test_open_subscribe_publish_acknowledge() -> None:
     edge.acknowledge(alice.received[0], 4)
     cluster.run(0.5)
     core: StorageCore = cluster.nodes["s1"].core
-    assert core.queued() == 0
+    assert core.figures.queued() == 0
     cluster.crash_all()
-    assert cluster.nodes["s1"].core.queued() == 0
+    assert cluster.nodes["s1"].core.figures.queued() == 0
 
 
 def test_a_released_identifier_keeps_its_counter_across_a_crash() -> None:
@@ -220,7 +220,7 @@ def test_sessions_expire_by_the_served_clock_only() -> None:
     assert edge.open("alice", expiry_s=5).session == alice.session
     edge.close(edge.connections["alice"])
     cluster.run(6.0)
-    assert cluster.nodes["s1"].core.session_counts() == {"connected": 0, "absent": 0}
+    assert cluster.nodes["s1"].core.figures.session_counts() == {"connected": 0, "absent": 0}
     left = {key[2:3] for key in cluster.disks["s1"].records if key[2:3] in b"sqxufi"}
     assert not left
     assert edge.open("alice").session != alice.session
@@ -236,9 +236,9 @@ def test_a_stop_of_the_process_is_no_served_time() -> None:
     cluster.run(1000)
     cluster.nodes["s1"].resume()
     cluster.run(3.0)
-    assert cluster.nodes["s1"].core.session_counts()["absent"] == 1
+    assert cluster.nodes["s1"].core.figures.session_counts()["absent"] == 1
     cluster.run(2.0)
-    assert cluster.nodes["s1"].core.session_counts()["absent"] == 0
+    assert cluster.nodes["s1"].core.figures.session_counts()["absent"] == 0
 
 
 def test_an_expiry_begins_when_the_edge_dies() -> None:
@@ -248,9 +248,9 @@ def test_an_expiry_begins_when_the_edge_dies() -> None:
     cluster.run(8.0)
     cluster.kill_edge("e1")
     cluster.run(4.0)
-    assert cluster.nodes["s1"].core.session_counts()["absent"] == 1
+    assert cluster.nodes["s1"].core.figures.session_counts()["absent"] == 1
     cluster.run(2.0)
-    assert cluster.nodes["s1"].core.session_counts()["absent"] == 0
+    assert cluster.nodes["s1"].core.figures.session_counts()["absent"] == 0
 
 
 def test_the_served_clock_is_saved_while_deadlines_are_pending() -> None:
@@ -262,7 +262,7 @@ def test_the_served_clock_is_saved_while_deadlines_are_pending() -> None:
         cluster.run(15.0)
         cluster.crash_all()
     cluster.run(5.0)
-    assert cluster.nodes["s1"].core.session_counts()["absent"] == 0
+    assert cluster.nodes["s1"].core.figures.session_counts()["absent"] == 0
 
 
 def test_message_expiry_of_what_waits() -> None:
@@ -316,7 +316,7 @@ def test_shared_group_takes_turns_and_keeps_for_the_absent() -> None:
         edge.close(client)
     edge.publish(message("kept", share=b"g/a/#"), 0)
     cluster.settle()
-    assert cluster.nodes["s1"].core.queued() == 5
+    assert cluster.nodes["s1"].core.figures.queued() == 5
     assert any(entry.members == 2 for added in cluster.router.added for entry in added.routes)
 
 
@@ -353,7 +353,7 @@ def test_a_large_store_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> Non
         seen.add((loaded, any(hosted.serving for hosted in core.partitions.values())))
     assert {loaded for loaded, _ in seen} >= set(range(1, 9))
     assert any(serving and loaded < 8 for loaded, serving in seen)
-    assert sum(core.session_counts().values()) == 32
+    assert sum(core.figures.session_counts().values()) == 32
 
 
 def test_heartbeats_tell_what_partitions_hold_and_whom_this_node_does_not_reach() -> None:

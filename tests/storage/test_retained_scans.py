@@ -146,6 +146,6 @@ def test_a_loop_with_look_ups_lets_the_thread_that_syncs_run() -> None:
     assert core.handle(cluster.now, [Tick()]).next_deadline == cluster.now
     edge.publish(PublishMessage(0, b"a", b"p", 1, retain=True), 0)
     cluster.step()
-    assert core._synced_commit < core._commit and len(core._scans)
+    assert core._batches.synced < core._batches.newest and len(core._scans)
     deadline = core.handle(cluster.now, [Tick()]).next_deadline
     assert cluster.now < deadline <= cluster.now + 0.002

@@ -62,7 +62,7 @@ def test_the_death_of_an_edge_fires_the_wills_of_its_connections() -> None:
     cluster.kill_edge("e1")
     cluster.run(0.5)
     assert sorted(fired(cluster)) == [b"alice", b"bob", b"carol"]
-    assert cluster.nodes["s1"].core.session_counts() == {"connected": 0, "absent": 2}
+    assert cluster.nodes["s1"].core.figures.session_counts() == {"connected": 0, "absent": 2}
 
 
 def test_wills_of_one_operation_reach_a_partition_in_any_order() -> None:

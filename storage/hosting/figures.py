@@ -1,0 +1,53 @@
+"""Figures of a node's partitions, as its metrics show them: sessions, queues, retained registers, counts of events.
+
+Only partitions that changed are counted anew, up to a number of sessions in one look: a million would keep the loop.
+"""
+
+from collections.abc import Mapping
+
+from storage.hosting.hosted_partition import HostedPartition, Tally
+
+__all__ = ["Figures"]
+
+COUNTED_PER_LOOK = 50_000  # sessions
+
+
+class Figures:
+    """Totals over the partitions of one node.
+
+    Args:
+        hosted: Those whose primary is this node.
+    """
+
+    def __init__(self, hosted: Mapping[int, HostedPartition]) -> None:
+        self._hosted = hosted
+
+    def session_counts(self) -> dict[str, int]:
+        """Return durable sessions by state."""
+        online = sum(tally.online for tally in self._tallies())
+        known = sum(len(hosted.core.sessions) for hosted in self._hosted.values())
+        return {"connected": online, "absent": known - online}
+
+    def queued(self) -> int:
+        """Return unconsumed entries of all sessions."""
+        return sum(tally.queued for tally in self._tallies())
+
+    def retained(self) -> int:
+        """Return retained registers."""
+        return sum(len(hosted.retained) for hosted in self._hosted.values())
+
+    def event_counts(self, of_the_node: Mapping[str, int]) -> dict[str, int]:
+        """Return counts of events by name, the node's own and those of its partitions together."""
+        counts = dict(of_the_node)
+        for hosted in self._hosted.values():
+            for what, amount in hosted.core.counts.items():
+                counts[what] = counts.get(what, 0) + amount
+        return counts
+
+    def _tallies(self) -> list[Tally]:
+        left = COUNTED_PER_LOOK
+        for hosted in self._hosted.values():
+            if left > 0 and hosted.changed:
+                hosted.count()
+                left -= len(hosted.core.sessions)
+        return [hosted.tally for hosted in self._hosted.values()]

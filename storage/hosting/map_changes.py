@@ -1,0 +1,36 @@
+"""Changes from one map to the next that partitions act on: shards that moved, and edges that are gone."""
+
+from typing import NamedTuple
+
+from wire.messages.cluster_map import ClusterMap, ShardEntry
+from wire.messages.hello import TIER_EDGE
+
+__all__ = ["MapChanges", "MapDifference"]
+
+
+class MapDifference(NamedTuple):
+    """Differences between a map and the one before it."""
+
+    shards: set[int]
+    edges_gone: list[tuple[str, int]]  # edge, incarnation
+
+
+class MapChanges:
+    """The part of the map that partitions saw last."""
+
+    def __init__(self) -> None:
+        self._shards: list[ShardEntry] = []
+        self._edges: dict[str, int] = {}  # live ones: their incarnations
+
+    def follow(self, cluster_map: ClusterMap) -> MapDifference:
+        """Return the differences to the map before; the next ones are those to this map."""
+        shards = {
+            number
+            for number, shard in enumerate(cluster_map.shards)
+            if number >= len(self._shards) or self._shards[number] != shard
+        }
+        self._shards = list(cluster_map.shards)
+        edges = {entry.node: entry.incarnation for entry in cluster_map.live(TIER_EDGE)}
+        gone = [(edge, incarnation) for edge, incarnation in self._edges.items() if edges.get(edge) != incarnation]
+        self._edges = edges
+        return MapDifference(shards, gone)

@@ -1,0 +1,64 @@
+"""The turn of a storage node's loop that is under way, as all its parts see it: time, frames to send, counts, refusals.
+
+Parts take a ``Turn`` and their real collaborators, never the core that joins them.
+"""
+
+from storage.state.partition import Output
+from wire.links.refusals import Refusals
+from wire.messages.control import Control, encode_control
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+
+__all__ = ["Turn"]
+
+
+class Turn:
+    """Time and way out of one node.
+
+    Invariants: ``now`` never falls; frames to one node leave in the order of the calls; nothing here calls back.
+
+    Attributes:
+        now: Monotonic seconds.
+        fenced: The node has no lease: nothing of a partition may leave, and served clocks stand.
+        sends: Frames that leave with this turn.
+        condemned: Peers that broke the protocol in this turn, and how; their links end.
+        counts: Events of this node by name.
+    """
+
+    __slots__ = ("_refusals", "condemned", "counts", "fenced", "now", "sends")
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self.fenced = True
+        self.sends: list[Output] = []
+        self.condemned: dict[PeerKey, str] = {}
+        self.counts: dict[str, int] = {}
+        self._refusals = Refusals(self.count)
+
+    def count(self, what: str) -> None:
+        """Count an event of this node."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def tell(self, node: str, message: Control) -> bool:
+        """Send a control message that shows nothing uncommitted; returns True, as a lease holder asks."""
+        self.sends.append((node, FrameKind.CONTROL, encode_control(message)))
+        return True
+
+    def refuse(self, peer: PeerKey, what: str, fault: str) -> None:
+        """Refuse a message, count it and log it now and then; its link stays."""
+        self._refusals.refuse(self.now, peer, what, fault)
+
+    def condemn(self, peer: PeerKey, what: str, fault: str) -> None:
+        """Refuse a message that no honest node sends, and close its link."""
+        self.refuse(peer, what, fault)
+        self.condemned[peer] = f"a {peer.tier} may not send this {what} ({fault})"
+
+    def take_sends(self) -> list[Output]:
+        """Return the frames of this turn; the next one begins with none."""
+        taken, self.sends = self.sends, []
+        return taken
+
+    def take_condemned(self) -> list[tuple[PeerKey, str]]:
+        """Return the peers whose links end, and why."""
+        taken, self.condemned = list(self.condemned.items()), {}
+        return taken

@@ -1,0 +1,121 @@
+"""Control messages to a storage node: who may send each, and which part takes it.
+
+The table of rights judges first (``wire/links/allowed.py``). Answers of edges and of shards' owners name the request
+they answer, whose number names its partition.
+"""
+
+from storage.hosting.early_requests import EarlyRequests
+from storage.hosting.partitions import Partitions
+from storage.hosting.route_reports import RouteReports
+from storage.hosting.turn import Turn
+from storage.hosting.waiting import PartitionRequest
+from storage.incoming.requests import Requests
+from wire.links.allowed import RELAYED, TIER, fault_of
+from wire.messages.control import Control, decode_control
+from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.message import name_of
+from wire.messages.nodes import Moved, Relayed
+from wire.messages.redispatch import HandedOn
+from wire.messages.retained import ReadRetainedAll
+from wire.messages.routes import RoutesAdded
+from wire.messages.sessions import Claims, SessionKicked
+from wire.messages.wills import WillFired
+from wire.node.lease_holder import LeaseHolder
+
+__all__ = ["ControlMessages"]
+
+
+class ControlMessages:
+    """The control messages of one node's peers.
+
+    Args:
+        turn: Time, counts, refusals.
+        lease: Takes the routers' messages about lease and map.
+        partitions: Those whose primary is this node.
+        early: Forgets requests that no newer map can make timely.
+        requests: Takes what edges ask.
+        reports: Is told of shards whose owner has not taken a report.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        lease: LeaseHolder,
+        partitions: Partitions,
+        early: EarlyRequests,
+        requests: Requests,
+        reports: RouteReports,
+    ) -> None:
+        self._turn = turn
+        self._lease = lease
+        self._partitions = partitions
+        self._early = early
+        self._requests = requests
+        self._reports = reports
+
+    def take(self, peer: PeerKey, message: Control) -> None:
+        """Take one message, or condemn a peer that may not send it."""
+        fault = fault_of(peer, TIER_STORAGE, message)
+        if fault:
+            self._turn.condemn(peer, name_of(message), fault)
+        elif peer.tier == TIER_ROUTER and self._lease.handle(self._turn.now, message):
+            self._early.forget_before(self._lease.newest_at)
+        elif isinstance(message, PartitionRequest):
+            self._requests.ask(peer, message)
+        elif isinstance(message, ReadRetainedAll):
+            self._requests.read_all(peer, message)
+        elif isinstance(message, SessionKicked):
+            self._kicked(message, peer.node, peer.incarnation)
+        elif isinstance(message, Relayed):
+            self._relayed(peer, message)
+        elif isinstance(message, Claims):
+            self._claims(message, peer)
+        elif isinstance(message, WillFired):
+            hosted = self._partitions.reach(message.partition)
+            if hosted is not None:
+                hosted.claims.will_fired(message, peer.node)
+        elif isinstance(message, HandedOn):
+            hosted = self._partitions.reach(message.partition)
+            if hosted is not None and hosted.serving:
+                hosted.delivery.handing_on.answered(message, peer.node)
+        elif isinstance(message, RoutesAdded):
+            hosted = self._partitions.reach(message.request >> 32)
+            if hosted is not None:
+                hosted.subscriptions.routes_added(message)
+        elif isinstance(message, Moved):
+            self._moved(message)
+        else:
+            self._turn.count("messages_unknown")
+
+    def _claims(self, message: Claims, peer: PeerKey) -> None:
+        hosted = self._partitions.reach(message.partition)
+        if hosted is not None and hosted.core.epoch == message.partition_epoch:
+            hosted.claims_answered(message, peer.node, peer.incarnation)
+
+    def _moved(self, message: Moved) -> None:
+        """A shard's owner has another map than this node: ask it again soon, or when the map or the timer says so."""
+        self._turn.count("moved")
+        if message.request:
+            hosted = self._partitions.reach(message.request >> 32)
+            if hosted is not None and hosted.serving:
+                hosted.subscriptions.ask_soon(message.request)
+        elif 0 <= message.number < len(self._lease.map.shards):
+            self._reports.not_taken(message.number, self._turn.now)
+
+    def _kicked(self, answer: SessionKicked, edge: str, incarnation: int) -> None:
+        hosted = self._partitions.reach(answer.request)
+        if hosted is not None:
+            hosted.claims.kicked(answer, edge, incarnation)
+
+    def _relayed(self, router: PeerKey, relayed: Relayed) -> None:
+        """An edge's answer came by a router: its direct link to this node is down."""
+        message = decode_control(relayed.message)
+        entry = self._lease.map.nodes.get(relayed.node)
+        if entry is None or not self._lease.map.is_alive(relayed.node, relayed.incarnation):
+            self._turn.count("relays_refused")
+            return
+        sender = PeerKey(relayed.node, entry.tier, relayed.incarnation)
+        if not isinstance(message, RELAYED) or fault_of(sender, TIER_STORAGE, message):
+            self._turn.refuse(router, "Relayed", TIER)
+        elif isinstance(message, SessionKicked):
+            self._kicked(message, relayed.node, relayed.incarnation)

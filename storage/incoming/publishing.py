@@ -1,0 +1,157 @@
+"""Messages of edges, and those that a former primary passes on: to their partition, into a waiting room, or refused.
+
+A message is for the time of one primary: that of its partition_epoch. For a later time it waits for the map; of an
+earlier one it is dropped, because another primary may have answered it. A full disk refuses new messages and
+acknowledges again those that stand already.
+"""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from mqtt.reasons import ReasonCode
+from storage.hosting.early_requests import EarlyRequests
+from storage.hosting.hosted_partition import HostedPartition
+from storage.hosting.partitions import Partitions
+from storage.hosting.turn import Turn
+from storage.hosting.waiting import WaitingMessage
+from storage.incoming.dead_senders import DeadSenders
+from wire.links.allowed import TIER
+from wire.messages.batches import PublishMessage, PublishRun, encode_message, encode_publish_ack
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_EDGE, TIER_STORAGE, PeerKey
+from wire.node.lease_holder import LeaseHolder
+
+__all__ = ["Publishing"]
+
+
+class Publishing:
+    """The messages that come to one node.
+
+    Args:
+        turn: Time, counts, frames to send.
+        lease: The map, and which of its epochs is settled.
+        partitions: Those whose primary is this node.
+        early: Keeps messages for a later map.
+        dead: Judges senders whose messages waited.
+
+    Attributes:
+        full: The disk is below its floor: new messages are refused.
+    """
+
+    def __init__(
+        self, turn: Turn, lease: LeaseHolder, partitions: Partitions, early: EarlyRequests, dead: DeadSenders
+    ) -> None:
+        self.full = False
+        self._turn = turn
+        self._lease = lease
+        self._partitions = partitions
+        self._early = early
+        self._dead = dead
+        self._left: dict[int, int] = {}  # partitions that moved from here -> the map epoch that said so
+
+    def frame(self, peer: PeerKey, records: list[PublishRun | PublishMessage]) -> None:
+        """Take the messages of one PUBLISH frame."""
+        for record in records:
+            if isinstance(record, PublishRun):
+                self._turn.count("runs_refused")  # runs are for edges
+                continue
+            if peer.tier == TIER_STORAGE and (record.tag or record.qos):
+                self._turn.condemn(peer, "message above QoS 0", TIER)  # a former primary passes on QoS 0 only
+                return
+            for number, epoch in zip(record.partitions, record.epochs, strict=True):
+                if self._partitions.here(number) is not None or not self._pass_on(number, record, peer):
+                    self._at(WaitingMessage(self._turn.now, peer, number, epoch, record))
+
+    def waited_for_map(self, message: WaitingMessage) -> None:
+        """Take a message that waited for this node's map, unless its edge has died meanwhile."""
+        if not self._dead.drops(message.peer):
+            self._at(message)
+
+    def waited_to_serve(self, hosted: HostedPartition, message: WaitingMessage) -> None:
+        """Take a message that waited until its partition serves, unless its edge has died meanwhile."""
+        if message.peer.tier == TIER_STORAGE:  # a former primary passed it on, whatever became of that since
+            self._take(hosted, message.record, message.peer)
+        elif not self._dead.drops(message.peer):
+            self._at(message, its_turn=True)
+
+    def _at(self, message: WaitingMessage, *, its_turn: bool = False) -> None:
+        """Take a message for the present time of this node as primary; for a later one it waits for the map.
+
+        What was meant for an earlier time may have been answered by another primary meanwhile, even refused: its edge
+        sends again what is not answered when its map moves.
+        """
+        number = message.partition
+        hosted = self._partitions.here(number)
+        if hosted is None or message.epoch > hosted.core.epoch:
+            if not self._early.keep(number, message):
+                self._refuse(message.record, number, message.peer)
+        elif message.epoch < hosted.core.since:
+            self._turn.count("publishes_of_former_times")
+        else:
+            self._to(hosted, message, its_turn=its_turn)
+
+    def _to(self, hosted: HostedPartition, message: WaitingMessage, *, its_turn: bool) -> None:
+        number, peer, record = message.partition, message.peer, message.record
+        self._partitions.touch(number, hosted)
+        if peer.tier == TIER_STORAGE:  # passed on: older than all that its edge sent here
+            if hosted.serving or not hosted.waiting.keep_passed_on(message):
+                self._turn.count("passed_on_late")
+        elif its_turn or hosted.takes:
+            self._take(hosted, record, peer)
+        elif not hosted.wait_to_serve(message):
+            # What an older connection of its publisher sent, and waits here, is not taken any more; what follows on
+            # this one neither, for the message may come again behind it.
+            hosted.publishers.is_superseded(record.session, record.owner_epoch, self._turn.now, self._lease.map.lease_s)
+            if record.qos:
+                hosted.publishers.refused(record.session, record.owner_epoch, self._turn.now)
+            self._refuse(record, number, peer)
+
+    def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:
+        """Hand a message to its partition, unless the disk is full; one that stands already is acknowledged again."""
+        if (self.full or hosted.publishers.refusing) and self._has_no_room(hosted, record, peer):
+            self._refuse(record, hosted.core.number, peer, "refused_store_full")
+        else:
+            hosted.publish(record, peer)
+
+    def _has_no_room(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> bool:
+        publishers, session, owner_epoch, now = hosted.publishers, record.session, record.owner_epoch, self._turn.now
+        lease_s = self._lease.map.lease_s
+        if hosted.delivery.origins.is_repeat(record, peer.node, peer.incarnation):
+            return False
+        if publishers.is_superseded(session, owner_epoch, now, lease_s):
+            return False  # the partition says so
+        if not self.full:
+            return record.qos > 0 and publishers.is_behind_refused(session, owner_epoch, now, lease_s)
+        if record.qos:
+            publishers.refused(session, owner_epoch, now)
+        return True
+
+    def _refuse(self, record: PublishMessage, number: int, peer: PeerKey, reason: str = "refused_not_serving") -> None:
+        """Refuse a message aloud: one that was dropped in silence would be taken for a repeat."""
+        self._turn.count(reason)
+        if record.tag:
+            refusal = encode_publish_ack(record.tag, number, ReasonCode.SERVER_BUSY)
+            self._turn.sends.append((peer.node, FrameKind.PUBLISH_ACK, refusal))
+
+    # --- partitions that moved from here
+
+    def note_left(self, numbers: Iterable[int], map_epoch: int) -> None:
+        """Note the partitions that other nodes serve by this map; those that came back are forgotten."""
+        self._left = {number: epoch for number, epoch in self._left.items() if number not in self._partitions.hosted}
+        self._left |= dict.fromkeys(sorted(numbers), map_epoch)
+
+    def _pass_on(self, number: int, record: PublishMessage, peer: PeerKey) -> bool:
+        """Send QoS 0 for a partition that has just moved from here on to where it is: its edge does not send it again.
+
+        Until the map epoch of the move is settled: after that every edge knows. QoS 1 and 2 are sent again.
+        """
+        if record.tag or number not in self._left or peer.tier != TIER_EDGE or self._turn.fenced:
+            return False
+        placement = self._lease.map.partitions[number]
+        if not placement.primary or self._lease.settled_epoch >= self._left[number]:
+            return False
+        self._turn.count("passed_on")
+        moved = replace(record, partitions=(number,), epochs=(placement.epoch,))
+        self._turn.sends.append((placement.primary, FrameKind.PUBLISH, encode_message(moved)))
+        return True

@@ -1,0 +1,145 @@
+"""Requests of edges: to one partition by its epoch, look-ups in all partitions, acknowledgements of pushed entries.
+
+A request names the partition_epoch that its edge knows. Under a later one it waits for this node's map; under another
+one, or of an edge that the map does not have, the answer is Moved, and the edge asks again. A partition that does not
+serve yet keeps the request.
+"""
+
+from msgspec.structs import replace
+
+from mqtt.topics import has_wildcard
+from storage.hosting.early_requests import EarlyRequests
+from storage.hosting.hosted_partition import HostedPartition
+from storage.hosting.partitions import Partitions
+from storage.hosting.retained_scans import RetainedScan, RetainedScans
+from storage.hosting.turn import Turn
+from storage.hosting.waiting import PartitionRequest, WaitingAck, WaitingRequest, WaitingScan
+from wire.messages.batches import PushAck
+from wire.messages.hello import PeerKey
+from wire.messages.nodes import Moved
+from wire.messages.retained import ReadRetained, ReadRetainedAll
+from wire.messages.sessions import (
+    CloseSession,
+    OpenSession,
+    RecordInbound,
+    ReleaseInbound,
+    SubscribeSession,
+    UnsubscribeSession,
+)
+from wire.node.lease_holder import LeaseHolder
+
+__all__ = ["Requests"]
+
+NOBODY = -1  # an owner_epoch that no connection has
+
+
+class Requests:
+    """The requests that come to one node.
+
+    Args:
+        turn: Time, counts, answers that need no commit.
+        lease: The map.
+        partitions: Those whose primary is this node.
+        early: Keeps requests for a later map.
+        scans: Takes the look-ups that are done in slices.
+    """
+
+    def __init__(
+        self, turn: Turn, lease: LeaseHolder, partitions: Partitions, early: EarlyRequests, scans: RetainedScans
+    ) -> None:
+        self._turn = turn
+        self._lease = lease
+        self._partitions = partitions
+        self._early = early
+        self._scans = scans
+
+    # --- of one partition
+
+    def ask(self, peer: PeerKey, request: PartitionRequest) -> None:
+        """Carry out a request, keep it, or answer that its partition is elsewhere."""
+        hosted = self._partitions.reach(request.partition)
+        cluster_map, now = self._lease.map, self._turn.now
+        placements = cluster_map.partitions
+        known = placements[request.partition].epoch if request.partition < len(placements) else 0
+        if request.partition_epoch > known:  # the edge's map is ahead of this one
+            if not self._early.keep(request.partition, WaitingRequest(now, peer, request)):
+                self._turn.count("requests_dropped_early")
+            return
+        # A life that this node's map does not have yet asks again: its CONNECT would pass for a dead edge's.
+        known_life = cluster_map.is_alive(peer.node, peer.incarnation)
+        if hosted is None or request.partition_epoch != hosted.core.epoch or not known_life:
+            epoch = hosted.core.epoch if hosted is not None else 0
+            self._turn.tell(peer.node, Moved(request.request, "partition", request.partition, epoch, cluster_map.epoch))
+        elif hosted.takes:
+            self.carry_out(hosted, request, peer)
+        else:
+            serves, kept = hosted.serving, hosted.wait_to_serve(WaitingRequest(now, peer, request))
+            if kept and not serves and isinstance(request, CloseSession):
+                hosted.claims.will_close(request)
+
+    def carry_out(self, hosted: HostedPartition, request: PartitionRequest, peer: PeerKey) -> None:
+        """Hand a request to the part that decides it. The partition serves."""
+        assert hosted.serving, "a request reaches a partition that does not serve"
+        edge = peer.node
+        if not hosted.may_ask(request, peer):
+            self._turn.count("requests_of_others")
+            request = replace(request, owner_epoch=NOBODY)  # answered as one of a connection that is over
+        if isinstance(request, OpenSession):
+            hosted.claims.open(request, edge, peer.incarnation)
+        elif isinstance(request, CloseSession):
+            hosted.claims.close(request, edge)
+        elif isinstance(request, SubscribeSession):
+            hosted.subscriptions.subscribe(request, edge)
+        elif isinstance(request, UnsubscribeSession):
+            hosted.subscriptions.unsubscribe(request, edge)
+        elif isinstance(request, RecordInbound):
+            hosted.inbound.record(request, edge)
+        elif isinstance(request, ReleaseInbound):
+            hosted.inbound.release(request, edge)
+        elif isinstance(request, ReadRetained):
+            if has_wildcard(request.topic_filter):
+                self.scan(hosted, request, edge)
+            else:
+                hosted.retained.read(request, edge)
+        else:
+            hosted.retained.deliver(request, edge)
+
+    def scan(self, hosted: HostedPartition, request: ReadRetained, edge: str) -> None:
+        """Begin a look-up in one partition."""
+        self._scans.add(RetainedScan(edge, request, [(hosted.core.number, hosted)]), self._turn.now)
+
+    # --- of all partitions
+
+    def read_all(self, peer: PeerKey, request: ReadRetainedAll) -> None:
+        """Look into every partition here; into one that does not serve yet when it does."""
+        serving = []
+        self._partitions.arrive_all()
+        for number, hosted in self._partitions.hosted.items():
+            if hosted.serving:
+                serving.append((number, hosted))
+                continue
+            filters = (request.topic_filter, "", request.limit, request.waits_s)
+            one = ReadRetained(request.request, number, hosted.core.epoch, *filters)
+            hosted.wait_to_serve(WaitingScan(self._turn.now, peer, one))
+        if serving:
+            self._scans.add(RetainedScan(peer.node, request, serving), self._turn.now)
+
+    # --- acknowledgements
+
+    def push_acks(self, peer: PeerKey, acks: list[PushAck]) -> None:
+        """Take the acknowledgements of one PUSH_ACK frame."""
+        for ack in acks:
+            hosted = self._partitions.reach(ack.session >> 48)
+            if hosted is None:
+                self._turn.count("not_primary")
+            elif hosted.takes:
+                self.push_acked(hosted, peer, ack)
+            else:
+                hosted.wait_to_serve(WaitingAck(self._turn.now, peer, ack))
+
+    def push_acked(self, hosted: HostedPartition, peer: PeerKey, ack: PushAck) -> None:
+        """Take an acknowledgement of the edge that holds the session's connection; of no other."""
+        if hosted.owns_session(ack.session, peer):
+            hosted.delivery.outbound.acknowledged(ack)
+        else:
+            self._turn.count("acks_of_others")
