@@ -173,7 +173,7 @@ def measured(cluster: LocalCluster, options: argparse.Namespace, what: str, form
         f" {routes_s:.2f} s, {PROBES} stored clients served after {probed_s:.2f} s ({wrong} wrong); storage process"
         f" {cpu_s(pid):.1f} s of processor, {memory / 2**20:.0f} MiB = {memory / options.sessions:.0f} B per session;"
         f" router {resident_kib(cluster.pid('router-0')) / 1024:.0f} MiB; the loop stood still for at most"
-        f" {gauge(cluster, NODE, 'loop_longest_seconds') * 1e3:.0f} ms",
+        f" {gauge(cluster, NODE, 'turn_longest_seconds') * 1e3:.0f} ms",
         flush=True,
     )
     return wrong

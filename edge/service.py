@@ -152,6 +152,8 @@ class EdgeService:
             self._dial(nursery)
             with trio.move_on_after(BEAT_S - boot_time() % BEAT_S if said_ready else STARTING_S):
                 await self._relinked.wait()
+            self._process.turns.note(loop.longest_ns / NS, time.monotonic())
+            loop.longest_ns = 0
             if self._process.stopping.is_set() and not self.core.stopping.order.begun:
                 for listening in self._listening:
                     loop.forget_listener(listening.socket)

@@ -108,7 +108,6 @@ class StorageService:
         self._submitted = 0
         self._gaps, self._waiting = MapGaps(), WaitingLog(logger)
         self._look_at = 0.0
-        self._longest_s = 0.0  # of one round of the loop
         self._progress_at = 0.0
         self._catches_up = False
         self._reads = False  # partitions from the store
@@ -279,13 +278,11 @@ class StorageService:
                 self._wake.set()
             self._look_for_room()
             _tend_garbage(loading=self.core.loading)
-            began = boot_time()
-            ready = self.core.handle(began, events or [Tick()])
+            ready = self.core.handle(boot_time(), events or [Tick()])
             if not self._whole and self.core.lease.active:
                 self._created.remove()
                 self._whole = True
             self._carry_out(ready)
-            self._longest_s = max(self._longest_s, boot_time() - began)
             deadline = ready.next_deadline
             if ready.stopped:
                 await self._end_in_order()
@@ -403,7 +400,6 @@ class StorageService:
         )
         metrics.counter("store_syncs_total", "Syncs of the store's log.", lambda: float(self._committer.syncs))
         metrics.counter("store_rows_total", "Rows written.", lambda: float(self._committer.rows))
-        metrics.gauge("loop_longest_seconds", "Longest round of the loop so far.", lambda: self._longest_s)
         metrics.gauge("store_full", "1 while messages are refused for want of disk.", lambda: float(core.full))
         metrics.explain(self._waits_for)
         metrics.counter(

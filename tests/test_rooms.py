@@ -81,8 +81,8 @@ SHELLS = {
     "edge.listeners.proxied_socket",
     "membership.admin",
     "membership.discovery",
-    "membership.exchange_streams",
     "membership.event_queue",
+    "membership.exchange_streams",
     "membership.gossip",
     "membership.key_requests",
     "membership.node_gossip",
@@ -95,11 +95,12 @@ SHELLS = {
     "storage.export.export_run",
     "storage.store.group_committer",
     "wire.links.connection",
-    "wire.node.process",
-    "wire.links.request",
     "wire.links.hub",
-    "wire.node.signals",
+    "wire.links.request",
     "wire.links.tls_stream",
+    "wire.node.process",
+    "wire.node.signals",
+    "wire.node.turns",  # an instrument of trio
 }
 SHELL_PATTERN = r"^stratamq\.|\.service$|\.cli$|\.cli\."
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}

@@ -11,7 +11,8 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 # A name without a reader in Python, and why it stands.
 WITHOUT_READER = {
     "AckSink": "the shape of the ledger that a compiled Engine takes",
-    "before_io_wait": "trio calls it, by the name of its instruments",
+    "after_io_wait": "trio calls it, by the name of its instruments",
+    "before_io_wait": "the same",
     "decode_publish_acks": "half of a format whose product form is compiled in edge/hot; tests/golden compares both",
     "decode_pushes": "the same",
     "drop_routes": "a door of the loop (ADR 8): the whole cache at once, as benchmarks want it",

@@ -32,6 +32,7 @@ cdef class Loop(Sockets):
     cdef int event_at
     cdef int event_count
     cdef long long round_ns_max
+    cdef public long long longest_ns
     cdef long long swept_ns
     cdef long long woke_ns
     cdef long long round_ns

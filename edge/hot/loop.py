@@ -84,6 +84,7 @@ class Loop(Sockets):
         self.event_at = 0
         self.event_count = 0
         self.round_ns_max = hot.limits.round_ns_max
+        self.longest_ns = 0  # longest round since the shell set it to 0: from the end of its wait to its last send
         self.swept_ns = boot_ns()
         self.woke_ns = 0  # when the last wait ended, 0 if it did not wait
         self.round_ns = 0  # end of the newest round, before its output was sent
@@ -153,14 +154,14 @@ class Loop(Sockets):
     def one_round(self, until_ns: cython.longlong) -> cython.bint:
         """Wait (until a moment, 0: not at all), read, parse, send; True if trio's epoll became readable."""
         hot: Engine = self.hot
-        start: cython.longlong
         trio_ready: cython.bint = False
         fd: cython.int
         events: cython.uint
         conn: Conn
         if self.event_at >= self.event_count:
             self.wait_for_events(until_ns)
-        start = self.woke_ns if self.woke_ns > 0 else boot_ns()
+        began: cython.longlong = self.woke_ns if self.woke_ns > 0 else boot_ns()
+        start: cython.longlong = began
         self.woke_ns = 0
         hot.begin_round(start)
         self.handshakes = 0
@@ -193,6 +194,7 @@ class Loop(Sockets):
         if start - self.swept_ns >= SWEEP_NS:
             self.sweep(start)
         after_round(self.pacing, start, hot.packets_in, self.blocked_ns)
+        self.longest_ns = max(self.longest_ns, boot_ns() - began)
         return trio_ready
 
     def wait_for_events(self, until_ns: cython.longlong) -> cython.bint:

@@ -187,6 +187,7 @@ def test_metrics_and_sys(cluster: LocalCluster) -> None:
     assert "stratamq_messages_received_total" in cluster.metrics("edge-0")
     assert "stratamq_partitions_primary 256.0" in cluster.metrics("storage-0")
     assert "stratamq_raft_leader 1.0" in cluster.metrics("router-0")
+    assert all("stratamq_turn_longest_seconds" in cluster.metrics(node) for node in ("edge-0", "storage-0", "router-0"))
     reader = connected(cluster, 0)
     reader.subscribe("$SYS/broker/version", 0)
     assert reader.wait_for(1)[0].startswith("$SYS/broker/version StrataMQ")

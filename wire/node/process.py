@@ -24,6 +24,7 @@ from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import NodeIdentity
 from wire.node.lease_holder import LeaseHolder
 from wire.node.signals import obey_signals, state_lines
+from wire.node.turns import Turns
 
 __all__ = [
     "EXIT_DAMAGED",
@@ -77,6 +78,7 @@ class NodeProcess:
     signals: dict[str, int] = field(default_factory=dict)  # that came, by name
     lease: LeaseHolder | None = None  # of the service, once it has one: this and the next for the log of the state
     links: Callable[[], list[str]] = list  # nodes to which a link stands
+    turns: Turns = field(default_factory=Turns)
 
     @property
     def identity(self) -> NodeIdentity:
@@ -165,6 +167,10 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
             nursery.start_soon(serve_metrics, process.metrics, listener)
         collect_rarely()
         metrics = process.metrics
+        trio.lowlevel.add_instrument(process.turns)
+        metrics.gauge(
+            "turn_longest_seconds", "Longest turn of the process in the last 30 to 60 s.", process.turns.longest_s
+        )
         metrics.counter(
             "signals_total",
             "Signals that came, by name.",

@@ -5,6 +5,7 @@ import resource
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -365,3 +366,24 @@ def test_messages_cross_a_link_between_two_loops(hot: Any, secured: bool, certif
     for edge in (near, far):
         edge.loop.close()
         edge.listener.close()
+
+
+async def test_longest_round_is_told(hot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Handler call that takes long shows in the round that it was made in."""
+    async with running(hot) as edge:
+        it = await client(edge)
+        edge.loop.longest_ns = 0
+        answer = edge.handler.packet
+
+        def slow(*arguments: Any) -> None:
+            end = time.monotonic() + 0.03
+            while time.monotonic() < end:
+                pass
+            answer(*arguments)
+
+        monkeypatch.setattr(edge.handler, "packet", slow)
+        await it.send(subscribe(b"t", 1))
+        await it.packets(1)
+        await it.send(b"\xc0\x00")
+        await it.packets(1)
+        assert edge.loop.longest_ns >= 30_000_000
