@@ -163,6 +163,7 @@ def test_ring_show_and_explain(cluster: LocalCluster) -> None:
 
 def test_the_gossip_key_is_rotated_under_a_running_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
     """Install, use and remove reach every member's file; nobody dies of it; a step too early is refused in one line."""
+    cluster.wait_for(lambda: all(node["gossip"] for node in cluster.admin("cluster", "status")["nodes"]), "gossiping")
     old = cluster.admin("membership", "keys", "list")["members"][0]["keys"]
     file = tmp_path / "next.key"
     cluster.command("membership", "keys", "generate", str(file))
