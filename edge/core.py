@@ -66,7 +66,7 @@ class EdgeCore:
         limits: Bounds and announcements.
         hot_limits: Bounds of the loop.
         version: Of the program, for $SYS.
-        ended_incarnation: A former life of this node that has surely ended; 0 for none.
+        ended_incarnation: A former incarnation of this node that has surely ended; 0 for none.
         certify: (cluster, tier, node) of a link's certificate; None on a plaintext link.
         identify: Whom a client's certificate names, "" for none; None: a node.
         peer_of: Returns the peer's address of a socket.
@@ -347,7 +347,7 @@ class EdgeCore:
         self.links.hello(conn, payload)
 
     def broke(self, peer: Peer, why: str) -> None:
-        """A frame cannot be read: another life of that node may come, not this one."""
+        """A frame cannot be read: another incarnation of that node may come, not this one."""
         self.links.broke(peer, why)
 
     def link_lost(self, peer: Peer) -> None:

@@ -72,7 +72,7 @@ class Links:
         self._relinked()
 
     def over(self, key: PeerKey) -> None:
-        """Note that a link's connection ended, or the peer's life: of a struck peer no end of a connection is told."""
+        """Note that a link's connection ended, or the peer's incarnation; of a struck peer no such end is told."""
         self._node.wake()
         self._relinked()
         self._unreached.link_down(key)
@@ -80,7 +80,7 @@ class Links:
             self._node.lease.router_down(key.node)
 
     def broke(self, peer: Peer, why: str) -> None:
-        """Refuse a life whose frame cannot be read; another life of that node may come."""
+        """Refuse an incarnation whose frame cannot be read; another incarnation of that node may come."""
         self._node.count("frames_unreadable")
         key = self._peers.key(peer)
         logger.warning("%s %s broke the protocol: %s", key.tier, key.node, why)

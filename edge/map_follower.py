@@ -120,7 +120,8 @@ class MapFollower:
         self._active = True
         if not changed:
             return
-        # The first map too: an owner that began with this life in its map waits for it, even with nothing to say.
+        # The first map too: an owner that began with this incarnation in its map waits for it, even with nothing to
+        # say.
         self._tell_anew(changed | self._told if moved_jurisdiction else changed)
         self._report_at = self._node.now
         self.report()

@@ -33,7 +33,9 @@ class Readiness:
         self._node = node
         self._requests = requests
         self._follower = follower
-        self._unserved: set[int] | None = None  # partitions that have not answered this life yet; None: not asked
+        self._unserved: set[int] | None = (
+            None  # partitions that have not answered this incarnation yet; None: not asked
+        )
         self._unasked: list[int] = []  # those of them that come later, the next one last
 
     def look(self) -> bool:

@@ -139,7 +139,7 @@ class EdgeService:
         self.core.keep_ledger(EdgeLedger(sink, node, lambda: time.time_ns() - int(boot_time() * NS), _wall_ms))
 
     async def _beat(self, nursery: trio.Nursery, loop: Loop, addresses: dict[str, str]) -> None:
-        """Dial whom the map names, open the listeners once clients can be served, and notice the end of this life.
+        """Dial whom the map names, open the listeners once clients can be served, notice the end of this incarnation.
 
         The core's own deadlines are none of trio's business: the loop sleeps no longer than until the next of them.
         """

@@ -59,7 +59,7 @@ ASKING_MAX = 8  # full exchanges we ask for at a time
 SEED_RETRY_S = 1.0  # between two look-ups while no seed resolves
 ELSEWHERE = ("192.0.2.1", 9)  # a documentation address (RFC 5737): only asks which way the default route leaves
 REPORT_INTERVAL_S = 10.0  # between two log lines about dropped packets
-# Reasons that every ordinary restart gives: packets of, or to, the life before or the one that is not known yet.
+# Reasons that every ordinary restart gives: packets of, or to, the incarnation before or the one that is not known yet.
 AFTER_RESTARTS = frozenset(("unknown_sender", "stale_recipient"))
 
 log = logging.getLogger("stratamq.membership")

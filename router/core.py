@@ -16,7 +16,7 @@ from router.map.commands import (
     decode_command,
 )
 from router.map.late_storage import LateStorage
-from router.map.leases import LeaseTable, lives
+from router.map.leases import LeaseTable, live_incarnations
 from router.map.machine import MapMachine
 from router.map.map_stream import MapStream
 from router.map.placement_requests import PlacementRequests
@@ -296,7 +296,7 @@ class RouterCore:
             self.count("commands_unreadable")
             logger.error("an entry of the log is no command, and is passed by: %s", error)
             return
-        before = {life[0]: life[1] for life in lives(self.machine.map)}
+        before = dict(live_incarnations(self.machine.map))
         outcome = self.machine.apply(command)
         if isinstance(command, Bootstrap):
             self._map_replaced()
@@ -445,7 +445,7 @@ class RouterCore:
             self.holder.router_down(peer.node)
 
     def _relay(self, peer: PeerKey | None, message: Relay) -> None:
-        """Hand a message on from one life to another, where both live; the sender repeats what gets no answer.
+        """Hand a message on from one incarnation to another, where both live; the sender repeats what gets no answer.
 
         It is read here: the one who wrote it is to blame for it, not the router that the other side hears it from.
         """
@@ -470,7 +470,7 @@ class RouterCore:
             self._refuse(node, message.request, "invalid", refusal)
 
     def _stop(self, node: str, peer: PeerKey | None, message: Drain | Leave) -> None:
-        """A life stops, or is over: that of the link, and no other."""
+        """An incarnation stops, or is over: that of the link, and no other."""
         if not self.leads:
             self._refuse(node, 0, "not_leader", "this router does not lead")
             return

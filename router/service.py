@@ -256,15 +256,15 @@ class RouterService:
 
     def _carry_out(self, ready: Ready) -> None:
         self._deadline = ready.next_deadline
-        self._follow_map()  # first: what is sent belongs to the lives that the map names now
+        self._follow_map()  # first: what is sent belongs to the incarnations that the map names now
         if ready.transfer:
             self._nursery.start_soon(self._transfer, ready.transfer)
         for proposal in ready.proposals:
             self._nursery.start_soon(self._propose, proposal)
         for peer, question in ready.questions:
             self._nursery.start_soon(self._answer, peer, question)
-        for life, why in ready.condemned:
-            self._hub.condemn(life, why)
+        for key, why in ready.condemned:
+            self._hub.condemn(key, why)
         self._hub.send_all(ready.sends)
         if ready.rounds and self._raft.reads_now:  # what three tasks would say after four turns of the loop
             self._carry_out(self.core.handle(boot_time(), [RoundEnded(context, True) for context in ready.rounds]))
@@ -388,7 +388,7 @@ class RouterService:
         metrics.explain(self._waits_for)
         metrics.counter(
             "links_refused_total",
-            "Connections to the port of links that were not taken, and lives that broke the protocol, by reason.",
+            "Connections to the port of links that were not taken, incarnations that broke the protocol, by reason.",
             self._hub.refused_by_reason,
             ("reason",),
         )

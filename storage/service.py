@@ -118,7 +118,7 @@ class StorageService:
         """Open or create the store.
 
         ``_whole`` says whether it may hold all that this node ever acknowledged: never when it was created just now,
-        nor in later lives before the map has heard of that.
+        nor in later incarnations before the map has heard of that.
 
         Raises:
             StoreDamaged, StoreShort: It is to be put aside.
@@ -163,7 +163,8 @@ class StorageService:
         """Serve until cancelled, until the map ends this incarnation, or until the store turns out to lack something.
 
         What lost acknowledged commits, or has a damaged page (most are read long after the store was opened), is put
-        aside, and the next life begins without it: the library cannot open another file of that name in this one.
+        aside, and the next incarnation begins without it: the library cannot open another file of that name in this
+        one.
         """
         try:
             self._store = self._open_store()
@@ -326,7 +327,7 @@ class StorageService:
         if ready.commit:
             self._submitted = self._committer.submit(ready.writes)
             assert self._submitted == ready.commit  # one submission per Ready with writes
-        self._follow_map()  # first: what is sent belongs to the lives that the map names now
+        self._follow_map()  # first: what is sent belongs to the incarnations that the map names now
         for peer, why in ready.condemned:
             self._hub.condemn(peer, why)
         self._hub.send_all(ready.sends)
@@ -404,7 +405,7 @@ class StorageService:
         metrics.explain(self._waits_for)
         metrics.counter(
             "links_refused_total",
-            "Connections to the port of links that were not taken, and lives that broke the protocol, by reason.",
+            "Connections to the port of links that were not taken, incarnations that broke the protocol, by reason.",
             self._hub.refused_by_reason,
             ("reason",),
         )

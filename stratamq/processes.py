@@ -160,7 +160,7 @@ class Nodes:
             backoff = min(BACKOFF_MAX_S, 2 * backoff)
 
     async def _run_once(self, node: _Node) -> int:
-        """Run one life of a node; returns its exit code, negative for a signal."""
+        """Run one incarnation of a node; returns its exit code, negative for a signal."""
         ready_read, ready_write = os.pipe()
         life_read, life_write = os.pipe()
         pipes = ["--ready-fd", str(ready_write), "--lifeline-fd", str(life_read)]

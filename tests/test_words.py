@@ -27,6 +27,15 @@ WITH_THE_NEXT_CHANGE = {
     "mqtt/topic_trie.py": 1,
 }
 UNDESCRIBED_MAX = 102  # public classes and functions without a docstring; mend this number when there are fewer
+# Names that an idea has no more: the pattern, the name instead of it, and lines that mean something else by the word.
+FORMER_NAMES = [
+    (
+        r"\b([Ll]ife|LIFE)\b|_life\b",
+        "incarnation",
+        r"(of|as) life|[Ll]ife of (a connection|a socket|an operation|its (process|disk))|[Tt]heir life|short life",
+    ),
+]
+NOT_YET = ("storage/core.py", "storage/hosting/", "storage/sessions/")
 COMMITS = 50  # the last ones
 SUBJECT_CHARACTERS_MAX = 72
 
@@ -59,6 +68,19 @@ def test_no_docstring_begins_with_what_or_who() -> None:
         if len(found) > WITH_THE_NEXT_CHANGE.get(name, 0):
             wrong += found
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("former", "better", "otherwise"), FORMER_NAMES, ids=[better for _, better, _ in FORMER_NAMES])
+def test_former_names_stay_away(former: str, better: str, otherwise: str) -> None:
+    """One idea has one name, in code and in its prose."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in SOURCES
+        if not path.relative_to(ROOT).as_posix().startswith(NOT_YET)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(former, line) and not re.search(otherwise, line)
+    ]
+    assert not wrong, f"{better} is the name now:\n" + "\n".join(wrong)
 
 
 def test_public_names_are_described() -> None:

@@ -23,7 +23,7 @@ class LinkError(Exception):
 
 
 class Unreadable(LinkError, msgspec.ValidationError, ValueError):
-    """A payload is not what its kind says: the life that wrote it is not listened to any more."""
+    """A payload is not what its kind says: the incarnation that wrote it is not listened to any more."""
 
 
 def strictly(decode: Callable[[Payload], T], what: str) -> Callable[[Payload], T]:

@@ -1,4 +1,4 @@
-"""The orderly end of an edge: clients get their last answers, then DISCONNECT 0x8B, then this life leaves the map.
+"""The orderly end of an edge: last answers to clients, then DISCONNECT 0x8B, then the incarnation leaves the map.
 
 From ``begin`` on nothing more is read from clients; what was read is carried on, and a connection ends when nothing is
 owed to it any more, or when its time is over. A 3.1.1 client is closed, a CONNECT under way is answered first. The end

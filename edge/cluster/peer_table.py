@@ -1,6 +1,6 @@
-"""The other nodes as this edge links to them: who is who, which life, whom to dial.
+"""The other nodes as this edge links to them: who is who, which incarnation, whom to dial.
 
-A peer is one life (incarnation) of one node; another life voids the former. Which of two nodes dials is a rule of
+A peer is one incarnation of one node; another incarnation voids the former. Which of two nodes dials is a rule of
 ``wire/messages/hello.py``, who is admitted of ``wire/links/admission.py``; sockets are the service's business.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["Dialled", "PeerTable"]
 
 logger = logging.getLogger(__name__)
 
-PEERS_MAX = 1024  # lives of nodes that came by themselves; those that the map names are always taken
+PEERS_MAX = 1024  # incarnations of nodes that came by themselves; those that the map names are always taken
 
 
 class Dialled:
@@ -50,7 +50,7 @@ class PeerTable:
         loop: Links.
         identity: This edge, as its HELLO says.
         certify: (cluster, tier, node) of a link's certificate; None on a plaintext link.
-        struck: A peer's life is over: whoever waits for it must ask somebody else.
+        struck: A peer's incarnation is over: whoever waits for it must ask somebody else.
         count: Counts what was refused.
     """
 
@@ -121,7 +121,7 @@ class PeerTable:
         self._loop.close(conn, answer, linger=False)
 
     def condemn(self, peer: Peer, why: str) -> None:
-        """Take no other connection of a life that broke the protocol."""
+        """Take no other connection of an incarnation that broke the protocol."""
         key = self.key(peer)
         self._condemned[key.node] = key.incarnation, why
         self._count("links_refused_condemned")
@@ -191,7 +191,7 @@ class PeerTable:
                 self._peer_of(PeerKey(node, entry.tier, entry.incarnation))
 
     def strike_dead(self, cluster_map: ClusterMap) -> list[str]:
-        """End the links to lives that the map declares over; return their nodes."""
+        """End the links to incarnations that the map declares over; return their nodes."""
         gone = []
         for node in sorted(self._peers):
             key, peer = self._peers[node]

@@ -77,9 +77,9 @@ class Handler(Protocol):
         """
 
     def broke(self, peer: Peer, why: str) -> None:
-        """A frame of this life cannot be read; its connection ends, and ``link_lost`` follows.
+        """A frame of this incarnation cannot be read; its connection ends, and ``link_lost`` follows.
 
-        Frames that came with it count as taken and do not come again: the core takes no other connection of that life.
+        Frames that came with it count as taken and do not come again: the core takes no other link of it.
         """
 
     def violated(self, peer: Peer, what: str, reason: str) -> None:

@@ -37,7 +37,7 @@ class Peering(Publications):
         return peer
 
     def unbind_link(self, peer: Peer) -> None:
-        """A newer connection to the same life is about to be bound: end the older one before TAKEN is told."""
+        """A newer connection to the same incarnation is about to be bound: end the older one before TAKEN is told."""
         older = peer.conn
         if older is not None:
             older.peer = None

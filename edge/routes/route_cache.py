@@ -71,7 +71,7 @@ class RouteCache:
         changed: Makes the loop look at every Route before it uses it.
         topics_max: Bound of the cache; the oldest goes silently.
         has_room: Whether the bound in bytes is kept, given those of the topics.
-        next_number: Numbers a question; no life of this edge gives a number twice.
+        next_number: Numbers a question; no incarnation of this edge gives a number twice.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ class SharedGroup(Group):
         return SharePick(self.share, -1, node, choice.peer.incarnation, attempt)
 
     def read(self, pick: SharePick, incarnation: int, peer: Peer | None) -> Remote | int | None:
-        """Return what was recorded as a destination; None if it was a life of an edge that is over.
+        """Return what was recorded as a destination; None if it was an incarnation of an edge that is over.
 
         Args:
             pick: What was recorded.

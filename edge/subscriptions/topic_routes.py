@@ -35,7 +35,7 @@ class TopicRoutes:
     Args:
         node: This edge.
         loop: The Routes that the loop keeps.
-        next_number: Numbers a question; no life of this edge gives a number twice.
+        next_number: Numbers a question; no incarnation of this edge gives a number twice.
         topics_max: Bound of the cache.
     """
 

@@ -64,7 +64,8 @@ class DeclareDead(_Command, tag="DeclareDead"):
 class StopNodes(_Command, tag="StopNodes"):
     """These incarnations stop, all at the same time: what they own goes to nodes that stay, as far as there are any."""
 
-    lives: dict[str, int]  # node -> incarnation; one that is over is left out
+    # Node -> incarnation; one that is over is left out. The log has it under its former name.
+    incarnations: dict[str, int] = msgspec.field(name="lives")
 
 
 class PlacePartitions(_Command, tag="PlacePartitions"):

@@ -53,7 +53,7 @@ class LateStorage:
             self._propose(StartRebalance(msgspec.structs.replace(plan, moves=moves), automatic=True))
 
     def _empty(self) -> bool:
-        """Return whether every partition has a primary that said, in this life, that it holds nothing."""
+        """Return whether every partition has a primary that said, in this incarnation, that it holds nothing."""
         cluster_map = self._machine.map
         for number, placement in enumerate(cluster_map.partitions):
             entry = cluster_map.nodes.get(placement.primary)

@@ -5,12 +5,10 @@ answer plus a margin; a new leader counts every lease from its own election. Fro
 no heartbeat of that incarnation. Sans-IO; source: Gray and Cheriton 1989, docs/protocol.md rule 2.4.
 """
 
-from wire.messages.cluster_map import ClusterMap
+from wire.messages.cluster_map import ClusterMap, NodeIncarnation
 from wire.messages.nodes import Heartbeat
 
 __all__ = ["LeaseTable"]
-
-Life = tuple[str, int]  # node, incarnation
 
 
 class LeaseTable:
@@ -31,24 +29,24 @@ class LeaseTable:
     def __init__(self, lease_s: float, margin_s: float) -> None:
         self.lease_s = lease_s
         self._margin_s = margin_s
-        self._until: dict[Life, float] = {}
-        self._acknowledged: dict[Life, int] = {}  # map epochs
-        self._unreachable: dict[Life, tuple[str, ...]] = {}
-        self._dying: set[Life] = set()
-        self._stopped: set[Life] = set()  # not renewed any more: too many wait for it in vain
-        self._beat_at: dict[Life, float] = {}
-        self._sizes: dict[Life, dict[int, tuple[int, int]]] = {}  # partition or shard -> keys, bytes
-        self._stores_aside: dict[Life, int] = {}
+        self._until: dict[NodeIncarnation, float] = {}
+        self._acknowledged: dict[NodeIncarnation, int] = {}  # map epochs
+        self._unreachable: dict[NodeIncarnation, tuple[str, ...]] = {}
+        self._dying: set[NodeIncarnation] = set()
+        self._stopped: set[NodeIncarnation] = set()  # not renewed any more: too many wait for it in vain
+        self._beat_at: dict[NodeIncarnation, float] = {}
+        self._sizes: dict[NodeIncarnation, dict[int, tuple[int, int]]] = {}  # partition or shard -> keys, bytes
+        self._stores_aside: dict[NodeIncarnation, int] = {}
         self._waiting: list[tuple[str, Heartbeat]] = []  # link peer, heartbeat: for the next round
         self._asked: dict[int, list[tuple[str, Heartbeat]]] = {}
         self._context = 0
-        self._map: ClusterMap | None = None  # of which, and at which epoch, ``_lives`` are
+        self._map: ClusterMap | None = None  # of which, and at which epoch, ``_live_ones`` are
         self._epoch = -1
-        self._lives: list[Life] = []
+        self._live_ones: list[NodeIncarnation] = []
 
     def begin(self, now: float, cluster_map: ClusterMap) -> None:
         """This router became the leader: every lease counts from here."""
-        self._until = dict.fromkeys(lives(cluster_map), now + self.lease_s + self._margin_s)
+        self._until = dict.fromkeys(live_incarnations(cluster_map), now + self.lease_s + self._margin_s)
         self._beat_at = dict.fromkeys(self._until, now)
         self._unreachable.clear()
         self._dying.clear()
@@ -58,13 +56,13 @@ class LeaseTable:
 
     def arrived(self, peer: str, beat: Heartbeat, now: float = 0.0) -> None:
         """A heartbeat came; it is answered after a quorum round that starts from now on."""
-        life = (beat.node, beat.incarnation)
-        self._beat_at[life] = now
+        incarnation = (beat.node, beat.incarnation)
+        self._beat_at[incarnation] = now
         if beat.sizes:
-            self._sizes[life] = beat.sizes
-        self._stores_aside[life] = beat.stores_aside
-        self._acknowledged[life] = max(self._acknowledged.get(life, 0), beat.map_epoch)
-        self._unreachable[life] = tuple(beat.unreachable)
+            self._sizes[incarnation] = beat.sizes
+        self._stores_aside[incarnation] = beat.stores_aside
+        self._acknowledged[incarnation] = max(self._acknowledged.get(incarnation, 0), beat.map_epoch)
+        self._unreachable[incarnation] = tuple(beat.unreachable)
         self._waiting.append((peer, beat))
 
     def next_round(self) -> int | None:
@@ -80,10 +78,14 @@ class LeaseTable:
         """A quorum round ended: return (peer, heartbeat, granted) for each that it answers."""
         answers = []
         for peer, beat in self._asked.pop(context, []):
-            life = (beat.node, beat.incarnation)
-            granted = cluster_map.is_alive(*life) and life not in self._dying and life not in self._stopped
+            incarnation = (beat.node, beat.incarnation)
+            granted = (
+                cluster_map.is_alive(*incarnation)
+                and incarnation not in self._dying
+                and incarnation not in self._stopped
+            )
             if granted:
-                self._until[life] = max(self._until.get(life, 0.0), now + self.lease_s + self._margin_s)
+                self._until[incarnation] = max(self._until.get(incarnation, 0.0), now + self.lease_s + self._margin_s)
             answers.append((peer, beat, granted))
         return answers
 
@@ -91,30 +93,30 @@ class LeaseTable:
         """A quorum round gave no answer; its heartbeats are not answered either."""
         self._asked.pop(context, None)
 
-    def admitted(self, now: float, life: Life) -> None:
+    def admitted(self, now: float, incarnation: NodeIncarnation) -> None:
         """An incarnation was committed as active: it has one lease's time to send its first heartbeat."""
-        self._until[life] = now + self.lease_s + self._margin_s
-        self._beat_at[life] = now
+        self._until[incarnation] = now + self.lease_s + self._margin_s
+        self._beat_at[incarnation] = now
 
-    def stop(self, life: Life) -> None:
+    def stop(self, incarnation: NodeIncarnation) -> None:
         """Renew this lease no more: it runs out, and the node is declared dead."""
-        self._stopped.add(life)
+        self._stopped.add(incarnation)
 
     @property
     def ending(self) -> bool:
         """True while some lease is left to run out, or a death is proposed: one node at a time."""
         return bool(self._stopped or self._dying)
 
-    def leaves(self, life: Life) -> bool:
-        """A life says that it is over; the caller proposes its death. False if that was proposed already."""
-        if life in self._dying:
+    def leaves(self, incarnation: NodeIncarnation) -> bool:
+        """An incarnation says that it is over; the caller proposes its death. False if that was proposed already."""
+        if incarnation in self._dying:
             return False
-        self._dying.add(life)
+        self._dying.add(incarnation)
         return True
 
-    def silent_s(self, now: float, life: Life) -> float:
-        """Return for how long this leader has had no heartbeat of a life."""
-        return now - self._beat_at.get(life, now)
+    def silent_s(self, now: float, incarnation: NodeIncarnation) -> float:
+        """Return for how long this leader has had no heartbeat of an incarnation."""
+        return now - self._beat_at.get(incarnation, now)
 
     def complaints(self, cluster_map: ClusterMap) -> dict[str, tuple[str, ...]]:
         """Return node -> live nodes that it does not reach, as it said last; nothing while a lease is ending."""
@@ -123,56 +125,64 @@ class LeaseTable:
         told = {node: self._unreachable.get((node, incarnation), ()) for node, incarnation in self._live(cluster_map)}
         return {node: names for node, names in told.items() if names}
 
-    def sizes(self, life: Life) -> dict[int, tuple[int, int]]:
+    def sizes(self, incarnation: NodeIncarnation) -> dict[int, tuple[int, int]]:
         """Return partition or shard -> (keys, bytes) as the node said last."""
-        return self._sizes.get(life, {})
+        return self._sizes.get(incarnation, {})
 
-    def stores_aside(self, life: Life) -> int:
+    def stores_aside(self, incarnation: NodeIncarnation) -> int:
         """Return how many damaged stores the node keeps aside."""
-        return self._stores_aside.get(life, 0)
+        return self._stores_aside.get(incarnation, 0)
 
-    def expired(self, now: float, cluster_map: ClusterMap) -> list[Life]:
+    def expired(self, now: float, cluster_map: ClusterMap) -> list[NodeIncarnation]:
         """Return incarnations whose lease has surely run out, once each; the caller proposes their death."""
         dead = []
-        for life in self._live(cluster_map):
-            if life not in self._dying and self._until.setdefault(life, now + self.lease_s + self._margin_s) <= now:
-                self._dying.add(life)
-                dead.append(life)
+        for incarnation in self._live(cluster_map):
+            if (
+                incarnation not in self._dying
+                and self._until.setdefault(incarnation, now + self.lease_s + self._margin_s) <= now
+            ):
+                self._dying.add(incarnation)
+                dead.append(incarnation)
         return dead
 
-    def proposal_failed(self, life: Life) -> None:
+    def proposal_failed(self, incarnation: NodeIncarnation) -> None:
         """A proposed death was not committed; it may be proposed again."""
-        self._dying.discard(life)
+        self._dying.discard(incarnation)
 
-    def surely_over(self, now: float, life: Life) -> bool:
+    def surely_over(self, now: float, incarnation: NodeIncarnation) -> bool:
         """True if this incarnation's lease has surely run out."""
-        return self._until.get(life, 0.0) <= now
+        return self._until.get(incarnation, 0.0) <= now
 
     def settled_epoch(self, cluster_map: ClusterMap) -> int:
         """Return the highest epoch that every live incarnation has acknowledged."""
-        return min([cluster_map.epoch, *(self._acknowledged.get(life, 0) for life in self._live(cluster_map))])
+        return min(
+            [cluster_map.epoch, *(self._acknowledged.get(incarnation, 0) for incarnation in self._live(cluster_map))]
+        )
 
-    def remaining_s(self, now: float, life: Life) -> float:
+    def remaining_s(self, now: float, incarnation: NodeIncarnation) -> float:
         """Return seconds of lease left, for the status page; below 0 after its end."""
-        return self._until.get(life, now) - now
+        return self._until.get(incarnation, now) - now
 
-    def acknowledged(self, life: Life) -> int:
+    def acknowledged(self, incarnation: NodeIncarnation) -> int:
         """Return the map epoch that an incarnation has acknowledged."""
-        return self._acknowledged.get(life, 0)
+        return self._acknowledged.get(incarnation, 0)
 
     def next_deadline(self) -> float:
         """Return when the next lease may run out."""
-        return min((until for life, until in self._until.items() if life not in self._dying), default=float("inf"))
+        return min(
+            (until for incarnation, until in self._until.items() if incarnation not in self._dying),
+            default=float("inf"),
+        )
 
-    def _live(self, cluster_map: ClusterMap) -> list[Life]:
+    def _live(self, cluster_map: ClusterMap) -> list[NodeIncarnation]:
         """Return every live incarnation; asked in every round, and another one only at another epoch."""
         if self._map is not cluster_map or self._epoch != cluster_map.epoch:
-            self._map, self._epoch, self._lives = cluster_map, cluster_map.epoch, lives(cluster_map)
-        return self._lives
+            self._map, self._epoch, self._live_ones = cluster_map, cluster_map.epoch, live_incarnations(cluster_map)
+        return self._live_ones
 
     def forget_others(self, cluster_map: ClusterMap) -> None:
         """Drop what belongs to incarnations that are not alive any more."""
-        live = set(lives(cluster_map))
+        live = set(live_incarnations(cluster_map))
         for table in (
             self._until,
             self._acknowledged,
@@ -181,12 +191,12 @@ class LeaseTable:
             self._sizes,
             self._stores_aside,
         ):
-            for life in [life for life in table if life not in live]:
-                del table[life]
+            for incarnation in [incarnation for incarnation in table if incarnation not in live]:
+                del table[incarnation]
         self._dying &= live
         self._stopped &= live
 
 
-def lives(cluster_map: ClusterMap) -> list[Life]:
+def live_incarnations(cluster_map: ClusterMap) -> list[NodeIncarnation]:
     """Return every live incarnation, by name."""
     return [(name, entry.incarnation) for name, entry in sorted(cluster_map.nodes.items()) if entry.alive]

@@ -58,7 +58,7 @@ def declare_dead(step: Transition, command: DeclareDead) -> str:
 
 def stop_nodes(step: Transition, command: StopNodes) -> str:
     """Relieve incarnations that stop, all in one step, so that none inherits from another that stops."""
-    for name, incarnation in sorted(command.lives.items()):
+    for name, incarnation in sorted(command.incarnations.items()):
         entry = step.before.nodes.get(name)
         if entry is not None and entry.incarnation == incarnation and entry.alive and not entry.stops:
             step.nodes[name] = msgspec.structs.replace(entry, state=NodeState.DRAINING)

@@ -14,29 +14,29 @@ class StopRequests:
     """Requests that wait, at the leader; a node repeats its own until the map shows that it stops."""
 
     def __init__(self) -> None:
-        self._lives: dict[str, int] = {}
+        self._asked: dict[str, int] = {}
         self._oldest = self._newest = 0.0
 
     def ask(self, now: float, node: str, incarnation: int) -> None:
         """Take a request of a live incarnation; there are no more of them than nodes in the map."""
-        if self._lives.get(node) == incarnation:
+        if self._asked.get(node) == incarnation:
             return
-        if not self._lives:
+        if not self._asked:
             self._oldest = now
         self._newest = now
-        self._lives[node] = incarnation
+        self._asked[node] = incarnation
 
     def take(self, now: float) -> dict[str, int]:
-        """Return the lives to relieve together, once it is time."""
+        """Return the incarnations to relieve together, once it is time."""
         if now < self.next_deadline():
             return {}
-        lives, self._lives = self._lives, {}
-        return lives
+        asked, self._asked = self._asked, {}
+        return asked
 
     def clear(self) -> None:
         """This router leads no more: they ask the next one."""
-        self._lives = {}
+        self._asked = {}
 
     def next_deadline(self) -> float:
         """Return when ``take`` has something."""
-        return min(self._newest + GATHER_S, self._oldest + GATHER_S_MAX) if self._lives else float("inf")
+        return min(self._newest + GATHER_S, self._oldest + GATHER_S_MAX) if self._asked else float("inf")

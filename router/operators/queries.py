@@ -234,7 +234,7 @@ def _node_list(view: RouterView, _: Answer) -> Answer:
     nodes: list[Answer] = []
     for name in sorted(cluster_map.nodes):
         entry = cluster_map.nodes[name]
-        life = (name, entry.incarnation)
+        incarnation = (name, entry.incarnation)
         nodes.append(
             {
                 "node": name,
@@ -246,8 +246,10 @@ def _node_list(view: RouterView, _: Answer) -> Answer:
                 "clients": entry.clients,
                 "zone": entry.zone,
                 "weight": entry.weight,
-                "lease_s": round(view.leases.remaining_s(view.now, life), 2) if view.leads and entry.alive else None,
-                "map_epoch": view.leases.acknowledged(life) if view.leads else None,
+                "lease_s": round(view.leases.remaining_s(view.now, incarnation), 2)
+                if view.leads and entry.alive
+                else None,
+                "map_epoch": view.leases.acknowledged(incarnation) if view.leads else None,
                 "primaries": sum(1 for placement in cluster_map.partitions if placement.primary == name),
                 "replicas": sum(1 for placement in cluster_map.partitions if name in placement.in_sync),
                 "joining": sum(1 for placement in cluster_map.partitions if name in placement.joining),

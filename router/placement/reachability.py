@@ -8,7 +8,7 @@ first, one at a time, never the last replica in sync. Pure but for the table of 
 from collections.abc import Callable, Mapping
 
 from router.placement.ring import RingNode, propose_owners
-from wire.messages.cluster_map import ClusterMap
+from wire.messages.cluster_map import ClusterMap, NodeIncarnation
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
 
 __all__ = ["Reachability"]
@@ -19,8 +19,6 @@ PATIENCE_LEASES = 2  # before a complaint ends a lease
 # Of equals: clients of an edge find another one, shards another owner; a storage node's end takes a copy away.
 GO_FIRST = {TIER_EDGE: 0, TIER_ROUTER: 1, TIER_STORAGE: 2}
 
-Life = tuple[str, int]
-
 
 class Reachability:
     """Links of this router, and what follows from those of all."""
@@ -29,7 +27,7 @@ class Reachability:
         self._node = node
         self._up: dict[str, int] = {}  # node -> incarnation
         self._down_since: dict[str, float] = {}
-        self._complained: dict[tuple[Life, Life], float] = {}  # who of whom -> since when
+        self._complained: dict[tuple[NodeIncarnation, NodeIncarnation], float] = {}  # who of whom -> since when
 
     def link_up(self, peer: PeerKey) -> None:
         """A link stands."""
@@ -51,7 +49,9 @@ class Reachability:
             node for node in down | waited if (entry := cluster_map.nodes.get(node)) is not None and entry.alive
         )
 
-    def rescue(self, now: float, cluster_map: ClusterMap, silent_s: Callable[[float, Life], float]) -> dict[int, str]:
+    def rescue(
+        self, now: float, cluster_map: ClusterMap, silent_s: Callable[[float, NodeIncarnation], float]
+    ) -> dict[int, str]:
         """Return new owners for the shards of routers that are silent."""
         routers = cluster_map.live(TIER_ROUTER)
         gone = set()
@@ -75,8 +75,8 @@ class Reachability:
     def worst_connected(self, now: float, cluster_map: ClusterMap, complaints: Mapping[str, tuple[str, ...]]) -> str:
         """Return the live node whose lease should end, or "": of two that do not reach each other, the lonelier.
 
-        A complaint counts when the leader has heard it for two leases about the same two lives: a node that has just
-        started may be known to the leader before all its links stand.
+        A complaint counts when the leader has heard it for two leases about the same two incarnations: a node that has
+        just started may be known to the leader before all its links stand.
 
         Args:
             now: Seconds.
@@ -84,15 +84,17 @@ class Reachability:
             complaints: Node -> live nodes that it does not reach.
         """
         told = {
-            (life, other_life)
+            (incarnation, other_incarnation)
             for node, others in complaints.items()
             for other in others
-            if node != other and (life := _life(cluster_map, node)) and (other_life := _life(cluster_map, other))
+            if node != other
+            and (incarnation := _live_incarnation(cluster_map, node))
+            and (other_incarnation := _live_incarnation(cluster_map, other))
         }
         self._complained = {pair: self._complained.get(pair, now) for pair in sorted(told)}
         pairs = {
-            tuple(sorted((life[0], other[0])))
-            for (life, other), since in self._complained.items()
+            tuple(sorted((incarnation[0], other[0])))
+            for (incarnation, other), since in self._complained.items()
             if now - since >= PATIENCE_LEASES * cluster_map.lease_s
         }
         missing: dict[str, int] = {}
@@ -107,7 +109,7 @@ class Reachability:
         return ""
 
 
-def _life(cluster_map: ClusterMap, node: str) -> Life | None:
+def _live_incarnation(cluster_map: ClusterMap, node: str) -> NodeIncarnation | None:
     entry = cluster_map.nodes.get(node)
     return (node, entry.incarnation) if entry is not None and entry.alive else None
 

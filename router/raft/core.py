@@ -50,7 +50,7 @@ class RaftCore(Reception):
             config: Settings; the bootstrap's members count until the log holds a configuration.
             stored: What the disk holds; already restored into the state machine up to its snapshot.
             rng: Draws election timeouts.
-            incarnation: One life of this process; never reused under one storage id.
+            incarnation: One incarnation of this process; never reused under one storage id.
             snapshot_fault: Returns why the state machine cannot restore a snapshot, "" if it can.
         """
         self.reset_reads()

@@ -5,8 +5,8 @@ Names are the paper's ("In Search of an Understandable Consensus Algorithm", Ong
 ReadIndex section 6.4. This file decides the encoding and nothing else; who sends what and when is in the core.
 
 Every message opens with the same header: who sends, to whom, the sender's *real* term (a pre-vote too: the term it
-would campaign in is a field of its own), the sender's incarnation (one life of its process), its storage id (one life
-of its disk) and the storage id that the sender believes the receiver to have, 0 when it does not know.
+would campaign in is a field of its own), the sender's incarnation (one run of its process), its storage id (one
+life of its disk) and the storage id that the sender believes the receiver to have, 0 when it does not know.
 """
 
 from collections.abc import Callable
@@ -180,7 +180,7 @@ class ReadIndex(Message, frozen=True, tag="ReadIndex"):
 
 
 class ReadIndexReply(Message, frozen=True, tag="ReadIndexReply"):
-    """``asker_incarnation`` stops an answer to a former life from being taken for a later read's.
+    """``asker_incarnation`` stops an answer to a former incarnation from being taken for a later read's.
 
     ``read_index`` is -1 when the receiver of the question does not lead.
     """
@@ -242,7 +242,7 @@ def decode_message(payload: Payload) -> AnyMessage:
 
 
 def check_sender(peer: PeerKey, message: Message) -> None:
-    """Take a message only in the name of the router, and of its life, that the link belongs to.
+    """Take a message only in the name of the router, and of its incarnation, that the link belongs to.
 
     Raises:
         LinkError: It names another one.

@@ -56,7 +56,7 @@ class ReadIndexes(Replication):
             self._answer(read, -1)
 
     def on_read_index_reply(self, reply: ReadIndexReply) -> None:
-        """The leader confirmed; an answer to a former life of ours is none."""
+        """The leader confirmed; an answer to a former incarnation of ours is none."""
         if reply.asker_incarnation == self.incarnation:
             self.read_states.append(ReadState(reply.context, reply.read_index))
         else:

@@ -2,7 +2,8 @@
 
 A topic leaves the table when its invalidation is sent, but stays known as *leaving* until that is acknowledged: until
 then an edge may still use the old answer, so whoever adds a route that matches it waits for the same acknowledgement.
-Edges are bits of an integer, one per life, so that a topic costs one small number. Source: docs/protocol.md section 3.
+Edges are bits of an integer, one per incarnation, so that a topic costs one small number. Source: docs/protocol.md
+section 3.
 """
 
 from collections import OrderedDict
@@ -13,7 +14,7 @@ from mqtt.topic_index import TopicIndex
 
 __all__ = ["CachedTopics", "Invalidation"]
 
-BITS_MAX = 60  # lives of edges before the bits of ended ones are taken back
+BITS_MAX = 60  # incarnations of edges before the bits of ended ones are taken back
 
 Waiter = TypeVar("Waiter")
 Value = TypeVar("Value")
@@ -96,7 +97,7 @@ class CachedTopics:
         return {edge for edge, bit in self._bits.items() if bit & holders}
 
     def live_edges(self) -> set[str]:
-        """Return the edges that were answered in this life of theirs."""
+        """Return the edges that were answered in this incarnation of theirs."""
         return set(self._bits)
 
     def is_large(self, visits: int) -> bool:
@@ -143,7 +144,7 @@ class CachedTopics:
         return list(found.values())
 
     def forget_edge(self, edge: str) -> None:
-        """A life of an edge ended: what it held is nobody's concern."""
+        """An incarnation of an edge ended: what it held is nobody's concern."""
         self._live &= ~self._bits.pop(edge, 0)
 
     @property

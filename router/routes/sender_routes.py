@@ -31,7 +31,7 @@ class _Leaving:
         self.sender = sender
         self.filters = filters
         self.names: list[str] | None = None  # not looked at yet; None: its turn has not come
-        self.below = below  # those said before this go; None: the life that said them is over
+        self.below = below  # those said before this go; None: the incarnation that said them is over
 
 
 class SenderRoutes:
@@ -122,7 +122,7 @@ class SenderRoutes:
         return True
 
     def sender_dead(self, sender: Sender) -> None:
-        """A life is over, and so is what it said; its next one may say the same at once."""
+        """An incarnation is over, and so is what it said; its next one may say the same at once."""
         filters = self.filters.pop(sender, None)
         if filters:
             self._leaving.append(_Leaving(sender, filters, None))
@@ -144,7 +144,7 @@ class SenderRoutes:
                 if name not in filters or (below is not None and filters[name] >= below):
                     continue
                 del filters[name]
-                if name in live:  # a later life said it again: its destination stands in the same place
+                if name in live:  # a later incarnation said it again: its destination stands in the same place
                     self._count(name)
                 else:
                     self._drop(leaving.sender, name)

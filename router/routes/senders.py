@@ -67,6 +67,6 @@ class RouteSenders:
 
     def _standing(self, cluster_map: ClusterMap, peer: PeerKey, partition: int, sender_epoch: int) -> Standing:
         if not cluster_map.is_alive(peer.node, peer.incarnation):
-            return Standing.LATER  # a life that this map does not have yet
+            return Standing.LATER  # an incarnation that this map does not have yet
         _, since = self._primaries.get(partition, ("", 0))
         return standing(cluster_map, peer.node, partition, sender_epoch, since)

@@ -196,7 +196,7 @@ class PartitionExport:
 
     def _reaches_back_to(self, since: int, op_index: int) -> bool:
         if since > op_index:
-            return False  # the older export is of another life of this partition
+            return False  # the older export is of another incarnation of this partition
         value = self.copy.store.get(keys.local_key(self.copy.number))
         local = unpack(LocalRow, value) if value is not None else LocalRow()
         return since == op_index or local.log_start <= since + 1

@@ -65,9 +65,9 @@ class Requests:
             if not self._early.keep(request.partition, WaitingRequest(now, peer, request)):
                 self._turn.count("requests_dropped_early")
             return
-        # A life that this node's map does not have yet asks again: its CONNECT would pass for a dead edge's.
-        known_life = cluster_map.is_alive(peer.node, peer.incarnation)
-        if hosted is None or request.partition_epoch != hosted.core.epoch or not known_life:
+        # An incarnation that this node's map does not have yet asks again: its CONNECT would pass for a dead edge's.
+        is_known = cluster_map.is_alive(peer.node, peer.incarnation)
+        if hosted is None or request.partition_epoch != hosted.core.epoch or not is_known:
             epoch = hosted.core.epoch if hosted is not None else 0
             self._turn.tell(peer.node, Moved(request.request, "partition", request.partition, epoch, cluster_map.epoch))
         elif hosted.takes:

@@ -72,7 +72,7 @@ class Partition:
         self.acknowledges = True  # False while fewer than the minimum are in sync
         self.counts: dict[str, int] = {}
         self.ledger: PartitionLedger | None = None
-        self.building = 1  # number of the operation being built, counted here and in this life only
+        self.building = 1  # number of the operation being built, counted here and in this incarnation only
         self.released = 0  # everything emitted behind operations up to this number has left
         self._outputs: list[Output] = []
         self._at_once: list[Output] = []

@@ -1,8 +1,8 @@
 """Whether a store began empty and the map has not heard of that yet: a file beside it.
 
 A store that was created just now has nothing of what its node ever acknowledged, and says so when it registers. If that
-life ends first, the next one finds a store like any other: without this file it would be taken for whole, made primary
-while the other copies are away, and they would be made anew from nothing.
+incarnation ends first, the next one finds a store like any other: without this file it would be taken for whole, made
+primary while the other copies are away, and they would be made anew from nothing.
 """
 
 from pathlib import Path
@@ -33,6 +33,6 @@ class CreatedMarker:
         sync_folder(self._path.parent)
 
     def remove(self) -> None:
-        """The map lists a life that began with this store, and no role of one that is gone."""
+        """The map lists an incarnation that began with this store, and no role of one that is gone."""
         self._path.unlink()
         sync_folder(self._path.parent)

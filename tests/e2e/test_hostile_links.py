@@ -101,7 +101,7 @@ def test_nested_hello_of_a_node(cluster: LocalCluster, node: str) -> None:
 
 @pytest.mark.parametrize("node", NODES)
 def test_nested_control_of_a_node(cluster: LocalCluster, node: str) -> None:
-    """The link that carries it is closed; this life of its sender is not let in again, the next one is."""
+    """The link that carries it is closed; this incarnation of its sender is not let in again, the next one is."""
     before = pids(cluster)
     tier = "edge" if node != "edge-0" else "storage"
     name = f"{tier}-for-{node}"

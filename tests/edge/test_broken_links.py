@@ -1,4 +1,4 @@
-"""Frames of another node that cannot be read: its link ends, that life does not come back, the edge goes on."""
+"""Frames of another node that cannot be read: its link ends, that incarnation does not come back, the edge goes on."""
 
 import logging
 
@@ -31,8 +31,8 @@ def frame(payload: bytes, number: int = 1) -> bytes:
     return HEADER.pack(len(payload), FrameKind.CONTROL, 0, PROTOCOL_VERSION, number) + payload
 
 
-def test_an_unreadable_frame_condemns_the_life() -> None:
-    """Not the node: its next life is welcome."""
+def test_an_unreadable_frame_condemns_the_incarnation() -> None:
+    """Not the node: its next incarnation is welcome."""
     edge = Edge()
     conn = link(edge, 5)
     assert not conn.closed

@@ -1,4 +1,4 @@
-"""The orderly end of an edge: last answers, then DISCONNECT 0x8B, then this life leaves the map."""
+"""The orderly end of an edge: last answers, then DISCONNECT 0x8B, then this incarnation leaves the map."""
 
 import pytest
 

@@ -29,7 +29,7 @@ def test_suback_waits_for_the_route() -> None:
     (request,) = edge.take(AddRoutes)
     assert [entry.topic_filter for entry in request.routes] == ["a/+"]
     edge.router(RoutesAdded(request.request, request.shard, request.shard_epoch, request.sender_epoch - 1))
-    assert session.read() == [], "an answer to the edge's former life"
+    assert session.read() == [], "an answer to the edge's former incarnation"
     edge.router(RoutesAdded(request.request, request.shard, request.shard_epoch, request.sender_epoch))
     assert [packet.reason_codes for packet in session.read()] == [[2]]
 

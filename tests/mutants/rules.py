@@ -234,7 +234,7 @@ RULES: tuple[SeededBug, ...] = (
         test_route_schedules.test_a7_an_invalidation_overtakes_the_answer,
     ),
     _rule(
-        "A8: a life is served before the map lists it",
+        "A8: an incarnation is served before the map lists it",
         ClusterMap,
         "is_alive",
         _alive_before_listed,
@@ -277,11 +277,11 @@ RULES: tuple[SeededBug, ...] = (
         test_lease_schedules.test_b3_an_edge_wakes_from_a_suspend,
     ),
     _rule(
-        "B4: a second life is let in at once",
+        "B4: a second incarnation is let in at once",
         LeaseTable,
         "surely_over",
         lambda *_: True,
-        test_lease_schedules.test_b4_a_new_life_without_proof_waits_for_the_lease_of_the_old_one,
+        test_lease_schedules.test_b4_a_new_incarnation_without_proof_waits_for_the_lease_of_the_old_one,
     ),
     _rule(
         "B5: a fenced edge goes on",

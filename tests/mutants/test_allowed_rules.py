@@ -13,7 +13,7 @@ from wire.links.allowed import Standing
     ("rule", "noticed"),
     [
         ("PUBLISH_ACK", "PUBLISH_ACK of a storage changed a edge"),
-        ("own life", "Heartbeat of a edge changed a router"),
+        ("own incarnation", "Heartbeat of a edge changed a router"),
     ],
 )
 def test_the_matrix_notices_a_missing_rule(rule: str, noticed: str) -> None:

@@ -85,7 +85,7 @@ def test_a_name_belongs_to_one_tier() -> None:
 
 
 def test_death_is_of_one_incarnation() -> None:
-    """A late declaration does not hit the next life; a repeated one changes nothing."""
+    """A late declaration does not hit the next incarnation; a repeated one changes nothing."""
     machine = Machine()
     machine.register("e1", 2)
     assert "not at incarnation" in machine.do(DeclareDead("e1", 1))
@@ -160,7 +160,7 @@ def test_a_store_that_is_not_whole_is_no_primary() -> None:
     machine.do(DeclareDead("s1", 1))
     machine.register("s1", 2, whole=False)
     assert (machine.placement().primary, machine.placement().in_sync) == ("", ())
-    machine.register("s1", 3)  # whole as of its second life, which held nothing
+    machine.register("s1", 3)  # whole as of its second incarnation, which held nothing
     assert machine.placement().primary == ""
 
 
@@ -290,7 +290,7 @@ def test_placements_are_compare_and_set() -> None:
     assert machine.do(PlacePartitions({0: PartitionEntry(2, "s1", ("s1",))})) == ""
 
 
-def test_a_router_that_starts_owns_nothing_of_its_former_life() -> None:
+def test_a_router_that_starts_owns_nothing_of_its_former_incarnation() -> None:
     """A5: every shard it had goes on at the next shard_epoch, to whomever."""
     machine = Machine()
     for name in ("r1", "r2", "r3"):

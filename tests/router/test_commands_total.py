@@ -199,8 +199,8 @@ async def test_a_raft_log_that_holds_poison_is_passed_by_at_every_start(tmp_path
     """On a real disk: a router that committed it under an older version goes on behind it."""
     create_log(tmp_path / "raft", 7)
     poison = encode_command(RegisterNode(entry("r9", "router", weight=-3)))
-    for life in (1, 2):
-        core = RouterCore(entry("r1", "router", incarnation=life), RouterSettings())
+    for incarnation in (1, 2):
+        core = RouterCore(entry("r1", "router", incarnation=incarnation), RouterSettings())
         apply = partial(_applied, core)
         node = RaftNode(
             RaftConfig(id="r1", voters=("r1",)),
@@ -209,18 +209,18 @@ async def test_a_raft_log_that_holds_poison_is_passed_by_at_every_start(tmp_path
             apply=apply,
             take_snapshot=core.machine.snapshot,
             restore=core.restore,
-            rng=random.Random(life),
-            incarnation=life,
+            rng=random.Random(incarnation),
+            incarnation=incarnation,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(node.run)
             with trio.fail_after(20):
-                if life == 1:
+                if incarnation == 1:
                     while not node.is_leader:
                         await trio.sleep(0.005)
                     for data in (encode_command(BEGIN), poison, b"\xc1"):
                         await node.propose(data)
-                await node.propose(encode_command(RegisterNode(entry("s1", "storage", incarnation=life))))
+                await node.propose(encode_command(RegisterNode(entry("s1", "storage", incarnation=incarnation))))
             assert core.counts["commands_unreadable"] == 2
             assert list(core.machine.map.nodes) == ["s1"] and core.machine.map.has_live("s1")
             nursery.cancel_scope.cancel()

@@ -12,7 +12,7 @@ from router.map.commands import (
     StartRebalance,
 )
 from router.map.late_storage import LateStorage
-from router.map.leases import LeaseTable, lives
+from router.map.leases import LeaseTable, live_incarnations
 from router.map.machine import MapMachine
 from router.map.rebalance_run import RebalanceRunner
 from router.placement.changes import placement_change
@@ -51,7 +51,7 @@ class Cluster:
         """Rounds of a quarter of a second."""
         for _ in range(count):
             self.now += 0.25
-            for node, incarnation in lives(self.map):
+            for node, incarnation in live_incarnations(self.map):
                 primaries = [at for at, entry in enumerate(self.map.partitions) if entry.primary == node]
                 sizes = {at: (self.keys.get(at, 0), 0) for at in primaries if node not in self.silent}
                 beat = Heartbeat(node, incarnation, self.now, self.map.epoch, sizes=sizes)

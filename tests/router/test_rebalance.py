@@ -15,7 +15,7 @@ from router.map.commands import (
     SetRebalance,
     StartRebalance,
 )
-from router.map.leases import LeaseTable, lives
+from router.map.leases import LeaseTable, live_incarnations
 from router.map.machine import MapMachine
 from router.map.rebalance_run import RebalanceRunner, reached
 from router.placement.changes import placement_change
@@ -66,7 +66,7 @@ class Group:
     def turn(self, *, promote: bool = True) -> None:
         """A round: heartbeats acknowledge the map, the runner proposes, commands commit, primaries promote."""
         self.now += 0.1
-        for node, incarnation in lives(self.map):
+        for node, incarnation in live_incarnations(self.map):
             self.leases.arrived(node, Heartbeat(node, incarnation, self.now, self.map.epoch), self.now)
         self.runner.tick(self.now)
         commands, self.queue[:] = list(self.queue), []

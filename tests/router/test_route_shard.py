@@ -192,7 +192,7 @@ def test_a_late_remove_does_not_undo_a_newer_add() -> None:
 
 
 def test_former_incarnations_and_partition_epochs_say_nothing() -> None:
-    """What an older life sends is dropped; a newer one voids the former by its report only."""
+    """What an older incarnation sends is dropped; a newer one voids the former by its report only."""
     owner = Owner().ready()
     owner.add("s1", "t", partition=2, epoch=4, version=9)
     owner.remove("s1", "t", partition=2, epoch=3, version=99)
@@ -279,8 +279,8 @@ def test_a_dead_edge_is_waited_for_by_nobody() -> None:
     assert owner.add("s1", "u", partition=1) in owner.added()  # e1's cached answer ended with e1
 
 
-def test_a_restarted_edge_counts_as_another_life() -> None:
-    """What the former life cached does not matter, what the new one caches does."""
+def test_a_restarted_edge_counts_as_another_incarnation() -> None:
+    """What the former incarnation cached does not matter, what the new one caches does."""
     owner = Owner(edges=["e1"]).ready("e1")
     owner.answer("e1", "t")
     owner.shard.edge_dead("e1")
@@ -289,7 +289,7 @@ def test_a_restarted_edge_counts_as_another_life() -> None:
     assert owner.add("s1", "u", partition=1, version=2) not in owner.added()
 
 
-def test_many_lives_of_edges_take_their_bits_back() -> None:
+def test_many_incarnations_of_edges_take_their_bits_back() -> None:
     """Two hundred restarts: holders are still told apart."""
     owner = Owner(edges=["e1"]).ready("e1")
     owner.answer("e1", "t")

@@ -108,8 +108,8 @@ def test_a2_a_partition_that_changed_its_primary_is_still_to_be_reported() -> No
     assert router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"])) == []
 
 
-def test_a5_a_restarted_router_owns_only_what_began_in_this_life() -> None:
-    """The map's old placement, read from the log at the start, names a former life."""
+def test_a5_a_restarted_router_owns_only_what_began_in_this_incarnation() -> None:
+    """The map's old placement, read from the log at the start, names a former incarnation."""
     router = RouterCore(NodeEntry("r1", "router", 2, "h:1"), RouterSettings())
     for command in (Bootstrap("c", 4, 8, 1, 1, 2.0), Router.register_command("r1", 1)):
         router.handle(0.0, [Applied(encode_command(command))])
@@ -179,8 +179,8 @@ def test_b2_frames_of_a_dead_incarnation_change_nothing() -> None:
     assert router.core.counts["frames_of_dead"] == 1
 
 
-def test_a8_a_life_that_the_owners_map_does_not_have_yet_asks_again() -> None:
-    """The step that ends the edge's former life would take from the shard what the new one said and was answered."""
+def test_a8_an_incarnation_that_the_owners_map_does_not_have_yet_asks_again() -> None:
+    """The step that ends the edge's former incarnation would take away what the new one said and was answered."""
     router = Router("e1")
     router.ready_shard(0, ["e1"])
     (answer,) = router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"]), incarnation=2)
@@ -192,8 +192,8 @@ def test_a8_a_life_that_the_owners_map_does_not_have_yet_asks_again() -> None:
     assert isinstance(answer, Resolved)
 
 
-def test_b4_a_second_life_acknowledges_nothing_for_the_first() -> None:
-    """It is linked and not admitted: what the first life, whose lease goes on, has cached it has never had."""
+def test_b4_a_second_incarnation_acknowledges_nothing_for_the_first() -> None:
+    """It is linked and not admitted: what the first incarnation, whose lease goes on, has cached it has never had."""
     router = Router("e1", "e2")
     router.ready_shard(0, ["e1", "e2"])
     router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"]))
@@ -228,7 +228,7 @@ def test_a6_an_acknowledgement_of_another_shard_epoch_counts_nothing() -> None:
     assert [node for node, message in router.sent if isinstance(message, RoutesAdded)] == ["e2"]
 
 
-def test_b4_a_second_life_waits_for_the_lease_of_the_first() -> None:
+def test_b4_a_second_incarnation_waits_for_the_lease_of_the_first() -> None:
     """Started elsewhere while the first still has a lease; or admitted at once with the proof that it has ended."""
     router = Router("e1", "e2")
     router.tell("e1", Register(1, NodeEntry("e1", "edge", 2, "h:2")), incarnation=2)

@@ -106,8 +106,8 @@ def test_shards_go_to_the_routers_that_stay_and_come_back() -> None:
     assert [shard.owner for shard in machine.map.shards] == before
 
 
-def test_lives_that_are_over_or_stop_already_are_left_out() -> None:
-    """A repeated request changes nothing; nor does one of a former life, or of nobody."""
+def test_incarnations_that_are_over_or_stop_already_are_left_out() -> None:
+    """A repeated request changes nothing; nor does one of a former incarnation, or of nobody."""
     machine = with_storage("s1", "s2")
     machine.do(StopNodes({"s1": 1}))
     epoch = machine.map.epoch
@@ -132,7 +132,7 @@ def test_those_that_ask_together_are_judged_together() -> None:
     assert stops.take(99.0) == {}
 
 
-def test_a_life_that_left_is_declared_dead_once() -> None:
+def test_an_incarnation_that_left_is_declared_dead_once() -> None:
     """Repeats change nothing, until the proposal failed."""
     machine = with_storage("s1", "s2")
     table = LeaseTable(2.0, 0.1)

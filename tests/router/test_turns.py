@@ -127,7 +127,7 @@ def test_a_dead_edge_with_many_filters_leaves_in_turns() -> None:
 
 
 def test_an_edge_that_comes_back_keeps_what_it_says_anew() -> None:
-    """Its next life says some filters again while those of the former one leave."""
+    """Its next incarnation says some filters again while those of the former one leave."""
     turns = Turns()
     turns.add_all()
     turns.handle([Applied(encode_command(DeclareDead(EDGES[0].node, 1)))])
@@ -180,12 +180,12 @@ def test_a_turn_takes_few_bytes_and_one_event_at_least(size: int) -> None:
 
 
 def test_a_route_that_was_said_again_stays() -> None:
-    """Two lives of an edge leave at once, and the third one says a filter of both."""
+    """Two incarnations of an edge leave at once, and the third one says a filter of both."""
     routes = SenderRoutes()
     sender = ("e1", -1)
-    for life in (1, 2):
-        assert routes.accept(sender, life)
-        for name in ("a/+", "b/+", f"only/{life}"):
+    for incarnation in (1, 2):
+        assert routes.accept(sender, incarnation)
+        for name in ("a/+", "b/+", f"only/{incarnation}"):
             assert routes.put(sender, RouteEntry(name), 1)
         routes.sender_dead(sender)
     assert routes.accept(sender, 3) and routes.put(sender, RouteEntry("a/+"), 1)

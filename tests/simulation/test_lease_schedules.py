@@ -18,14 +18,16 @@ def test_b1_a_lease_is_granted_while_the_death_is_under_way() -> None:
     for other in routers:
         scene.network.jam("e1", other)
     leases = scene.cluster.router(leader).core.leases
-    life = ("e1", scene.cluster.edge("e1").incarnation)
-    scene.until(lambda: leases.remaining_s(scene.cluster.router(leader).clock(), life) < 0.015)
+    incarnation = ("e1", scene.cluster.edge("e1").incarnation)
+    scene.until(lambda: leases.remaining_s(scene.cluster.router(leader).clock(), incarnation) < 0.015)
     for other in routers:
         scene.network.release("e1", other)
     for other in routers:
         if other != leader:
             scene.cut("e1", other)  # nobody else tells it that it is dead
-    scene.until(lambda: scene.is_dead("e1") or leases.remaining_s(scene.cluster.router(leader).clock(), life) > 0.5)
+    scene.until(
+        lambda: scene.is_dead("e1") or leases.remaining_s(scene.cluster.router(leader).clock(), incarnation) > 0.5
+    )
     scene.cut("e1", leader)
     subscriber = scene.client("subscriber", "e2", PATIENT)
     subscriber.subscribe("t/x", 1)
@@ -75,7 +77,7 @@ def test_b3_an_edge_wakes_from_a_suspend() -> None:
     scene.judge()
 
 
-def test_b4_a_new_life_without_proof_waits_for_the_lease_of_the_old_one() -> None:
+def test_b4_a_new_incarnation_without_proof_waits_for_the_lease_of_the_old_one() -> None:
     scene = Scene(edges=2)
     killed_at = scene.cluster.scheduler.now
     scene.kill("e1")

@@ -259,7 +259,7 @@ def test_a8_an_edge_joins_through_a_router_that_lags() -> None:
     scene.judge()
 
 
-def test_a8_an_edge_begins_a_new_life_that_the_shard_owner_hears_of_late() -> None:
+def test_a8_an_edge_begins_a_new_incarnation_that_the_shard_owner_hears_of_late() -> None:
     scene = Scene(routers=3, edges=2)
     leader = scene.leader()
     owner = next(name for name in ("r1", "r2", "r3") if name != leader)
@@ -287,8 +287,8 @@ def test_a8_an_edge_begins_a_new_life_that_the_shard_owner_hears_of_late() -> No
     scene.judge()
 
 
-def test_a6_an_answer_to_a_question_of_the_edges_former_life() -> None:
-    """The owner waited for a report with it, and has not heard of the next life, which numbers its questions anew."""
+def test_a6_an_answer_to_a_question_of_the_edges_former_incarnation() -> None:
+    """The owner waited for a report with it, and has not heard of the next incarnation, whose numbers begin anew."""
     scene = Scene(routers=3, edges=3)
     busy = (scene.leader(), scene.cluster.storage("s1").core.lease.following)
     owner = next(name for name in ("r1", "r2", "r3") if name not in busy)

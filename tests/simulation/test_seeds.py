@@ -20,7 +20,7 @@ REGRESSIONS: list[tuple[int, Mode, float]] = [
     (5006, "liveness", 60.0),  # the same, and the primary changed
     (4009, "safety", 60.0),  # retained copies that were older than what had come live
     (76028, "liveness", 60.0),  # the harness: an ephemeral session's backlog overflowed, as it may
-    (3034, "safety", 60.0),  # an edge followed a former life of a router: its map stood still
+    (3034, "safety", 60.0),  # an edge followed a former incarnation of a router: its map stood still
 ]
 
 

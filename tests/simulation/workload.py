@@ -296,16 +296,16 @@ class Workload:
 
     async def _live_and_die(self, mortal: WorkingClient) -> None:
         rng = self.cluster.rng(mortal.process)
-        life = 0
+        starts = 0
         await sleep(2.0)  # the watchers first
         while True:
-            life += 1
+            starts += 1
             v5 = mortal.options.protocol_version == 5
             delay_s = WILL_DELAY_S if v5 and rng.random() < 0.2 else 0
             options = replace(
                 mortal.options,
                 will_topic=f"wills/{mortal.process}",
-                will_payload=f"{mortal.process}-{life}",
+                will_payload=f"{mortal.process}-{starts}",
                 will_qos=rng.choice((1, 2)),
                 will_delay_interval_s=delay_s,
             )

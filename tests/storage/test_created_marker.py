@@ -1,4 +1,4 @@
-"""A store that began empty says so in every life until the map has heard it."""
+"""A store that began empty says so in every incarnation until the map has heard it."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def test_the_file_outlives_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("short_s", [0.001, 2.0])
-def test_an_empty_disk_does_not_pass_for_whole_in_its_second_life(short_s: float) -> None:
+def test_an_empty_disk_does_not_pass_for_whole_in_its_second_incarnation(short_s: float) -> None:
     """It was the primary again, of nothing: a lost session has to be refused, not replaced."""
     scene = Scene(edges=2, storages=1, replicas=1, min_in_sync=1, partitions=4)
     scene.kill("s1")

@@ -60,7 +60,7 @@ def test_a_repeat_after_the_end_opens_nothing() -> None:
     cluster = Cluster(partitions=1)
     first, connection = opened(cluster)
     connection.open = False
-    cluster.crash_all()  # the new life asks for claims: nobody has the connection
+    cluster.crash_all()  # the new incarnation asks for claims: nobody has the connection
     assert len(fired(cluster)) == 1
     assert again(cluster.edges["e1"], first).reason_code == TAKEN_OVER
     cluster.run(3.0)
@@ -89,7 +89,7 @@ def test_a_repeat_of_the_connection_that_still_owns_the_client_is_answered() -> 
     assert fired(cluster) == []
 
 
-def test_a_connect_of_a_life_that_the_primary_hears_of_late_is_carried_out() -> None:
+def test_a_connect_of_an_incarnation_that_the_primary_hears_of_late_is_carried_out() -> None:
     """Its edge begins anew and serves clients at once; the primary's map is a step behind."""
     cluster = Cluster(partitions=1)
     cluster.silence(cluster.map.partitions[0].primary)

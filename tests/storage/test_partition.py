@@ -136,7 +136,7 @@ def test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_no
 
 
 def test_an_answer_about_routes_to_the_partition_s_former_primary_marks_nothing() -> None:
-    """It comes over the link of the node's next life, whose questions have the same numbers."""
+    """It comes over the link of the node's next incarnation, whose questions have the same numbers."""
     cluster = Cluster()
     edge = cluster.edges["e1"]
     alice = edge.open("alice", "a")

@@ -231,7 +231,7 @@ def anybody_acknowledges() -> None:
 
 RULES: dict[str, Callable[[], None]] = {
     "PUBLISH_ACK": anybody_acknowledges,
-    "own life": lambda: setattr(allowed, "_is_own_incarnation", lambda *_: True),
+    "own incarnation": lambda: setattr(allowed, "_is_own_incarnation", lambda *_: True),
 }
 
 

@@ -53,7 +53,7 @@ class Victim:
 
     @property
     def incarnation(self) -> int:
-        """Which life of the edge the map has."""
+        """Which incarnation of the edge the map has."""
         return self.map.nodes[self.edge].incarnation
 
     @property
@@ -64,12 +64,12 @@ class Victim:
 
 def forged_controls(victim: Victim) -> Iterator[Control]:
     """Return every control message, about the session, its edge, and the primary of its partition."""
-    life, epoch = victim.incarnation, victim.partition_epoch
+    incarnation, epoch = victim.incarnation, victim.partition_epoch
     will = Will(victim.topic, FORGED.encode(), 1)
     given: dict[str, Any] = {
-        "entry": NodeEntry(victim.edge, "router", life, "nowhere:1", weight=7),
+        "entry": NodeEntry(victim.edge, "router", incarnation, "nowhere:1", weight=7),
         "node": victim.edge,
-        "incarnation": life,
+        "incarnation": incarnation,
         "map_epoch": 10**6,
         "sent_at": 1.0,
         "partition": victim.partition,

@@ -14,7 +14,7 @@ S1 = PeerKey("s1", "storage", 5)
 
 
 @pytest.mark.parametrize("known", [None, S1, S1._replace(incarnation=4)])
-def test_a_new_life_and_the_same_one_are_admitted(known: PeerKey | None) -> None:
+def test_a_new_incarnation_and_the_same_one_are_admitted(known: PeerKey | None) -> None:
     admit(EDGE, S1, known, None)
 
 
@@ -28,7 +28,9 @@ def test_a_new_life_and_the_same_one_are_admitted(known: PeerKey | None) -> None
         (S1, None, "", "s1 broke the protocol and is refused until it starts again: "),
     ],
 )
-def test_a_life_is_refused_in_one_line(key: PeerKey, known: PeerKey | None, condemned: str | None, words: str) -> None:
+def test_an_incarnation_is_refused_in_one_line(
+    key: PeerKey, known: PeerKey | None, condemned: str | None, words: str
+) -> None:
     with pytest.raises(LinkError) as refused:
         admit(EDGE, key, known, condemned)
     assert str(refused.value) == words
@@ -38,12 +40,12 @@ def test_a_life_is_refused_in_one_line(key: PeerKey, known: PeerKey | None, cond
     ("told", "taken", "peer_incarnation", "resumed"),
     [
         (Told(5, 3), 3, 7, 9),  # the connection goes on behind frame 9
-        (Told(5, 3), 3, 6, 0),  # it counts frames of this node's life before
-        (Told(4, 3), 0, 7, 9),  # another life was meant: its number is none of this one's
+        (Told(5, 3), 3, 6, 0),  # it counts frames of this node's incarnation before
+        (Told(4, 3), 0, 7, 9),  # another incarnation was meant: its number is none of this one's
         (Told(), 0, 0, 0),
     ],
 )
-def test_a_connection_resumes_where_both_lives_are_the_same(
+def test_a_connection_resumes_where_both_incarnations_are_the_same(
     told: Told, taken: int, peer_incarnation: int, resumed: int
 ) -> None:
     hello = Hello(PROTOCOL_VERSION, "c", "s1", "storage", 5, peer_incarnation, 9 if peer_incarnation else 0)

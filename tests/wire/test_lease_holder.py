@@ -34,7 +34,7 @@ class Node:
 
 
 def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
-    """The lease runs from when the answered heartbeat was sent, and only while the map lists this life."""
+    """The lease runs from when the answered heartbeat was sent, and only while the map lists this incarnation."""
     node = Node("r1")
     assert [type(message) for _, message in node.sent] == [Register, FollowMap]
     node.holder.handle(0.1, Registered(1, 2, 4))
@@ -47,7 +47,7 @@ def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
     assert not node.holder.has_lease(2.1)
 
 
-def test_the_lease_of_a_former_life_is_no_lease_of_this_one() -> None:
+def test_the_lease_of_a_former_incarnation_is_no_lease_of_this_one() -> None:
     """It ran on another host, whose clock is far ahead; the answer to its last heartbeat came over our link."""
     node = Node("r1")
     node.holder.handle(0.1, HeartbeatReply(1, 90_000.0, 2.0, 4, "r1"))
@@ -57,7 +57,7 @@ def test_the_lease_of_a_former_life_is_no_lease_of_this_one() -> None:
     assert node.holder.newest_at < 0.2
 
 
-def test_a_former_life_in_a_late_map_does_not_end_this_one() -> None:
+def test_a_former_incarnation_in_a_late_map_does_not_end_this_one() -> None:
     """The answer to the registration came from the leader; the map, from a router that is behind."""
     node = Node("r1")
     node.holder.handle(0.1, Registered(1, 2, 9))
@@ -70,7 +70,7 @@ def test_a_former_life_in_a_late_map_does_not_end_this_one() -> None:
     assert node.holder.ended
 
 
-def test_a_life_that_died_before_it_heard_of_its_registration_has_ended() -> None:
+def test_an_incarnation_that_died_before_it_heard_of_its_registration_has_ended() -> None:
     """The leader registered it, and its answer was lost with it; the next one found no heartbeat."""
     node = Node("r1")
     node.holder.handle(0.1, node.map(node.entry(1)))
@@ -79,8 +79,8 @@ def test_a_life_that_died_before_it_heard_of_its_registration_has_ended() -> Non
     assert node.holder.ended
 
 
-def test_the_answer_to_a_former_life_s_registration_registers_nobody() -> None:
-    """The former life died before its registration was committed; the answer comes over the next one's link."""
+def test_the_answer_to_a_former_incarnation_s_registration_registers_nobody() -> None:
+    """The former incarnation died before its registration was committed; the answer comes over the next one's link."""
     node = Node("r1")
     node.holder.handle(0.1, Registered(1, 1, 4))
     node.holder.handle(0.1, node.map(node.entry(1)))
@@ -102,7 +102,7 @@ def test_why_the_routers_do_not_let_a_node_in_is_logged_once(caplog: pytest.LogC
     assert [record.getMessage() for record in caplog.records] == ["the routers do not let this node in: is over"]
 
 
-def test_a_newer_life_ends_this_one() -> None:
+def test_a_newer_incarnation_ends_this_one() -> None:
     """Two processes of one name: the older starts anew."""
     node = Node()
     node.holder.handle(0.0, Registered(1, 2, 4))
@@ -151,7 +151,7 @@ def test_a_router_that_lags_is_not_followed_for_ever() -> None:
 
 
 def test_a_leader_that_started_again_is_told_the_sizes_again() -> None:
-    """It leads under its name as before, and knows nothing of what its former life was told."""
+    """It leads under its name as before, and knows nothing of what its former incarnation was told."""
     node = Node()
     node.holder.router_up("r1", 0.0)
     node.holder.handle(0.0, Registered(1, 2, 4))

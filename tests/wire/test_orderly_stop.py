@@ -1,4 +1,4 @@
-"""How one life ends in order: what it says to the leader, what it waits for, and for how long."""
+"""How one incarnation ends in order: what it says to the leader, what it waits for, and for how long."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from wire.node.orderly_stop import LAST_S, LEAVE_S, OrderlyStop, Phase
 
 
 class Life(Node):
-    """An active life with a lease, its orderly stop, and another node of its tier."""
+    """An active incarnation with a lease, its orderly stop, and another node of its tier."""
 
     def __init__(self, *, idle: bool = True, hands_over: bool = True, other: str = NodeState.ACTIVE) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Life(Node):
         holder.handle(0.0, HeartbeatReply(2, 0.0, 60.0, 4, "r1"))
 
     def shows(self, state: str, epoch: int, settled: int = 0) -> None:
-        """Let the map show this life in a state."""
+        """Let the map show this incarnation in a state."""
         nodes = {"e1": self.entry(2, state), "e2": NodeEntry("e2", "edge", 1, "host:2", state=self.other)}
         for page in map_pages(ClusterMap("c", epoch, nodes)):
             self.holder.handle(1.0, page)
@@ -103,7 +103,9 @@ def test_nothing_waits_longer_than_its_bound(answered: bool) -> None:
     assert life.stop.ended
 
 
-def test_a_life_that_is_not_in_the_map_ends_at_once_and_says_which_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_incarnation_that_is_not_in_the_map_ends_at_once_and_says_which_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A node that waited for its first router was never listed; one that was replaced is not listed any more."""
     caplog.set_level("INFO")
     dead = Life()
@@ -113,7 +115,7 @@ def test_a_life_that_is_not_in_the_map_ends_at_once_and_says_which_it_is(caplog:
         stop.begin(1.0)
         stop.step(1.0)
         assert stop.ended
-    ends = ["stopped: the map does not list this life any more", "stopped: this life had not joined yet"]
+    ends = ["stopped: the map does not list this incarnation any more", "stopped: this incarnation had not joined yet"]
     assert [message for message in caplog.messages if message.startswith("stopped")] == ends
 
 

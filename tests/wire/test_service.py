@@ -126,17 +126,17 @@ async def test_frames_survive_a_broken_connection() -> None:
 
 
 async def test_another_incarnation_resets_and_an_older_one_is_refused() -> None:
-    """A new life voids everything of the old one; the old one is not let in again."""
+    """A new incarnation voids everything of the old one; the old one is not let in again."""
     router = Node("router", "router-0")
     async with trio.open_nursery() as nursery:
         address = await start(nursery, router)
         for incarnation in (5, 6):
             edge = Node("edge", "edge-0", incarnation)
-            async with trio.open_nursery() as life:
-                await start(life, edge)
+            async with trio.open_nursery() as process:
+                await start(process, edge)
                 edge.hub.set_seeds([address])
                 await edge.until(lambda edge=edge: len(edge.log) == 1)  # type: ignore[misc]
-                life.cancel_scope.cancel()
+                process.cancel_scope.cancel()
         await router.until(lambda: len(router.log) == 5)
         assert router.log == [
             ("up", "edge-0", 5),
@@ -191,7 +191,7 @@ async def test_plain_speakers_and_strangers_do_not_get_past_tls(tmp_path: Path) 
 
 
 async def test_a_tier_may_not_send_what_is_not_its_to_send() -> None:
-    """An edge cannot speak Raft: its link is closed and stays closed for this life."""
+    """An edge cannot speak Raft: its link is closed and stays closed for this incarnation."""
     router, edge = Node("router", "router-0"), Node("edge", "edge-0")
     async with linked(router, edge):
         edge.hub.send("router-0", FrameKind.RAFT, b"vote for me")
@@ -317,20 +317,20 @@ async def test_a_link_that_one_side_forgot_begins_anew() -> None:
         await router.until(lambda: router.frames == [b"before", b"after"])
 
 
-async def test_what_is_sent_to_a_life_known_from_the_map_waits_for_it() -> None:
-    """The map names a new incarnation before its link stands: frames go to that one, and the old life is over."""
+async def test_what_is_sent_to_an_incarnation_known_from_the_map_waits_for_it() -> None:
+    """The map names a new incarnation before its link stands: frames go to that one, and the old one is over."""
     router = Node("router", "router-0")
     async with trio.open_nursery() as nursery:
         storage = Node("storage", "storage-0")
         await start(nursery, storage)
-        async with trio.open_nursery() as life:
-            first = await start(life, router)
+        async with trio.open_nursery() as process:
+            first = await start(process, router)
             storage.hub.set_peers({"router-0": ("router", first, 1)})
             assert storage.hub.send("router-0", CONTROL, b"one")
             await router.until(lambda: router.frames == [b"one"])
-            life.cancel_scope.cancel()
+            process.cancel_scope.cancel()
         await storage.until(lambda: storage.log == [("up", "router-0", 1), ("down", "router-0", 1)])
-        storage.hub.send("router-0", CONTROL, b"void with its life")
+        storage.hub.send("router-0", CONTROL, b"void with its incarnation")
         again = Node("router", "router-0", incarnation=2)
         second = await start(nursery, again)
         storage.hub.set_peers({"router-0": ("router", second, 2)})

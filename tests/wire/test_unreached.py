@@ -40,8 +40,8 @@ def test_a_live_node_that_was_never_linked_counts_from_when_the_map_named_it() -
     assert unreached.nodes(5.5, the_map()) == ["s1", "s2"]
 
 
-def test_a_link_of_a_former_life_is_none() -> None:
-    """Neither its end nor its beginning says anything about the life that the map names."""
+def test_a_link_of_a_former_incarnation_is_none() -> None:
+    """Neither its end nor its beginning says anything about the incarnation that the map names."""
     unreached = Unreached("e1")
     unreached.link_up(S1)
     unreached.link_up(S2)

@@ -1,4 +1,4 @@
-"""Admission of a life to its link, behind HELLO and certificate: what every tier asks of it, and where it goes on.
+"""Admission of an incarnation to its link, behind HELLO and certificate: what every tier asks of it, where it goes on.
 
 The tables of links are two, for an edge keeps its connections in the compiled loop (``edge/cluster/peer_table.py``,
 ``wire/links/link_table.py``); each looks up what it knows of a name and asks here. Pure rules.
@@ -14,24 +14,24 @@ __all__ = ["Told", "admit", "expect", "resume"]
 
 
 class Told(NamedTuple):
-    """A HELLO's words to its reader: how many frames were taken, and of which of the reader's lives."""
+    """A HELLO's words to its reader: how many frames were taken, and of which of the reader's incarnations."""
 
-    incarnation: int = 0  # 0: this node knows of no life
+    incarnation: int = 0  # 0: this node knows of no incarnation
     taken: int = 0
 
     def of(self, key: PeerKey) -> int:
-        """Return what a life was told; to another life than the one that was meant that is nothing."""
+        """Return what an incarnation was told; to another incarnation than the one that was meant that is nothing."""
         return self.taken if self.incarnation == key.incarnation else 0
 
 
 def admit(mine: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: str | None) -> None:
-    """Judge a life that HELLO and certificate agree on by what this node knows of its name.
+    """Judge an incarnation that HELLO and certificate agree on by what this node knows of its name.
 
     Args:
         mine: This node.
-        key: The life.
-        known: The life of that name that has the link.
-        condemned: Why this very life is refused until it starts again; None: it is not.
+        key: The incarnation.
+        known: The incarnation of that name that has the link.
+        condemned: Why this very incarnation is refused until it starts again; None: it is not.
     Raises:
         LinkError: Its tier has no business here or was another one before, it is over, or it broke the protocol.
     """
@@ -61,7 +61,7 @@ def resume(mine: NodeIdentity, hello: Hello, key: PeerKey, told: Told, taken: in
     Args:
         mine: This node.
         hello: The other side's.
-        key: Its life.
+        key: Its incarnation.
         told: What this node's HELLO said to it.
         taken: Number of the newest frame that the link has taken now.
     Raises:

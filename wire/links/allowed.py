@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 TIER = "tier"  # reasons of a refusal: no cell for these tiers
-IDENTITY = "identity"  # it speaks for another node, or another life
+IDENTITY = "identity"  # it speaks for another node, or another incarnation
 
 
 class Rule(enum.Enum):
@@ -65,7 +65,7 @@ CELLS: dict[type, Cell] = {
     nodes.Registered: _cell("router", _NODES),
     nodes.Refused: _cell("router", _NODES),
     nodes.Heartbeat: _cell(_NODES, "router", Rule.OWN_INCARNATION),
-    nodes.Drain: _cell(_NODES, "router"),  # of the link's life: it names no other
+    nodes.Drain: _cell(_NODES, "router"),  # of the link's incarnation: it names no other
     nodes.Leave: _cell(_NODES, "router"),
     nodes.HeartbeatReply: _cell("router", _NODES),
     nodes.FollowMap: _cell("edge storage", "router"),

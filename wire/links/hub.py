@@ -79,9 +79,9 @@ class LinkHub:
         identity: This node; an empty address is replaced by the one listened on.
         contexts: Mutual TLS; None for plaintext, which the log says at start.
         on_frame: A frame from a peer, once and in order; ``LinkError`` closes that connection, anything else is a bug.
-        on_up: A connection to this life of a peer stands.
+        on_up: A connection to this incarnation of a peer stands.
         on_down: It ended; the link keeps what was not taken and goes on after a reconnect.
-        on_reset: This life is over, another one appeared or it was forgotten: everything of it is void.
+        on_reset: This incarnation is over, another one appeared or it was forgotten: everything of it is void.
         rng: For the jitter of reconnects.
     """
 
@@ -128,7 +128,7 @@ class LinkHub:
         return sum(self.refusals.values())
 
     def refused_by_reason(self) -> dict[tuple[str, ...], float]:
-        """Return what was refused so far, for the metrics page: connections, and lives that broke the protocol."""
+        """Return what was refused so far, for the metrics page: connections, incarnations that broke the rules."""
         counts = {**self.refusals, "condemned": self.table.incarnations_condemned}
         return {(reason,): float(count) for reason, count in counts.items()}
 
@@ -168,8 +168,8 @@ class LinkHub:
         """Say who else there is: node -> (tier, address, incarnation; 0: unknown). Dials those it is ours to dial.
 
         The link to a known incarnation exists from here on: what is sent to it waits for the connection, and an older
-        life of that node is over (``on_reset``). Call it before sending what the new map asks for. Links to nodes that
-        are not named any more stay until ``forget``, or another life.
+        incarnation of that node is over (``on_reset``). Call it before sending what the new map asks for. Links to
+        nodes that are not named any more stay until ``forget``, or another incarnation.
         """
         wanted = self.table.learn(peers)
         for key in [key for key in self._targets if key[0] and key not in wanted]:
@@ -188,7 +188,8 @@ class LinkHub:
         """Queue a frame; it leaves in this turn of the loop, or after a reconnect.
 
         Returns:
-            False when no life of the node is known, or its link has no room: nothing was queued, that is counted.
+            False when no incarnation of the node is known, or its link has no room: nothing was queued, that is
+            counted.
         """
         return self.table.send(node, kind, payload)
 
@@ -209,7 +210,7 @@ class LinkHub:
         return None if peer is None else peer.core
 
     def peer(self, node: str) -> PeerKey | None:
-        """Return the life of a node that the link belongs to, connected or not."""
+        """Return the incarnation of a node that the link belongs to, connected or not."""
         peer = self.table.get(node)
         return None if peer is None else peer.key
 
@@ -218,11 +219,11 @@ class LinkHub:
         return self.table.connected()
 
     def condemn(self, peer: PeerKey, why: str) -> None:
-        """End the link of a life that broke the protocol; it is refused until it starts again."""
+        """End the link of an incarnation that broke the protocol; it is refused until it starts again."""
         self.table.condemn(peer, why)
 
     def forget(self, node: str) -> None:
-        """A node's life is over (dead in the map): drop its link and what it held; ``on_reset`` follows."""
+        """A node's incarnation is over (dead in the map): drop its link and what it held; ``on_reset`` follows."""
         self.table.forget(node)
 
     def _stands(self, key: PeerKey) -> None:
@@ -346,7 +347,7 @@ class LinkHub:
         """Run a connection whose HELLOs were exchanged until it ends.
 
         Args:
-            told: (incarnation, taken) of our HELLO: the peer resumes from there only if this is its life.
+            told: (incarnation, taken) of our HELLO: the peer resumes from there only if this is its incarnation.
         Returns:
             Whether it stood.
         """

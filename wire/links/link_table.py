@@ -1,4 +1,4 @@
-"""The links of one node by peer: who is admitted, which life a link belongs to, where it resumes after a reconnect.
+"""The links of one node by peer: who is admitted, which incarnation a link belongs to, where it resumes.
 
 Sans-IO. Its shell (``wire/links/hub.py``, or the simulation) opens and accepts connections, exchanges the two HELLOs
 with what this table gives it, and moves bytes between a connection and the peer's ``LinkCore``. Numbering is in
@@ -29,7 +29,7 @@ __all__ = ["LinkConnection", "LinkPeer", "LinkTable"]
 
 logger = logging.getLogger(__name__)
 
-PEERS_MAX = 1024  # lives of nodes kept; past it the longest-disconnected is forgotten, and reset
+PEERS_MAX = 1024  # incarnations of nodes kept; past it the longest-disconnected is forgotten, and reset
 MISMATCHES_MAX = 3  # contradicting HELLOs before both sides begin anew
 
 
@@ -47,7 +47,7 @@ class LinkConnection(Protocol):
 
 
 class LinkPeer:
-    """One life of a node: its link and, while there is one, its connection."""
+    """One incarnation of a node: its link and, while there is one, its connection."""
 
     __slots__ = ("address", "condemned", "connection", "core", "dialled_by_us", "key", "mismatches")
 
@@ -58,7 +58,7 @@ class LinkPeer:
         self.dialled_by_us = False
         self.address = ""
         self.mismatches = 0  # connections in a row whose HELLO contradicted the link
-        self.condemned = ""  # why no further connection of this life is taken
+        self.condemned = ""  # why no further connection of this incarnation is taken
 
 
 class LinkTable:
@@ -66,10 +66,11 @@ class LinkTable:
 
     Args:
         identity: This node.
-        on_frame: A frame from a peer, once and in order; ``LinkError`` condemns that life, anything else is a bug.
-        on_up: A connection to this life of a peer stands.
+        on_frame: A frame from a peer, once and in order; ``LinkError`` condemns that incarnation, anything else is a
+        bug.
+        on_up: A connection to this incarnation of a peer stands.
         on_down: It ended; the link keeps what was not taken and goes on after a reconnect.
-        on_reset: This life is over, another one appeared or it was forgotten: everything of it is void.
+        on_reset: This incarnation is over, another one appeared or it was forgotten: everything of it is void.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class LinkTable:
     # -- looking and sending
 
     def get(self, node: str) -> LinkPeer | None:
-        """Return the life of a node that the link belongs to, connected or not."""
+        """Return the incarnation of a node that the link belongs to, connected or not."""
         return self._peers.get(node)
 
     def connected(self) -> list[PeerKey]:
@@ -104,7 +105,8 @@ class LinkTable:
         """Queue a frame; it leaves with the connection's next flush, or after a reconnect.
 
         Returns:
-            False when no life of the node is known, or its link has no room: nothing was queued, that is counted.
+            False when no incarnation of the node is known, or its link has no room: nothing was queued, that is
+            counted.
         """
         peer = self._queue(node, kind, payload)
         if peer is not None and peer.connection is not None:
@@ -138,13 +140,13 @@ class LinkTable:
             return None
         return peer
 
-    # -- lives
+    # -- incarnations
 
     def learn(self, peers: Mapping[str, tuple[str, str, int]]) -> dict[tuple[str, str], str]:
         """Take who else there is: node -> (tier, address, incarnation; 0: unknown).
 
         The link to a known incarnation exists from here on: what is sent to it waits for the connection, and an older
-        life of that node is over (``on_reset``).
+        incarnation of that node is over (``on_reset``).
 
         Returns:
             (node, address) -> tier of those that are ours to dial.
@@ -161,7 +163,7 @@ class LinkTable:
         return wanted
 
     def peer_of(self, key: PeerKey) -> LinkPeer:
-        """Return the link of this life, ending another life of the same node."""
+        """Return the link of this incarnation, ending another incarnation of the same node."""
         peer = self._peers.get(key.node)
         if peer is not None and peer.key != key:
             self.forget(key.node)
@@ -173,7 +175,7 @@ class LinkTable:
         return peer
 
     def forget(self, node: str) -> None:
-        """A node's life is over (dead in the map): drop its link and what it held; ``on_reset`` follows."""
+        """A node's incarnation is over (dead in the map): drop its link and what it held; ``on_reset`` follows."""
         peer = self._peers.pop(node, None)
         if peer is not None:
             self._drop_connection(peer)
@@ -283,7 +285,7 @@ class LinkTable:
         """Hand a frame that the link took to the owner.
 
         Raises:
-            LinkError: The life that sent it is condemned; the shell closes the connection.
+            LinkError: The incarnation that sent it is condemned; the shell closes the connection.
         """
         try:
             if kind not in self._kinds.get(peer.key.tier, ()):
@@ -295,7 +297,7 @@ class LinkTable:
             raise LinkError(peer.condemned) from None
 
     def condemn(self, key: PeerKey, why: str) -> None:
-        """End the link of a life that broke the protocol, and take no other connection of that life.
+        """End the link of an incarnation that broke the protocol, and take no other connection of that incarnation.
 
         Frames that were read together with the broken one count as taken and do not come again: the link cannot go on.
         """

@@ -38,6 +38,7 @@ __all__ = [
     "Delegation",
     "MapDelta",
     "NodeEntry",
+    "NodeIncarnation",
     "NodeState",
     "PartitionEntry",
     "ShardEntry",
@@ -52,11 +53,12 @@ COPIES_MAX = 64  # of one partition, those that come and those that go included
 DELEGATIONS_MAX = 4096
 Copies: TypeAlias = Annotated[tuple[NodeName, ...], Meta(max_length=COPIES_MAX)]
 CopiesWanted: TypeAlias = Annotated[int, Meta(ge=1, le=COPIES_MAX)]
+NodeIncarnation: TypeAlias = tuple[str, int]  # node, incarnation
 Levels: TypeAlias = Annotated[int, Meta(ge=0, le=65_535)]
 
 
 class NodeState:
-    """Life of a node's current incarnation in the map."""
+    """State of a node's current incarnation in the map."""
 
     JOINING = "joining"
     ACTIVE = "active"

@@ -42,7 +42,7 @@ TIER_OPERATOR = "operator"  # the command line; dials routers, sends CONTROL and
 
 # The lower rank dials the higher: an edge needs no reachable port for its own cluster's sake.
 DIAL_RANK = {TIER_OPERATOR: -1, TIER_EDGE: 0, TIER_STORAGE: 1, TIER_ROUTER: 2}
-NUMBERS_BITS = 20  # of what a life numbers in a millisecond, in which an incarnation grows by one at least
+NUMBERS_BITS = 20  # of what an incarnation numbers in a millisecond, in which an incarnation grows by one at least
 HELLO_BYTES_MAX = 4096  # names and an address; anything longer is not one of us
 
 
@@ -54,7 +54,7 @@ class OtherVersion(Unreadable):
 
 
 class PeerKey(NamedTuple):
-    """One life of one node."""
+    """One incarnation of one node."""
 
     node: str
     tier: str
@@ -62,9 +62,9 @@ class PeerKey(NamedTuple):
 
 
 def first_number(incarnation: int) -> int:
-    """Return where a life begins to number its questions and messages: above all numbers of the lives before it.
+    """Return where an incarnation begins to number its questions and messages: above all those of former ones.
 
-    What one life asked may be answered to the next one, over whose link everything for that node leaves.
+    What one incarnation asked may be answered to the next one, over whose link everything for that node leaves.
     """
     return incarnation << NUMBERS_BITS
 
@@ -91,7 +91,7 @@ class Hello(msgspec.Struct, frozen=True):
     node: SomeNode
     tier: Word
     incarnation: U64  # of an operator finer than of a node
-    peer_incarnation: Incarnation = 0  # whose frames ``taken`` counts; 0: I know of no life of yours
+    peer_incarnation: Incarnation = 0  # whose frames ``taken`` counts; 0: I know of no incarnation of yours
     taken: U64 = 0  # highest frame number taken from that incarnation
     address: Address = ""
 
@@ -198,7 +198,7 @@ def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str
         The peer's key; ``hello.peer_incarnation`` and ``hello.taken`` are the link's business.
     Raises:
         LinkError: Another version, another cluster, an unknown tier, not who the certificate names, or who knows a
-            later life of this node.
+            later incarnation of this node.
     """
     if hello.version != PROTOCOL_VERSION:
         raise OtherVersion(plain_text(hello.node), hello.version)

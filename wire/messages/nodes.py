@@ -79,7 +79,7 @@ class Register(Message, tag="Register"):
 
 
 class Registered(Message, tag="Registered"):
-    """The incarnation stands in the map at this epoch. The answer may come to the next life of its node."""
+    """The incarnation stands in the map at this epoch. The answer may come to the next incarnation of its node."""
 
     request: U64
     incarnation: Incarnation
@@ -104,7 +104,7 @@ class Heartbeat(Message, tag="Heartbeat"):
 class HeartbeatReply(Message, tag="HeartbeatReply"):
     """The lease runs until sent_at + lease_s on the holder's clock; sent only after a later quorum round."""
 
-    incarnation: Incarnation  # whose lease; the node's next life, which may get this, may have another clock
+    incarnation: Incarnation  # whose lease; the node's next incarnation, which may get this, may have another clock
     sent_at: Seconds
     lease_s: Duration  # 0: not granted
     settled_epoch: Counted  # every live node has acknowledged this epoch
@@ -155,23 +155,23 @@ class Changed(Message, tag="Changed"):
 
 
 class Drain(Message, tag="Drain"):
-    """Node to the leader: this life of mine stops, give its roles to others. It goes on meanwhile; the map answers."""
+    """Node to the leader: my incarnation stops, give its roles to others. It goes on meanwhile; the map answers."""
 
 
 class Leave(Message, tag="Leave"):
-    """Node to the leader: this life of mine is over, it decides nothing any more. Its lease need not run out."""
+    """Node to the leader: this incarnation of mine is over, it decides nothing any more. Its lease need not run out."""
 
 
 class Relay(Message, tag="Relay"):
     """Any node to a router: hand this on, for the direct link is down. KickSession and SessionKicked only."""
 
     node: NodeName
-    incarnation: Incarnation  # to this life and no other
+    incarnation: Incarnation  # to this incarnation and no other
     message: Annotated[bytes, Meta(max_length=RELAYED_BYTES_MAX)]  # of a CONTROL frame
 
 
 class Relayed(Message, tag="Relayed"):
-    """A message that a router hands on, as sent by this life of a node."""
+    """A message that a router hands on, as sent by this incarnation of a node."""
 
     node: NodeName
     incarnation: Incarnation

@@ -61,7 +61,7 @@ MEMBERS_MAX = 10_000_000  # of a shared group at one node: as many clients as an
 
 # --- numbers
 
-INCARNATION_MAX = 1 << 44  # ms since 1970; with NUMBERS_BITS of what a life numbers below it, 64 bits
+INCARNATION_MAX = 1 << 44  # ms since 1970; with NUMBERS_BITS of what an incarnation numbers below it, 64 bits
 NODE_NAME_MAX = 64  # characters; so are the names of clusters and zones
 
 U32: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 32)]

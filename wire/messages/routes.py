@@ -102,7 +102,7 @@ class AddRoutes(Message, tag="AddRoutes"):
 
 
 class RoutesAdded(Message, tag="RoutesAdded"):
-    """Every matching cached answer is gone everywhere. The sender's next life, whose numbers begin anew, may get it."""
+    """Every matching cached answer is gone everywhere. The sender's next incarnation may get it."""
 
     request: U64
     shard: ShardNumber

@@ -24,7 +24,7 @@ class FrameArrived(
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """A connection to this life of a peer stands."""
+    """A connection to this incarnation of a peer stands."""
 
     peer: PeerKey
 

@@ -46,7 +46,7 @@ class LeaseHolder:
         send: Sends a control message to a router; False when that is not possible now.
         on_map: The map moved to a new epoch; called before that epoch is acknowledged.
         whole: Storage: the store proved itself whole.
-        ended_incarnation: A former life of this node that is proved to have ended; 0 for none.
+        ended_incarnation: A former incarnation of this node that is proved to have ended; 0 for none.
         follows: Ask a router for the map; a router has its own and gives it by ``take_own``.
     """
 
@@ -105,7 +105,7 @@ class LeaseHolder:
         if node in self._routers:
             self._routers.remove(node)
         if self._told_sizes[0] == node:
-            self._told_sizes = ("", {})  # its next life has not been told
+            self._told_sizes = ("", {})  # its next incarnation has not been told
         if self.following == node:
             self.follow_again(float("-inf"))  # ask another one at once: who lags holds everybody up
         if self.leader == node:
@@ -145,17 +145,17 @@ class LeaseHolder:
     # --- the end
 
     def drain(self, now: float) -> None:
-        """This life is about to stop: ask the leader to give its roles to others, until the map says that it does."""
+        """This incarnation is about to stop: ask the leader to give its roles to others, until the map says so."""
         self._stop, self._next_stop = Drain(), now
 
     def leave(self, now: float) -> None:
-        """This life decides nothing from here on: give the lease back, so that nobody waits for its end."""
+        """This incarnation decides nothing from here on: give the lease back, so that nobody waits for its end."""
         self.lease_until = float("-inf")
         self._stop, self._next_stop = Leave(), now
 
     @property
     def drains(self) -> bool:
-        """Whether the map says that this life stops."""
+        """Whether the map says that this incarnation stops."""
         mine = self.map.nodes.get(self.entry.node)
         return self.active and mine is not None and mine.stops
 
@@ -228,10 +228,12 @@ class LeaseHolder:
     def handle(self, now: float, message: Control) -> bool:
         """Take a router's message; False if it is not for this part."""
         if isinstance(message, HeartbeatReply):
-            if message.incarnation == self.entry.incarnation:  # not a former life's: perhaps by another host's clock
+            if (
+                message.incarnation == self.entry.incarnation
+            ):  # not a former incarnation's: perhaps by another host's clock
                 self._replied(now, message)
         elif isinstance(message, Registered):
-            if message.incarnation == self.entry.incarnation:  # not a former life's, whose answer came late
+            if message.incarnation == self.entry.incarnation:  # not a former incarnation's, whose answer came late
                 self._registered = True
                 self._next_beat = now
         elif isinstance(message, Refused):

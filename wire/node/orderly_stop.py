@@ -33,7 +33,7 @@ class Phase:
 
 
 class OrderlyStop:
-    """The end of one life, step by step.
+    """The end of one incarnation, step by step.
 
     Args:
         holder: This node's side of lease and map.
@@ -94,7 +94,11 @@ class OrderlyStop:
             return
         self._next = now + LOOK_S
         if holder.ended or not holder.active:
-            unlisted = "the map does not list this life any more" if holder.ended else "this life had not joined yet"
+            unlisted = (
+                "the map does not list this incarnation any more"
+                if holder.ended
+                else "this incarnation had not joined yet"
+            )
             self._end("" if self.phase == Phase.LEAVING else unlisted)
         elif now >= self._until:
             self._end("" if self._alone else f"{self.phase} took too long; leases run out instead")

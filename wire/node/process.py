@@ -73,7 +73,7 @@ class NodeProcess:
     metrics: Metrics
     ready: Callable[[dict[str, object]], None]
     restart: bool = False  # the map ended this incarnation
-    put_aside: bool = False  # its damaged store: the next life begins without it
+    put_aside: bool = False  # its damaged store: the next incarnation begins without it
     stopping: trio.Event = field(default_factory=trio.Event)  # SIGTERM came: end in order
     signals: dict[str, int] = field(default_factory=dict)  # that came, by name
     lease: LeaseHolder | None = None  # of the service, once it has one: this and the next for the log of the state

@@ -21,7 +21,7 @@ class Unreached:
         self._missed: dict[tuple[str, int], float] = {}  # live, without a link -> since when
 
     def link_up(self, peer: PeerKey) -> None:
-        """A link to this life stands."""
+        """A link to this incarnation stands."""
         self._up[peer.node] = peer.incarnation
 
     def link_down(self, peer: PeerKey) -> None:

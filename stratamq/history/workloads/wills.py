@@ -48,14 +48,14 @@ class WillsWorkload(Workload):
 
     async def _live_and_die(self, mortal: RecordingClient) -> None:
         rng = self.run.rng(mortal.process)
-        life = 0
+        starts = 0
         while True:
-            life += 1
+            starts += 1
             delay_s = DELAY_S if mortal.options.protocol_version == 5 and rng.random() < 0.2 else 0
             options = replace(
                 mortal.options,
                 will_topic=f"{self.topic_root}/{mortal.process}",
-                will_payload=f"{mortal.process}-{life}",
+                will_payload=f"{mortal.process}-{starts}",
                 will_qos=rng.choice((1, 2)),
                 will_delay_interval_s=delay_s,
             )

@@ -94,8 +94,8 @@ def test_acknowledgements_keep_the_order_of_publishing(hot: Any) -> None:
     assert broker.hot.counters()["acks_unknown"] == 1
 
 
-def test_what_the_former_life_sent_is_not_acknowledged_to_the_next(hot: Any) -> None:
-    """It was committed late: that is said over the link of the next life, whose message has not arrived."""
+def test_what_the_former_incarnation_sent_is_not_acknowledged_to_the_next(hot: Any) -> None:
+    """It was committed late: that is said over the link of the next incarnation, whose message has not arrived."""
     tags = []
     for incarnation in (7, 8):
         broker = Broker(hot, incarnation)

@@ -158,7 +158,7 @@ def test_without_a_leader_a_read_is_refused_at_once() -> None:
     assert Peer().give(ReadIndexEvent(1)).read_states[0].index == -1
 
 
-def test_a_read_answer_to_a_former_life_is_none() -> None:
+def test_a_read_answer_to_a_former_incarnation_is_none() -> None:
     """Contexts begin again with each life."""
     peer = Peer()
     reply = ReadIndexReply(*HEADER, context=1, read_index=1, asker_incarnation=4)
