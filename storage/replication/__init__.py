@@ -2,7 +2,8 @@
 
 Owns: Which operations each backup has, what a backup and its primary share, and transfers of whole copies.
 
-Doors: ``primary.Replication`` at the primary, ``backup.Replica`` at a backup.
+Doors: ``primary.Replication`` at the primary, with a ``progress.Progress`` for each backup; ``backup.Replica`` at a
+backup.
 
 Always holds: An operation is committed when it is synced at every copy in sync at this partition_epoch. A backup's
 state never runs ahead of the commit index.

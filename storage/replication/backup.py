@@ -6,6 +6,21 @@ that applied more than is shared (a former primary's), or whose log begins too l
 replace its rows range by range while the primary goes on; replaying the log from where the first slice stood makes them
 consistent, because every operation writes whole rows.
 
+States, by what ``local`` and the two indexes say; ``floor`` is the newest operation that a transfer's rows may show:
+
+| state | holds | worth | ends by |
+|---|---|---|---|
+| empty | ``log_end`` is 0 | nothing, and a lost copy looks alike | an Append from 0, a transfer |
+| following | ``applied`` <= ``log_end``, the log between is in ``_tail`` | whole | a transfer, promotion, ``discard`` |
+| transferring | rows of two times stand beside each other; no log | nothing | the last slice, under the same epoch |
+| filling | the slices are complete, ``log_end`` < ``floor`` | nothing | the log reaches ``floor``: following |
+
+``promote`` applies the whole log and ends this object's time; ``discard`` empties the copy of a partition that is whole
+elsewhere. A newer epoch interrupts a transfer: the copy stays worth nothing until another one ends.
+
+Invariants: ``applied`` <= ``log_end``; both rise but for a cut or a transfer, and no cut goes below ``applied``; a
+half-sent operation is never applied; ``local.epoch`` on disk is never above ``epoch``.
+
 A backup keeps no tries: ``HostedPartition.load`` reads the rows at promotion. Source: PacificA (Lin et al., 2008) for
 primary and backups, Raft section 5.3 for finding what is shared, KIP-101 for cutting by epoch.
 """
@@ -237,6 +252,7 @@ class Replica:
         """Cut the log from this operation on; False if that was applied already."""
         if index <= max(self.applied, self.local.floor):
             return False
+        assert index <= self.log_end, "the log is cut behind its end"
         for gone in range(index, self.log_end + 1):
             self._put(keys.log_key(self.number, gone), None)
             del self._tail[gone]
@@ -256,10 +272,12 @@ class Replica:
             commit_index -= 1
         while self.applied < commit_index:
             row = self._tail.pop(self.applied + 1)
+            assert row.op_index == self.applied + 1, "an operation is applied out of order"
             for key, value in row.writes:
                 self._put(key, value)
             self.applied += 1
             self.applied_epoch = row.partition_epoch
+        assert self.applied <= self.log_end, "the state is ahead of the log"
 
     def _trim(self, log_needed: int) -> None:
         """Forget the log that every replica has and this one applied."""

@@ -5,13 +5,13 @@ counts from the moment its copy is whole and caught up, which is before it is as
 promotion never before that is in the map. Under each new epoch every backup is first asked what it shares
 (docs/protocol.md rule 9.3). What the map should change is asked by ``wanted``, one compare-and-set at a time.
 
-The backup's side is ``storage/replication/backup.py``; waiting for commits is ``storage/state/partition.py``.
+The primary's view of each is its ``Progress`` (``storage/replication/progress.py``). The backup's side is
+``storage/replication/backup.py``; waiting for commits is ``storage/state/partition.py``.
 Source: PacificA (Lin et al., 2008); KIP-101 for shared log ends.
 """
 
-from hashlib import blake2b
-
 from storage.replication.backup import rows_digest
+from storage.replication.progress import Progress, ProgressPhase, Transfer
 from storage.state import keys
 from storage.state.partition import NO_REPLICA, Partition
 from storage.state.rows import LogRow, MetaRow, unpack
@@ -60,63 +60,11 @@ class CatchUp:
             self.transfers.add(number)
 
 
-class _Transfer:
-    """A range transfer under way."""
-
-    __slots__ = ("base", "digest", "message", "next_start", "number", "sent_at", "slices")
-
-    def __init__(self, number: int, start: bytes) -> None:
-        self.number = number
-        self.slices = 0
-        self.next_start = start
-        self.base = NO_REPLICA  # op_index of the first slice's META row
-        self.digest = blake2b(digest_size=16)
-        self.message: TransferSlice | None = None  # sent, not answered
-        self.sent_at = 0.0
-
-
-class _Backup:
-    """One other replica, as its primary sees it."""
-
-    __slots__ = (
-        "acked",
-        "answered_at",
-        "base",
-        "broken",
-        "counted",
-        "in_sync",
-        "matched",
-        "node",
-        "owed_from",
-        "previous",
-        "sent_at",
-        "sent_commit",
-        "transfer",
-        "whole",
-    )
-
-    def __init__(self, node: str, now: float, *, in_sync: bool, previous: int) -> None:
-        self.node = node
-        self.in_sync = in_sync
-        self.counted = in_sync
-        self.matched = False  # ``previous`` is shared with this replica
-        self.previous = previous  # everything up to here was sent
-        self.acked = 0
-        self.base = 0  # what was found to be shared when streaming began: not on its way, though not acknowledged
-        self.whole = in_sync
-        self.broken = False  # counted, and yet it applied what is not shared: drop it before its copy is replaced
-        self.owed_from = now  # since when it owes an answer, if it does
-        self.sent_at = float("-inf")
-        self.answered_at = now
-        self.sent_commit = 0
-        self.transfer: _Transfer | None = None
-
-
 class Replication:
     """The backups of one partition."""
 
     def __init__(self, core: Partition, node: str) -> None:
-        self.backups: dict[str, _Backup] = {}
+        self.backups: dict[str, Progress] = {}
         self.transfers = 0
         self.transferred_rows = 0
         self._core = core
@@ -161,7 +109,7 @@ class Replication:
         for name in (*self._placement.in_sync, *self._placement.joining):
             if name != self._node:
                 in_sync = name in self._placement.in_sync
-                self.backups[name] = _Backup(name, now, in_sync=in_sync, previous=core.meta.op_index)
+                self.backups[name] = Progress(name, now, in_sync=in_sync, previous=core.meta.op_index)
         core.settle_commit_index()
         self._keep_log()
 
@@ -196,23 +144,24 @@ class Replication:
                 if message is not None:
                     catch_up.rows -= len(message.rows)
                     out.append((backup.node, message))
-            elif not backup.matched:
+            elif backup.phase is ProgressPhase.PROBE:
                 if now - backup.sent_at >= RETRY_S:
                     out.append((backup.node, self._append(backup, [], now)))
             else:
                 self._stream_to(backup, now, out, catch_up)
         return out
 
-    def _stream_to(self, backup: _Backup, now: float, out: list[tuple[str, ReplicaMessage]], catch_up: CatchUp) -> None:
+    def _stream_to(
+        self, backup: Progress, now: float, out: list[tuple[str, ReplicaMessage]], catch_up: CatchUp
+    ) -> None:
         core = self._core
-        if backup.previous > backup.acked and now - max(backup.answered_at, backup.sent_at) >= RETRY_S:
-            backup.matched = False  # frames are lost only with a process, but nothing here relies on it
-            backup.previous = core.meta.op_index
+        if backup.waits_for_answer and now - max(backup.answered_at, backup.sent_at) >= RETRY_S:
+            backup.lost(core.meta.op_index)  # frames are lost only with a process, but nothing here relies on it
             out.append((backup.node, self._append(backup, [], now)))
             return
         while (
             backup.previous < core.meta.op_index
-            and backup.previous - max(backup.acked, backup.base) < WINDOW_OPERATIONS
+            and backup.on_its_way < WINDOW_OPERATIONS
             and (backup.counted or catch_up.rows > 0)
         ):
             rows = self._rows(backup.previous, WINDOW_OPERATIONS if backup.counted else catch_up.rows)
@@ -237,7 +186,7 @@ class Replication:
             size += len(value)
         return rows
 
-    def _append(self, backup: _Backup, rows: list[bytes], now: float) -> Append:
+    def _append(self, backup: Progress, rows: list[bytes], now: float) -> Append:
         core = self._core
         message = Append(
             core.number,
@@ -249,11 +198,8 @@ class Replication:
             core.local.log_start - 1,
             rows,
         )
-        if backup.previous == backup.acked and rows:
-            backup.owed_from = now
-        backup.previous += len(rows)
-        backup.sent_at = now
-        backup.sent_commit = core.commit_index
+        backup.appended(len(rows), core.commit_index, now)
+        assert backup.previous <= core.meta.op_index, "a backup is sent operations that are not there"
         return message
 
     def epoch_at(self, op_index: int) -> int:
@@ -273,13 +219,13 @@ class Replication:
         for backup in self.backups.values():
             if backup.node not in linked or backup.transfer is not None:
                 continue  # the link comes; a transfer has its turn
-            if not backup.matched:
+            if backup.phase is ProgressPhase.PROBE:
                 earliest = min(earliest, backup.sent_at + RETRY_S)
-            elif backup.previous < min(core.meta.op_index, max(backup.acked, backup.base) + WINDOW_OPERATIONS):
+            elif backup.previous < core.meta.op_index and backup.on_its_way < WINDOW_OPERATIONS:
                 return now
             elif core.commit_index > backup.sent_commit:
                 earliest = min(earliest, backup.sent_at + COMMIT_TOLD_S)
-            elif backup.previous > backup.acked:
+            elif backup.waits_for_answer:
                 earliest = min(earliest, max(backup.answered_at, backup.sent_at) + RETRY_S)
         return earliest
 
@@ -295,23 +241,18 @@ class Replication:
         if ack.index > core.meta.op_index:
             core.count("replica_answers_ahead")  # nobody has more than this primary gave
             return
-        backup.answered_at = backup.owed_from = now
+        backup.answered(now)
         if ack.transfer_needed:
             self._transfer_answered(backup, ack)
         elif ack.matched:
-            backup.transfer = None
-            backup.matched = True
-            backup.whole = ack.whole
-            backup.acked = max(backup.acked, ack.index)
-            backup.previous = max(backup.previous, ack.index)
+            backup.matched(ack.index, whole=ack.whole)
             core.note_synced(node, ack.index)
             self._count_joining(backup)
         else:
-            backup.transfer = None
             self._find_shared(backup, ack)
         self._keep_log()
 
-    def _count_joining(self, backup: _Backup) -> None:
+    def _count_joining(self, backup: Progress) -> None:
         """From here on every acknowledgement waits for this joining replica too: it has all that was ever acknowledged.
 
         That is at most the log as it stood when this epoch began, and what this primary committed since. Its commit
@@ -319,10 +260,10 @@ class Replication:
         """
         core = self._core
         if not backup.counted and backup.whole and backup.acked >= max(core.commit_index, self._epoch_start):
-            backup.counted = True
+            backup.counts()
             core.replicas |= {backup.node}
 
-    def _find_shared(self, backup: _Backup, ack: AppendAck) -> None:
+    def _find_shared(self, backup: Progress, ack: AppendAck) -> None:
         """The replica's log does not have what was sent before: go back to what may be shared, at most to its hint."""
         core = self._core
         index = min(ack.index, core.meta.op_index)
@@ -332,31 +273,25 @@ class Replication:
         if index < first or self.epoch_at(index) > ack.index_epoch:
             self._begin_transfer(backup)
             return
-        backup.matched = index == ack.index and self.epoch_at(index) == ack.index_epoch
-        backup.previous = backup.base = index
-        backup.acked = min(backup.acked, index)
-        backup.sent_at = float("-inf")
+        backup.found(index, shared=index == ack.index and self.epoch_at(index) == ack.index_epoch)
 
     # --- range transfer
 
-    def _begin_transfer(self, backup: _Backup) -> None:
-        backup.matched = False
+    def _begin_transfer(self, backup: Progress) -> None:
         if backup.counted:
-            backup.broken = True
+            backup.diverged()
             return
         start, _ = keys.partition_range(self._core.number)
         self.transfers += 1
-        backup.acked = 0
-        backup.transfer = _Transfer(self.transfers, start)
+        backup.transfer_begins(self.transfers, start)
 
-    def _transfer_answered(self, backup: _Backup, ack: AppendAck) -> None:
+    def _transfer_answered(self, backup: Progress, ack: AppendAck) -> None:
         transfer = backup.transfer
         if transfer is None:
             self._begin_transfer(backup)
         elif ack.transfer == transfer.number:
             if transfer.message is not None and ack.slices == transfer.message.number + 1:
-                transfer.next_start = self._after(transfer.message.stop)
-                transfer.message = None
+                transfer.answered(self._after(transfer.message.stop))
         elif transfer.slices > 1:
             self._begin_transfer(backup)  # the replica lost what it had of it
 
@@ -365,7 +300,7 @@ class Replication:
         log_start, log_stop = keys.kind_range(self._core.number, keys.LOG)
         return log_stop if stop == log_start else stop
 
-    def _slice(self, backup: _Backup, transfer: _Transfer, now: float) -> TransferSlice | None:
+    def _slice(self, backup: Progress, transfer: Transfer, now: float) -> TransferSlice | None:
         """Return the next slice, or the last one again if it was not answered for long."""
         if transfer.message is not None:
             if now - transfer.sent_at < RETRY_S:
@@ -390,9 +325,8 @@ class Replication:
             message.digest = transfer.digest.digest()
             message.floor = core.meta.op_index
             message.floor_epoch = core.meta.partition_epoch
-        transfer.slices += 1
-        transfer.message = message
-        transfer.sent_at = backup.sent_at = now
+        transfer.sent(message, now)
+        backup.sent_at = now
         return message
 
     def _range(self, start: bytes, end: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
@@ -424,7 +358,7 @@ class Replication:
         for backup in self.backups.values():
             if (since := linked_for.get(backup.node, 0.0)) < 0:
                 earliest = min(earliest, max(DROP_AFTER_S - since, now + TEND_S))
-            if backup.counted and (not backup.matched or backup.acked < self._core.meta.op_index):
+            if backup.owes(self._core.meta.op_index):
                 earliest = min(earliest, max(backup.owed_from + STALL_S, now + TEND_S))
         return max(earliest, self._asked_at + ASK_AGAIN_S)
 
@@ -448,8 +382,7 @@ class Replication:
         for backup in self.backups.values():
             since = linked_for.get(backup.node, 0.0)
             unlinked = since < 0 and now + since >= DROP_AFTER_S
-            owed = backup.counted and (not backup.matched or backup.acked < self._core.meta.op_index)
-            silent = owed and now - backup.owed_from >= STALL_S
+            silent = backup.owes(self._core.meta.op_index) and now - backup.owed_from >= STALL_S
             if not unlinked and not silent and not backup.broken:
                 continue
             left = [name for name in self._placement.in_sync if name != backup.node and cluster_map.has_live(name)]

@@ -248,6 +248,7 @@ class Partition:
         return trimmed
 
     def _gate(self, op_index: int) -> None:
+        assert not self._gated or self._gated[-1][0] <= op_index, "an output overtakes an older operation"
         self._gated.append((op_index, self.building, self._outputs))
         self._outputs = []
         self.building += 1
@@ -261,7 +262,7 @@ class Partition:
         self.settle_commit_index()
 
     def settle_commit_index(self) -> None:
-        """Committed is what is synced here and on every replica that counts, while enough of them are in sync."""
+        """Raise the commit index to what is synced here and on every replica that counts, if enough are in sync."""
         if not self.acknowledges:
             return
         lowest = self.synced.get("", 0)
@@ -275,6 +276,7 @@ class Partition:
         This is not asked in every round: what could leave at once waits here while its node has no lease. It goes first
         then, for when it was pushed nothing of its session waited for a commit, and what does now came after it.
         """
+        assert self.commit_index <= self.synced.get("", 0), "an operation counts as committed, and is not on disk here"
         gated = self._gated
         outputs, self._at_once = self._at_once, []
         while gated and gated[0][0] <= self.commit_index:
