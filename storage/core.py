@@ -256,7 +256,7 @@ class StorageCore:
     # --- frames
 
     def _frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        if self._dead.drops(peer) or peer in self._turn.condemned:
+        if self._dead.drops(peer) or (self._turn.condemned and peer in self._turn.condemned):
             return  # what a peer sends behind a broken frame is void
         try:
             self._decoded(peer, kind, payload)

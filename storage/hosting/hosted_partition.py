@@ -279,8 +279,9 @@ class HostedPartition:
     def is_behind(self) -> bool:
         """Whether ``catch_up`` has something to do."""
         delivery = self.delivery
-        waits = self.serving and bool(self._more_due or self.waiting)
-        return waits or delivery.outbound.freed or delivery.consumed.saving
+        if delivery.outbound.freed or delivery.consumed.saving:
+            return True
+        return self.serving and bool(self._more_due or self.waiting)
 
     def catch_up(self, steps_max: int, take_up: "TakeUp") -> int:
         """Go on with what belongs to a turn, and is more than one may take; return the steps that it took.

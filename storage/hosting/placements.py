@@ -80,7 +80,7 @@ class Placements:
         self._linked_for: dict[str, float] = {}  # since when a link stands; negative: since when it is down
         self._known: list[PartitionEntry] = []  # of the map before
         self._known_nodes: list[NodeEntry] = []  # live storage nodes likewise
-        self._coming: dict[int, _Coming] = {}  # to be promoted
+        self.coming: dict[int, _Coming] = {}  # to be promoted, in order
         self._streams = Deadlines()  # when a partition's backups are to be told something though nothing happens
         self._wishes = Deadlines()  # when a partition may have a change to ask for
         self._transferring: set[int] = set()  # partitions of which some replica takes a whole copy
@@ -154,7 +154,7 @@ class Placements:
                         replication.begin(now)
                     moved.append(hosted)
                 continue
-            self._coming.pop(number, None)
+            self.coming.pop(number, None)
             if hosted is not None:
                 self._demote(number)
             if number in self.replicas:
@@ -171,22 +171,17 @@ class Placements:
     def _comes(self, number: int, placement: PartitionEntry, cluster_map: ClusterMap) -> None:
         if number in self.hosted:
             self._demote(number)
-        coming = self._coming.get(number)
+        coming = self.coming.get(number)
         if coming is not None and placement.epoch == self._known[number].epoch + 1:
             return  # nobody else was primary meanwhile
         former = self._known[number] if number < len(self._known) else None
-        self._coming[number] = _Coming(former, placement.epoch, cluster_map.epoch)
+        self.coming[number] = _Coming(former, placement.epoch, cluster_map.epoch)
         if number in self.replicas:
             self.replicas[number].seen_epoch(placement.epoch)
 
-    @property
-    def coming(self) -> Iterable[int]:
-        """Partitions that are to be promoted, in order."""
-        return self._coming.keys()
-
     def promote_some(self, now: float, next_commit: int) -> list[HostedPartition]:
         """Promote some of the partitions that came here; the others have their turn in later rounds."""
-        numbers = list(islice(self._coming, PROMOTED_PER_ROUND))
+        numbers = list(islice(self.coming, PROMOTED_PER_ROUND))
         return [self.promote(number, now, next_commit) for number in numbers]
 
     def _replica(self, number: int) -> Replica:
@@ -209,7 +204,7 @@ class Placements:
             now: Seconds.
             next_commit: Number of the batch that this round will write, if it writes anything.
         """
-        former, since, placed_at = self._coming.pop(number)
+        former, since, placed_at = self.coming.pop(number)
         cluster_map = self._map()
         placement = cluster_map.partitions[number]
         replica = self._replica(number)
@@ -275,11 +270,11 @@ class Placements:
     @property
     def loading(self) -> bool:
         """True while partitions that are served here have still to be read."""
-        return bool(self._promoting or self._coming)
+        return bool(self._promoting or self.coming)
 
     def progress(self) -> tuple[int, int]:
         """Return how many of the partitions served here have been read, and how many there are."""
-        return len(self.hosted) - len(self._promoting), len(self.hosted) + len(self._coming)
+        return len(self.hosted) - len(self._promoting), len(self.hosted) + len(self.coming)
 
     def loaded(self, number: int) -> bool:
         """True once a partition served here has read its rows."""
@@ -449,4 +444,4 @@ class Placements:
 
     def deadline(self, now: float) -> float:
         """Return when to go on with reading and promoting."""
-        return now if self._more_to_read or self._coming else float("inf")
+        return now if self._more_to_read or self.coming else float("inf")

@@ -21,7 +21,7 @@ class Consumed:
         self._partition = partition
         self._bodies = bodies
         self._lazy: dict[int, DurableSession] = {}  # sessions with consumed entries not yet saved
-        self._saving: dict[int, DurableSession] = {}  # those of them that have waited long enough
+        self.saving: dict[int, DurableSession] = {}  # those of them that have waited long enough: for ``save_some``
 
     def note(self, session: DurableSession, body: int) -> None:
         """An entry of the session was consumed, or dropped; ``body`` is the shared one that it named, 0 for none."""
@@ -30,7 +30,7 @@ class Consumed:
             self.save(session)  # no row may outlive the body that it names
         elif len(session.acked_rows) >= self._partition.settings.acks_per_row:
             self.save(session)
-        elif session.number not in self._lazy and session.number not in self._saving:
+        elif session.number not in self._lazy and session.number not in self.saving:
             self._lazy[session.number] = session
             if len(self._lazy) == 1:
                 partition = self._partition
@@ -52,19 +52,14 @@ class Consumed:
 
     def begin_to_save(self) -> None:
         """Let ``save_some`` save what has waited for ``ack_delay_s``."""
-        self._saving |= self._lazy
+        self.saving |= self._lazy
         self._lazy = {}
-
-    @property
-    def saving(self) -> bool:
-        """Whether ``save_some`` has something to do."""
-        return bool(self._saving)
 
     def save_some(self, steps_max: int) -> int:
         """Save what has waited; return the steps of about ten microseconds that it took."""
         steps = 0
-        while self._saving and steps < steps_max:
-            session = self._saving.pop(next(iter(self._saving)))
+        while self.saving and steps < steps_max:
+            session = self.saving.pop(next(iter(self.saving)))
             if session.acked_rows:
                 steps += 1 + len(session.acked_rows) // ROWS_PER_STEP
                 self.save(session)
@@ -73,4 +68,4 @@ class Consumed:
     def forget_session(self, session: DurableSession) -> None:
         """No acknowledgement of the session is pending any more."""
         self._lazy.pop(session.number, None)
-        self._saving.pop(session.number, None)
+        self.saving.pop(session.number, None)

@@ -35,7 +35,7 @@ class Outbound:
         self._partition = partition
         self._bodies = bodies
         self._consumed = consumed
-        self._freed: dict[int, DurableSession] = {}  # sessions whose window may have room
+        self.freed: dict[int, DurableSession] = {}  # sessions whose window may have room: for ``pump_freed``
 
     def push_qos0(self, session: DurableSession, message: PublishMessage, retain: bool, properties: bytes) -> None:
         """Send a QoS 0 message to the connection, if there is one."""
@@ -112,12 +112,7 @@ class Outbound:
                 self._push_pubrel(session, session_seq, flight)
             else:
                 session.unsent.append((session_seq, None, 0))
-        self._freed[session.number] = session
-
-    @property
-    def freed(self) -> bool:
-        """Whether ``pump_freed`` has something to do."""
-        return bool(self._freed)
+        self.freed[session.number] = session
 
     def pump_freed(self, steps_max: int) -> int:
         """Fill the windows that have room; return the steps of about ten microseconds that it took.
@@ -125,12 +120,12 @@ class Outbound:
         It is called before the operation of a turn is closed. Windows that it does not come to wait for the next turn.
         """
         steps = 0
-        while self._freed and steps < steps_max:
-            session = self._freed.pop(next(iter(self._freed)))
+        while self.freed and steps < steps_max:
+            session = self.freed.pop(next(iter(self.freed)))
             if self._partition.sessions.get(session.number) is session:
                 steps += 1 + self._pump(session, steps_max - steps)
                 if steps >= steps_max and session.window_open and not session.caught_up:
-                    self._freed[session.number] = session
+                    self.freed[session.number] = session
         return steps
 
     def _pump(self, session: DurableSession, steps_max: int) -> int:
@@ -250,14 +245,14 @@ class Outbound:
             if not session.reads:
                 session.reads = None
         if not session.held:
-            self._freed[session.number] = session
+            self.freed[session.number] = session
 
     def hold_expired(self, session: DurableSession) -> None:
         """Live messages have waited long enough for one read; for later ones they go on waiting."""
         if session.reads is not None:
             session.reads.expire(self._partition.served_ms)
         if not session.held:
-            self._freed[session.number] = session
+            self.freed[session.number] = session
 
     def push_retained(self, session: DurableSession, message: RetainedMessage, retain: bool) -> None:
         """Send a QoS 0 retained copy to the connection, if there is one."""
@@ -303,4 +298,4 @@ class Outbound:
         body = flight.body if flight.state != STATE_RELEASED else 0
         session.consume(ack.session_seq)
         self._consumed.note(session, body)
-        self._freed[session.number] = session
+        self.freed[session.number] = session

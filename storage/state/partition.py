@@ -185,7 +185,7 @@ class Partition:
                 if number in self.sessions:
                     self.writes[keys.session_key(self.number, number)] = pack(session.row())
             self.touched.clear()
-        if not self.writes and not self._clock_is_old():
+        if not self.writes and not self.clock_due:
             if self.ledger is not None:
                 self.ledger.close(self.epoch, self.meta.op_index)
             self._gate(self.meta.op_index)
@@ -215,8 +215,12 @@ class Partition:
         self._gate(meta.op_index)
         return rows
 
-    def _clock_is_old(self) -> bool:
-        """True when deadlines are pending and what is stored of the served clock is too old to lose."""
+    @property
+    def clock_due(self) -> bool:
+        """True when deadlines are pending and what is stored of the served clock is too old to lose.
+
+        An operation is closed then, if only to save it.
+        """
         if self._now < self._saved_at + CLOCK_SAVED_S or not (self.sessions or self._timers):
             return False
         return self.served_ms - self.meta.served_ms >= CLOCK_SAVED_S * 1000
@@ -228,11 +232,6 @@ class Partition:
             return float("inf")
         left_s = CLOCK_SAVED_S - (self.served_ms - self.meta.served_ms) / 1000  # of a clock that may have stood
         return max(self._saved_at + CLOCK_SAVED_S, self._now + left_s)
-
-    @property
-    def clock_due(self) -> bool:
-        """True when an operation should be closed only to save the served clock."""
-        return self._clock_is_old()
 
     def _trim_log(self) -> list[tuple[bytes, bytes | None]]:
         local = self.local

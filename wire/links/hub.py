@@ -9,6 +9,7 @@ Source: design sections 7 and 9; docs/adr/0005-wire-format.md.
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import trio
 
@@ -353,7 +354,7 @@ class LinkHub:
         """
         table = self.table
         peer = table.peer_of(key)
-        connection = Connection(stream, peer.core, lambda kind, payload: table.frame(peer, kind, payload))
+        connection = Connection(stream, peer.core, partial(table.frame, peer))
         try:
             table.join(peer, connection, hello, told, dialled=dialled)
         except LinkError as error:

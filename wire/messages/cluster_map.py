@@ -177,7 +177,7 @@ class ClusterMap(msgspec.Struct, tag="ClusterMap"):
     def is_alive(self, node: str, incarnation: int) -> bool:
         """True if the map lists this very incarnation as one that may act."""
         entry = self.nodes.get(node)
-        return entry is not None and entry.incarnation == incarnation and entry.alive
+        return entry is not None and entry.incarnation == incarnation and entry.state in _ALIVE
 
     def has_live(self, node: str) -> bool:
         """True if some incarnation of this node may act."""
