@@ -1,11 +1,12 @@
-"""Memory that a block keeps, as Python's allocator counts it: the same on a busy machine."""
+"""Memory that a block keeps, as Python's allocator counts it, and blocks in which the collector is off."""
 
+import gc
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-__all__ = ["Kept", "allocated"]
+__all__ = ["Kept", "allocated", "without_collector"]
 
 
 @dataclass
@@ -25,3 +26,14 @@ def allocated() -> Iterator[Kept]:
         kept.bytes = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Collect, and let the collector rest in the block: a shell of ours tends it by itself."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

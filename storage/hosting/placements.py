@@ -156,7 +156,7 @@ class Placements:
                 continue
             self.coming.pop(number, None)
             if hosted is not None:
-                self._demote(number)
+                self.demote(number)
             if number in self.replicas:
                 self.replicas[number].seen_epoch(placement.epoch)
         self._known = list(cluster_map.partitions)
@@ -170,7 +170,7 @@ class Placements:
 
     def _comes(self, number: int, placement: PartitionEntry, cluster_map: ClusterMap) -> None:
         if number in self.hosted:
-            self._demote(number)
+            self.demote(number)
         coming = self.coming.get(number)
         if coming is not None and placement.epoch == self._known[number].epoch + 1:
             return  # nobody else was primary meanwhile
@@ -222,7 +222,8 @@ class Placements:
         self._promoting[number] = next_commit
         return hosted
 
-    def _demote(self, number: int) -> None:
+    def demote(self, number: int) -> None:
+        """Serve a partition no longer: this node is not its primary any more."""
         hosted = self.hosted.pop(number)
         self.window.forget(number)
         self._sizes.pop(number, None)

@@ -10,6 +10,7 @@ from edge.hot.state import Conn, Inbound, Outbound, PendingAck, Sub
 from mqtt.packets import Connect, Disconnect, Puback, Publish, Pubrec, Pubrel, Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session
+from tests.memory import without_collector
 from wire.messages.routes import Destinations, GroupDestinations
 
 DURABLE: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 100}
@@ -19,10 +20,8 @@ KINDS = (Client, Conn, Inbound, PendingAck, Outbound, Sub)
 
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with without_collector():
+        yield
 
 
 def alive() -> dict[str, int]:

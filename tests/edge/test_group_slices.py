@@ -1,6 +1,5 @@
 """Thousands of shared groups under one topic, or of members in one group, make no round of an edge long."""
 
-import gc
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +8,7 @@ from mqtt.codec import encode_packet
 from mqtt.packets import Publish
 from tests.edge.rounds import TimedEdge, subscribe
 from tests.edge.session_answers import publishes
+from tests.memory import without_collector
 from wire.messages.routes import Destinations, GroupDestinations
 
 ROUND_MS = 10.0  # of the processor, for a slow machine
@@ -16,10 +16,8 @@ ROUND_MS = 10.0  # of the processor, for a slow machine
 
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with without_collector():
+        yield
 
 
 def test_an_answer_with_thousands_of_groups_is_taken_in_slices() -> None:

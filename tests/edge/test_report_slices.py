@@ -1,12 +1,12 @@
 """Shards that move make no round of an edge with many filters long: it tells their owners by and by."""
 
-import gc
 from collections.abc import Iterator
 
 import pytest
 
 from tests.edge import edge_harness
 from tests.edge.rounds import TimedEdge
+from tests.memory import without_collector
 from wire.messages.cluster_map import ClusterMap, Delegation, ShardEntry
 from wire.messages.map_pages import map_pages
 from wire.messages.routes import AddRoutes, RemoveRoutes, ReportRoutes
@@ -19,10 +19,8 @@ SIZES = [pytest.param(20_000, id="small"), pytest.param(100_000, id="full", mark
 @pytest.fixture(autouse=True)
 def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(edge_harness, "SHARDS", SHARDS)
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with without_collector():
+        yield
 
 
 def filters(count: int) -> list[str]:

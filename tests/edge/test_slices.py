@@ -4,7 +4,6 @@ Bounds are of this thread's processor time, above what was measured (2 to 4 ms a
 full sizes are slow tests.
 """
 
-import gc
 from collections.abc import Iterator
 from functools import partial
 
@@ -17,6 +16,7 @@ from mqtt.codec import encode_packet
 from mqtt.packets import Disconnect, Publish, Suback, Unsuback, Unsubscribe
 from tests.edge import edge_harness
 from tests.edge.rounds import TimedEdge, subscribe
+from tests.memory import without_collector
 from wire.messages.cluster_map import ClusterMap, NodeState, ShardEntry
 from wire.messages.map_pages import map_pages
 from wire.messages.routes import AddRoutes, Destinations, Invalidate, Invalidated, RemoveRoutes, Resolve, RoutesAdded
@@ -29,10 +29,8 @@ SIZES = [pytest.param(2_000, 200, id="small"), pytest.param(65_536, 1_000, id="f
 def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As many shards as a cluster has by default; a node freezes what it has, so the collector hardly looks."""
     monkeypatch.setattr(edge_harness, "SHARDS", 64)
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with without_collector():
+        yield
 
 
 def topics(count: int) -> list[str]:

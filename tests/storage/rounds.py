@@ -1,6 +1,5 @@
 """Rounds of storage nodes that are timed: processor time of this thread, so that a busy machine says the same."""
 
-import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from storage.core import Event, Ready, StorageCore
+from tests.memory import without_collector
 
 __all__ = ["middle_round_ms", "timed_rounds"]
 
@@ -24,12 +24,9 @@ def timed_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
         found.append((time.thread_time() - began) * 1e3)
         return ready
 
-    gc.collect()
-    gc.disable()
-    with monkeypatch.context() as patch:
+    with without_collector(), monkeypatch.context() as patch:
         patch.setattr(StorageCore, "handle", timed)
         yield found
-    gc.enable()
 
 
 def middle_round_ms(found: list[float], working: int) -> float:

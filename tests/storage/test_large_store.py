@@ -2,8 +2,8 @@
 
 import pytest
 
-from storage.core import StorageCore
 from storage.hosting import loading, placements, route_reports
+from storage.hosting.route_reports import RouteReports
 from storage.state.durable_sessions import DurableSession
 from storage.state.rows import Entry, SessionRow, encode_entry, outline_entry
 from tests.storage.storage_cluster import Cluster
@@ -36,7 +36,7 @@ def test_one_large_partition_is_read_over_many_rounds(monkeypatch: pytest.Monkey
     monkeypatch.setattr(placements, "LOADED_PER_ROUND", 3)
     cluster.kill("s1", declare=False)
     cluster.start("s1")
-    core: StorageCore = cluster.nodes["s1"].core
+    core = cluster.nodes["s1"].core
     rounds = 0
     while not (core.partitions and core.serving):
         cluster.step()
@@ -90,28 +90,25 @@ def test_reports_of_routes_fit_rounds_messages_and_links(monkeypatch: pytest.Mon
         connection = edge.open(f"client {number}")
         edge.subscribe(connection, f"to/{number}")
     cluster.settle()
-    core: StorageCore = cluster.nodes["s1"].core
+    core = cluster.nodes["s1"].core
     room = 0
-    core._reports._room = lambda _: room
-    shards = set(range(len(core.map.shards)))
-    core._reports.add(list(core.partitions.values()), shards)
-    assert reported(core, cluster) == []
+    reports = RouteReports(core.placements.hosted, lambda: core.map, lambda _: room)
+    reports.add(list(core.partitions.values()), set(range(len(core.map.shards))))
+    assert reported(reports, cluster) == []
     room = route_reports.REPORT_ROOM_BYTES
     told: list[str] = []
     rounds = 0
-    while len(core._reports):
-        told += reported(core, cluster)
+    while len(reports):
+        told += reported(reports, cluster)
         rounds += 1
     assert sorted(told) == sorted(f"to/{number}" for number in range(12))
     assert rounds >= 2
 
 
-def reported(core: StorageCore, cluster: Cluster) -> list[str]:
-    """Make one round; return the filters that it reports."""
-    cluster.scheduler.now += 0.02
-    ready = core.handle(cluster.now, [])
+def reported(reports: RouteReports, cluster: Cluster) -> list[str]:
+    """Return the filters that one round reports."""
     filters = []
-    for _, _, payload in ready.sends:
+    for _, _, payload in reports.send(cluster.now, loading=False):
         message = decode_control(payload)
         if isinstance(message, ReportRoutes):
             routes = [route.topic_filter for report in message.reports for route in report.routes]

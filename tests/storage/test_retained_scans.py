@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.hosting.retained_scans import SCANS_MAX, RetainedScan
+from storage.hosting.retained_scans import SCANS_MAX, RetainedScan, RetainedScans
 from storage.state.rows import NEVER, RetainedRow
 from tests.storage.rounds import timed_rounds
 from tests.storage.scripted_edge import Edge
@@ -11,7 +11,7 @@ from wire.messages.batches import PublishMessage
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.retained import ReadRetained, ReadRetainedAll, RetainedNone, RetainedPage
-from wire.node.events import Tick
+from wire.node.events import FrameArrived, Tick
 
 ROUND_MS = 5  # most processor time of one round
 
@@ -81,17 +81,16 @@ def test_what_nobody_waits_for_is_not_looked_up() -> None:
     counts = cluster.nodes["s1"].core.event_counts()
     assert counts["retained_scans_cut"] == 2
     assert answered(edge, request) == {0}
-    assert len(cluster.nodes["s1"].core._scans) == 0
+    assert cluster.nodes["s1"].core.handle(cluster.now, []).next_deadline > cluster.now  # nothing is under way
 
 
 def test_look_ups_are_bounded() -> None:
     """Beyond the bound one is refused, counted, and answered where an edge keeps asking."""
-    cluster = Cluster(partitions=1)
-    core = cluster.nodes["s1"].core
-    hosted = core.partitions[0]
+    hosted = Cluster(partitions=1).nodes["s1"].core.partitions[0]
+    scans = RetainedScans(lambda *_: True, lambda *_: None)
     for number in range(SCANS_MAX + 1):
-        core._scans.add(RetainedScan("e1", ReadRetainedAll(number, "#", 1), [(0, hosted)]), 0.0)
-    assert (len(core._scans), core._scans.refused) == (SCANS_MAX, 1)
+        scans.add(RetainedScan("e1", ReadRetainedAll(number, "#", 1), [(0, hosted)]), 0.0)
+    assert (len(scans), scans.refused) == (SCANS_MAX, 1)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100])
@@ -141,11 +140,11 @@ def test_a_loop_with_look_ups_lets_the_thread_that_syncs_run() -> None:
     edge = cluster.edges["e1"]
     fill(cluster, 20_000)
     core = cluster.nodes["s1"].core
-    hosted = core.partitions[0]
-    core._scans.add(RetainedScan("e1", ReadRetainedAll(1, "+/+/+/+/x", 1), [(0, hosted)]), cluster.now)
-    assert core.handle(cluster.now, [Tick()]).next_deadline == cluster.now
+    asked = encode_control(ReadRetainedAll(1, "+/+/+/+/x", 1))
+    look_up = FrameArrived(edge.key, FrameKind.CONTROL, asked)
+    assert core.handle(cluster.now, [look_up]).next_deadline == cluster.now
     edge.publish(PublishMessage(0, b"a", b"p", 1, retain=True), 0)
     cluster.step()
-    assert core._batches.synced < core._batches.newest and len(core._scans)
+    assert cluster.nodes["s1"].busy and not answered(edge, 1)
     deadline = core.handle(cluster.now, [Tick()]).next_deadline
     assert cluster.now < deadline <= cluster.now + 0.002

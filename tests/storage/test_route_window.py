@@ -139,7 +139,7 @@ def test_a_partition_that_moves_away_leaves_its_room_to_others() -> None:
     other = owner.subscribe(owner.client(1), broad("y"))
     mine = [message for message in owner.asked() if message.partition == 1]
     placements = owner.cluster.primary(0).core.placements
-    placements._demote(0)
+    placements.demote(0)
     for message in mine:
         owner.answer(message)
     assert owner.serve() > ROUTES_ASKED_MAX // 2
