@@ -32,10 +32,10 @@ from edge.map_follower import MapFollower
 from edge.node.limits import EdgeLimits
 from edge.node.node import NS, Counts, EdgeNode
 from edge.node_messages import NodeMessages
-from edge.publishing.handing_on import Redispatch, Redispatching
 from edge.publishing.picking import Picking
 from edge.publishing.publishing import Publishing
 from edge.publishing.recording import Recording
+from edge.publishing.redispatch import Redispatch, Redispatching
 from edge.publishing.sending import Sending
 from edge.readiness import Readiness
 from edge.routes.shared_groups import RecordedPick, SharedGroup

@@ -14,8 +14,8 @@ from edge.hot.state import Peer
 from edge.links import Links
 from edge.map_follower import MapFollower
 from edge.node.node import EdgeNode
-from edge.publishing.handing_on import Redispatching
 from edge.publishing.publishing import Publishing
+from edge.publishing.redispatch import Redispatching
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, kinds_from, standing

@@ -1,7 +1,7 @@
 """CONNECT to CONNACK: judging a CONNECT, proving who the client is, claiming its client ID, opening the session.
 
 Checks what the specification demands of CONNECT, applies this edge's caps, claims the client ID at its partition, and
-writes CONNACK when the claim is committed. Who owns a client ID is decided there (``storage/sessions/claims.py``), not
+writes CONNACK when the claim is committed. Who owns a client ID is decided in ``storage/sessions/ownership.py``, not
 here; how a connection ends, in ``edge/clients/leaving.py``. Source: MQTT 5.0 sections 3.1, 3.2, 4.12; MQTT 3.1.1
 section 3.1.
 """

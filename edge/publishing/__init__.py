@@ -3,7 +3,7 @@
 Owns: The steps between a PUBLISH and its fan-out where the loop alone may not decide, and messages of shared groups
 that want another member.
 
-Doors: ``publishing`` takes them from the loop; ``handing_on`` finds another member.
+Doors: ``publishing`` takes them from the loop; ``redispatch`` finds another member.
 
 Always holds: QoS 2 of a durable session is recorded at its partition before any fan-out. A member is recorded before a
 message is sent to it.

@@ -28,7 +28,7 @@ from storage.messages.inbound import Inbound
 from storage.messages.origins import edge_sender
 from storage.messages.publishers import Publishers
 from storage.messages.retained import RetainedRegisters
-from storage.sessions.claims import ClaimTable
+from storage.sessions.ownership import ClaimTable
 from storage.sessions.route_window import RouteWindow
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.partition import Overlay, Partition, Reads

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from storage.messages.delivery import Delivery
 from storage.messages.inbound import Inbound
 from storage.messages.retained import RetainedRegisters
-from storage.sessions.claims import ClaimTable
+from storage.sessions.ownership import ClaimTable
 from storage.sessions.subscriptions import Subscriptions
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession, InFlight

@@ -11,9 +11,9 @@ from itertools import islice
 from mqtt.reasons import ReasonCode
 from storage.messages.bodies import Bodies
 from storage.messages.consumed import Consumed
-from storage.messages.handing_on import HandingOn
 from storage.messages.origins import Origins
 from storage.messages.outbound import Outbound
+from storage.messages.redispatch import HandingOn
 from storage.messages.targets import Target, Targets
 from storage.state import keys
 from storage.state.durable_sessions import READY_MAX, DurableSession

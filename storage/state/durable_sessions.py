@@ -4,7 +4,7 @@ Most stored sessions are away and have nothing queued, and there may be a millio
 window, identifiers, subscriptions) is made when it is first asked for (``__getattr__`` over unset slots).
 
 Pure state; which rows an event writes is decided by ``storage/messages/delivery.py`` and
-``storage/sessions/claims.py``. Entries are named by ``session_seq``; everything below ``head`` is consumed,
+``storage/sessions/ownership.py``. Entries are named by ``session_seq``; everything below ``head`` is consumed,
 ``push_seq`` is the next entry without a packet identifier, and what lies between is consumed unless it is in flight.
 Identifiers are given some way ahead of the window (``unsent``), so that a push need not wait for the commit of its own;
 they stand in the session row as runs. Bodies stay on disk except for a short read-ahead of a connected session.

@@ -22,7 +22,7 @@ from storage.messages.origins import Origins
 from storage.messages.outbound import Outbound
 from storage.messages.retained import RetainedRegisters
 from storage.replication.backup import Replica
-from storage.sessions.claims import ClaimTable
+from storage.sessions.ownership import ClaimTable
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.partition import Partition

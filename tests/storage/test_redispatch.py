@@ -148,7 +148,7 @@ def test_a_replica_knows_what_is_to_be_handed_on() -> None:
 
 
 def test_many_go_in_order_few_at_once_and_the_bound_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.messages.handing_on.MESSAGES_MAX", 50)
+    monkeypatch.setattr("storage.messages.redispatch.MESSAGES_MAX", 50)
     cluster = Cluster(partitions=1)
     edge, alice = member(cluster)
     edge.close(alice)

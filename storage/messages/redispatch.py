@@ -4,7 +4,7 @@ The operation that ends the session writes each of them as a row of its own, so 
 is asked where a copy goes; that is recorded before anything is sent there, so every repeat goes there too and is known
 by its origin. The row goes when the edge says that a member has it. What was sent at QoS 2 stays with the member that
 ended [MQTT-4.8.2-5], what it refused was finished by that [MQTT-4.8.2-6].
-Left to others: who the other members are (``edge/publishing/handing_on.py``). Source: MQTT 5.0 section 4.8.2;
+Left to others: who the other members are (``edge/publishing/redispatch.py``). Source: MQTT 5.0 section 4.8.2;
 docs/adr/0016.
 """
 
