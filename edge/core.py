@@ -331,7 +331,7 @@ class EdgeCore:
             return None
         message.tried = [*(message.tried or ()), remote]
         if isinstance(group, RecordedPick):
-            self.recording.pick_again(message, group.group)
+            self.recording.redispatch(message, group.group)
             return message
         return self.picking.pick_other(group, message.tried) if isinstance(group, SharedGroup) else None
 

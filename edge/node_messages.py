@@ -24,7 +24,7 @@ from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relay, Relayed
-from wire.messages.redispatch import HandOn
+from wire.messages.redispatch import RedispatchOrder
 from wire.messages.retained import RetainedNone, RetainedPage
 from wire.messages.routes import Invalidate, Resolved, RoutesAdded
 from wire.messages.sessions import KickSession, PollClaims, SessionOpened
@@ -50,7 +50,7 @@ class NodeMessages:
         claims: Takes PollClaims.
         retained: Takes pages of retained messages.
         publishing: Takes FireWill.
-        redispatching: Takes HandOn.
+        redispatching: Takes RedispatchOrder.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class NodeMessages:
             KickSession: self._kick,
             PollClaims: claims.answer,
             FireWill: publishing.fire_will,
-            HandOn: redispatching.order,
+            RedispatchOrder: redispatching.order,
             Moved: self._moved,
             RetainedNone: self._retained_none,
             RetainedPage: self._retained_page,
@@ -145,7 +145,7 @@ class NodeMessages:
         if isinstance(message, KickSession):
             number, epoch = (self._node.map.partition_for(message.client_id), 0) if placements else (0, 0)
         else:
-            assert isinstance(message, PollClaims | FireWill | HandOn)
+            assert isinstance(message, PollClaims | FireWill | RedispatchOrder)
             number, epoch = message.partition, message.partition_epoch
         return standing(self._node.map, node, number, epoch, 0) is Standing.PRIMARY
 

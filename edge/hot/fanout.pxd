@@ -22,7 +22,7 @@ cdef object fan_out_run(
 )
 cdef object refused(HotState hot, PendingAck copy, int reason_code)
 cdef object deliver_pick(HotState hot, Sub sub, Packet packet, bytes share)
-cdef object pick_again(HotState hot, PendingAck copy, object chosen)
+cdef object redispatch(HotState hot, PendingAck copy, object chosen)
 
 
 # private

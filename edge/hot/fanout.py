@@ -200,10 +200,10 @@ def refused(hot: HotState, copy: PendingAck, reason_code: cython.int) -> None:
         copy.reason_code = reason_code
     chosen = hot.handler.refused(copy, copy.pick, reason_code)
     if chosen is not copy:  # else the core has to write its choice down first
-        pick_again(hot, copy, chosen)
+        redispatch(hot, copy, chosen)
 
 
-def pick_again(hot: HotState, copy: PendingAck, chosen: object) -> None:
+def redispatch(hot: HotState, copy: PendingAck, chosen: object) -> None:
     """Send a copy that was refused to the destination that the core chose instead, None for nowhere."""
     remote: Remote
     if chosen is None:

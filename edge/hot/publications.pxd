@@ -2,7 +2,7 @@
 from edge.hot.acks cimport count_back, destination_done, new_message
 from edge.hot.connections cimport Connections
 from edge.hot.deliver cimport deliver_to
-from edge.hot.fanout cimport fan_out, pick_again
+from edge.hot.fanout cimport fan_out, redispatch
 from edge.hot.layout cimport FAILURE, NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SERVER_BUSY
 from edge.hot.origins cimport was_picked
 from edge.hot.output cimport note_high, pending_output, write_short

@@ -15,7 +15,7 @@ from edge.hot.state import Conn, HotState, Inbound, Packet, PendingAck, Route
 if not cython.compiled:
     from edge.hot.acks import count_back, destination_done, new_message
     from edge.hot.deliver import deliver_to
-    from edge.hot.fanout import fan_out, pick_again
+    from edge.hot.fanout import fan_out, redispatch
     from edge.hot.layout import FAILURE, NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SERVER_BUSY
     from edge.hot.origins import was_picked
     from edge.hot.output import note_high, pending_output, write_short
@@ -207,7 +207,7 @@ class Publications(Connections):
 
     def send_pick(self, copy: PendingAck, chosen: object) -> None:
         """Go on with a shared group's copy that ``Handler.refused`` answered with the copy itself."""
-        pick_again(self, copy, chosen)
+        redispatch(self, copy, chosen)
 
     def knows_pick(self, share: bytes, session: int, counter: int) -> bool:
         """Whether a member here got the message of this origin as its group's pick."""

@@ -196,12 +196,12 @@ class Recording:
         if not self._requests.ask(request, then, self._node.now):
             self._clients.error(client.conn, ReasonCode.SERVER_BUSY)
 
-    def pick_again(self, copy: PendingAck, group: SharedGroup) -> None:
+    def redispatch(self, copy: PendingAck, group: SharedGroup) -> None:
         """Record another pick for a copy whose recorded one refused it, or was an edge that died; then send there."""
         assert copy.pick is not None
-        self._pick_again(copy, group, copy.pick.attempt + 1)
+        self._redispatch(copy, group, copy.pick.attempt + 1)
 
-    def _pick_again(self, copy: PendingAck, group: SharedGroup, attempt: int) -> None:
+    def _redispatch(self, copy: PendingAck, group: SharedGroup, attempt: int) -> None:
         whole = copy.parent
         assert whole is not None and whole.conn is not None
         client = whole.conn.owner
@@ -230,7 +230,7 @@ class Recording:
         else:
             tried = copy.tried or []
             copy.tried = [*tried, item.choice] if isinstance(item.choice, Remote) else tried
-            self._pick_again(copy, group, item.pick.attempt + 1)
+            self._redispatch(copy, group, item.pick.attempt + 1)
 
     # --- release
 

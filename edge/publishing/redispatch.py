@@ -13,12 +13,12 @@ from edge.publishing.picking import Picking
 from edge.routes.shared_groups import HERE, RecordedPick, SharedGroup
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.messages.batches import OriginKind
-from wire.messages.redispatch import HandedOn, HandOn
+from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder
 
 __all__ = ["Redispatch", "Redispatching"]
 
-UNDER_WAY_MAX = 8_192  # the oldest is forgotten; its partition hands it over again
-NO_SESSION = (1 << 48) - 1  # with the partition's number: the sender of what it hands on, no session's number
+UNDER_WAY_MAX = 8_192  # the oldest is forgotten; its partition orders it again
+NO_SESSION = (1 << 48) - 1  # with the partition's number: the sender of what it orders, no session's number
 
 
 class _Copy:
@@ -26,7 +26,7 @@ class _Copy:
 
     __slots__ = ("asked", "node", "order", "redispatching", "refused", "tried")
 
-    def __init__(self, redispatching: "Redispatching", node: str, order: HandOn) -> None:
+    def __init__(self, redispatching: "Redispatching", node: str, order: RedispatchOrder) -> None:
         self.redispatching = redispatching
         self.node = node
         self.order = order
@@ -40,7 +40,7 @@ class _Copy:
 
 
 class Redispatch(RecordedPick):
-    """The recorded pick of a message that a partition handed over: a refusal goes back to that partition.
+    """The recorded pick of a message that a partition ordered: a refusal goes back to that partition.
 
     Attributes:
         copy: The message.
@@ -76,7 +76,7 @@ class Redispatching:
         self._picking = picking
         self._copies: dict[tuple[int, int], _Copy] = {}  # by partition and number
 
-    def order(self, node: str, order: HandOn) -> None:
+    def order(self, node: str, order: RedispatchOrder) -> None:
         """Take an order of a partition; one that is under way goes on."""
         key = (order.partition, order.number)
         copy = self._copies.get(key)
@@ -129,7 +129,7 @@ class Redispatching:
             return
         copy.asked = True
         pick = group.written(choice, node.incarnation, attempt)
-        node.tell(copy.node, HandedOn(order.request, order.partition, order.number, pick))
+        node.tell(copy.node, RedispatchAnswer(order.request, order.partition, order.number, pick))
 
     def _send(self, copy: _Copy, group: SharedGroup, choice: Remote | int) -> None:
         order, message = copy.order, copy.order.message
@@ -163,11 +163,11 @@ class Redispatching:
     def _done(self, copy: _Copy) -> None:
         order = copy.order
         self._forget(copy)
-        self._node.tell(copy.node, HandedOn(order.request, order.partition, order.number))
+        self._node.tell(copy.node, RedispatchAnswer(order.request, order.partition, order.number))
 
     def _forget(self, copy: _Copy) -> None:
         self._copies.pop((copy.order.partition, copy.order.number), None)
 
 
-def _sender(order: HandOn) -> int:
+def _sender(order: RedispatchOrder) -> int:
     return order.partition << 48 | NO_SESSION

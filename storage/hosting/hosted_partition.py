@@ -246,7 +246,7 @@ class HostedPartition:
         live = {edge_sender(edge.node, edge.incarnation) for edge in self._map().live("edge")}
         self.delivery.origins.forget_dead_edges(live)
         self.subscriptions.serve()
-        self.delivery.handing_on.hand_over()
+        self.delivery.redispatches.send_some()
         self.waiting.begin()
 
     def run_timers(self, steps_max: int = TIMER_STEPS) -> int:
@@ -333,8 +333,8 @@ class HostedPartition:
             self.claims.will_due(who)
         elif what == "fire":
             self.claims.fire_again(int(who))
-        elif what == "hand_on":
-            self.delivery.handing_on.again(int(who))
+        elif what == "redispatch":
+            self.delivery.redispatches.again(int(who))
         elif what == "retained":
             self.retained.expire(who)
         elif what == "unhold":

@@ -136,7 +136,7 @@ def load(
             retained.restore(row)
         yield len(slice_)
     for key, value in rows.take(keys.HANDED):
-        delivery.handing_on.restore(key, value)
+        delivery.redispatches.restore(key, value)
     for key, _ in rows.take(keys.BODY):
         if int.from_bytes(key[3:11], "big") not in partition.body_references:
             partition.delete(key)

@@ -15,7 +15,7 @@ from wire.messages.control import Control, decode_control
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relayed
-from wire.messages.redispatch import HandedOn
+from wire.messages.redispatch import RedispatchAnswer
 from wire.messages.retained import ReadRetainedAll
 from wire.messages.routes import RoutesAdded
 from wire.messages.sessions import Claims, SessionKicked
@@ -74,10 +74,10 @@ class ControlMessages:
             hosted = self._partitions.reach(message.partition)
             if hosted is not None:
                 hosted.claims.will_fired(message, peer.node)
-        elif isinstance(message, HandedOn):
+        elif isinstance(message, RedispatchAnswer):
             hosted = self._partitions.reach(message.partition)
             if hosted is not None and hosted.serving:
-                hosted.delivery.handing_on.answered(message, peer.node)
+                hosted.delivery.redispatches.answered(message, peer.node)
         elif isinstance(message, RoutesAdded):
             hosted = self._partitions.reach(message.request >> 32)
             if hosted is not None:

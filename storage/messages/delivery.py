@@ -13,7 +13,7 @@ from storage.messages.bodies import Bodies
 from storage.messages.consumed import Consumed
 from storage.messages.origins import Origins
 from storage.messages.outbound import Outbound
-from storage.messages.redispatch import HandingOn
+from storage.messages.redispatch import RedispatchQueue
 from storage.messages.targets import Target, Targets
 from storage.state import keys
 from storage.state.durable_sessions import READY_MAX, DurableSession
@@ -50,7 +50,7 @@ class Delivery:
         self.bodies = Bodies(partition)
         self.consumed = Consumed(partition, self.bodies)
         self.outbound = Outbound(partition, self.bodies, self.consumed)
-        self.handing_on = HandingOn(partition, self.bodies, live)
+        self.redispatches = RedispatchQueue(partition, self.bodies, live)
 
     # --- in
 
@@ -252,7 +252,7 @@ class Delivery:
         partition = self._partition
         inflight = dict(islice(session.inflight.items(), most))
         waiting = list(enumerate(islice(session.sizes, most - len(inflight)), session.push_seq))
-        self.handing_on.take(session, inflight, waiting)
+        self.redispatches.take(session, inflight, waiting)
         for session_seq, flight in inflight.items():
             if flight.state != STATE_RELEASED:
                 self.bodies.release(flight.body)

@@ -17,21 +17,21 @@ from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, STATE_RELEASED, HandedRow, decode_entry, pack, unpack
 from wire.messages.batches import NO_EXPIRY
-from wire.messages.redispatch import HandedOn, HandOn, SharePick
+from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder, SharePick
 from wire.messages.wills import Will
 
-__all__ = ["HandingOn"]
+__all__ = ["RedispatchQueue"]
 
 MESSAGES_MAX = 20_000  # that wait, per partition
 BYTES_MAX = 64 * 1024 * 1024  # of their rows
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024  # it travels to an edge in one frame
-OUT_MAX = 32  # handed over at once
+OUT_MAX = 32  # sent at once
 OUT_BYTES_MAX = 4 * 1024 * 1024  # of them, beside one
 SPAN_MAX = 256  # between the numbers of those, below what a destination tells apart
 REPEAT_S = 1.0
 
 
-class HandingOn:
+class RedispatchQueue:
     """Messages of one partition that go to another member of their group.
 
     Args:
@@ -44,12 +44,12 @@ class HandingOn:
         self._partition = partition
         self._bodies = bodies
         self._live = live
-        self._edge = ""  # to which they are handed over: one, so that they stay in order
+        self._edge = ""  # to which they are sent: one, so that they stay in order
         self._sizes: dict[int, int] = {}  # of all rows, by number
         self._bytes = 0
         self._waiting: deque[int] = deque()
         self._picks: dict[int, SharePick] = {}
-        self._out: dict[int, None] = {}  # handed over, ascending
+        self._out: dict[int, None] = {}  # sent, ascending
         self._out_bytes = 0
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class HandingOn:
                 self._keep(session, session_seq, flight.size)
         for session_seq, size in waiting:
             self._keep(session, session_seq, size)
-        self.hand_over()
+        self.send_some()
 
     def _keep(self, session: DurableSession, session_seq: int, size: int) -> None:
         partition = self._partition
@@ -121,8 +121,8 @@ class HandingOn:
 
     # --- out
 
-    def hand_over(self) -> None:
-        """Hand over what may be under way; each repeats until it is answered."""
+    def send_some(self) -> None:
+        """Send what may be under way; each repeats until it is answered."""
         span = min(SPAN_MAX, self._partition.settings.inbound_unreleased_max)
         while self._waiting and len(self._out) < OUT_MAX and self._out_bytes < OUT_BYTES_MAX:
             number = self._waiting[0]
@@ -131,19 +131,19 @@ class HandingOn:
             self._waiting.popleft()
             self._out[number] = None
             self._out_bytes += self._sizes[number]
-            self._hand(number)
+            self._send(number)
 
-    def _hand(self, number: int) -> bool:
+    def _send(self, number: int) -> bool:
         if not self._tell(number):
             return False
         partition = self._partition
-        partition.set_timer(partition.deadline_in(REPEAT_S), "hand_on", str(number))
+        partition.set_timer(partition.deadline_in(REPEAT_S), "redispatch", str(number))
         return True
 
     def again(self, number: int) -> None:
-        """A message was not handed on yet: say it again, same origin; where one expired, the next has its place."""
-        if number in self._out and not self._hand(number):
-            self.hand_over()
+        """A message was not redispatched yet: say it again, same origin; where one expired, the next has its place."""
+        if number in self._out and not self._send(number):
+            self.send_some()
 
     def _tell(self, number: int) -> bool:
         partition = self._partition
@@ -158,7 +158,7 @@ class HandingOn:
         message = Will(row.topic.decode(), payload, row.qos, row.retain, row.properties, 0, expiry_s)
         pick = self._picks.get(number)
         self._edge = self._edge or self._live("edge", partition.number)
-        order = HandOn(0, partition.number, partition.epoch, number, row.share, message, pick)
+        order = RedispatchOrder(0, partition.number, partition.epoch, number, row.share, message, pick)
         partition.tell(self._edge, order)
         return True
 
@@ -169,9 +169,9 @@ class HandingOn:
         self._edge = ""
         for number in list(self._out):
             self._tell(number)
-        self.hand_over()
+        self.send_some()
 
-    def answered(self, answer: HandedOn, node: str) -> None:
+    def answered(self, answer: RedispatchAnswer, node: str) -> None:
         """Record where a message goes, or forget it: a member has it."""
         number, pick = answer.number, answer.pick
         if number not in self._out or node != self._edge:
@@ -179,14 +179,14 @@ class HandingOn:
         if pick is None:
             self._partition.count("shares_settled")
             self._finish(number)
-            self.hand_over()
+            self.send_some()
             return
         known = self._picks.get(number)
         if known is None or pick.attempt > known.attempt:
             self._picks[number] = pick
             self._partition.put(keys.handed_pick_key(self._partition.number, number), pack(pick))
         if not self._tell(number):
-            self.hand_over()
+            self.send_some()
 
     def _finish(self, number: int) -> None:
         partition = self._partition

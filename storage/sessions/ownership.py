@@ -417,7 +417,7 @@ class ClaimTable:
             if not waiting:
                 del self._openings[client_id]
         self._delivery.origins.forget_sender(OriginKind.EDGE, edge_sender(edge, incarnation))
-        self._delivery.handing_on.edge_dead(edge)
+        self._delivery.redispatches.edge_dead(edge)
         self.dead_edges.add(self._end_of(edge, incarnation))
 
     def _end_of(self, edge: str, incarnation: int) -> Iterator[int]:
@@ -433,7 +433,7 @@ class ClaimTable:
         for op_index in sorted(self._firing):
             firing = self._firing.get(op_index)
             if firing is not None and firing[2] == edge:
-                self._hand_over(op_index)
+                self._send_will(op_index)
                 yield STEPS_PER_END
 
     def absent(self, is_alive: Callable[[str, int], bool]) -> None:
@@ -537,9 +537,9 @@ class ClaimTable:
         partition.put(key, pack(will))
         partition.count("wills_fired")
         self._firing[op_index] = (key, will, "")
-        self._hand_over(op_index)
+        self._send_will(op_index)
 
-    def _hand_over(self, op_index: int) -> None:
+    def _send_will(self, op_index: int) -> None:
         key, will, _ = self._firing[op_index]
         partition = self._partition
         edge = self._live("edge", op_index)
@@ -548,12 +548,12 @@ class ClaimTable:
         partition.tell(edge, FireWill(0, partition.number, will.firing_epoch, op_index, will.will, will.client_id))
 
     def fire_again(self, op_index: int) -> None:
-        """A firing will was not confirmed yet: hand it over again, same origin."""
+        """A firing will was not confirmed yet: send it again, same origin."""
         if op_index in self._firing:
-            self._hand_over(op_index)
+            self._send_will(op_index)
 
     def will_fired(self, answer: WillFired, edge: str) -> None:
-        """The fan-out of a will is complete, says the edge that it was handed to last."""
+        """The fan-out of a will is complete, says the edge that it was sent to last."""
         firing = self._firing.get(answer.op_index)
         if firing is not None and firing[2] == edge:
             del self._firing[answer.op_index]

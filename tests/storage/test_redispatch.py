@@ -9,7 +9,7 @@ from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.redispatch import HandedOn, HandOn, SharePick
+from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder, SharePick
 from wire.messages.sessions import Subscription
 
 SHARE = b"g/a"
@@ -26,12 +26,12 @@ def member(cluster: Cluster, *, window: int = 64, qos: int = 2) -> tuple[Edge, C
     return edge, alice
 
 
-def orders(cluster: Cluster) -> list[HandOn]:
-    return [order for edge in cluster.edges.values() for order in edge.answers(HandOn)]
+def orders(cluster: Cluster) -> list[RedispatchOrder]:
+    return [order for edge in cluster.edges.values() for order in edge.answers(RedispatchOrder)]
 
 
 def answer(cluster: Cluster, number: int, pick: SharePick | None = None, edge: str = "e1") -> None:
-    said = HandedOn(0, 0, number, pick)
+    said = RedispatchAnswer(0, 0, number, pick)
     cluster.send(cluster.edges[edge].key, cluster.primary(0).key.node, FrameKind.CONTROL, encode_control(said))
     cluster.settle()
 

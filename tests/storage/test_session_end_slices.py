@@ -195,6 +195,6 @@ def test_copies_for_a_group_go_to_another_member_in_order() -> None:
     hosted = cluster.primary(0).core.partitions[0]
     edge.open("alice", clean_start=True)
     cluster.settle()
-    assert len(hosted.delivery.handing_on) == count
+    assert len(hosted.delivery.redispatches) == count
     (session,) = hosted.core.sessions.values()
     assert session.queued == 0

@@ -110,8 +110,8 @@ CELLS: dict[type, Cell] = {
     sessions.Claims: _cell("edge", "storage", Rule.ASKED),
     wills.FireWill: _cell("storage", "edge", Rule.PRIMARY),
     wills.WillFired: _cell("edge", "storage", Rule.ASKED),
-    redispatch.HandOn: _cell("storage", "edge", Rule.PRIMARY),
-    redispatch.HandedOn: _cell("edge", "storage", Rule.ASKED),
+    redispatch.RedispatchOrder: _cell("storage", "edge", Rule.PRIMARY),
+    redispatch.RedispatchAnswer: _cell("edge", "storage", Rule.ASKED),
     operators.Admin: _cell("operator", "router storage"),
     operators.AdminReply: _cell("router storage", "operator"),
 }

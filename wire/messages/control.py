@@ -23,7 +23,7 @@ from wire.messages.nodes import (
     RequestChange,
 )
 from wire.messages.operators import Admin, AdminReply
-from wire.messages.redispatch import HandedOn, HandOn
+from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder
 from wire.messages.retained import (
     DeliverRetained,
     ReadRetained,
@@ -113,8 +113,8 @@ Control = (
     | Claims
     | FireWill
     | WillFired
-    | HandOn
-    | HandedOn
+    | RedispatchOrder
+    | RedispatchAnswer
     | Admin
     | AdminReply
 )

@@ -6,7 +6,7 @@ from wire.messages.message import Message
 from wire.messages.ranges import U32, U64, Epoch, Incarnation, PartitionNumber, PartitionOrEdge, ShareBytes, SomeNode
 from wire.messages.wills import Will
 
-__all__ = ["HandOn", "HandedOn", "SharePick"]
+__all__ = ["RedispatchAnswer", "RedispatchOrder", "SharePick"]
 
 
 class SharePick(msgspec.Struct, array_like=True):
@@ -19,23 +19,23 @@ class SharePick(msgspec.Struct, array_like=True):
     attempt: U32 = 0  # a higher one replaces a lower one: its destination refused, or was an edge and died
 
 
-class HandOn(Message, tag="HandOn"):
+class RedispatchOrder(Message, tag="HandOn"):
     """Primary to one live edge: what an ended member of a group did not acknowledge goes to another member.
 
     Without ``pick`` the edge answers where it would go; that is recorded and comes back, and then the edge sends it
-    there. Repeated, with the same origin, until HandedOn says that it is done.
+    there. Repeated, with the same origin, until RedispatchAnswer says that it is done.
     """
 
     request: U64
     partition: PartitionNumber
     partition_epoch: Epoch
-    number: U64  # of the partition's messages that are handed on; part of the origin
+    number: U64  # of the partition's messages that are redispatched; part of the origin
     share: ShareBytes
     message: Will
     pick: SharePick | None = None
 
 
-class HandedOn(Message, tag="HandedOn"):
+class RedispatchAnswer(Message, tag="HandedOn"):
     """With ``pick``: record that the message goes there. Without: a member has it, or the group has ended."""
 
     request: U64
