@@ -168,7 +168,7 @@ class StorageCore:
         """Return the served clock of a partition of this node now."""
         hosted = self.partitions[number]
         self._partitions.tick(hosted)
-        return hosted.core.served_ms
+        return hosted.partition.served_ms
 
     # --- the one entry
 
@@ -224,7 +224,7 @@ class StorageCore:
 
     @property
     def _over(self) -> bool:
-        """Whether the map ended this life, and not at its own word."""
+        """Whether the map ended this incarnation, and not at its own word."""
         return self.lease.ended and not self.stop.begun
 
     def _rests(self, now: float) -> bool:
@@ -285,7 +285,7 @@ class StorageCore:
         if refused:
             self._turn.refuse(peer, name_of(message), "placement")
         if hosted is not None:
-            self._partitions.touch(hosted.core.number, hosted)
+            self._partitions.touch(hosted.partition.number, hosted)
 
     # --- requests whose wait is over
 
@@ -315,7 +315,7 @@ class StorageCore:
         for hosted in self.placements.promote_some(now, self._batches.next):
             self._partitions.arrive(hosted)
         for hosted in self.placements.read_promoted(self._batches.synced, now):
-            self._partitions.touch(hosted.core.number, hosted)
+            self._partitions.touch(hosted.partition.number, hosted)
         if self._settling:
             self._settle(now)
         if not self._sweeps:
@@ -336,7 +336,7 @@ class StorageCore:
                 left -= 1
         began = [hosted for number, hosted in active.items() if hosted.serving and number in self._settling]
         for hosted in began:
-            self._settling.forget(hosted.core.number)
+            self._settling.forget(hosted.partition.number)
         if began:
             self._reports.add(began, range(len(self.map.shards)))
 
@@ -369,18 +369,18 @@ class StorageCore:
         touched = sorted(active)
         for number in touched:
             hosted = active[number]
-            core = hosted.core
+            partition = hosted.partition
             if not self.placements.loaded(number):
                 continue
             hosted.subscriptions.tell_counts()
             self._work.look(number, hosted)
-            if core.dirty or core.clock_due:
-                writes = core.close_operation()
+            if partition.dirty or partition.clock_due:
+                writes = partition.close_operation()
                 if writes:
                     ready.writes.extend(writes)
-                    batches.note_operation(number, core.epoch, core.meta.op_index)
+                    batches.note_operation(number, partition.epoch, partition.meta.op_index)
             if not fenced:
-                turn.sends.extend(core.committed_outputs())
+                turn.sends.extend(partition.committed_outputs())
         ready.writes.extend(self.placements.take_writes())
         self._partitions.end_turn(fenced=fenced)
         ready.commit = batches.close(ready.writes)
@@ -410,8 +410,8 @@ class StorageCore:
     def _synced(self, batch: int) -> None:
         for _, number, epoch, op_index in self._batches.note_synced(batch):
             hosted = self.partitions.get(number)
-            if hosted is not None and self.placements.loaded(number) and epoch <= hosted.core.epoch:
-                hosted.core.note_synced("", op_index)
+            if hosted is not None and self.placements.loaded(number) and epoch <= hosted.partition.epoch:
+                hosted.partition.note_synced("", op_index)
                 self._partitions.touch(number, hosted)
 
     def _deadline(self, now: float) -> float:
@@ -431,8 +431,8 @@ class StorageCore:
         before = dict(self.partitions)
         self._followed = True
         for hosted in self.placements.map_moved(cluster_map, self._turn.now):
-            self._partitions.touch(hosted.core.number, hosted)
-            self._moved.append(hosted.core.number)
+            self._partitions.touch(hosted.partition.number, hosted)
+            self._moved.append(hosted.partition.number)
         for number, hosted in before.items():
             if not self._partitions.is_hosted(number, hosted):
                 unserved = hosted.waiting.unserved(self.lease.newest_at)
@@ -459,4 +459,4 @@ class StorageCore:
             if changed:
                 hosted.subscriptions.placement_changed(changed)
             for edge, incarnation in gone:
-                hosted.claims.edge_dead(edge, incarnation)
+                hosted.owners.edge_dead(edge, incarnation)

@@ -25,7 +25,7 @@ class Figures:
     def session_counts(self) -> dict[str, int]:
         """Return durable sessions by state."""
         online = sum(tally.online for tally in self._tallies())
-        known = sum(len(hosted.core.sessions) for hosted in self._hosted.values())
+        known = sum(len(hosted.partition.sessions) for hosted in self._hosted.values())
         return {"connected": online, "absent": known - online}
 
     def queued(self) -> int:
@@ -40,7 +40,7 @@ class Figures:
         """Return counts of events by name, the node's own and those of its partitions together."""
         counts = dict(of_the_node)
         for hosted in self._hosted.values():
-            for what, amount in hosted.core.counts.items():
+            for what, amount in hosted.partition.counts.items():
                 counts[what] = counts.get(what, 0) + amount
         return counts
 
@@ -49,5 +49,5 @@ class Figures:
         for hosted in self._hosted.values():
             if left > 0 and hosted.changed:
                 hosted.count()
-                left -= len(hosted.core.sessions)
+                left -= len(hosted.partition.sessions)
         return [hosted.tally for hosted in self._hosted.values()]

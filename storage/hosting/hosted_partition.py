@@ -28,7 +28,7 @@ from storage.messages.inbound import Inbound
 from storage.messages.origins import edge_sender
 from storage.messages.publishers import Publishers
 from storage.messages.retained import RetainedRegisters
-from storage.sessions.ownership import ClaimTable
+from storage.sessions.ownership import Owners
 from storage.sessions.route_window import RouteWindow
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.partition import Overlay, Partition, Reads
@@ -85,12 +85,12 @@ class HostedPartition:
         now: float,
         window: RouteWindow,
     ) -> None:
-        self.core = Partition(number, settings, store, overlay, now)
-        self.delivery = Delivery(self.core, self._live)
-        self.subscriptions = Subscriptions(self.core, self.delivery, cluster_map, window)
-        self.claims = ClaimTable(self.core, self.delivery, self.subscriptions, self._is_alive, self._live)
-        self.retained = RetainedRegisters(self.core, self.delivery)
-        self.inbound = Inbound(self.core)
+        self.partition = Partition(number, settings, store, overlay, now)
+        self.delivery = Delivery(self.partition, self._live)
+        self.subscriptions = Subscriptions(self.partition, self.delivery, cluster_map, window)
+        self.owners = Owners(self.partition, self.delivery, self.subscriptions, self._is_alive, self._live)
+        self.retained = RetainedRegisters(self.partition, self.delivery)
+        self.inbound = Inbound(self.partition)
         self.publishers = Publishers()
         self.tally = Tally(0, 0, 0, 0)
         self._size = (0, 0)
@@ -117,10 +117,10 @@ class HostedPartition:
 
     def load(self) -> Iterator[int]:
         """Read the state from the store, in slices; yields what each cost, in rows."""
-        yield from load(self.core, self.delivery, self.subscriptions, self.claims, self.retained, self.inbound)
-        self.loaded_to = self.core.meta.op_index
-        first = self.core.local.accepted << SESSIONS_PER_EPOCH_BITS
-        if self.core.meta.next_session < first:
+        yield from load(self.partition, self.delivery, self.subscriptions, self.owners, self.retained, self.inbound)
+        self.loaded_to = self.partition.meta.op_index
+        first = self.partition.local.accepted << SESSIONS_PER_EPOCH_BITS
+        if self.partition.meta.next_session < first:
             self._renumber(first)
         self.count()
         self._enter(Phase.SETTLING)
@@ -132,17 +132,17 @@ class HostedPartition:
 
     def _renumber(self, first: int) -> None:
         """Give no number again that this copy may have missed: elsewhere it would be taken for a repeat."""
-        core = self.core
-        core.meta.next_session = first
-        core.meta.next_handed = max(core.meta.next_handed, core.local.accepted << HANDED_PER_EPOCH_BITS)
-        for session in core.sessions.values():
+        partition = self.partition
+        partition.meta.next_session = first
+        partition.meta.next_handed = max(partition.meta.next_handed, partition.local.accepted << HANDED_PER_EPOCH_BITS)
+        for session in partition.sessions.values():
             if not session.inbound:  # else its lowest counter stays, and no other may be far above it
                 session.next_inbound += INBOUND_SKIPPED
 
     def count(self) -> None:
         """Count what this partition holds: a walk over its sessions."""
         self.changed = False
-        sessions = self.core.sessions.values()
+        sessions = self.partition.sessions.values()
         online = queued = keys = size = 0
         for session in sessions:
             online += session.edge != ""
@@ -164,13 +164,13 @@ class HostedPartition:
         """Keep a request until this partition ``takes`` it; False, and counted, if too many wait already."""
         if self.waiting.keep(waiting):
             return True
-        self.core.count("requests_dropped_not_serving")
+        self.partition.count("requests_dropped_not_serving")
         return False
 
     def may_advance(self, now: float, settled_epoch: int) -> bool:
         """Whether ``advance`` has something to do."""
         if self.phase is Phase.SETTLING:
-            return settled_epoch >= self.placed_at and self.core.commit_index >= self.loaded_to
+            return settled_epoch >= self.placed_at and self.partition.commit_index >= self.loaded_to
         return self.phase is Phase.POLLING and (now >= self._poll_at or self._looked_epoch != self._map().epoch)
 
     def advance(self, now: float, settled_epoch: int) -> None:
@@ -182,7 +182,7 @@ class HostedPartition:
         if self.phase is Phase.SETTLING:
             self._enter(Phase.POLLING)
             self._polled = {edge.node: edge.incarnation for edge in cluster_map.live("edge")}
-        for edge in [edge for edge, life in self._polled.items() if not cluster_map.is_alive(edge, life)]:
+        for edge in [edge for edge, incarnation in self._polled.items() if not cluster_map.is_alive(edge, incarnation)]:
             del self._polled[edge]
             self._claimed.pop(edge, None)
         if not self._polled:
@@ -191,17 +191,19 @@ class HostedPartition:
             self._poll_at = now + self._poll_again_s
             self._poll_again_s = min(2 * self._poll_again_s, POLL_AGAIN_MAX_S)
             for edge in self._polled:
-                self.core.tell(edge, PollClaims(self.core.number, self.core.number, self.core.epoch))
+                self.partition.tell(
+                    edge, PollClaims(self.partition.number, self.partition.number, self.partition.epoch)
+                )
 
     def owns_session(self, number: int, peer: PeerKey) -> bool:
         """Whether a session's connection is at this edge."""
-        session = self.core.sessions.get(number)
+        session = self.partition.sessions.get(number)
         return session is not None and (session.edge, session.incarnation) == (peer.node, peer.incarnation)
 
     def may_ask(self, request: object, peer: PeerKey) -> bool:
         """Whether an edge may ask this: what belongs to a connection is asked by the edge that holds it."""
         if isinstance(request, CloseSession):
-            return self.claims.is_held_by(request.client_id, peer.node, peer.incarnation)
+            return self.owners.is_held_by(request.client_id, peer.node, peer.incarnation)
         session = getattr(request, "session", 0)
         return not session or self.owns_session(session, peer)
 
@@ -216,16 +218,16 @@ class HostedPartition:
             self._claimed[edge] = before
             if not answer.last:
                 return
-            self.claims.claimed(edge, incarnation, self._claimed.pop(edge))
+            self.owners.claimed(edge, incarnation, self._claimed.pop(edge))
             del self._polled[edge]
             if not self._polled:
                 self._serve()
 
     def publish(self, message: PublishMessage, peer: PeerKey) -> None:
         """Take one message: into this topic's register when it is retained, into the queues of its subscribers."""
-        core = self.core
-        if self.publishers.is_superseded(message.session, message.owner_epoch, core.now, self._map().lease_s):
-            core.count("superseded")
+        partition = self.partition
+        if self.publishers.is_superseded(message.session, message.owner_epoch, partition.now, self._map().lease_s):
+            partition.count("superseded")
             self.delivery.acknowledge(message, peer.node, ReasonCode.SESSION_TAKEN_OVER)
             return
         registered = message.retain and not message.share and self._holds_register(message.topic)
@@ -238,11 +240,11 @@ class HostedPartition:
         self.delivery.publish(message, peer.node, peer.incarnation)
 
     def _holds_register(self, topic: bytes) -> bool:
-        return self._map().partition_for(topic.decode()) == self.core.number
+        return self._map().partition_for(topic.decode()) == self.partition.number
 
     def _serve(self) -> None:
         self._enter(Phase.SERVING)
-        self.claims.absent(self._is_alive)
+        self.owners.absent(self._is_alive)
         live = {edge_sender(edge.node, edge.incarnation) for edge in self._map().live("edge")}
         self.delivery.origins.forget_dead_edges(live)
         self.subscriptions.serve()
@@ -256,15 +258,15 @@ class HostedPartition:
         """
         steps = 0
         self._more_due = False
-        while self.serving and len(self.core.work) < DUE_MAX:
+        while self.serving and len(self.partition.work) < DUE_MAX:
             if steps >= steps_max:
                 self._more_due = True
                 break
-            timer = self.core.due()
+            timer = self.partition.due()
             if timer is None:
                 break
             if timer[0] in DONE_IN_SLICES:
-                self.core.work.append(timer)
+                self.partition.work.append(timer)
             else:
                 steps += STEPS_PER_TIMER
                 self._timer(*timer)
@@ -305,20 +307,20 @@ class HostedPartition:
     @property
     def has_work(self) -> bool:
         """Whether ``do_work`` has something to do."""
-        return self.serving and bool(self.core.work)
+        return self.serving and bool(self.partition.work)
 
     def do_work(self, steps_max: int) -> int:
         """Do some of what nobody waits for; return the steps that it took, of about ten microseconds."""
         steps = 0
-        while self.core.work and steps < steps_max:
-            what, who = self.core.work.popleft()
+        while self.partition.work and steps < steps_max:
+            what, who = self.partition.work.popleft()
             if what == "session":
-                steps += self.claims.expire(int(who))
+                steps += self.owners.expire(int(who))
             elif what == "edge":
-                steps += self.claims.dead_edges.end_some()
+                steps += self.owners.dead_edges.end_some()
             else:
                 steps += self.subscriptions.ask_again(int(who))
-        if not self.core.work:
+        if not self.partition.work:
             steps += self.run_timers()
         return steps
 
@@ -326,19 +328,19 @@ class HostedPartition:
         if what == "save_acks":
             self.delivery.consumed.begin_to_save()
         elif what == "kick_wait":
-            self.claims.kick_waited(who)
+            self.owners.kick_waited(who)
         elif what == "kick_again":
-            self.claims.kick_again(who)
+            self.owners.kick_again(who)
         elif what == "will":
-            self.claims.will_due(who)
+            self.owners.will_due(who)
         elif what == "fire":
-            self.claims.fire_again(int(who))
+            self.owners.fire_again(int(who))
         elif what == "redispatch":
             self.delivery.redispatches.again(int(who))
         elif what == "retained":
             self.retained.expire(who)
         elif what == "unhold":
-            session = self.core.sessions.get(int(who))
+            session = self.partition.sessions.get(int(who))
             if session is not None and session.held:
                 self.delivery.outbound.hold_expired(session)
 

@@ -53,7 +53,7 @@ class LiveCopies:
         hosted = self._placements.hosted.get(number)
         if hosted is None:
             return -1 if was_primary else NO_LIMIT
-        return hosted.core.commit_index if self._placements.loaded(number) else -1
+        return hosted.partition.commit_index if self._placements.loaded(number) else -1
 
     def served_ms(self, number: int, meta: MetaRow) -> int:
         """Return the served clock of a partition now; of a backup, as its META row has it."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from storage.messages.delivery import Delivery
 from storage.messages.inbound import Inbound
 from storage.messages.retained import RetainedRegisters
-from storage.sessions.ownership import ClaimTable
+from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession, InFlight
@@ -89,7 +89,7 @@ def load(
     partition: Partition,
     delivery: Delivery,
     subscriptions: Subscriptions,
-    claims: ClaimTable,
+    owners: Owners,
     retained: RetainedRegisters,
     inbound: Inbound,
 ) -> Iterator[int]:
@@ -107,7 +107,7 @@ def load(
     partition.note_synced("", partition.meta.op_index)
     gaps: dict[int, list[int]] = {}
     for slice_ in _slices(rows.take(keys.SESSION)):
-        _load_sessions(partition, slice_, claims, gaps)
+        _load_sessions(partition, slice_, owners, gaps)
         yield len(slice_)
     names: dict[str, str] = {}
     for slice_ in _slices(rows.take(keys.SUBSCRIPTION)):
@@ -120,7 +120,7 @@ def load(
             subscriptions.restore_standing(names.get(route, route))
         yield len(slice_)
     for _, value in rows.take(keys.OPENED):
-        claims.opened.restore(unpack(OpenedRow, value))
+        owners.opened.restore(unpack(OpenedRow, value))
     for key, value in rows.take(keys.ORIGIN):
         delivery.origins.restore(key[3], int.from_bytes(key[4:12], "big"), value)
     for key, value in rows.take(keys.INBOUND):
@@ -141,7 +141,7 @@ def load(
         if int.from_bytes(key[3:11], "big") not in partition.body_references:
             partition.delete(key)
     for key, value in rows.take(keys.WILL):
-        claims.restore_will(key, unpack(WillRow, value))
+        owners.restore_will(key, unpack(WillRow, value))
 
 
 def _slices(rows: list[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -150,7 +150,7 @@ def _slices(rows: list[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes
 
 
 def _load_sessions(
-    partition: Partition, rows: list[tuple[bytes, bytes]], claims: ClaimTable, gaps: dict[int, list[int]]
+    partition: Partition, rows: list[tuple[bytes, bytes]], owners: Owners, gaps: dict[int, list[int]]
 ) -> None:
     decode = row_decoder(SessionRow)
     for key, value in rows:
@@ -161,7 +161,7 @@ def _load_sessions(
         if row.gaps:
             gaps[number] = row.gaps
         if session.edge:
-            claims.restore_session(session)
+            owners.restore_session(session)
         elif session.deadline:
             partition.set_timer(session.deadline, "session", str(number))
 

@@ -40,10 +40,10 @@ class PartitionTimers:
     def _run(self, number: int, hosted: HostedPartition) -> None:
         """Run a partition's timers, or save its served clock; neither is due yet where the clock has stood."""
         self._partitions.tick(hosted)
-        if hosted.core.next_due_s() == 0.0:
+        if hosted.partition.next_due_s() == 0.0:
             hosted.run_timers()
             self._partitions.touch(number, hosted)
-        elif hosted.core.clock_due:
+        elif hosted.partition.clock_due:
             self._partitions.touch(number, hosted, changed=False)
         else:
             self._note(number, hosted)
@@ -56,10 +56,10 @@ class PartitionTimers:
                 self._note(number, hosted)
 
     def _note(self, number: int, hosted: HostedPartition) -> None:
-        when = hosted.core.clock_deadline
+        when = hosted.partition.clock_deadline
         if when == float("inf"):
             return  # no timer either
-        now, due_s = self._turn.now, hosted.core.next_due_s()
+        now, due_s = self._turn.now, hosted.partition.next_due_s()
         if due_s is not None:
             when = min(when, now + due_s)
         self._due.set(number, max(when, now + SWEEP_S) if when <= now else when)

@@ -63,7 +63,7 @@ class Partitions:
 
     def arrive(self, hosted: HostedPartition) -> None:
         """Note that a partition is here from now on: what waited for that goes before what comes next."""
-        number = hosted.core.number
+        number = hosted.partition.number
         self._settling.add(number)
         self.touch(number, hosted)
         self._came(number)
@@ -87,7 +87,7 @@ class Partitions:
 
     def tick(self, hosted: HostedPartition) -> None:
         """Bring a partition's clock to this turn's time: an idle one is not kept up to date."""
-        hosted.core.tick(self._turn.now, running=hosted.serving and not self._turn.fenced)
+        hosted.partition.tick(self._turn.now, running=hosted.serving and not self._turn.fenced)
 
     def tick_all(self) -> None:
         """Bring every clock to this turn's time: the next turn has a lease where this one had none, or the reverse."""

@@ -144,9 +144,9 @@ class Placements:
             self._note_away(number, placement, cluster_map, now)
             hosted = self.hosted.get(number)
             if placement.primary == self._node:
-                if hosted is None or placement.epoch > hosted.core.epoch + 1:
+                if hosted is None or placement.epoch > hosted.partition.epoch + 1:
                     self._comes(number, placement, cluster_map)
-                elif placement.epoch != hosted.core.epoch:
+                elif placement.epoch != hosted.partition.epoch:
                     replication = self.replication[number]
                     replication.configure(placement, cluster_map.min_in_sync)
                     self._wishes.set(number, now)
@@ -214,10 +214,10 @@ class Placements:
         replica.promote()
         self._touched.add(number)
         hosted = HostedPartition(number, self._settings, self._store, self._overlay, self._map, now, self.window)
-        hosted.core.since, hosted.placed_at = since, placed_at
-        hosted.core.ledger = self._ledger(number)
+        hosted.partition.since, hosted.placed_at = since, placed_at
+        hosted.partition.ledger = self._ledger(number)
         self.hosted[number] = hosted
-        replication = self.replication[number] = Replication(hosted.core, self._node)
+        replication = self.replication[number] = Replication(hosted.partition, self._node)
         replication.configure(placement, cluster_map.min_in_sync, former)
         self._promoting[number] = next_commit
         return hosted
@@ -235,7 +235,7 @@ class Placements:
         if self._promoting.pop(number, None) is not None:
             return  # its replica stands, with everything applied
         replica = self.replicas[number] = Replica(number, self._store, self._overlay)
-        replica.take_over(hosted.core.meta, hosted.core.local)
+        replica.take_over(hosted.partition.meta, hosted.partition.local)
 
     def read_promoted(self, synced: int, now: float) -> list[HostedPartition]:
         """Read some rows of promoted partitions whose log is in the store; return those that were read to the end."""
@@ -257,8 +257,8 @@ class Placements:
             self._reading = None
             del self._promoting[number]
             self.replicas.pop(number, None)
-            if hosted.core.ledger is not None:
-                hosted.core.ledger.began(hosted.core.epoch, hosted.core.meta.op_index)
+            if hosted.partition.ledger is not None:
+                hosted.partition.ledger.began(hosted.partition.epoch, hosted.partition.meta.op_index)
             self.replication[number].begin(now)
             self._wishes.set(number, now)
             read.append(hosted)
@@ -379,7 +379,7 @@ class Placements:
             if change is not None:
                 self._request += 1
                 requests.append(
-                    RequestChange(self._request, number, self.hosted[number].core.epoch, change[0], change[1])
+                    RequestChange(self._request, number, self.hosted[number].partition.epoch, change[0], change[1])
                 )
         return requests
 

@@ -130,13 +130,13 @@ class RetainedScans:
             more = scan.step(self._touch)
             if more is None:
                 continue
-            core = hosted.core
-            settled = core.commit_index == core.meta.op_index and not core.dirty
+            partition = hosted.partition
+            settled = partition.commit_index == partition.meta.op_index and not partition.dirty
             if settled and not scan.messages and not more:
                 none.append(number)
             else:
                 self._touch(number, hosted)
-                core.tell(scan.edge, RetainedPage(scan.request.request, scan.messages, more, number))
+                partition.tell(scan.edge, RetainedPage(scan.request.request, scan.messages, more, number))
             scan.next_partition()
         return none
 
@@ -146,4 +146,4 @@ class RetainedScans:
             for number, hosted in scan.partitions:
                 if self._is_hosted(number, hosted):
                     self._touch(number, hosted)
-                    hosted.core.tell(scan.edge, RetainedPage(scan.request.request, scan.messages, False, number))
+                    hosted.partition.tell(scan.edge, RetainedPage(scan.request.request, scan.messages, False, number))

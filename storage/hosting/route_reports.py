@@ -41,7 +41,7 @@ class _Report:
 
     def __init__(self, hosted: HostedPartition, shards: set[int]) -> None:
         self.hosted = hosted
-        self.epoch = hosted.core.epoch
+        self.epoch = hosted.partition.epoch
         self.shards = shards
         self.made: Iterator[tuple[int, SenderReport] | None] = hosted.subscriptions.report(shards)
 
@@ -73,8 +73,8 @@ class RouteReports:
         """The owners of these shards have to be told the filters of partitions that serve."""
         shards = frozenset(shards)  # one for all of them
         for hosted in partitions:
-            known = self._due.get(hosted.core.number)
-            self._due[hosted.core.number] = shards if known is None else known | shards
+            known = self._due.get(hosted.partition.number)
+            self._due[hosted.partition.number] = shards if known is None else known | shards
             if self._begun is not None and self._begun.hosted is hosted:
                 self._begun.shards -= shards  # what they were told is not all, or was told another owner
 
@@ -126,10 +126,10 @@ class RouteReports:
         report = self._begun
         if report is None:
             return None
-        number = report.hosted.core.number
+        number = report.hosted.partition.number
         if self._partitions.get(number) is not report.hosted or not report.hosted.serving:
             return None  # whoever serves it now reports it
-        if report.hosted.core.epoch != report.epoch:
+        if report.hosted.partition.epoch != report.epoch:
             self.add([report.hosted], set(report.shards))
             return None
         return report

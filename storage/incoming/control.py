@@ -73,7 +73,7 @@ class ControlMessages:
         elif isinstance(message, WillFired):
             hosted = self._partitions.reach(message.partition)
             if hosted is not None:
-                hosted.claims.will_fired(message, peer.node)
+                hosted.owners.will_fired(message, peer.node)
         elif isinstance(message, RedispatchAnswer):
             hosted = self._partitions.reach(message.partition)
             if hosted is not None and hosted.serving:
@@ -89,7 +89,7 @@ class ControlMessages:
 
     def _claims(self, message: Claims, peer: PeerKey) -> None:
         hosted = self._partitions.reach(message.partition)
-        if hosted is not None and hosted.core.epoch == message.partition_epoch:
+        if hosted is not None and hosted.partition.epoch == message.partition_epoch:
             hosted.claims_answered(message, peer.node, peer.incarnation)
 
     def _moved(self, message: Moved) -> None:
@@ -105,7 +105,7 @@ class ControlMessages:
     def _kicked(self, answer: SessionKicked, edge: str, incarnation: int) -> None:
         hosted = self._partitions.reach(answer.request)
         if hosted is not None:
-            hosted.claims.kicked(answer, edge, incarnation)
+            hosted.owners.kicked(answer, edge, incarnation)
 
     def _relayed(self, router: PeerKey, relayed: Relayed) -> None:
         """An edge's answer came by a router: its direct link to this node is down."""

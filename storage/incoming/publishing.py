@@ -83,10 +83,10 @@ class Publishing:
         """
         number = message.partition
         hosted = self._partitions.here(number)
-        if hosted is None or message.epoch > hosted.core.epoch:
+        if hosted is None or message.epoch > hosted.partition.epoch:
             if not self._early.keep(number, message):
                 self._refuse(message.record, number, message.peer)
-        elif message.epoch < hosted.core.since:
+        elif message.epoch < hosted.partition.since:
             self._turn.count("publishes_of_former_times")
         else:
             self._to(hosted, message, its_turn=its_turn)
@@ -110,7 +110,7 @@ class Publishing:
     def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:
         """Hand a message to its partition, unless the disk is full; one that stands already is acknowledged again."""
         if (self.full or hosted.publishers.refusing) and self._has_no_room(hosted, record, peer):
-            self._refuse(record, hosted.core.number, peer, "refused_store_full")
+            self._refuse(record, hosted.partition.number, peer, "refused_store_full")
         else:
             hosted.publish(record, peer)
 

@@ -67,15 +67,15 @@ class Requests:
             return
         # An incarnation that this node's map does not have yet asks again: its CONNECT would pass for a dead edge's.
         is_known = cluster_map.is_alive(peer.node, peer.incarnation)
-        if hosted is None or request.partition_epoch != hosted.core.epoch or not is_known:
-            epoch = hosted.core.epoch if hosted is not None else 0
+        if hosted is None or request.partition_epoch != hosted.partition.epoch or not is_known:
+            epoch = hosted.partition.epoch if hosted is not None else 0
             self._turn.tell(peer.node, Moved(request.request, "partition", request.partition, epoch, cluster_map.epoch))
         elif hosted.takes:
             self.carry_out(hosted, request, peer)
         else:
             serves, kept = hosted.serving, hosted.wait_to_serve(WaitingRequest(now, peer, request))
             if kept and not serves and isinstance(request, CloseSession):
-                hosted.claims.will_close(request)
+                hosted.owners.will_close(request)
 
     def carry_out(self, hosted: HostedPartition, request: PartitionRequest, peer: PeerKey) -> None:
         """Hand a request to the part that decides it. The partition serves."""
@@ -85,9 +85,9 @@ class Requests:
             self._turn.count("requests_of_others")
             request = replace(request, owner_epoch=NOBODY)  # answered as one of a connection that is over
         if isinstance(request, OpenSession):
-            hosted.claims.open(request, edge, peer.incarnation)
+            hosted.owners.open(request, edge, peer.incarnation)
         elif isinstance(request, CloseSession):
-            hosted.claims.close(request, edge)
+            hosted.owners.close(request, edge)
         elif isinstance(request, SubscribeSession):
             hosted.subscriptions.subscribe(request, edge)
         elif isinstance(request, UnsubscribeSession):
@@ -106,7 +106,7 @@ class Requests:
 
     def scan(self, hosted: HostedPartition, request: ReadRetained, edge: str) -> None:
         """Begin a look-up in one partition."""
-        self._scans.add(RetainedScan(edge, request, [(hosted.core.number, hosted)]), self._turn.now)
+        self._scans.add(RetainedScan(edge, request, [(hosted.partition.number, hosted)]), self._turn.now)
 
     # --- of all partitions
 
@@ -119,7 +119,7 @@ class Requests:
                 serving.append((number, hosted))
                 continue
             filters = (request.topic_filter, "", request.limit, request.waits_s)
-            one = ReadRetained(request.request, number, hosted.core.epoch, *filters)
+            one = ReadRetained(request.request, number, hosted.partition.epoch, *filters)
             hosted.wait_to_serve(WaitingScan(self._turn.now, peer, one))
         if serving:
             self._scans.add(RetainedScan(peer.node, request, serving), self._turn.now)

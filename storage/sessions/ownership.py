@@ -33,7 +33,7 @@ from wire.messages.sessions import (
 )
 from wire.messages.wills import FireWill, WillFired
 
-__all__ = ["ClaimTable"]
+__all__ = ["Owners"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 REPEAT_S = 1.0  # unanswered kicks and wills are repeated this often
@@ -54,7 +54,7 @@ class Holder:
         self.connection = connection
         self.owner_epoch = owner_epoch
         self.session = session
-        self.opened_here = False  # by this life of the primary, which knows what it answered
+        self.opened_here = False  # by this incarnation of the primary, which knows what it answered
         self.session_present = False
 
     def is_for(self, opening: "Opening") -> bool:
@@ -75,8 +75,8 @@ class Opening:
         self.ends = False  # it waits for the end of the session that it replaces
 
 
-class ClaimTable:
-    """Claims, openings and wills of one partition."""
+class Owners:
+    """Owners of the client IDs of one partition: claims, openings and wills."""
 
     def __init__(
         self,
@@ -402,7 +402,7 @@ class ClaimTable:
         self._partition.tell(edge, SessionClosed(request.request, accepted))
 
     def is_held_by(self, client_id: str, edge: str, incarnation: int) -> bool:
-        """Whether the connection that owns a client ID is at this life of an edge."""
+        """Whether the connection that owns a client ID is at this incarnation of an edge."""
         holder = self._holders.get(client_id)
         return holder is not None and (holder.edge, holder.incarnation) == (edge, incarnation)
 

@@ -2,7 +2,7 @@
 
 A session that ends in slices is marked first, in its row: nobody resumes it, and no message is for it, whatever it
 still has. A later primary that finds the mark goes on. A CONNECT that replaces the session is answered when all of it
-is gone (``claims``). Decision: docs/adr/0023-work-in-slices.md.
+is gone (``ownership``). Decision: docs/adr/0023-work-in-slices.md.
 """
 
 from collections.abc import Callable

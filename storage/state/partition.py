@@ -6,7 +6,7 @@ being built and leaves when that operation is committed: synced here and on ever
 section 9). So answers, pushes and origins never show uncommitted state, and a repeat is answered no sooner than what it
 repeats.
 
-Left to others: which writes an event makes (``delivery``, ``claims``, ``subscriptions``, ``retained``), replication
+Left to others: which writes an event makes (``delivery``, ``ownership``, ``subscriptions``, ``retained``), replication
 (``replication``), group commit (``core``, ``service``).
 """
 

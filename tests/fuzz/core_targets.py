@@ -155,7 +155,7 @@ def _storage() -> Callable[[bytes], None]:
         cluster.step()
         for node in cluster.nodes.values():
             assert len(node.core.placements.replicas) <= INPUTS_MAX + 4
-            assert sum(len(item.core.sessions) for item in node.core.partitions.values()) <= INPUTS_MAX + 4
+            assert sum(len(item.partition.sessions) for item in node.core.partitions.values()) <= INPUTS_MAX + 4
 
     return take
 

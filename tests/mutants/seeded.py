@@ -22,7 +22,7 @@ from storage.messages.origins import Origins
 from storage.messages.outbound import Outbound
 from storage.messages.retained import RetainedRegisters
 from storage.replication.backup import Replica
-from storage.sessions.ownership import ClaimTable
+from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.partition import Partition
@@ -109,7 +109,7 @@ def _believe_any_ack(original: Any, outbound: Outbound, ack: Any) -> None:
     original(outbound, msgspec.structs.replace(ack, owner_epoch=session.owner_epoch) if session else ack)
 
 
-def _close_whoever_holds(original: Any, table: ClaimTable, request: Any, edge: str) -> None:
+def _close_whoever_holds(original: Any, table: Owners, request: Any, edge: str) -> None:
     holder = table._holders.get(request.client_id)
     owner_epoch = holder.owner_epoch if holder else request.owner_epoch
     original(table, msgspec.structs.replace(request, owner_epoch=owner_epoch), edge)
@@ -145,11 +145,11 @@ def _counter_dies_with_its_row(original: Any, inbound: Inbound, request: Any, ed
     partition.touched.update(touched)
 
 
-def _will_of_a_clean_end(_: Any, table: ClaimTable, client_id: str) -> None:
+def _will_of_a_clean_end(_: Any, table: Owners, client_id: str) -> None:
     table._fire(table._wills[client_id])
 
 
-def _do_not_wait_for_the_kick(_: Any, table: ClaimTable, opening: Any) -> None:
+def _do_not_wait_for_the_kick(_: Any, table: Owners, opening: Any) -> None:
     table._finish(opening, clean=False)
 
 
@@ -260,7 +260,7 @@ BUGS: tuple[SeededBug, ...] = (
     ),
     _bug(
         "old connection's close ends the new one",
-        ClaimTable,
+        Owners,
         "close",
         _close_whoever_holds,
         _O.test_the_old_connection_changes_nothing_after_a_takeover,
@@ -300,18 +300,18 @@ BUGS: tuple[SeededBug, ...] = (
         _answer_subscribe_at_once,
         _P.test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_nothing,
     ),
-    _bug("expired session stays", ClaimTable, "expire", None, _P.test_sessions_expire_by_the_served_clock_only),
+    _bug("expired session stays", Owners, "expire", None, _P.test_sessions_expire_by_the_served_clock_only),
     _bug(
         "CONNACK does not wait for the kick",
-        ClaimTable,
+        Owners,
         "_start",
         _do_not_wait_for_the_kick,
         _O.test_takeover_waits_for_the_kick_200_ms_at_most,
     ),
-    _bug("kick is never repeated", ClaimTable, "kick_again", None, _O.test_takeover_waits_for_the_kick_200_ms_at_most),
+    _bug("kick is never repeated", Owners, "kick_again", None, _O.test_takeover_waits_for_the_kick_200_ms_at_most),
     _bug(
         "will fires after DISCONNECT",
-        ClaimTable,
+        Owners,
         "_discard_will",
         _will_of_a_clean_end,
         _will(True),
@@ -319,14 +319,14 @@ BUGS: tuple[SeededBug, ...] = (
     ),
     _bug(
         "wills of a dead edge are forgotten",
-        ClaimTable,
+        Owners,
         "edge_dead",
         None,
         _W.test_the_death_of_an_edge_fires_the_wills_of_its_connections,
     ),
     _bug(
         "wills are not read from disk",
-        ClaimTable,
+        Owners,
         "restore_will",
         None,
         _S.test_s19_wills_survive_the_primary_and_fire_once,

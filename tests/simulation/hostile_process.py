@@ -250,7 +250,7 @@ class HostileProcess(LinkProcess):
         node = self._cluster.nodes.get(primary)
         if not isinstance(node, StorageProcess) or not node.up or partition not in node.core.partitions:
             return []
-        return list(node.core.partitions[partition].core.sessions.values())
+        return list(node.core.partitions[partition].partition.sessions.values())
 
     def deceived(self) -> list[str]:
         """Return the clients that were given a forged message."""

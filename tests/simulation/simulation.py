@@ -289,7 +289,7 @@ def _unfinished(name: str, node: StorageProcess) -> list[str]:
     return [
         f"{name} still has {session.queued} messages for {session.client_id}, which is connected to {session.edge}"
         for hosted in node.core.partitions.values()
-        for session in hosted.core.sessions.values()
+        for session in hosted.partition.sessions.values()
         if session.edge and session.queued
     ]
 

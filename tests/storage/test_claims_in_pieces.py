@@ -40,4 +40,4 @@ def test_connections_stay_open_whatever_part_of_an_answer_came(before: list[list
     assert rounds == [[0, 1, 2]]
     hosted = cluster.primary(0).core.partitions[0]
     assert hosted.serving
-    assert {session.client_id for session in hosted.core.sessions.values() if session.edge} == set(NAMES)
+    assert {session.client_id for session in hosted.partition.sessions.values() if session.edge} == set(NAMES)

@@ -51,7 +51,7 @@ def test_one_large_partition_is_read_over_many_rounds(monkeypatch: pytest.Monkey
 
 def hosted_sessions(cluster: Cluster) -> list[DurableSession]:
     """Return the sessions of the only partition."""
-    return list(cluster.nodes["s1"].core.partitions[0].core.sessions.values())
+    return list(cluster.nodes["s1"].core.partitions[0].partition.sessions.values())
 
 
 def test_a_session_that_is_away_has_nothing_made_that_it_does_not_use() -> None:

@@ -154,7 +154,7 @@ def test_an_identifier_given_since_the_session_row_is_not_given_again_after_a_cr
     again.open = False  # nobody knows any more what she answered
     again.answered.clear()
     cluster.crash_all()
-    flights = cluster.nodes["s1"].core.partitions[0].core.by_client["alice"].inflight.values()
+    flights = cluster.nodes["s1"].core.partitions[0].partition.by_client["alice"].inflight.values()
     assert [flight.packet_identifier for flight in flights] == [1, 2]
 
 
@@ -167,8 +167,8 @@ def test_consumed_entries_stay_consumed_over_a_crash() -> None:
     for push in list(alice.outbound.values())[:3]:
         edge.acknowledge(push, 4)
     cluster.settle()
-    session = cluster.nodes["s1"].core.partitions[0].core.by_client["alice"]
-    cluster.nodes["s1"].core.partitions[0].core.touch(session)  # as a subscription or the next run does
+    session = cluster.nodes["s1"].core.partitions[0].partition.by_client["alice"]
+    cluster.nodes["s1"].core.partitions[0].partition.touch(session)  # as a subscription or the next run does
     edge.publish(PublishMessage(0, b"a/b", b"5", 1), 0)
     cluster.settle()
     cluster.crash_all()

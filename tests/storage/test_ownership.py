@@ -110,7 +110,7 @@ def test_a_connect_that_waited_until_its_edge_was_dead_opens_nothing() -> None:
     cluster.kill_edge("e1")
     cluster.settle()
     assert len(fired(cluster)) == 1
-    cluster.primary(0).core.partitions[0].claims.open(first, "e1", incarnation)  # came while nobody served
+    cluster.primary(0).core.partitions[0].owners.open(first, "e1", incarnation)  # came while nobody served
     cluster.edges["e2"].open("alice")
     cluster.run(3.0)
     assert len(fired(cluster)) == 1

@@ -45,7 +45,7 @@ operations = st.lists(
 
 def snapshot(hosted: HostedPartition) -> dict[str, Any]:
     """Return everything that rows must bring back."""
-    core, delivery = hosted.core, hosted.delivery
+    partition, delivery = hosted.partition, hosted.delivery
     sessions = {
         session.client_id: (
             session.number,
@@ -63,18 +63,18 @@ def snapshot(hosted: HostedPartition) -> dict[str, Any]:
             list(session.sizes),
             session.queue_bytes,
         )
-        for session in core.sessions.values()
+        for session in partition.sessions.values()
     }
     return {
         "sessions": sessions,
-        "bodies": dict(core.body_references),
-        "next": (core.meta.next_session, core.meta.next_body),
+        "bodies": dict(partition.body_references),
+        "next": (partition.meta.next_session, partition.meta.next_body),
         "origins": delivery.origins.counters,
         "members": dict(hosted.subscriptions.members),
         "standing": set(hosted.subscriptions.standing),
         "retained": (len(hosted.retained), hosted.retained.payload_bytes),
-        "wills": {name: (will.owner_epoch, will.deadline) for name, will in hosted.claims._wills.items()},
-        "holders": {name: holder.owner_epoch for name, holder in hosted.claims._holders.items() if holder.session},
+        "wills": {name: (will.owner_epoch, will.deadline) for name, will in hosted.owners._wills.items()},
+        "holders": {name: holder.owner_epoch for name, holder in hosted.owners._holders.items() if holder.session},
     }
 
 

@@ -146,7 +146,7 @@ def test_a_stale_primary_is_refused(cluster: Cluster) -> None:
     assert old in cluster.nodes and partition in before.core.partitions
     acked = len(edge.acks)
 
-    epoch = before.core.partitions[partition].core.epoch
+    epoch = before.core.partitions[partition].partition.epoch
     lost = PublishMessage(77, b"a/b", b"lost", 1, partitions=(partition,), epochs=(epoch,))
     cluster.send(edge.key, old, FrameKind.PUBLISH, encode_message(lost))
     cluster.run(1.0)

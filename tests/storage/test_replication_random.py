@@ -56,8 +56,10 @@ class Chaos:
             for ack in decode_publish_acks(payload):
                 hosted = core.partitions.get(ack.partition)
                 if hosted is not None:
-                    speaker = self.speakers.setdefault((ack.partition, hosted.core.epoch), source.node)
-                    assert speaker == source.node, f"two primaries acknowledge p{ack.partition}/{hosted.core.epoch}"
+                    speaker = self.speakers.setdefault((ack.partition, hosted.partition.epoch), source.node)
+                    assert speaker == source.node, (
+                        f"two primaries acknowledge p{ack.partition}/{hosted.partition.epoch}"
+                    )
         if self.lossy and kind in (FrameKind.REPLICATE, FrameKind.REPLICATE_ACK):
             chance = self.rng.random()
             if chance < 0.03:

@@ -34,15 +34,15 @@ class Subscriptions:
 
     def report(self, shards: Set[int]) -> Iterator[tuple[int, SenderReport] | None]:
         self.version += 1
-        core = self.owner.core
-        return sender_report(self.owner.map, core.number, core.epoch, self.version, self.names, shards)
+        partition = self.owner.partition
+        return sender_report(self.owner.map, partition.number, partition.epoch, self.version, self.names, shards)
 
 
 @dataclass
 class Partition:
     """As much of a hosted partition as reports look at."""
 
-    core: Core
+    partition: Core
     map: ClusterMap
     serving: bool = True
     subscriptions: Subscriptions = field(init=False)
@@ -112,7 +112,7 @@ def test_another_epoch_begins_the_report_anew() -> None:
     node.reports.add(node.partitions.values(), range(SHARDS))
     node.send()
     node.send()
-    node.partitions[0].core.epoch = 2
+    node.partitions[0].partition.epoch = 2
     removed = next(reversed(names(node, 0)))
     del names(node, 0)[removed]
     while len(node.reports):

@@ -144,7 +144,7 @@ def test_s8_a_deposed_primary_acknowledges_nothing() -> None:
     node = cluster.nodes[old]
     cluster.run(2.5)  # no heartbeat was answered for a lease
     cluster.apply(DeclareDead(old, node.key.incarnation))
-    lonely = PublishMessage(900, b"nobody", b"m", 1, partitions=(0,), epochs=(node.core.partitions[0].core.epoch,))
+    lonely = PublishMessage(900, b"nobody", b"m", 1, partitions=(0,), epochs=(node.core.partitions[0].partition.epoch,))
     cluster.send(edge.key, old, FrameKind.PUBLISH, encode_message(lonely))
     cluster.run(1.0)
     assert 900 not in edge.acked

@@ -62,14 +62,14 @@ def test_a_clean_start_over_many_filters(monkeypatch: pytest.MonkeyPatch, count:
     subscribed(edge, alice, count)
     if not connected:
         edge.close(alice)
-    partition = cluster.primary(0).core.partitions[0]
+    hosted = cluster.primary(0).core.partitions[0]
     before = len(edge.answers(SessionOpened))
     with timed_rounds(monkeypatch) as found:
         edge.open("alice", clean_start=True, settle=False)
         answer = until_opened(edge, before + 1)
-    (session,) = partition.core.sessions.values()
+    (session,) = hosted.partition.sessions.values()
     assert answer.session == session.number != alice.session
-    assert not answer.session_present and not answer.subscriptions and not partition.subscriptions.filters
+    assert not answer.session_present and not answer.subscriptions and not hosted.subscriptions.filters
     print(f"{count} filters: {max(found):.2f} ms")
     assert max(found) < ROUND_MS
 
@@ -83,7 +83,7 @@ def test_a_long_queue_ends_in_slices(monkeypatch: pytest.MonkeyPatch, how: str, 
     edge = cluster.edges["e1"]
     queued(edge, "alice", count)
     node = cluster.primary(0)
-    core = node.core.partitions[0].core
+    core = node.core.partitions[0].partition
     (old,) = core.sessions.values()
     assert old.queued == count
     before = len(edge.answers(SessionOpened))
@@ -117,7 +117,7 @@ def test_whoever_connects_meanwhile_waits_in_turn() -> None:
     second = two.open("alice", settle=False)
     cluster.settle()
     assert len(one.answers(SessionOpened)) == opened + 1
-    (session,) = cluster.primary(0).core.partitions[0].core.sessions.values()
+    (session,) = cluster.primary(0).core.partitions[0].partition.sessions.values()
     assert first.session == second.session == session.number
     assert two.answers(SessionOpened)[-1].session_present
     assert second.owner_epoch > first.owner_epoch and not first.open
@@ -132,7 +132,7 @@ def test_an_older_connection_has_no_part_of_the_session_that_ends() -> None:
     subscribed(one, alice, 10 * FILTERS_AT_ONCE)
     one.answer_kicks = False
     two.open("alice", clean_start=True, settle=False)
-    core = cluster.primary(0).core.partitions[0].core
+    core = cluster.primary(0).core.partitions[0].partition
     old = core.sessions[alice.session]
     while len(old.subscriptions) == 10 * FILTERS_AT_ONCE:
         cluster.step()
@@ -155,14 +155,14 @@ def test_a_later_primary_answers_when_the_session_is_gone(answers: bool) -> None
     one.answer_kicks = False
     bob = two.open("alice", clean_start=True, settle=False)
     node = cluster.primary(0)
-    old = node.core.partitions[0].core.sessions[alice.session]
+    old = node.core.partitions[0].partition.sessions[alice.session]
     while len(old.subscriptions) > 7 * FILTERS_AT_ONCE:
         cluster.step()
     alice.open = True  # its edge still has it
     one.answer_kicks = answers
     cluster.kill(node.key.node)
     cluster.run(4.0)
-    (session,) = cluster.primary(0).core.partitions[0].core.sessions.values()
+    (session,) = cluster.primary(0).core.partitions[0].partition.sessions.values()
     assert session.number == bob.session != alice.session
     assert session.edge == "e2" and not session.subscriptions
     assert not two.answers(SessionOpened)[-1].session_present
@@ -196,5 +196,5 @@ def test_copies_for_a_group_go_to_another_member_in_order() -> None:
     edge.open("alice", clean_start=True)
     cluster.settle()
     assert len(hosted.delivery.redispatches) == count
-    (session,) = hosted.core.sessions.values()
+    (session,) = hosted.partition.sessions.values()
     assert session.queued == 0

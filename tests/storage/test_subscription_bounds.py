@@ -68,7 +68,7 @@ def test_hostile_filters_are_refused_and_counted() -> None:
     assert set(first) == set(second) == {2, 0x97}
     core = cluster.nodes["s1"].core
     assert core.event_counts()["refused_filter_cost"] == (first + second).count(0x97)
-    assert core.partitions[0].core.trie.visits() <= 2 * mqtt.filter_costs.SESSION_VISITS_MAX
+    assert core.partitions[0].partition.trie.visits() <= 2 * mqtt.filter_costs.SESSION_VISITS_MAX
     edge.publish(PublishMessage(0, TOPIC.encode(), b"x", 1), 0)
     cluster.settle()
     assert [push.payload for push in alice.received] == [b"x"]
@@ -85,7 +85,7 @@ def test_what_is_stored_above_the_bounds_is_served(monkeypatch: pytest.MonkeyPat
         assert set(codes(edge, alice, *HOSTILE[:250])) == {2}
     monkeypatch.setattr(mqtt.filter_costs, "TRIE_VISITS_MAX", 1000)
     cluster.crash_all()
-    assert cluster.nodes["s1"].core.partitions[0].core.trie.visits() > 1000
+    assert cluster.nodes["s1"].core.partitions[0].partition.trie.visits() > 1000
     edge.publish(PublishMessage(0, TOPIC.encode(), b"x", 1), 0)
     cluster.settle()
     assert [push.payload for push in alice.received] == [b"x"]

@@ -120,7 +120,7 @@ def test_a_session_of_many_filters_expires(monkeypatch: pytest.MonkeyPatch, coun
     with timed_rounds(monkeypatch) as found:
         cluster.run(1.5)
     cluster.run(2.0)  # some routes leave in each tick
-    assert not cluster.primary(0).core.partitions[0].core.sessions
+    assert not cluster.primary(0).core.partitions[0].partition.sessions
     assert {shard: sorted(gone) for shard, gone in removed.items()} == dict.fromkeys(range(SHARDS), sorted(names))
     print(f"{count} filters: {max(found):.2f} ms")
     assert cluster.nodes["s1"].core.event_counts()["sessions_expired"] == 1
@@ -135,10 +135,10 @@ def expiring(expiry_s: int = 1) -> tuple[Cluster, Edge, list[str]]:
     names = [f"+/x{number}/#" for number in range(10 * FILTERS_AT_ONCE)]
     subscribe(edge, alice, names)
     edge.close(alice, expiry_s=expiry_s, settle=False)
-    partition = cluster.primary(0).core.partitions[0]
+    hosted = cluster.primary(0).core.partitions[0]
     for _ in range(2_000):
         cluster.step()
-        (session,) = partition.core.sessions.values()
+        (session,) = hosted.partition.sessions.values()
         if 0 < len(session.subscriptions) < len(names):
             return cluster, edge, names
     raise AssertionError("does not end in slices")
@@ -148,32 +148,32 @@ def expiring(expiry_s: int = 1) -> tuple[Cluster, Edge, list[str]]:
 def test_nobody_is_served_by_a_session_that_ends_in_slices(expiry_s: int) -> None:
     """No message is for it, and its client begins with nothing, as after the end of one of few filters."""
     cluster, edge, names = expiring(expiry_s)
-    partition = cluster.primary(0).core.partitions[0]
-    (ending,) = partition.core.sessions.values()
+    hosted = cluster.primary(0).core.partitions[0]
+    (ending,) = hosted.partition.sessions.values()
     left = sorted(ending.subscriptions)[-1]
     edge.publish(PublishMessage(0, left.replace("+", "a").replace("#", "b").encode(), b"late", 1), 0)
     cluster.step()
     assert ending.queued == 0
     alice = edge.open("alice")
-    (session,) = partition.core.sessions.values()
+    (session,) = hosted.partition.sessions.values()
     assert alice.session == session.number != ending.number
     assert not session.subscriptions
     cluster.settle()
     edge.subscribe(alice, names[0])
-    assert partition.subscriptions.filters == 1
+    assert hosted.subscriptions.filters == 1
 
 
 def test_a_later_primary_goes_on_with_a_session_that_ends_in_slices() -> None:
     cluster, edge, _ = expiring()
     for _ in range(3):
         cluster.step()  # until the first of it is on the disk
-    (ending,) = cluster.primary(0).core.partitions[0].core.sessions.values()
+    (ending,) = cluster.primary(0).core.partitions[0].partition.sessions.values()
     assert ending.subscriptions
     cluster.kill("s1", declare=False)
     cluster.start("s1")
     cluster.run(3.0)
-    partition = cluster.primary(0).core.partitions[0]
-    assert not partition.core.sessions and not partition.subscriptions.filters
+    hosted = cluster.primary(0).core.partitions[0]
+    assert not hosted.partition.sessions and not hosted.subscriptions.filters
     assert edge.open("alice").session
 
 
@@ -192,7 +192,7 @@ def test_many_sessions_expire_at_once(monkeypatch: pytest.MonkeyPatch, count: in
     removed = removals(cluster)
     for client in clients:
         edge.close(client, expiry_s=1, settle=False)
-    sessions = cluster.primary(0).core.partitions[0].core.sessions
+    sessions = cluster.primary(0).core.partitions[0].partition.sessions
     with timed_rounds(monkeypatch) as found:
         while len(sessions) == count:
             cluster.step()
@@ -230,4 +230,4 @@ def test_a_session_that_never_expires_any_more_outlives_its_former_deadline() ->
     edge.close(edge.open("alice"), expiry_s=1)
     edge.close(edge.open("alice", expiry_s=0xFFFFFFFF))
     cluster.run(2.0)
-    assert len(cluster.primary(0).core.partitions[0].core.sessions) == 1
+    assert len(cluster.primary(0).core.partitions[0].partition.sessions) == 1

@@ -38,7 +38,7 @@ def test_an_edge_dies_with_a_thousand_connections(monkeypatch: pytest.MonkeyPatc
     print(f"{partitions} partitions: {max(found):.2f} ms")
     hosted = cluster.nodes["s1"].core.partitions.values()
     assert sorted(one.will.topic for one in two.wills) == ["gone"] * 1_000
-    assert [s.client_id for one in hosted for s in one.core.sessions.values() if s.edge] == [back.client_id]
+    assert [s.client_id for one in hosted for s in one.partition.sessions.values() if s.edge] == [back.client_id]
     assert two.answers(SessionOpened)[-1].session_present
     assert max(found) < ROUND_MS
 
@@ -88,7 +88,7 @@ def test_many_sessions_save_their_acknowledgements_at_once(monkeypatch: pytest.M
             edge.acknowledge(push, 4)
     cluster.step()
     cluster.step()
-    sessions = cluster.primary(0).core.partitions[0].core.sessions.values()
+    sessions = cluster.primary(0).core.partitions[0].partition.sessions.values()
     with timed_rounds(monkeypatch) as found:
         cluster.run(1.0)
     assert not any(session.acked_rows for session in sessions)
@@ -127,7 +127,7 @@ def test_requests_that_waited_until_a_partition_serves_keep_their_order() -> Non
             sent += 1
         cluster.step()
     cluster.settle()
-    (session,) = hosted[0].core.sessions.values()
+    (session,) = hosted[0].partition.sessions.values()
     assert session.queued == sent == 3_000
     alice = edge.open("alice", receive_maximum=65_535)
     for _ in range(500):

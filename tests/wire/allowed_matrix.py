@@ -73,7 +73,7 @@ class Matrix:
         self.edge = nodes["e1"].core
         self.storage = nodes[self.primary].core
         self.router = nodes[scene.leader()].core
-        sessions: dict[int, Any] = self.storage.partitions[self.partition].core.sessions
+        sessions: dict[int, Any] = self.storage.partitions[self.partition].partition.sessions
         self.session = next(session for session in sessions.values() if session.client_id == name)
         for storage in ("s1", "s2", "s3"):
             scene.cut("e1", storage)
