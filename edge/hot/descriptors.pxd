@@ -1,7 +1,7 @@
 # C form of descriptors.py.
 from edge.hot.linux cimport (
-    CLOCK_BOOTTIME, FIONREAD, IPPROTO_TCP, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK, TCP_NODELAY,
-    accept4, clock_gettime, ioctl, setsockopt, shutdown, timespec
+    CLOCK_BOOTTIME, FIONREAD, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK,
+    accept4, clock_gettime, ioctl, shutdown, timespec
 )
 from libc.errno cimport EAGAIN, ECONNABORTED, ECONNREFUSED, ECONNRESET, EINTR, EPIPE, errno
 

@@ -24,16 +24,13 @@ if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
         EINTR,
         EPIPE,
         FIONREAD,
-        IPPROTO_TCP,
         SHUT_WR,
         SOCK_CLOEXEC,
         SOCK_NONBLOCK,
-        TCP_NODELAY,
         accept4,
         clock_gettime,
         errno,
         ioctl,
-        setsockopt,
         shutdown,
         timespec,
     )
@@ -79,10 +76,8 @@ def bytes_waiting(fd: cython.int) -> cython.Py_ssize_t:
 def accept_one(fd: cython.int, listener: socket.socket) -> cython.int:
     """Return a new descriptor that does not block, ``NONE_WAITS`` without one to take, -1 where none can be had."""
     if cython.compiled:  # pragma: no cover
-        one: cython.int = 1
         taken: cython.int = accept4(fd, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
         if taken >= 0:
-            setsockopt(taken, IPPROTO_TCP, TCP_NODELAY, cython.address(one), cython.sizeof(one))  # not of AF_UNIX
             return taken
         if errno in (EAGAIN, EINTR, ECONNABORTED, ECONNREFUSED, ECONNRESET, EPIPE):
             return NONE_WAITS
@@ -95,8 +90,6 @@ def accept_one(fd: cython.int, listener: socket.socket) -> cython.int:
         except OSError:
             return -1
         accepted.setblocking(False)
-        if accepted.family != socket.AF_UNIX:
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return accepted.detach()
 
 

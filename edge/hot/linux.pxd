@@ -31,18 +31,9 @@ cdef extern from "sys/socket.h" nogil:
     struct sockaddr:
         pass
     int accept4(int fd, sockaddr* address, socklen_t* size, int flags)
-    int setsockopt(int fd, int level, int name, const void* value, socklen_t size)
     int shutdown(int fd, int how)
     Py_ssize_t send(int fd, const void* data, size_t count, int flags)
     Py_ssize_t recv(int fd, void* data, size_t count, int flags)
-
-
-cdef extern from "netinet/in.h" nogil:
-    int IPPROTO_TCP
-
-
-cdef extern from "netinet/tcp.h" nogil:
-    int TCP_NODELAY
 
 
 cdef extern from "sys/ioctl.h" nogil:

@@ -295,6 +295,8 @@ class Loop(Sockets):
             if not conn.closed:  # it ends when its last packets were answered; epoll would say so without end
                 self.epoll.unregister(conn.fd)
                 conn.armed = UNREGISTERED
+        elif events & EPOLLIN:  # parked, and it says more: that waits in the kernel
+            self.arm(conn, conn.armed & ~EPOLLIN)
 
     def sweep(self, now_ns: cython.longlong) -> None:
         """Once a second: silent clients, and what is left of sockets."""

@@ -208,10 +208,13 @@ class Sockets:
         return False
 
     def set_interest(self, conn: Conn, blocked: cython.bint) -> None:
-        """Read unless parked; be told when a full socket has room."""
+        """Read unless parked; be told when a full socket has room.
+
+        One that is parked for a moment mostly says nothing meanwhile: it is asked not to when it does (``conn_event``).
+        """
         wanted: cython.uint = 0
-        if conn.parked == 0 and (self.hot.reading or conn.is_link):
-            wanted = EPOLLIN
+        if self.hot.reading or conn.is_link:
+            wanted = EPOLLIN if conn.parked == 0 else conn.armed & EPOLLIN
         if blocked:
             wanted |= EPOLLOUT
         if wanted == conn.armed:
@@ -235,6 +238,8 @@ class Sockets:
     def listen(self, listener: socket.socket, owner: object) -> None:
         """Accept on a listening socket; every new one goes to ``Handler.accepted(owner, fd)``."""
         listener.setblocking(False)
+        if listener.family != socket.AF_UNIX:
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # every new one begins with it too
         self.listeners[listener.fileno()] = (listener, owner)
         self.epoll.register(listener.fileno(), EPOLLIN)
 

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import select
 import socket
 import ssl
 import subprocess
@@ -202,6 +203,47 @@ async def test_subscriber_that_does_not_read_gets_everything_later(hot: Any) -> 
                     got += await sub.stream.receive_some(1 << 20)
             assert got == packet * total
         assert edge.hot.counters()["dropped_slow"] == 0
+
+
+def test_parked_client_that_goes_on_sending_wakes_the_loop_once(hot: Any) -> None:
+    """What it says waits in the kernel until it is resumed, and then all of it is read."""
+    edge = Edge(hot, -1)
+    conns: list[Any] = []
+    answer = edge.handler.packet
+
+    def park(conn: Any, first_byte: int, body: bytes) -> None:
+        conns.append(conn)
+        if first_byte >> 4 == 1:
+            answer(conn, first_byte, body)
+
+    edge.handler.packet = park  # type: ignore[method-assign]
+    with socket.create_connection(("127.0.0.1", edge.port)) as stream:
+        stream.settimeout(5)
+
+        def says_more() -> bool:
+            return bool(select.select([edge.loop.epoll_fd], [], [], 0)[0])
+
+        stream.sendall(connect() + subscribe(b"t"))
+        _turn_until(edge, lambda: len(conns) == 2)
+        assert not says_more()
+        stream.sendall(subscribe(b"u"))
+        assert select.select([edge.loop.epoll_fd], [], [], 5)[0]
+        edge.loop.run(0)
+        assert not says_more()
+        assert len(conns) == 2
+        edge.hot.resume(conns[0])
+        _turn_until(edge, lambda: len(conns) == 3)
+    edge.loop.close()
+    edge.listener.close()
+
+
+def _turn_until(edge: Edge, reached: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if reached():
+            return
+        select.select([edge.loop.epoll_fd], [], [], 0.005)
+        edge.loop.run(0)
+    raise AssertionError("not reached")
 
 
 def test_without_descriptors_a_listener_rests_until_the_next_sweep(hot: Any) -> None:
