@@ -30,7 +30,8 @@ from mqtt.client_session import (
 )
 from mqtt.packets import Connect, Publish, Subscribe, SubscriptionRequest, Unsubscribe, Will
 from mqtt.properties import Properties, PropertyId
-from stratamq.history.operations import NEVER_EXPIRES_S, Kind, Phase
+from stratamq.history.client_options import ClientOptions
+from stratamq.history.operations import Kind, Phase
 from stratamq.history.payloads import make_payload, read_payload
 from stratamq.history.writer import HistoryWriter
 
@@ -48,40 +49,6 @@ class Way(Protocol):
 
     def close(self, *, abort: bool) -> None:
         """Close the stream; with ``abort``, without delivering what was sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientOptions:
-    """How a client connects; a workload changes single fields per CONNECT with ``dataclasses.replace``.
-
-    Attributes:
-        silence_s: Close when nothing was heard for so long, though PINGREQs were sent three times as often.
-        resend: Keep open publishes for the next connection; without it they become unknown at once.
-        window: QoS 1 and 2 publishes in flight; the broker's Receive Maximum may lower it.
-        heedless: Fill the window whatever Receive Maximum the broker told, as paho does after a reconnect.
-        receive_maximum: Said in CONNECT (MQTT 5) unless it is 0.
-    """
-
-    protocol_version: int = 5
-    clean_start: bool = False
-    session_expiry_interval_s: int = NEVER_EXPIRES_S
-    keep_alive_s: int = 10
-    silence_s: float = 3.0
-    resend: bool = True
-    window: int = 16
-    heedless: bool = False
-    receive_maximum: int = 0
-    will_topic: str = ""
-    will_payload: str = ""
-    will_qos: int = 0
-    will_delay_interval_s: int = 0
-
-    @property
-    def expiry_in_force_s(self) -> int:
-        """Session expiry; 3.1.1 knows only "with the connection" (Clean Session) and "never"."""
-        if self.protocol_version == 5:
-            return self.session_expiry_interval_s
-        return 0 if self.clean_start else NEVER_EXPIRES_S
 
 
 @dataclass(slots=True)
@@ -190,6 +157,14 @@ class ClientRecord:
     def has_room(self) -> bool:
         """Whether a QoS 1 or 2 message may be sent now."""
         return self.session.has_room
+
+    def begin_read(self, topic: str) -> PendingOperation:
+        """Write down that the retained value of a topic is being read."""
+        return self._invoke(Kind.READ, topic=topic)
+
+    def end_read(self, reading: PendingOperation, phase: Phase, payload: str) -> None:
+        """Write down which value was read, on the connection on which it began."""
+        self._complete(reading, phase, payload=payload)
 
     def _begin(self, target: str, way: Way) -> PendingOperation:
         """Write the attempt at a connection down; there is no other one."""

@@ -129,14 +129,6 @@ class SimClient(Process, ClientRecord):
         """Whether a PUBACK or PUBREC is awaited."""
         return bool(self._publishes)
 
-    def begin_read(self, topic: str) -> int:
-        """Write down that the retained value of a topic is being read."""
-        return self.writer.invoke(self.now_ns(), Kind.READ, topic=topic, **self._who())
-
-    def end_read(self, operation: int, phase: Phase, payload: str) -> None:
-        """Write down what was read."""
-        self.writer.complete(self.now_ns(), phase, Kind.READ, operation, payload=payload, **self._who())
-
     # -- what the record says
 
     def _accepted(self) -> None:

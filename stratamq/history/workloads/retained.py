@@ -11,7 +11,7 @@ from __future__ import annotations
 import trio
 
 from stratamq.history.client import ClientOptions, RecordingClient
-from stratamq.history.operations import Kind, Phase
+from stratamq.history.operations import Phase
 from stratamq.history.run import Run
 from stratamq.history.workloads.workload import Workload, paced
 
@@ -91,19 +91,16 @@ class RetainedWorkload(Workload):
                 found.append(payload)
                 arrived.set()
 
-        run = self.run
-        who = {"process": reader.process, "client_id": reader.client_id, "connection": reader.connection}
-        operation = run.writer.invoke(run.now_ns(), Kind.READ, topic=topic, **who)
-        run.watch_retained(reader, take)
+        reading = reader.begin_read(topic)
+        self.run.watch_retained(reader, take)
         subscribing = reader.subscribe(topic, 1)
         granted = subscribing is not None and await reader.outcome(subscribing) is Phase.OK
         with trio.move_on_after(patience_s if granted else 0):
             await arrived.wait()
-        run.watch_retained(reader, None)
+        self.run.watch_retained(reader, None)
         known = found or (granted and silence_is_none and reader.connected)
         phase = Phase.OK if known else Phase.UNKNOWN
-        payload = found[0] if found else ""
-        run.writer.complete(run.now_ns(), phase, Kind.READ, operation, payload=payload, **who)
+        reader.end_read(reading, phase, found[0] if found else "")
         unsubscribing = reader.unsubscribe(topic)
         if unsubscribing is not None:
             await reader.outcome(unsubscribing)
