@@ -258,7 +258,7 @@ class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
         default=400,
         ge=0,
         le=10_000,
-        description="us between rounds under load; higher makes larger batches and adds latency; 0: off",
+        description="us between turns under load; higher makes larger batches and adds latency; 0: off",
     )
     sys_interval_s: int = Field(default=10, ge=0, le=3600, description="s between $SYS messages; 0: none")
     fence_close_s: float = Field(

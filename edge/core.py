@@ -176,7 +176,7 @@ class EdgeCore:
 
     @property
     def now(self) -> float:
-        """Time of the current round, s on CLOCK_BOOTTIME."""
+        """Time of the current turn, s on CLOCK_BOOTTIME."""
         return self.node.now
 
     @property
@@ -369,7 +369,7 @@ class EdgeCore:
     # --- time
 
     def round_end(self, now_ns: int) -> None:
-        """Before the flush of a round: batched requests leave, the lease is renewed, timers run."""
+        """Before the flush of a turn: batched requests leave, the lease is renewed, timers run."""
         now = now_ns / NS
         self.figures.begin(now)
         if self.stopping.step(now):
@@ -387,7 +387,7 @@ class EdgeCore:
             # What changes anything before then comes through a method of ``Handler``, and each of those calls ``wake``.
             self.hot.round_end_ns = now_ns if self.busy else int(self.next_deadline() * NS)
             return
-        self.hot.round_end_ns = now_ns + 1  # timers make work: look again after the next round
+        self.hot.round_end_ns = now_ns + 1  # timers make work: look again after the next turn
         if self.ledger is not None:
             self.hot.ledger_offset_ns = self.ledger.offset_ns()
         self.follower.report()
@@ -407,7 +407,7 @@ class EdgeCore:
 
     @property
     def busy(self) -> bool:
-        """Whether work is under way that the next round goes on with."""
+        """Whether work is under way that the next turn goes on with."""
         return self.cache.busy or self.subscribing.busy or self.follower.busy
 
     def _waits(self) -> bool:

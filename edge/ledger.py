@@ -3,7 +3,7 @@
 Off by default (``edge.ledger``); then the loop pays one comparison per message. A record names the origin, the
 topic by hash and the partitions that the resolution named; it is with the operating system before the acknowledgement
 is, so kill -9 loses neither alone. What became of the message is the partitions' half. The loop writes the rows
-(``edge/hot/ack_rows.py``) and hands them over once per round. Format: docs/jobs.md.
+(``edge/hot/ack_rows.py``) and hands them over once per turn. Format: docs/jobs.md.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class EdgeLedger:
         return b"".join(b",%d" % number for number in numbers)
 
     def take_rows(self, rows: bytes, count: int) -> None:
-        """Hand a round's rows to the operating system."""
+        """Hand a turn's rows to the operating system."""
         self._sink.acks(self._wall_ms(), self._node, rows, count)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from wire.node.route_registrar import PLACED_AT_ONCE, ROUTES_PER_STEP, RouteRegi
 __all__ = ["MapFollower"]
 
 REPORT_AGAIN_S = 0.1
-STEPS_MAX = 40  # of a round, for reports and for filters that belong to other shards now: about a millisecond
+STEPS_MAX = 40  # of a turn, for reports and for filters that belong to other shards now: about a millisecond
 STEPS_OF_PLACES = PLACED_AT_ONCE // ROUTES_PER_STEP
 
 
@@ -137,11 +137,11 @@ class MapFollower:
 
     @property
     def busy(self) -> bool:
-        """Whether the next round goes on with something."""
+        """Whether the next turn goes on with something."""
         return bool(len(self._work))
 
     def next_round(self) -> None:
-        """Go on with what is under way; once a round."""
+        """Go on with what is under way; once a turn."""
         self._work.next_round()
 
     def report(self) -> None:

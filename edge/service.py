@@ -310,7 +310,7 @@ class EdgeService:
         )
         metrics.counter(
             "pacing_switched_on_total",
-            "Times that waiting between rounds was found to make larger batches.",
+            "Times that waiting between turns was found to make larger batches.",
             lambda: float(loop.pacing_switched_on()),
         )
         metrics.check("lease", core.node.has_lease)

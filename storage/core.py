@@ -50,7 +50,7 @@ from wire.node.unreached import Unreached
 __all__ = ["BatchSynced", "FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Tick"]
 
 SLICE_STEPS = 50  # of about ten microseconds: what every message waits for that comes while a slice is done
-SLICE_EVERY_S = 0.004  # at most between two slices, though other events come in every round
+SLICE_EVERY_S = 0.004  # at most between two slices, though other events come in every turn
 SYNC_REST_S = 0.001  # after one while something is synced: that thread gets no lock from a loop that never sleeps
 STOP_S = 3.5  # from the order to stop to the end, when others do not take over
 LOOK_S = 0.5  # between two looks at who is not reached, and at what partitions hold

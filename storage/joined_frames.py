@@ -1,7 +1,7 @@
-"""Output of one round, joined into as few frames as may be: a frame costs both ends more than a record in it.
+"""Output of one turn, joined into as few frames as may be: a frame costs both ends more than a record in it.
 
 Records of one kind to one node share a frame. PUSH, PUBLISH_ACK and PUBLISH say nothing about one another (what each
-shows is committed), so those of a round may change places; a control message overtakes none of them and none overtakes
+shows is committed), so those of a turn may change places; a control message overtakes none of them and none overtakes
 it. A frame is closed well below what a link takes.
 """
 
@@ -17,7 +17,7 @@ FRAME_BYTES = 1024 * 1024  # beyond it the next record begins another frame; one
 
 
 def joined_frames(sends: Iterable[Output]) -> list[Output]:
-    """Return the frames of a round in the order in which they leave."""
+    """Return the frames of a turn in the order in which they leave."""
     frames: list[tuple[str, int, list[bytes]]] = []
     growing: dict[str, dict[int, tuple[list[bytes], int]]] = {}  # node -> kind -> its frame, bytes
     for node, kind, payload in sends:

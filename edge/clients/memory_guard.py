@@ -15,7 +15,7 @@ __all__ = ["MemoryGuard", "available_bytes"]
 REFUSE_ABOVE = 0.70  # of memory_max: new clients get 0x89
 CUT_ABOVE = 0.85  # the largest holders go, until
 CUT_TO = 0.75
-CUT_MAX = 50  # in a round
+CUT_MAX = 50  # in a turn
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 

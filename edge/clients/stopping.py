@@ -24,11 +24,11 @@ __all__ = ["Stopping"]
 ANSWER_S = 3.0  # for destinations to acknowledge what clients published, and for CONNECTs under way
 FLUSH_S = 4.5  # from the order to stop, for the last bytes, their clients' closing and the reports of their ends
 STOP_S = 5.5  # likewise, to the end
-CLIENTS_PER_ROUND = 200  # ended at once: leases are kept meanwhile
+CLIENTS_PER_TURN = 200  # ended at once: leases are kept meanwhile
 
 
 class Stopping:
-    """The end of one edge, round by round.
+    """The end of one edge, turn by turn.
 
     Args:
         node: This edge.
@@ -74,7 +74,7 @@ class Stopping:
         if not self.order.begun or self.order.ended:
             return False
         ended = 0
-        for _ in range(min(CLIENTS_PER_ROUND, len(self._staying))):
+        for _ in range(min(CLIENTS_PER_TURN, len(self._staying))):
             client = self._staying.popleft()
             if self._let_go(client, late=now >= self._answered_by):
                 ended += 1

@@ -31,7 +31,7 @@ class Counts(dict[str, int]):
 class EdgeNode:
     """One edge as its parts see it.
 
-    Invariants: ``now`` never falls within a round; messages to one node keep their order; nothing here calls back, but
+    Invariants: ``now`` never falls within a turn; messages to one node keep their order; nothing here calls back, but
     for ``map_moved``.
 
     Args:
@@ -67,7 +67,7 @@ class EdgeNode:
 
     @property
     def now(self) -> float:
-        """Time of the current round, s on CLOCK_BOOTTIME."""
+        """Time of the current turn, s on CLOCK_BOOTTIME."""
         return self._loop.now_ns / NS
 
     @property
@@ -101,5 +101,5 @@ class EdgeNode:
         return True
 
     def wake(self) -> None:
-        """Have ``round_end`` called at the end of this round: something changed that it looks at."""
+        """Have ``round_end`` called at the end of this turn: something changed that it looks at."""
         self._loop.round_end_ns = 0

@@ -36,7 +36,7 @@ class NodeIO(Protocol):
 
     @property
     def now_ns(self) -> int:
-        """Time of the current round."""
+        """Time of the current turn."""
 
     def control(self, peer: Peer, kind: int, payload: bytes) -> None:
         """Send one numbered frame."""

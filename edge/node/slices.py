@@ -1,4 +1,4 @@
-"""Work that may be long, done a few steps a round, so that nobody else waits for it.
+"""Work that may be long, done a few steps a turn, so that nobody else waits for it.
 
 A job is an iterator: it does some tens of microseconds of work and yields how many such steps that was. Steps are
 counted, for a core reads no clock.
@@ -15,7 +15,7 @@ class Slices:
     """Jobs under way.
 
     Args:
-        steps_max: Steps of a round.
+        steps_max: Steps of a turn.
         in_order: The first job to its end, then the next one; else one step of each in turn, so that a long job holds
             up no short one.
     """
@@ -31,12 +31,12 @@ class Slices:
         return len(self._jobs)
 
     def add(self, job: Iterator[int]) -> None:
-        """Begin a job, at once as far as the steps of this round reach."""
+        """Begin a job, at once as far as the steps of this turn reach."""
         self._jobs.append(job)
         self._go_on()
 
     def next_round(self) -> None:
-        """Go on with what is under way; once a round."""
+        """Go on with what is under way; once a turn."""
         self._left = self._steps_max
         self._go_on()
 

@@ -1,6 +1,6 @@
 """The edge's route cache: one question per topic, kept until it is invalidated.
 
-A miss is asked at the owner of the topic's shard, the misses of a round in few messages; the publisher waits parked.
+A miss is asked at the owner of the topic's shard, the misses of a turn in few messages; the publisher waits parked.
 An invalidation voids every answer and every outstanding question that its filters match, and is acknowledged when the
 retained writes that used a void answer are finished. Answers of a shard are void when it has a new owner, whose
 registration is complete when those writes are. Long work goes in slices, one order after the other.
@@ -25,10 +25,10 @@ from wire.messages.routes import Invalidate, Invalidated, Resolve, Resolved
 __all__ = ["RouteCache"]
 
 TOPICS_PER_RESOLVE = 200  # an answer is decoded in one go
-ASKED_PER_ROUND = 400
+ASKED_PER_TURN = 400
 RETRY_S = 0.5
 TOPIC_BYTES = 700  # of a cached topic with its Routes, without its name and what it shares with others
-STEPS_MAX = 30  # of a round, see the two below
+STEPS_MAX = 30  # of a turn, see the two below
 TOPICS_PER_STEP = 5  # answers kept
 FILTERS_PER_STEP = 20  # of an invalidation
 WRITES_PER_STEP = 50  # retained writes looked at
@@ -132,8 +132,8 @@ class RouteCache:
 
     @property
     def busy(self) -> bool:
-        """Whether the next round has something to do that needs no answer."""
-        return bool(len(self._work)) or len(self._fresh) > ASKED_PER_ROUND
+        """Whether the next turn has something to do that needs no answer."""
+        return bool(len(self._work)) or len(self._fresh) > ASKED_PER_TURN
 
     def next_deadline(self) -> float:
         """Return when ``flush`` has something to do that needs no answer."""
@@ -176,14 +176,14 @@ class RouteCache:
         return shard < len(shards) and shards[shard].epoch == shard_epoch
 
     def flush(self, now: float) -> None:
-        """Ask for what was missed, and go on with what is under way; once a round."""
+        """Ask for what was missed, and go on with what is under way; once a turn."""
         self._work.next_round()
         self._take_orders(now)
         if (self._sweeping or self._void.waits or self._stale) and now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
             self._sweep_on()
-        if self._fresh and self._map().base_shards:  # without a map: asked in a later round
-            some = list(islice(self._fresh, ASKED_PER_ROUND))
+        if self._fresh and self._map().base_shards:  # without a map: asked in a later turn
+            some = list(islice(self._fresh, ASKED_PER_TURN))
             for topic in some:
                 del self._fresh[topic]
             self._ask(some, now)

@@ -30,7 +30,7 @@ from wire.node.route_registrar import RouteRegistrar
 __all__ = ["Subscribing", "count_filters"]
 
 NO_SUBSCRIPTION_EXISTED = 0x11
-STEPS_MAX = 10  # of a round, for what clients ask and again for those that leave
+STEPS_MAX = 10  # of a turn, for what clients ask and again for those that leave
 JUDGED_PER_STEP = 50
 CHANGED_PER_STEP = 20  # filters added or removed in one go; a broad one is told to the owner of every shard
 CHANGED_COST = 10
@@ -125,11 +125,11 @@ class Subscribing:
 
     @property
     def busy(self) -> bool:
-        """Whether the next round has something to go on with."""
+        """Whether the next turn has something to go on with."""
         return bool(len(self._asked) or len(self._leaving))
 
     def next_round(self) -> None:
-        """Go on with what is under way; once a round."""
+        """Go on with what is under way; once a turn."""
         self._asked.next_round()
         self._leaving.next_round()
 

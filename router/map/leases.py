@@ -175,7 +175,7 @@ class LeaseTable:
         )
 
     def _live(self, cluster_map: ClusterMap) -> list[NodeIncarnation]:
-        """Return every live incarnation; asked in every round, and another one only at another epoch."""
+        """Return every live incarnation; asked in every turn, and another one only at another epoch."""
         if self._map is not cluster_map or self._epoch != cluster_map.epoch:
             self._map, self._epoch, self._live_ones = cluster_map, cluster_map.epoch, live_incarnations(cluster_map)
         return self._live_ones

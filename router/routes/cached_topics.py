@@ -93,7 +93,7 @@ class CachedTopics:
         return holders & self._live
 
     def edges_of(self, holders: int) -> set[str]:
-        """Return the live edges of some bits, which are good for this round only."""
+        """Return the live edges of some bits, which are good for this turn only."""
         return {edge for edge, bit in self._bits.items() if bit & holders}
 
     def live_edges(self) -> set[str]:

@@ -32,7 +32,7 @@ __all__ = ["RouteShard"]
 
 INVALIDATE_FILTERS_MAX = 1_000  # in one message
 HELD_MAX = 10_000  # messages that wait for the reports; the oldest is dropped, its sender repeats it
-VISITS_AT_ONCE = 300  # cached topics looked at when a message comes; what is left goes on in later rounds
+VISITS_AT_ONCE = 300  # cached topics looked at when a message comes; what is left goes on in later turns
 LEAVING_AT_ONCE = 100  # of an order that is over: topics forgotten when the last edge acknowledges it
 REPEAT_S = 1.0  # an invalidation that was not acknowledged is sent again: a full link may have refused it
 

@@ -1,6 +1,6 @@
 """Operators' verbs at a running storage node: exports, written here and now, and what its copies are worth.
 
-One export at a time. The work is done on the loop between its rounds, in slices with pauses between them, so that what
+One export at a time. The work is done on the loop between its turns, in slices with pauses between them, so that what
 clients wait for is not behind it; what blocks on the disk goes to a thread. The runs are garbage until the operator's
 command publishes a manifest that lists them. Verbs: ``store export`` begins, ``store export status`` tells,
 ``store export cancel`` ends. ``store copies`` describes copies of partitions, ``store aside`` lists damaged stores.

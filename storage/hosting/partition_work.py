@@ -1,6 +1,6 @@
 """Work of partitions that nobody waits for, some of it at a time: expired sessions, routes to repeat.
 
-Partitions take turns. What is left is done in the next round, which the node asks for at once.
+Partitions take turns. What is left is done in the next turn, which the node asks for at once.
 Decision: docs/adr/0022-cost-of-filters.md.
 """
 

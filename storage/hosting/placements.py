@@ -30,12 +30,12 @@ from wire.messages.replication import STALE, Append, AppendAck, ReplicaMessage, 
 __all__ = ["Placements"]
 
 # A large store is read in slices, between which the lease is renewed and partitions that were read already serve. Rows
-# of one round, each handled about twice: some 10 ms, for links need several rounds for one question and its answer.
-LOADED_PER_ROUND = 4_000
+# of one turn, each handled about twice: some 10 ms, for links need several turns for one question and its answer.
+LOADED_PER_TURN = 4_000
 ROWS_PER_PARTITION = 40  # what reading an empty one costs
-PROMOTED_PER_ROUND = 100  # partitions, of some 70 microseconds: the lease is renewed between two rounds
-STREAMED_PER_ROUND = 300  # of those that nothing happened to
-TENDED_PER_ROUND = 200
+PROMOTED_PER_TURN = 100  # partitions, of some 70 microseconds: the lease is renewed between two turns
+STREAMED_PER_TURN = 300  # of those that nothing happened to
+TENDED_PER_TURN = 200
 TURN_S = 0.02  # between two looks at whose turn it is to take a whole copy
 AWAY_S = 60.0  # a partition's copy stays for so long after it has become whole elsewhere
 DISCARDED_ROWS = 1_000  # of such a copy, in one go
@@ -67,7 +67,7 @@ class Placements:
         self.window = RouteWindow()
         self.replication: dict[int, Replication] = {}
         self.replicas: dict[int, Replica] = {}
-        self.answers: list[tuple[str, AppendAck]] = []  # of this round; they leave when it is synced
+        self.answers: list[tuple[str, AppendAck]] = []  # of this turn; they leave when it is synced
         self._node = node
         self._settings = settings
         self._store = store
@@ -180,8 +180,8 @@ class Placements:
             self.replicas[number].seen_epoch(placement.epoch)
 
     def promote_some(self, now: float, next_commit: int) -> list[HostedPartition]:
-        """Promote some of the partitions that came here; the others have their turn in later rounds."""
-        numbers = list(islice(self.coming, PROMOTED_PER_ROUND))
+        """Promote some of the partitions that came here; the others follow in later turns."""
+        numbers = list(islice(self.coming, PROMOTED_PER_TURN))
         return [self.promote(number, now, next_commit) for number in numbers]
 
     def _replica(self, number: int) -> Replica:
@@ -202,7 +202,7 @@ class Placements:
         Args:
             number: One of ``coming``.
             now: Seconds.
-            next_commit: Number of the batch that this round will write, if it writes anything.
+            next_commit: Number of the batch that this turn will write, if it writes anything.
         """
         former, since, placed_at = self.coming.pop(number)
         cluster_map = self._map()
@@ -250,7 +250,7 @@ class Placements:
                 self._reading = (hosted, hosted.load())
             for rows in self._reading[1]:
                 weight += rows
-                if weight >= LOADED_PER_ROUND:
+                if weight >= LOADED_PER_TURN:
                     self._more_to_read = True
                     return read
             weight += ROWS_PER_PARTITION
@@ -262,7 +262,7 @@ class Placements:
             self.replication[number].begin(now)
             self._wishes.set(number, now)
             read.append(hosted)
-            if weight >= LOADED_PER_ROUND:
+            if weight >= LOADED_PER_TURN:
                 self._more_to_read = True
                 return read
         self._more_to_read = False
@@ -318,7 +318,7 @@ class Placements:
         return None, False
 
     def take_writes(self) -> Writes:
-        """Return what the replicas of this node write in this round."""
+        """Return what the replicas of this node write in this turn."""
         writes: Writes = []
         for number in sorted(self._touched):
             replica = self.replicas.get(number)
@@ -342,7 +342,7 @@ class Placements:
             self._turn_at = now + TURN_S
             self._catch_up.take_turns(sorted(self._transferring))
             numbers.update(dict.fromkeys(sorted(self._catch_up.transfers)))
-            numbers.update(dict.fromkeys(self._streams.take(now, STREAMED_PER_ROUND)))
+            numbers.update(dict.fromkeys(self._streams.take(now, STREAMED_PER_TURN)))
         for number in numbers:
             replication = self.replication.get(number)
             if replication is None or number in self._promoting or not replication.backups:
@@ -370,7 +370,7 @@ class Placements:
         """Return changes to ask the leader for, of some partitions that may have one."""
         requests = []
         cluster_map = self._map()
-        for number in self._wishes.take(now, TENDED_PER_ROUND):
+        for number in self._wishes.take(now, TENDED_PER_TURN):
             replication = self.replication.get(number)
             if replication is None or number in self._promoting:
                 continue

@@ -1,7 +1,7 @@
-"""Look-ups of retained topics by wildcard, a slice per round: no filter makes the node's loop stand.
+"""Look-ups of retained topics by wildcard, a slice per turn: no filter makes the node's loop stand.
 
 A look-up goes through its partitions in order and answers each with its first page, or with "none" where nothing
-matches. It may take many rounds; the state that it meets in each is as good as another page's. The one that has looked
+matches. It may take many turns; the state that it meets in each is as good as another page's. The one that has looked
 at the fewest topics goes first, so that a short one need not wait for a thousand long ones.
 """
 

@@ -1,7 +1,7 @@
-"""Reports of partitions' filters to the owners of shards: whom to tell what, some in each round and as links take it.
+"""Reports of partitions' filters to the owners of shards: whom to tell what, some in each turn and as links take it.
 
 A new owner of a shard answers nobody before it heard of every partition; so one that has no filters says just that.
-One partition may have hundreds of thousands: its report is made over several rounds.
+One partition may have hundreds of thousands: its report is made over several turns.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,12 +19,12 @@ __all__ = ["REPORT_ROOM_BYTES", "RouteReports"]
 AGAIN_S = 0.1
 # Filters, and reports that say that there is none, which cost as much: some 3 ms. More would keep the loop, and a
 # report of a million fits in no link.
-REPORTED_PER_ROUND = 1_500
+REPORTED_PER_TURN = 1_500
 PLACES_PER_FILTER = 2  # shards that are looked up, likewise
 REPORT_ROUTES_MAX = 500  # in one message, fewer of long ones; a longer one of one partition comes in pieces anyway
 REPORT_CHARACTERS = 200  # of filters that count as one more route
 REPORT_ROOM_BYTES = 16 * 1024 * 1024  # of a link, below which its owner's reports wait: acknowledgements go first
-PAUSE_S = 0.002  # between two rounds that send reports, unless something else happens
+PAUSE_S = 0.002  # between two turns that send reports, unless something else happens
 
 
 class _Report:
@@ -100,12 +100,12 @@ class RouteReports:
         return sum(hosted.subscriptions.filters for hosted in due if hosted is not None)
 
     def send(self, now: float, *, loading: bool) -> list[Output]:
-        """Return reports that are due: as much as a round and the links take, each of what is held now."""
+        """Return reports that are due: as much as a turn and the links take, each of what is held now."""
         self.next_send = now + PAUSE_S
-        if loading and self._begun is None and self._filters() < REPORTED_PER_ROUND:
+        if loading and self._begun is None and self._filters() < REPORTED_PER_TURN:
             return []  # a shard waits for all of them: few large messages
         by_shard: dict[int, list[SenderReport]] = {}
-        left = REPORTED_PER_ROUND
+        left = REPORTED_PER_TURN
         placements = self._map().shards
         full = {shard for shard, entry in enumerate(placements) if entry.owner and self._is_full(entry.owner)}
         waiting = iter(sorted(self._due))

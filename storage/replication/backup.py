@@ -59,12 +59,12 @@ class Replica:
         self.applied = 0
         self.applied_epoch = 0
         self.local = LocalRow()
-        self.writes: Writes = []  # of this round
+        self.writes: Writes = []  # of this turn
         self.transfers = 0  # range transfers that ended here
         self._store = store
         self._overlay = overlay
         self._tail: dict[int, LogRow] = {}  # not applied
-        self._pending: dict[bytes, bytes | None] = {}  # writes of this round, to be read back
+        self._pending: dict[bytes, bytes | None] = {}  # writes of this turn, to be read back
         self._transfer = (0, 0)  # number of the transfer under way, next slice
         self._transfer_epoch = 0
         self._digest = blake2b(digest_size=16)
@@ -83,7 +83,7 @@ class Replica:
         self._pending[key] = value
 
     def take_writes(self) -> Writes:
-        """Return what this round writes."""
+        """Return what this turn writes."""
         writes, self.writes = self.writes, []
         self._pending = {}
         return writes
@@ -179,7 +179,7 @@ class Replica:
     # --- the stream
 
     def append(self, message: Append) -> AppendAck:
-        """Take operations of the primary; the answer leaves when this round is synced."""
+        """Take operations of the primary; the answer leaves when this turn is synced."""
         if message.partition_epoch < self.epoch:
             return AppendAck(self.number, self.epoch, False, STALE)
         rows = _read_rows(message)

@@ -34,12 +34,12 @@ RELINQUISH_S = 2.0  # blocked so long, while another replica may reach more node
 SLICE_ROWS = 512  # of a range transfer
 SLICE_BYTES = 256 * 1024  # likewise; one row at least
 SLICE_SCAN_ROWS = 32
-CATCH_UP_ROWS = 512  # of log and state in one round, for all copies that are made anew: clients wait behind it
+CATCH_UP_ROWS = 512  # of log and state in one turn, for all copies that are made anew: clients wait behind it
 TRANSFERS_AT_A_TIME = 4  # of all partitions of a node; each keeps one slice on its way
 
 
 class CatchUp:
-    """Reads of a node in one round for copies that are not in sync: hundreds begin at once when a node returns."""
+    """Reads of a node in one turn for copies that are not in sync: hundreds begin at once when a node returns."""
 
     __slots__ = ("rows", "transfers")
 

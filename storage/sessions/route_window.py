@@ -144,7 +144,7 @@ class RouteWindow:
         if self._may_leave <= 0:
             waiting = sum(routes_of(partition).leaving for partition in self._leaving)
             self._may_leave = max(REMOVED_PER_TICK, waiting // REMOVED_SHARE * BROAD_ROUTES)
-        left = min(self._may_leave, REMOVED_PER_TICK)  # of this round
+        left = min(self._may_leave, REMOVED_PER_TICK)  # of this turn
         self._may_leave -= left
         while self._leaving and left > 0:
             partition = next(iter(self._leaving))

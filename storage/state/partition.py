@@ -272,7 +272,7 @@ class Partition:
     def committed_outputs(self) -> list[Output]:
         """Return what may leave now, in order.
 
-        This is not asked in every round: what could leave at once waits here while its node has no lease. It goes first
+        This is not asked in every turn: what could leave at once waits here while its node has no lease. It goes first
         then, for when it was pushed nothing of its session waited for a commit, and what does now came after it.
         """
         assert self.commit_index <= self.synced.get("", 0), "an operation counts as committed, and is not on disk here"

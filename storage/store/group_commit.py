@@ -20,7 +20,7 @@ _MEAN_WEIGHT = 0.25  # of the newest batch in the running mean of rows per batch
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """Operations of one round of the loop; the rows of each are committed together and in this order."""
+    """Operations of one turn of the loop; the rows of each are committed together and in this order."""
 
     operations: Sequence[Batch]
 

@@ -36,7 +36,7 @@ class GroupCommitter:
         self._store = store
         self._on_durable = on_durable
         self._core = GroupCommit(settings or GroupCommitSettings())
-        self._submissions: list[Batch] = []  # of this round of the loop
+        self._submissions: list[Batch] = []  # of this turn of the loop
         self._submitted = 0
         self._deadline = math.inf
         self._wake = trio.Event()
@@ -110,7 +110,7 @@ class GroupCommitter:
         self._progress.set()
 
     def _round(self, nursery: trio.Nursery) -> None:
-        """Feed everything submitted since the last round, then do what is due."""
+        """Feed everything submitted since the last turn, then do what is due."""
         operations, self._submissions = self._submissions, []
         event = Submitted(operations) if operations else Waited()
         self._perform(nursery, self._core.handle(trio.current_time(), event))

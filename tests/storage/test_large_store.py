@@ -33,7 +33,7 @@ def test_one_large_partition_is_read_over_many_rounds(monkeypatch: pytest.Monkey
     cluster = large_cluster(9, 5)
     before = [(session.queued, session.queue_bytes) for session in hosted_sessions(cluster)]
     monkeypatch.setattr(loading, "SLICE_ROWS", 3)
-    monkeypatch.setattr(placements, "LOADED_PER_ROUND", 3)
+    monkeypatch.setattr(placements, "LOADED_PER_TURN", 3)
     cluster.kill("s1", declare=False)
     cluster.start("s1")
     core = cluster.nodes["s1"].core
@@ -82,7 +82,7 @@ def test_the_outline_of_an_entry_is_what_the_entry_says() -> None:
 
 def test_reports_of_routes_fit_rounds_messages_and_links(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was registered is told to a new owner, but never all of it at once: no link takes a million filters."""
-    monkeypatch.setattr(route_reports, "REPORTED_PER_ROUND", 4)
+    monkeypatch.setattr(route_reports, "REPORTED_PER_TURN", 4)
     monkeypatch.setattr(route_reports, "REPORT_ROUTES_MAX", 5)
     cluster = Cluster(partitions=8)
     edge = cluster.edges["e1"]

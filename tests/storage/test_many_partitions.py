@@ -71,7 +71,7 @@ def test_the_served_clock_of_an_idle_partition_goes_on() -> None:
 
 def test_partitions_are_promoted_in_slices_and_at_once_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that dies leaves thousands: their promotion was one round, longer than a lease."""
-    monkeypatch.setattr(placements, "PROMOTED_PER_ROUND", 2)
+    monkeypatch.setattr(placements, "PROMOTED_PER_TURN", 2)
     cluster = Cluster(nodes=2, replicas=2, partitions=40)
     edge = cluster.edges["e1"]
     client = edge.open("alice", "a/#")

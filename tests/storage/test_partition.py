@@ -336,7 +336,7 @@ def test_origins_of_publishing_sessions_are_bounded(monkeypatch: pytest.MonkeyPa
 
 def test_a_large_store_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read in one round, it could outlast the lease; what was read serves while the rest is being read."""
-    monkeypatch.setattr(placements, "LOADED_PER_ROUND", 1)
+    monkeypatch.setattr(placements, "LOADED_PER_TURN", 1)
     cluster = Cluster(partitions=8)
     edge = cluster.edges["e1"]
     for number in range(32):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from storage.hosting.hosted_partition import HostedPartition
-from storage.hosting.route_reports import REPORTED_PER_ROUND, RouteReports
+from storage.hosting.route_reports import REPORTED_PER_TURN, RouteReports
 from wire.messages.cluster_map import ClusterMap, ShardEntry
 from wire.messages.control import decode_control
 from wire.messages.routes import ReportRoutes, SenderReport
@@ -99,7 +99,7 @@ def test_one_partition_with_many_filters_and_many_with_none() -> None:
         node = Node(partitions, filters)
         node.reports.add(node.partitions.values(), range(SHARDS))
         while len(node.reports):
-            assert node.send() <= REPORTED_PER_ROUND + REPORT_ROUTES_MAX
+            assert node.send() <= REPORTED_PER_TURN + REPORT_ROUTES_MAX
         assert len(node.times) > 5
         assert sorted(node.times)[len(node.times) // 2] < ROUND_S
         for partition in range(partitions):

@@ -195,7 +195,7 @@ class LinkHub:
         return self.table.send(node, kind, payload)
 
     def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> None:
-        """Queue what a round of the owner sends, as (node, kind, payload); it leaves at once, in one write per link."""
+        """Queue what a turn of the owner sends, as (node, kind, payload); it leaves at once, in one write per link."""
         self.table.send_all(frames)
 
     async def drain(self) -> None:

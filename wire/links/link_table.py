@@ -114,7 +114,7 @@ class LinkTable:
         return peer is not None
 
     def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> None:
-        """Queue what one round sends, as (node, kind, payload), and write it: each connection is woken once, or not."""
+        """Queue what one turn sends, as (node, kind, payload), and write it: each connection is woken once, or not."""
         peers: dict[str, LinkPeer] = {}
         for node, kind, payload in frames:
             peer = self._queue(node, kind, payload)

@@ -5,7 +5,7 @@ and the answer repeats it. Whatever depends on placement carries the epoch it wa
 its own current one and otherwise answers ``Moved`` with the newer. Rules: docs/protocol.md.
 
 ``owner_epoch`` is one integer, partition_epoch << 32 | counter, so that it orders as the pair does. A session number is
-partition << 48 | counter and is never used again. Lists are batches: all of one round to one node leaves together.
+partition << 48 | counter and is never used again. Lists are batches: all of one turn to one node leaves together.
 Ranges of what is decoded stand in the types (``wire/messages/ranges.py``).
 """
 

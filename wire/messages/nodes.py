@@ -87,7 +87,7 @@ class Registered(Message, tag="Registered"):
 
 
 class Heartbeat(Message, tag="Heartbeat"):
-    """Node to leader, only while the node's main loop makes rounds. ``sent_at`` is the node's own clock, echoed."""
+    """Node to leader, only while the node's main loop makes turns. ``sent_at`` is the node's own clock, echoed."""
 
     node: NodeName
     incarnation: Incarnation

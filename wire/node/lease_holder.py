@@ -1,7 +1,7 @@
 """Duties of every node towards the routers: register its incarnation, hold a lease, follow the map.
 
 Sans-IO. The holder counts its lease from when it *sent* the heartbeat that was answered; it beats only when its owner
-calls ``beat`` from a loop that makes rounds. Acknowledging a map epoch says that its effects are in force here, so the
+calls ``beat`` from a loop that makes turns. Acknowledging a map epoch says that its effects are in force here, so the
 owner acknowledges after it has applied the change. Rules: docs/protocol.md section 2.
 """
 

@@ -88,7 +88,7 @@ class OrderlyStop:
             self._holder.drain(now)
 
     def step(self, now: float) -> None:
-        """Go on as far as the others allow; call it in every round."""
+        """Go on as far as the others allow; call it in every turn."""
         holder = self._holder
         if self.phase not in (Phase.DRAINING, Phase.LEAVING) or (now < self._next and not holder.ended):
             return

@@ -1,7 +1,7 @@
 """The longest turn of a process: for how long its loop gave nobody else a chance.
 
 A turn of trio's is what it runs between two waits: each task that was ready, once. The edge's compiled loop takes the
-place of a wait there and has rounds of its own, which its shell tells. Seconds are those of the wall: a processor that
+place of a wait there and has turns of its own, which its shell tells. Seconds are those of the wall: a processor that
 others had, or a stopped process, is a long turn too, as clients see it.
 """
 
