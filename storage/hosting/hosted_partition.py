@@ -332,9 +332,9 @@ class HostedPartition:
         elif what == "kick_again":
             self.owners.kick_again(who)
         elif what == "will":
-            self.owners.will_due(who)
+            self.owners.wills.due(who)
         elif what == "fire":
-            self.owners.fire_again(int(who))
+            self.owners.wills.fire_again(int(who))
         elif what == "redispatch":
             self.delivery.redispatches.again(int(who))
         elif what == "retained":

@@ -73,7 +73,7 @@ class ControlMessages:
         elif isinstance(message, WillFired):
             hosted = self._partitions.reach(message.partition)
             if hosted is not None:
-                hosted.owners.will_fired(message, peer.node)
+                hosted.owners.wills.fired(message, peer.node)
         elif isinstance(message, RedispatchAnswer):
             hosted = self._partitions.reach(message.partition)
             if hosted is not None and hosted.serving:

@@ -1,4 +1,4 @@
-"""Ownership of client IDs: opening, taking over and closing sessions, and the will of each connection.
+"""Ownership of client IDs: opening, taking over and closing sessions. The will of each connection is in ``wills``.
 
 A *claim* names the one connection that may act for a client ID, by ``owner_epoch``. Opening asks the edge of an older
 claim to close it and waits a short while for its answer; then one operation raises ``owner_epoch``, decides the old
@@ -15,10 +15,10 @@ from storage.sessions.dead_edges import DeadEdges
 from storage.sessions.opened import OpenedConnects
 from storage.sessions.session_ends import SessionEnds
 from storage.sessions.subscriptions import Subscriptions
-from storage.state import keys
+from storage.sessions.wills import Wills
 from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.partition import Partition
-from storage.state.rows import NEVER, WillRow, pack
+from storage.state.rows import NEVER, WillRow
 from wire.messages.batches import OriginKind
 from wire.messages.control import encode_control
 from wire.messages.nodes import Relay
@@ -31,12 +31,11 @@ from wire.messages.sessions import (
     SessionKicked,
     SessionOpened,
 )
-from wire.messages.wills import FireWill, WillFired
 
 __all__ = ["Owners"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
-REPEAT_S = 1.0  # unanswered kicks and wills are repeated this often
+REPEAT_S = 1.0  # unanswered kicks are repeated this often
 STEPS_PER_END = 4  # of a connection, whose will may have to be published
 SERVER_BUSY = 0x89
 SESSION_TAKEN_OVER = 0x8E
@@ -76,7 +75,7 @@ class Opening:
 
 
 class Owners:
-    """Owners of the client IDs of one partition: claims, openings and wills."""
+    """Owners of the client IDs of one partition: claims and openings."""
 
     def __init__(
         self,
@@ -93,14 +92,13 @@ class Owners:
         self._live = live  # (tier, number): some live node's name; "" if there is none
         self._repeats = 0
         self.opened = OpenedConnects(partition)
-        self._ends = SessionEnds(partition, delivery, subscriptions, self._session_over)
         self._holders: dict[str, Holder] = {}
         self._openings: dict[str, deque[Opening]] = {}
         self._kicks: dict[tuple[str, int], Holder] = {}  # (client ID, owner_epoch) not yet confirmed gone
         self._reported: set[tuple[str, int]] = set()  # client ID, owner_epoch: CloseSession waits
-        self._wills: dict[str, WillRow] = {}  # not firing
+        self.wills = Wills(partition, live)
+        self._ends = SessionEnds(partition, delivery, subscriptions, self.wills.session_over)
         self.dead_edges = DeadEdges(partition)
-        self._firing: dict[int, tuple[bytes, WillRow, str]] = {}  # by op_index: key, row, edge it was handed to
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -115,14 +113,7 @@ class Owners:
 
     def restore_will(self, key: bytes, row: WillRow) -> None:
         """Take over a will from disk: waiting for its connection, delayed, or firing."""
-        if row.firing:
-            self._firing[row.firing] = (key, row, "")
-            self._partition.set_timer(self._partition.served_ms, "fire", str(row.firing))
-            return
-        self._wills[row.client_id] = row
-        if row.deadline != NEVER:
-            self._partition.set_timer(row.deadline, "will", row.client_id)
-        elif row.client_id not in self._holders:
+        if self.wills.restore(key, row) and row.client_id not in self._holders:
             self._holders[row.client_id] = Holder(row.edge, row.incarnation, row.connection, row.owner_epoch, 0)
 
     def claimed(self, edge: str, incarnation: int, claims: list[Claim]) -> None:
@@ -295,7 +286,7 @@ class Owners:
         present = resumed
         if session is not None and former is not None and former.is_for(opening):
             present = resumed and session.session_present  # a former primary made the session for this very CONNECT
-        self._decide_will(client_id, resumed=resumed, clean=clean)
+        self.wills.taken_over(client_id, resumed=resumed, clean=clean)
         if session is not None and not resumed:
             if not self._is_gone(session, owner_epoch):
                 self._wait_for_end(opening)
@@ -318,11 +309,8 @@ class Owners:
             self._bind(session, holder)
             self._delivery.consumed.save(session)
         if request.will is not None:
-            row = WillRow(
-                client_id, owner_epoch, request.will, opening.edge, opening.incarnation, connection=request.connection
-            )
-            self._wills[client_id] = row
-            partition.put(keys.will_key(partition.number, client_id), pack(row))
+            where = (opening.edge, opening.incarnation)
+            self.wills.add(WillRow(client_id, owner_epoch, request.will, *where, connection=request.connection))
         durable = request.will is not None or session is not None
         self.opened.remember(opening.edge, opening.incarnation, request.request, stored=durable)
         partition.count("opened")
@@ -430,11 +418,8 @@ class Owners:
             elif passed % 100 == 0:
                 yield 1
         self.opened.forget(edge, incarnation)
-        for op_index in sorted(self._firing):
-            firing = self._firing.get(op_index)
-            if firing is not None and firing[2] == edge:
-                self._send_will(op_index)
-                yield STEPS_PER_END
+        for _ in self.wills.leave(edge):
+            yield STEPS_PER_END
 
     def absent(self, is_alive: Callable[[str, int], bool]) -> None:
         """End what the rows say is open on edges that are gone (after the claims poll)."""
@@ -451,13 +436,8 @@ class Owners:
         del self._holders[client_id]
         session = partition.sessions.get(holder.session)
         ends = session is None or session.ephemeral_end or session.expiry_s == 0
-        will = self._wills.get(client_id)
-        if will is not None and will.owner_epoch == holder.owner_epoch:
-            if clean:
-                self._discard_will(client_id)
-            else:
-                delay_s = 0 if ends or session is None else min(will.will.delay_s, session.expiry_s)
-                self._delay_will(will, delay_s)
+        session_s = 0 if ends or session is None else session.expiry_s
+        self.wills.connection_ended(client_id, holder.owner_epoch, clean=clean, session_s=session_s)
         if session is None:
             return
         session.edge = ""
@@ -486,75 +466,3 @@ class Owners:
         elif awaited:
             self._proceed(session.client_id, clean=False)
         return steps
-
-    def _session_over(self, client_id: str) -> None:
-        """A session ends: a will that was delayed fires now [MQTT-3.1.2-8]."""
-        will = self._wills.get(client_id)
-        if will is not None and will.deadline != NEVER:
-            self._fire(will)
-
-    # --- wills
-
-    def _decide_will(self, client_id: str, *, resumed: bool, clean: bool) -> None:
-        will = self._wills.get(client_id)
-        if will is None:
-            return
-        if clean or (resumed and will.will.delay_s):  # [MQTT-3.1.3-9]
-            self._discard_will(client_id)
-        else:
-            self._fire(will)
-
-    def _discard_will(self, client_id: str) -> None:
-        del self._wills[client_id]
-        self._partition.delete(keys.will_key(self._partition.number, client_id))
-
-    def _delay_will(self, will: WillRow, delay_s: int) -> None:
-        if delay_s <= 0:
-            self._fire(will)
-            return
-        partition = self._partition
-        will.deadline = partition.deadline_in(delay_s)
-        partition.put(keys.will_key(partition.number, will.client_id), pack(will))
-        partition.set_timer(will.deadline, "will", will.client_id)
-
-    def will_due(self, client_id: str) -> None:
-        """A will's delay ran out; it may have been cancelled since."""
-        will = self._wills.get(client_id)
-        if will is not None and will.deadline != NEVER and will.deadline <= self._partition.served_ms:
-            self._fire(will)
-
-    def _fire(self, will: WillRow) -> None:
-        """Make the will ``firing`` with this operation; it is handed to an edge when that is committed."""
-        partition = self._partition
-        del self._wills[will.client_id]
-        op_index = partition.meta.op_index + 1
-        while op_index in self._firing:  # several in one operation: numbers only have to differ
-            op_index += 1 << 32
-        will.firing = op_index
-        will.firing_epoch = partition.epoch
-        key = keys.will_key(partition.number, will.client_id) + op_index.to_bytes(8, "big")
-        partition.delete(keys.will_key(partition.number, will.client_id))
-        partition.put(key, pack(will))
-        partition.count("wills_fired")
-        self._firing[op_index] = (key, will, "")
-        self._send_will(op_index)
-
-    def _send_will(self, op_index: int) -> None:
-        key, will, _ = self._firing[op_index]
-        partition = self._partition
-        edge = self._live("edge", op_index)
-        self._firing[op_index] = (key, will, edge)
-        partition.set_timer(partition.deadline_in(REPEAT_S), "fire", str(op_index))
-        partition.tell(edge, FireWill(0, partition.number, will.firing_epoch, op_index, will.will, will.client_id))
-
-    def fire_again(self, op_index: int) -> None:
-        """A firing will was not confirmed yet: send it again, same origin."""
-        if op_index in self._firing:
-            self._send_will(op_index)
-
-    def will_fired(self, answer: WillFired, edge: str) -> None:
-        """The fan-out of a will is complete, says the edge that it was sent to last."""
-        firing = self._firing.get(answer.op_index)
-        if firing is not None and firing[2] == edge:
-            del self._firing[answer.op_index]
-            self._partition.delete(firing[0])

@@ -24,6 +24,7 @@ from storage.messages.retained import RetainedRegisters
 from storage.replication.backup import Replica
 from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
+from storage.sessions.wills import Wills
 from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.partition import Partition
 from tests.mutants.scenarios import SCENARIOS
@@ -145,8 +146,8 @@ def _counter_dies_with_its_row(original: Any, inbound: Inbound, request: Any, ed
     partition.touched.update(touched)
 
 
-def _will_of_a_clean_end(_: Any, table: Owners, client_id: str) -> None:
-    table._fire(table._wills[client_id])
+def _will_of_a_clean_end(_: Any, wills: Wills, client_id: str) -> None:
+    wills._fire(wills._wills[client_id])
 
 
 def _do_not_wait_for_the_kick(_: Any, table: Owners, opening: Any) -> None:
@@ -311,8 +312,8 @@ BUGS: tuple[SeededBug, ...] = (
     _bug("kick is never repeated", Owners, "kick_again", None, _O.test_takeover_waits_for_the_kick_200_ms_at_most),
     _bug(
         "will fires after DISCONNECT",
-        Owners,
-        "_discard_will",
+        Wills,
+        "_discard",
         _will_of_a_clean_end,
         _will(True),
         "test_when_a_will_fires",

@@ -73,7 +73,7 @@ def snapshot(hosted: HostedPartition) -> dict[str, Any]:
         "members": dict(hosted.subscriptions.members),
         "standing": set(hosted.subscriptions.standing),
         "retained": (len(hosted.retained), hosted.retained.payload_bytes),
-        "wills": {name: (will.owner_epoch, will.deadline) for name, will in hosted.owners._wills.items()},
+        "wills": hosted.owners.wills.waiting(),
         "holders": {name: holder.owner_epoch for name, holder in hosted.owners._holders.items() if holder.session},
     }
 
