@@ -207,8 +207,7 @@ def _imports_of(text: str) -> list[tuple[int, str]]:
 CORES = {"EdgeCore", "RouterCore", "StorageCore"}
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 80
-LONG_FILES: dict[str, int] = {
-}
+LONG_FILES: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {
     "edge.hot.encode.walk_properties": 87,
     "edge.hot.parse.parse": 144,

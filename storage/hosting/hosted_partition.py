@@ -33,6 +33,20 @@ from storage.sessions.route_window import RouteWindow
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.partition import Overlay, Partition, Reads
 from storage.state.settings import PartitionSettings
+from storage.state.timers import (
+    AskRoutesAgain,
+    EndConnections,
+    EndHold,
+    EndSession,
+    ExpireRetained,
+    FireWillAgain,
+    KickAgain,
+    RedispatchAgain,
+    SaveAcks,
+    StopWaitingForKick,
+    Timer,
+    WillDelayOver,
+)
 from wire.messages.batches import PublishMessage
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import PeerKey
@@ -46,7 +60,6 @@ SESSIONS_PER_EPOCH_BITS = 28  # of the 48 that count sessions: more than a parti
 HANDED_PER_EPOCH_BITS = 32
 INBOUND_SKIPPED = 1 << 32  # QoS 2 messages of one session that a lost copy may have counted
 CLAIMS_MAX = 1_000_000  # of one edge: as many as it can hold of one partition, and more
-DONE_IN_SLICES = ("session", "routes")  # timers
 DUE_MAX = 500  # of those taken from the clock at once: a million sessions may expire together
 STEPS_PER_TIMER = 4  # of about ten microseconds
 TIMER_STEPS = 100  # for the timers of one turn
@@ -265,11 +278,11 @@ class HostedPartition:
             timer = self.partition.due()
             if timer is None:
                 break
-            if timer[0] in DONE_IN_SLICES:
+            if isinstance(timer, EndSession | AskRoutesAgain):
                 self.partition.work.append(timer)
             else:
                 steps += STEPS_PER_TIMER
-                self._timer(*timer)
+                self._timer(timer)
         return steps
 
     @property
@@ -313,34 +326,34 @@ class HostedPartition:
         """Do some of what nobody waits for; return the steps that it took, of about ten microseconds."""
         steps = 0
         while self.partition.work and steps < steps_max:
-            what, who = self.partition.work.popleft()
-            if what == "session":
-                steps += self.owners.expire(int(who))
-            elif what == "edge":
+            work = self.partition.work.popleft()
+            if isinstance(work, EndSession):
+                steps += self.owners.expire(work.session)
+            elif isinstance(work, EndConnections):
                 steps += self.owners.dead_edges.end_some()
             else:
-                steps += self.subscriptions.ask_again(int(who))
+                steps += self.subscriptions.ask_again(work.request)
         if not self.partition.work:
             steps += self.run_timers()
         return steps
 
-    def _timer(self, what: str, who: str) -> None:
-        if what == "save_acks":
+    def _timer(self, timer: Timer) -> None:
+        if isinstance(timer, SaveAcks):
             self.delivery.consumed.begin_to_save()
-        elif what == "kick_wait":
-            self.owners.kick_waited(who)
-        elif what == "kick_again":
-            self.owners.kick_again(who)
-        elif what == "will":
-            self.owners.wills.due(who)
-        elif what == "fire":
-            self.owners.wills.fire_again(int(who))
-        elif what == "redispatch":
-            self.delivery.redispatches.again(int(who))
-        elif what == "retained":
-            self.retained.expire(who)
-        elif what == "unhold":
-            session = self.partition.sessions.get(int(who))
+        elif isinstance(timer, StopWaitingForKick):
+            self.owners.kick_waited(timer.client_id)
+        elif isinstance(timer, KickAgain):
+            self.owners.kick_again(timer.client_id, timer.owner_epoch)
+        elif isinstance(timer, WillDelayOver):
+            self.owners.wills.due(timer.client_id)
+        elif isinstance(timer, FireWillAgain):
+            self.owners.wills.fire_again(timer.op_index)
+        elif isinstance(timer, RedispatchAgain):
+            self.delivery.redispatches.again(timer.number)
+        elif isinstance(timer, ExpireRetained):
+            self.retained.expire(timer.topic)
+        elif isinstance(timer, EndHold):
+            session = self.partition.sessions.get(timer.session)
             if session is not None and session.held:
                 self.delivery.outbound.hold_expired(session)
 

@@ -33,6 +33,7 @@ from storage.state.rows import (
     row_decoder,
     unpack,
 )
+from storage.state.timers import EndSession
 
 __all__ = ["load"]
 
@@ -163,7 +164,7 @@ def _load_sessions(
         if session.edge:
             owners.restore_session(session)
         elif session.deadline:
-            partition.set_timer(session.deadline, "session", str(number))
+            partition.set_timer(session.deadline, EndSession(number))
 
 
 def _load_subscriptions(

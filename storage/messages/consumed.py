@@ -8,6 +8,7 @@ from storage.messages.bodies import Bodies
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
+from storage.state.timers import SaveAcks
 
 __all__ = ["Consumed"]
 
@@ -34,7 +35,7 @@ class Consumed:
             self._lazy[session.number] = session
             if len(self._lazy) == 1:
                 partition = self._partition
-                partition.set_timer(partition.deadline_in(partition.settings.ack_delay_s), "save_acks", "")
+                partition.set_timer(partition.deadline_in(partition.settings.ack_delay_s), SaveAcks())
 
     def save(self, session: DurableSession) -> None:
         """Write the session's cumulative acknowledgement and delete the rows it covers."""

@@ -16,6 +16,7 @@ from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, STATE_RELEASED, Entry, InflightRow, decode_entry, pack
 from storage.state.session_reads import SessionReads
+from storage.state.timers import EndHold
 from wire.messages.batches import NO_EXPIRY, PublishMessage, Push, PushAck, encode_push
 from wire.messages.frames import FrameKind
 from wire.messages.retained import RetainedMessage
@@ -236,7 +237,7 @@ class Outbound:
         deadline = partition.deadline_in(HOLD_S)
         session.reads = session.reads or SessionReads()
         session.reads.begin(read, deadline)
-        partition.set_timer(deadline, "unhold", str(session.number))
+        partition.set_timer(deadline, EndHold(session.number))
 
     def unhold(self, session: DurableSession, read: int) -> None:
         """A retained read ended."""

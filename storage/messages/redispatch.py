@@ -16,6 +16,7 @@ from storage.state import keys
 from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, STATE_RELEASED, HandedRow, decode_entry, pack, unpack
+from storage.state.timers import RedispatchAgain
 from wire.messages.batches import NO_EXPIRY
 from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder, SharePick
 from wire.messages.wills import Will
@@ -137,7 +138,7 @@ class RedispatchQueue:
         if not self._tell(number):
             return False
         partition = self._partition
-        partition.set_timer(partition.deadline_in(REPEAT_S), "redispatch", str(number))
+        partition.set_timer(partition.deadline_in(REPEAT_S), RedispatchAgain(number))
         return True
 
     def again(self, number: int) -> None:

@@ -10,6 +10,7 @@ from storage.messages.delivery import Delivery
 from storage.state import keys
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, STATE_QUEUED, Entry, RetainedRow, pack, unpack
+from storage.state.timers import ExpireRetained
 from wire.messages.batches import NO_EXPIRY, PublishMessage
 from wire.messages.retained import DeliverRetained, ReadRetained, RetainedDelivered, RetainedMessage, RetainedPage
 
@@ -37,7 +38,7 @@ class RetainedRegisters:
         self._topics.add(topic, (size, deadline, body))
         self.payload_bytes += size
         if deadline != NEVER:
-            self._partition.set_timer(deadline, "retained", topic)
+            self._partition.set_timer(deadline, ExpireRetained(topic))
 
     def _unindex(self, topic: str) -> None:
         known = self._topics.get(topic)

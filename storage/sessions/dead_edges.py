@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from storage.state.partition import Partition
+from storage.state.timers import EndConnections
 
 __all__ = ["DeadEdges"]
 
@@ -20,7 +21,7 @@ class DeadEdges:
     def add(self, end: Iterator[int]) -> None:
         """Note an edge; ``end`` ends its connections and yields the steps that each took, never 0."""
         self._ends.append(end)
-        self._partition.work.append(("edge", ""))
+        self._partition.work.append(EndConnections())
 
     def end_some(self) -> int:
         """End some connections; return the steps that it took."""
@@ -31,5 +32,5 @@ class DeadEdges:
             if not step:
                 self._ends.popleft()
                 return 1 + steps
-        self._partition.work.append(("edge", ""))
+        self._partition.work.append(EndConnections())
         return steps

@@ -19,6 +19,7 @@ from storage.sessions.wills import Wills
 from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, WillRow
+from storage.state.timers import EndSession, KickAgain, StopWaitingForKick
 from wire.messages.batches import OriginKind
 from wire.messages.control import encode_control
 from wire.messages.nodes import Relay
@@ -222,14 +223,13 @@ class Owners:
         self._openings[client_id] = deque((opening,))
         self._kick(client_id, holder)
         partition = self._partition
-        partition.set_timer(partition.deadline_in(partition.settings.kick_wait_s), "kick_wait", client_id)
+        partition.set_timer(partition.deadline_in(partition.settings.kick_wait_s), StopWaitingForKick(client_id))
 
     def _kick(self, client_id: str, holder: Holder) -> None:
         partition = self._partition
         self._kicks[client_id, holder.owner_epoch] = holder
         partition.tell(holder.edge, self._order(client_id, holder))
-        name = f"{holder.owner_epoch} {client_id}"
-        partition.set_timer(partition.deadline_in(REPEAT_S), "kick_again", name)
+        partition.set_timer(partition.deadline_in(REPEAT_S), KickAgain(client_id, holder.owner_epoch))
 
     def _order(self, client_id: str, holder: Holder) -> KickSession:
         return KickSession(self._partition.number, client_id, holder.connection, holder.owner_epoch)
@@ -248,14 +248,13 @@ class Owners:
         """CONNACK has waited long enough for the older connection's edge."""
         self._proceed(client_id, clean=False)
 
-    def kick_again(self, name: str) -> None:
+    def kick_again(self, client_id: str, owner_epoch: int) -> None:
         """Repeat a kick until its edge has answered or is dead, by some router too: the direct link may be down."""
-        owner_epoch, client_id = name.split(" ", 1)
-        holder = self._kicks.get((client_id, int(owner_epoch)))
+        holder = self._kicks.get((client_id, owner_epoch))
         if holder is None:
             return
         if not self._is_alive(holder.edge, holder.incarnation):
-            del self._kicks[client_id, int(owner_epoch)]
+            del self._kicks[client_id, owner_epoch]
             return
         self._repeats += 1
         relay = Relay(holder.edge, holder.incarnation, encode_control(self._order(client_id, holder)))
@@ -448,7 +447,7 @@ class Owners:
             self._ends.end(session)
         elif session.expiry_s != NO_EXPIRY_INTERVAL:
             session.deadline = partition.deadline_in(session.expiry_s)  # [MQTT-3.1.2-23]
-            partition.set_timer(session.deadline, "session", str(session.number))
+            partition.set_timer(session.deadline, EndSession(session.number))
 
     def expire(self, number: int) -> int:
         """Go on with a session whose deadline came; it may have been resumed since. Return the steps that it took."""
@@ -462,7 +461,7 @@ class Owners:
         awaited = waiting[0] is not None and waiting[0].ends
         work = self._partition.work
         if more:
-            (work.appendleft if awaited else work.append)(("session", str(number)))
+            (work.appendleft if awaited else work.append)(EndSession(number))
         elif awaited:
             self._proceed(session.client_id, clean=False)
         return steps

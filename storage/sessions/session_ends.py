@@ -13,6 +13,7 @@ from storage.sessions.subscriptions import Subscriptions
 from storage.state import keys
 from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.partition import Partition
+from storage.state.timers import EndSession
 from wire.messages.batches import OriginKind
 
 __all__ = ["FILTERS_AT_ONCE", "ROWS_AT_ONCE", "SessionEnds"]
@@ -57,7 +58,7 @@ class SessionEnds:
             self.delete(session)
             return True
         self._mark(session)
-        self._partition.work.appendleft(("session", str(session.number)))
+        self._partition.work.appendleft(EndSession(session.number))
         return False
 
     def goes_on(self, session: DurableSession) -> bool:
@@ -65,7 +66,7 @@ class SessionEnds:
         if self.is_small(session):
             self.delete(session)
             return False
-        self._partition.work.appendleft(("session", str(session.number)))  # somebody waits for it now
+        self._partition.work.appendleft(EndSession(session.number))  # somebody waits for it now
         return True
 
     def go_on(self, session: DurableSession) -> tuple[int, bool]:

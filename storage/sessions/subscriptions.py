@@ -19,6 +19,7 @@ from storage.state import keys
 from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
 from storage.state.rows import FilterRow, SubscriptionRow, pack
+from storage.state.timers import AskRoutesAgain
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.routes import AddRoutes, RemoveRoutes, RouteEntry, RoutesAdded, SenderReport
 from wire.messages.sessions import (
@@ -360,7 +361,7 @@ class Subscriptions:
 
     def _ask_in(self, request: int, seconds: float) -> None:
         self._ask_at[request] = self._partition.deadline_in(seconds)
-        self._partition.set_timer(self._ask_at[request], "routes", str(request))
+        self._partition.set_timer(self._ask_at[request], AskRoutesAgain(request))
 
     def placement_changed(self, shards: set[int]) -> None:
         """These shards have another owner or epoch: ask it for what is pending."""

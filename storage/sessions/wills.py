@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from storage.state import keys
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, WillRow, pack
+from storage.state.timers import FireWillAgain, WillDelayOver
 from wire.messages.wills import FireWill, WillFired
 
 __all__ = ["Wills"]
@@ -42,11 +43,11 @@ class Wills:
         """Take over a will from disk; return whether its connection may still stand."""
         if row.firing:
             self._firing[row.firing] = (key, row, "")
-            self._partition.set_timer(self._partition.served_ms, "fire", str(row.firing))
+            self._partition.set_timer(self._partition.served_ms, FireWillAgain(row.firing))
             return False
         self._wills[row.client_id] = row
         if row.deadline != NEVER:
-            self._partition.set_timer(row.deadline, "will", row.client_id)
+            self._partition.set_timer(row.deadline, WillDelayOver(row.client_id))
             return False
         return True
 
@@ -111,7 +112,7 @@ class Wills:
         partition = self._partition
         will.deadline = partition.deadline_in(delay_s)
         partition.put(keys.will_key(partition.number, will.client_id), pack(will))
-        partition.set_timer(will.deadline, "will", will.client_id)
+        partition.set_timer(will.deadline, WillDelayOver(will.client_id))
 
     # --- firing
 
@@ -136,7 +137,7 @@ class Wills:
         partition = self._partition
         edge = self._live("edge", op_index)
         self._firing[op_index] = (key, will, edge)
-        partition.set_timer(partition.deadline_in(REPEAT_S), "fire", str(op_index))
+        partition.set_timer(partition.deadline_in(REPEAT_S), FireWillAgain(op_index))
         partition.tell(edge, FireWill(0, partition.number, will.firing_epoch, op_index, will.will, will.client_id))
 
     def fire_again(self, op_index: int) -> None:

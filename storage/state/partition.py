@@ -22,6 +22,7 @@ from storage.state.durable_sessions import DurableSession
 from storage.state.ledger import PartitionLedger
 from storage.state.rows import LocalRow, LogRow, MetaRow, pack
 from storage.state.settings import PartitionSettings
+from storage.state.timers import Timer, Work
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
 
@@ -77,8 +78,8 @@ class Partition:
         self._outputs: list[Output] = []
         self._at_once: list[Output] = []
         self._gated: deque[tuple[int, int, list[Output]]] = deque()  # op_index, number, outputs
-        self.work: deque[tuple[str, str]] = deque()  # like timers that are due: done some at a time, in order
-        self._timers: list[tuple[int, int, str, str]] = []
+        self.work: deque[Work] = deque()  # like timers that are due: done some at a time, in order
+        self._timers: list[tuple[int, int, Timer]] = []  # deadline, number, timer: a heap
         self._timer_number = 0
         self._running_since = now
         self._now = now
@@ -107,16 +108,15 @@ class Partition:
         """Return the served clock's value in so many seconds."""
         return self.served_ms + max(1, int(seconds * 1000))
 
-    def set_timer(self, deadline: int, what: str, who: str) -> None:
-        """Ask for (what, who) when the served clock reaches ``deadline``; the asker checks whether it still holds."""
+    def set_timer(self, deadline: int, timer: Timer) -> None:
+        """Ask for ``timer`` when the served clock reaches ``deadline``; the asker checks whether it still holds."""
         self._timer_number += 1
-        heappush(self._timers, (deadline, self._timer_number, what, who))
+        heappush(self._timers, (deadline, self._timer_number, timer))
 
-    def due(self) -> tuple[str, str] | None:
+    def due(self) -> Timer | None:
         """Return the next timer that is due, None if there is none."""
         if self._timers and self._timers[0][0] <= self.served_ms:
-            _, _, what, who = heappop(self._timers)
-            return what, who
+            return heappop(self._timers)[2]
         return None
 
     def next_due_s(self) -> float | None:
