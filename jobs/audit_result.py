@@ -29,6 +29,7 @@ class AuditResult:
 
     @property
     def exit_code(self) -> ExitCode:
+        """Exit code of the audit: whether it found anything."""
         return ExitCode.FINDINGS if self.findings else ExitCode.CLEAN
 
     def add(self, finding: Finding, violations: int = 1) -> None:

@@ -57,6 +57,7 @@ class CompactResult:
 
     @property
     def exit_code(self) -> ExitCode:
+        """Exit code of the run: whether it found anything wrong."""
         return ExitCode.FINDINGS if self.findings else ExitCode.CLEAN
 
 

@@ -48,6 +48,7 @@ class Measured(NamedTuple):
 
     @property
     def digest(self) -> str:
+        """Digest of the rows, whatever their order."""
         return digest_of(self.crc_sum, self.seq_xor)
 
 

@@ -98,9 +98,11 @@ class LocalFiles:
         self.root = root.absolute()
 
     def uri(self, path: str = "") -> str:
+        """Return where a path stands, with the root in front; without a path, the root."""
         return str(self.root / path) if path else str(self.root)
 
     def spark_name(self, path: str) -> str:
+        """Return path as ``_metadata.file_path`` spells it."""
         return "file:" + quote(str(self.root / path), safe="/!$&'()*+,;=:@~-._")
 
     def _inside(self, path: str) -> Path:
@@ -118,13 +120,16 @@ class LocalFiles:
         return target
 
     def names(self, path: str = "") -> list[str]:
+        """Return the sorted names directly in a folder, [] where there is none."""
         folder = self._inside(path)
         return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
 
     def read(self, path: str) -> bytes:
+        """Return the bytes of a file."""
         return self._inside(path).read_bytes()
 
     def identify(self, paths: list[str]) -> dict[str, FileFacts | None]:
+        """Return size and digest of each file by its path, None for one that is missing; hashes files at a time."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashlib lets the interpreter go
             return dict(zip(paths, pool.map(self._identify, paths), strict=True))
 
@@ -141,13 +146,16 @@ class LocalFiles:
         return FileFacts(size, digest.hexdigest())
 
     def size(self, path: str) -> int:
+        """Return the bytes that a file has."""
         return (self.root / path).stat().st_size
 
     def publish(self, manifest: Manifest) -> None:
+        """Put a manifest in place, in one step, and make it last a loss of power."""
         self.root.mkdir(parents=True, exist_ok=True)
         publish_manifest(self.root, manifest)
 
     def write(self, path: str, data: bytes) -> None:
+        """Write a new file; one that exists is an error."""
         target = self._inside(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as file:
@@ -157,6 +165,7 @@ class LocalFiles:
         self._sync_folders(target)
 
     def copy_from(self, source: FileSystem, path: str) -> None:
+        """Copy a file of another file system to the same path here; one that exists is an error."""
         target = self._inside(path)
         if isinstance(source, LocalFiles):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -169,6 +178,7 @@ class LocalFiles:
             self.write(path, source.read(path))
 
     def sync(self, paths: list[str]) -> None:
+        """Make files and their folders last a loss of power."""
         for path in paths:
             fd = os.open(self.root / path, os.O_RDONLY)
             try:
@@ -185,15 +195,18 @@ class LocalFiles:
                 break
 
     def modified_ms(self, path: str) -> int:
+        """Return when a file changed last, ms since 1970."""
         return (self.root / path).stat().st_mtime_ns // 1_000_000
 
     def tree(self, path: str) -> list[tuple[str, int, int]]:
+        """Return (path below the root, bytes, last change in ms since 1970) of each file there, sorted."""
         top = self._inside(path)
         files = [top] if top.is_file() else [found for found in top.rglob("*") if not found.is_dir()]
         states = [(found.relative_to(self.root).as_posix(), found.lstat()) for found in files]
         return sorted((name, state.st_size, state.st_mtime_ns // 1_000_000) for name, state in states)
 
     def delete(self, path: str) -> None:
+        """Delete a file, or a folder with all it has; nothing there is no error."""
         target = self._inside(path)
         if target.is_dir() and not target.is_symlink():
             shutil.rmtree(target)
@@ -215,19 +228,23 @@ class HadoopFiles:
         return self._jvm.org.apache.hadoop.fs.Path(self.uri(path))
 
     def uri(self, path: str = "") -> str:
+        """Return where a path stands, with the root in front; without a path, the root."""
         return f"{self.root}/{path}" if path else self.root
 
     def spark_name(self, path: str) -> str:
+        """Return path as ``_metadata.file_path`` spells it."""
         name = str(self._fs.makeQualified(self._path(path)).toUri().toString())
         return re.sub("^file:/+", "file:/", name)
 
     def names(self, path: str = "") -> list[str]:
+        """Return the sorted names directly in a folder, [] where there is none."""
         folder = self._path(path)
         if not self._fs.exists(folder):
             return []
         return sorted(status.getPath().getName() for status in self._fs.listStatus(folder))
 
     def read(self, path: str) -> bytes:
+        """Return the bytes of a file."""
         stream = self._fs.open(self._path(path))
         try:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
@@ -248,6 +265,7 @@ class HadoopFiles:
         return found
 
     def size(self, path: str) -> int:
+        """Return the bytes that a file has."""
         return int(self._fs.getFileStatus(self._path(path)).getLen())
 
     def publish(self, manifest: Manifest) -> None:
@@ -280,9 +298,11 @@ class HadoopFiles:
         stream.close()
 
     def write(self, path: str, data: bytes) -> None:
+        """Write a new file; one that exists is an error."""
         self._create(path, data)
 
     def copy_from(self, source: FileSystem, path: str) -> None:
+        """Copy a file of another file system to the same path here; one that exists is an error."""
         origin = self._jvm.org.apache.hadoop.fs.Path(source.uri(path))
         self._jvm.org.apache.hadoop.fs.FileUtil.copy(
             origin.getFileSystem(self._configuration), origin, self._fs, self._path(path), False, False,
@@ -293,9 +313,11 @@ class HadoopFiles:
         """Nothing to do: these file systems make a closed file durable."""
 
     def modified_ms(self, path: str) -> int:
+        """Return when a file changed last, ms since 1970."""
         return int(self._fs.getFileStatus(self._path(path)).getModificationTime())
 
     def tree(self, path: str) -> list[tuple[str, int, int]]:
+        """Return (path below the root, bytes, last change in ms since 1970) of each file there, sorted."""
         if not self._fs.exists(self._path(path)):
             return []
         root = unquote(self.spark_name("").rstrip("/")) + "/"
@@ -308,6 +330,7 @@ class HadoopFiles:
         return sorted(found)
 
     def delete(self, path: str) -> None:
+        """Delete a file, or a folder with all it has; nothing there is no error."""
         self._fs.delete(self._path(path), True)
 
 

@@ -46,6 +46,7 @@ class Counts:
 
     @property
     def kept(self) -> int:
+        """Rows that the merge kept."""
         return self.by_fate.get("kept", 0)
 
 

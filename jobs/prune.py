@@ -40,6 +40,7 @@ class Plan:
 
     @property
     def bytes(self) -> int:
+        """Bytes of all files to remove."""
         return sum(self.files.values())
 
 

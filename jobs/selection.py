@@ -39,10 +39,12 @@ class Selected:
 
     @property
     def rows(self) -> int:
+        """Rows of all files."""
         return sum(f.rows for f in self.files)
 
     @property
     def bytes(self) -> int:
+        """Bytes of all files."""
         return sum(f.bytes for f in self.files)
 
 

@@ -128,6 +128,8 @@ class ReadIndexEvent(msgspec.Struct, frozen=True):
 
 
 class TransferLeadership(msgspec.Struct, frozen=True):
+    """Give the leadership to another voter, as soon as it has the whole log (thesis, section 3.10)."""
+
     to: str
 
 

@@ -45,10 +45,12 @@ class LogView:
 
     @property
     def last_index(self) -> int:
+        """Index of the last entry; that of the snapshot where none follows it."""
         return self.base_index + len(self.entries)
 
     @property
     def last_term(self) -> int:
+        """Term of the last entry, or of the snapshot."""
         return self.entries[-1].term if self.entries else self.base_term
 
     def term_at(self, index: int) -> int | None:

@@ -60,6 +60,7 @@ class MembershipChange(ReadIndexes):
         return None
 
     def may_change(self) -> bool:
+        """Whether a change may begin: none is under way, and an entry of this term is committed."""
         return not self.change_pending() and self.commit_index >= self.first_index_of_term
 
     def drop_to_follower_if_removed(self) -> None:

@@ -120,6 +120,8 @@ class RequestVote(Message, frozen=True, tag="RequestVote"):
 
 
 class RequestVoteReply(Message, frozen=True, tag="RequestVoteReply"):
+    """A vote of this term, given or refused (figure 2)."""
+
     granted: bool
 
 

@@ -113,14 +113,17 @@ class RaftNode:
 
     @property
     def is_leader(self) -> bool:
+        """Whether this peer believes that it leads; only a confirmed read proves it."""
         return self.core.role is Role.LEADER
 
     @property
     def leader_hint(self) -> str | None:
+        """The leader as last heard of, None if nobody is known."""
         return self.core.leader_hint
 
     @property
     def configuration(self) -> Configuration:
+        """The newest configuration in the log, committed or not."""
         return self.core.configuration
 
     @property

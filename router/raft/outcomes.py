@@ -41,15 +41,22 @@ class Outcome:
         self._error: Exception | None = None
 
     def set(self, value: Any) -> None:
+        """Give the waiter its value."""
         self._value = value
         self._event.set()
 
     def fail(self, error: Exception) -> None:
+        """Have the waiter raise; without effect once there is an outcome."""
         if not self._event.is_set():
             self._error = error
             self._event.set()
 
     async def wait(self) -> Any:
+        """Return the value when it is there.
+
+        Raises:
+            Exception: The one that was given to ``fail``.
+        """
         await self._event.wait()
         if self._error is not None:
             raise self._error

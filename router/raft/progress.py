@@ -14,6 +14,8 @@ __all__ = ["Progress", "ProgressState"]
 
 
 class ProgressState(enum.Enum):
+    """State of a follower in the leader's eyes: where its log ends is searched, known, or behind a snapshot."""
+
     PROBE = "probe"
     REPLICATE = "replicate"
     SNAPSHOT = "snapshot"

@@ -91,6 +91,7 @@ class ReadIndexes(Replication):
         return rounds[self.configuration.quorum - 1]
 
     def fail_reads(self) -> None:
+        """Answer -1 to every read that waits: this peer leads no more."""
         for read in (*self._confirming, *self._waiting):
             self._answer(read, -1)
         self.reset_reads()

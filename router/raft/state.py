@@ -94,6 +94,7 @@ class RaftState:
 
     @property
     def configuration_index(self) -> int:
+        """Index of the entry that has the newest configuration."""
         return self.configurations[-1][0]
 
     def configuration_at(self, index: int) -> Configuration:
@@ -168,6 +169,7 @@ class RaftState:
         return self.id, to, self.term, self.incarnation, self.storage_id, self.configuration.storage_id(to)
 
     def send(self, message: Message) -> None:
+        """Have a message leave with this step, after the state is on disk."""
         self.messages.append(message)
 
     def drop(self, reason: str) -> None:
@@ -175,6 +177,7 @@ class RaftState:
         self.drops[reason] += 1
 
     def other_voters(self) -> list[str]:
+        """Return the voters but this peer."""
         return [peer for peer in self.configuration.voters if peer != self.id]
 
     def reset_election_deadline(self) -> None:
@@ -187,6 +190,7 @@ class RaftState:
         self.hard_state_changed = True
 
     def hard_state(self) -> HardState:
+        """Return the part of the state that is on disk before any message leaves."""
         return HardState(self.term, self.voted_for, dict(self.bindings))
 
     def become_follower(self, term: int, leader: str | None) -> None:

@@ -26,6 +26,8 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
 
 class OutputFormat(enum.StrEnum):
+    """Form of the verdict on standard output."""
+
     TEXT = "text"
     JSON = "json"
 

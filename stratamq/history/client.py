@@ -20,7 +20,10 @@ __all__ = ["Address", "ClientOptions", "PendingOperation", "RecordingClient"]
 
 
 class Clock(Protocol):
-    def now_ns(self) -> int: ...
+    """Clock of the run, shared by all clients."""
+
+    def now_ns(self) -> int:
+        """Return ns since the run began."""
 
 
 class RecordingClient(ClientRecord):
@@ -92,10 +95,12 @@ class RecordingClient(ClientRecord):
             await self._connection.ended.wait()  # bounded by the goodbye timer
 
     async def wait_connected(self) -> None:
+        """Return when there is a connection with CONNACK."""
         while not self.connected:
             await self._something_changed.wait()
 
     async def wait_ended(self) -> None:
+        """Return when there is none."""
         while self.connected:
             await self._something_changed.wait()
 

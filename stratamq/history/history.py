@@ -55,10 +55,12 @@ class Operation:
 
     @property
     def ok(self) -> bool:
+        """Whether it completed with success."""
         return self.phase is Phase.OK
 
     @property
     def started_ns(self) -> int:
+        """When it was invoked, ns."""
         return self.invoke.time_ns
 
     @property
@@ -75,6 +77,7 @@ class Operation:
 
     @property
     def proof(self) -> list[Record]:
+        """Its records: the invocation, and the completion if there is one."""
         return [self.invoke] if self.completion is None else [self.invoke, self.completion]
 
 
@@ -89,14 +92,17 @@ class Connection:
 
     @property
     def number(self) -> int:
+        """The connection's number, unique in a run."""
         return self.connect.invoke.connection
 
     @property
     def client_id(self) -> str:
+        """Client identifier of CONNECT."""
         return self.connect.invoke.client_id
 
     @property
     def durable(self) -> bool:
+        """Whether CONNECT asked for a session that outlives the connection."""
         return self.connect.invoke.session_expiry_interval_s > 0
 
     @property
@@ -127,6 +133,7 @@ class History:
         return (operation for operation in self.operations.values() if operation.invoke.kind is kind)
 
     def setting(self, name: str, default: float) -> float:
+        """Return a number from the header, or the default where it has none."""
         return self.header.settings.get(name, default)
 
     @cached_property
@@ -159,11 +166,13 @@ class History:
 
     @cached_property
     def quiet_ns(self) -> int | None:
+        """Beginning of the last quiet phase, ns; None without one."""
         starts = [mark.time_ns for mark in self.marks if mark.kind is Kind.QUIET]
         return starts[-1] if starts else None
 
     @cached_property
     def end_ns(self) -> int:
+        """Time of the last record, ns; 0 without any."""
         return self.records[-1].time_ns if self.records else 0
 
     def online_at_end(self, client_id: str) -> bool:

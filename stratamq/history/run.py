@@ -66,6 +66,7 @@ class Run:
         self._on_retained: dict[RecordingClient, Callable[[str, str], None]] = {}
 
     def now_ns(self) -> int:
+        """Return ns since the run began."""
         return time.monotonic_ns() - self._origin_ns
 
     def rng(self, name: str) -> random.Random:

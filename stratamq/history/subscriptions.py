@@ -53,6 +53,7 @@ class Subscription:
         return self.sure_from_ns <= start_ns and end_ns <= self.sure_until_ns
 
     def possible_within(self, start_ns: int, end_ns: int) -> bool:
+        """Whether it may have stood at some time of a span, both ends included."""
         return self.maybe_from_ns <= end_ns and start_ns <= self.maybe_until_ns
 
 

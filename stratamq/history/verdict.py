@@ -44,6 +44,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def add(self, message: str, *proof: Record | Operation) -> None:
+        """Count a finding, and keep the first ones with the records that prove it."""
         self.found += 1
         if len(self.findings) < FINDINGS_MAX:
             records = [r for item in proof for r in (item.proof if isinstance(item, Operation) else [item])]
@@ -70,4 +71,5 @@ class Verdict:
 
     @property
     def findings(self) -> list[Finding]:
+        """Findings of all checkers, in the order in which they ran."""
         return [finding for report in self.reports.values() for finding in report.findings]

@@ -18,7 +18,8 @@ __all__ = ["ByteSink", "HistoryWriter"]
 class ByteSink(Protocol):
     """Place that a history is written to: a binary file, or a list in tests."""
 
-    def write(self, data: bytes, /) -> object: ...
+    def write(self, data: bytes, /) -> object:
+        """Append bytes to the record."""
 
 
 class HistoryWriter:

@@ -41,7 +41,8 @@ HOW_TO_MAKE = "`stratamq init DIR` makes certificates, and the files that name t
 class HasPeerCertificate(Protocol):
     """``ssl.SSLSocket``, ``ssl.SSLObject`` and ``trio.SSLStream`` (which forwards to its SSLObject)."""
 
-    def getpeercert(self) -> Any: ...
+    def getpeercert(self) -> Any:
+        """Return the peer's certificate as ``ssl.SSLSocket`` does; None where the peer gave none."""
 
 
 @dataclass(frozen=True, slots=True)

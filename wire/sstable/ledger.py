@@ -235,12 +235,21 @@ class FileLedger(LedgerSink):
             self.flush()
 
     def operation(self, operation: LedgerOperation) -> None:
+        """Note an operation of a partition; refused and counted once the ledger has stopped."""
         if self.stopped_reason:
             self._refuse(len(operation.m) + len(operation.d))
         else:
             self._operations.append(operation)
 
     def acks(self, now_ms: int, edge: str, rows: bytes, count: int) -> None:
+        """Note acknowledgements of one edge; refused and counted once the ledger has stopped.
+
+        Args:
+            now_ms: ms since 1970.
+            edge: Whose.
+            rows: JSON rows, each with a comma behind it.
+            count: How many rows.
+        """
         if self.stopped_reason:
             self._refuse(count)
             return

@@ -14,6 +14,7 @@ __all__ = ["check"]
 
 
 def check(history: History) -> Report:
+    """Report receives of what nobody published so, or whose publisher was told that it failed (R3, R14)."""
     report = Report("aborted_reads", "R14, R3")
     wills = {
         c.connect.invoke.will_payload: c.connect for c in history.connections.values() if c.connect.invoke.will_payload

@@ -23,6 +23,7 @@ __all__ = ["check"]
 
 
 def check(history: History) -> Report:
+    """Report QoS 2 messages that one session got more than once (R7, R8)."""
     report = Report("duplicate", "R7, R8")
     subscriptions = subscriptions_by_client(history)
     for client_id, messages in sorted(history.received_by.items()):

@@ -19,6 +19,7 @@ __all__ = ["accepted_publishes", "check"]
 
 
 def check(history: History) -> Report:
+    """Report acknowledged messages that a subscriber never got; nothing where the run had no quiet phase (R1)."""
     report = Report("lost", "R1")
     drained_ns = history.drained_ns
     if drained_ns is None:

@@ -46,6 +46,7 @@ class _Stream:
 
 
 def check(history: History) -> Report:
+    """Report messages of one publisher, topic and QoS that overtook each other (R6); members of groups are left out."""
     report = Report("order", "R6")
     sharing = {
         client_id

@@ -38,6 +38,7 @@ class _Step:
 
 
 def check(history: History) -> Report:
+    """Report reads of a retained message that no order of the writes explains (R12)."""
     report = Report("retained_register", "R12")
     writes: dict[str, list[Operation]] = defaultdict(list)
     reads: dict[str, list[Operation]] = defaultdict(list)

@@ -21,6 +21,7 @@ DETECTION_S = 5.0  # until the broker has surely noticed the end of a connection
 
 
 def check(history: History) -> Report:
+    """Report CONNACKs whose session present flag fits no history of that session (R10)."""
     report = Report("session_present", "R10")
     detection_ns = int(history.setting("detection_s", DETECTION_S) * NS_PER_S)
     for connections in history.connections_of.values():

@@ -22,6 +22,7 @@ Group = tuple[str, str]  # share name, topic filter
 
 
 def check(history: History) -> Report:
+    """Report messages of a group that no member or several members got (R13)."""
     report = Report("shared_group", "R13")
     groups: dict[Group, list[Subscription]] = defaultdict(list)
     for subscriptions in subscriptions_by_client(history).values():

@@ -20,6 +20,7 @@ EFFECTS = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
 
 
 def check(history: History) -> Report:
+    """Report effects of a connection after another one had taken its client ID over (R9)."""
     report = Report("single_owner", "R9")
     fences = _fences(history)
     if not fences:

@@ -24,6 +24,7 @@ Stream = tuple[str, str, int]  # process, topic, QoS
 
 
 def check(history: History) -> Report:
+    """Report messages that were published after SUBACK and not delivered (R4)."""
     report = Report("subscribe_barrier", "R4")
     by_topic: dict[str, list[Operation]] = defaultdict(list)
     for publish in accepted_publishes(history):

@@ -35,6 +35,7 @@ class Gap:
 
     @property
     def length_s(self) -> float:
+        """Length of the gap, s."""
         return (self.end_ns - self.start_ns) / NS_PER_S
 
 
@@ -48,6 +49,7 @@ class FaultGap:
 
 
 def check(history: History) -> Report:
+    """Report the longest gap of each kind of operation, and those above ``unavailability_limit_s`` (R15)."""
     report = Report("unavailability", "R15")
     limit_s = history.setting("unavailability_limit_s", 0.0)
     longest: dict[Kind, Gap] = {}

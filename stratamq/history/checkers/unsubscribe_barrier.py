@@ -18,6 +18,7 @@ __all__ = ["check"]
 
 
 def check(history: History) -> Report:
+    """Report receives that no subscription of their client explains, for one after UNSUBACK (R5)."""
     report = Report("unsubscribe_barrier", "R5")
     subscriptions = subscriptions_by_client(history)
     topics = TopicIndex({publish.invoke.topic for publish in history.publishes.values()})

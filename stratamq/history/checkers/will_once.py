@@ -29,6 +29,7 @@ __all__ = ["check"]
 
 
 def check(history: History) -> Report:
+    """Report wills that fired more than once, or against the way in which their connection ended (R11)."""
     report = Report("will_once", "R11")
     receives: dict[str, list[Record]] = defaultdict(list)
     for record in history.receives:

@@ -31,6 +31,7 @@ class QueueWorkload(Workload):
         self.publishers = [self._client(f"p{i}", i) for i in range(half)]
 
     async def prepare(self) -> None:
+        """Connect and subscribe the clients, and wait until all are ready."""
         for number, subscriber in enumerate(self.subscribers):
             qos = 1 + number % 2
             subtree = f"{self.topic_root}/#" if number == 0 else f"{self.topic_root}/{number}/+"
@@ -40,6 +41,7 @@ class QueueWorkload(Workload):
         await self.run.members_ready()
 
     async def work(self) -> None:
+        """Let the clients work until cancelled."""
         async with trio.open_nursery() as nursery:
             for number, publisher in enumerate(self.publishers):
                 nursery.start_soon(self._publish, number, publisher)

@@ -25,18 +25,22 @@ class RebalanceWorkload(Workload):
         self.parts = [part(run) for part in (QueueWorkload, RetainedWorkload, TakeoverWorkload)]
 
     async def prepare(self) -> None:
+        """Connect and subscribe the clients, and wait until all are ready."""
         for part in self.parts:
             await part.prepare()
 
     async def work(self) -> None:
+        """Let the clients work until cancelled."""
         async with trio.open_nursery() as nursery:
             for part in self.parts:
                 nursery.start_soon(part.work)
 
     async def finish(self) -> None:
+        """End what no longer works by itself."""
         for part in self.parts:
             await part.finish()
 
     async def read_final_state(self) -> None:
+        """Read at rest, after the last fault, what the checkers compare."""
         for part in self.parts:
             await part.read_final_state()

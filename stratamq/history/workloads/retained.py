@@ -36,11 +36,13 @@ class RetainedWorkload(Workload):
         self.final_readers = [run.client(f"f{i}", EPHEMERAL) for i in range(TOPICS)]
 
     async def prepare(self) -> None:
+        """Connect and subscribe the clients, and wait until all are ready."""
         for client in (*self.writers, *self.observers):
             self.run.start_member(client, {})
         await self.run.members_ready()
 
     async def work(self) -> None:
+        """Let the clients work until cancelled."""
         async with trio.open_nursery() as nursery:
             for writer in self.writers:
                 nursery.start_soon(self._write, writer)
@@ -50,6 +52,7 @@ class RetainedWorkload(Workload):
                 nursery.start_soon(self._observe, observer)
 
     async def read_final_state(self) -> None:
+        """Read at rest, after the last fault, what the checkers compare."""
         async with trio.open_nursery() as nursery:
             for reader, topic in zip(self.final_readers, self.topics, strict=True):
                 nursery.start_soon(self._read_at_rest, reader, topic)

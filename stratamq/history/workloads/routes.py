@@ -34,11 +34,13 @@ class RoutesWorkload(Workload):
         self.publishers = [run.client(f"p{i}", ClientOptions(protocol_version=5)) for i in range(half)]
 
     async def prepare(self) -> None:
+        """Connect and subscribe the clients, and wait until all are ready."""
         for client in (*self.subscribers, *self.publishers):
             self.run.start_member(client, {})
         await self.run.members_ready()
 
     async def work(self) -> None:
+        """Let the clients work until cancelled."""
         async with trio.open_nursery() as nursery:
             for subscriber in self.subscribers:
                 nursery.start_soon(self._churn, subscriber)

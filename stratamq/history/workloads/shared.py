@@ -25,6 +25,7 @@ class SharedWorkload(Workload):
         self.publishers = [run.client(f"p{i}", ClientOptions(protocol_version=4 + i % 2)) for i in range(half)]
 
     async def prepare(self) -> None:
+        """Connect and subscribe the clients, and wait until all are ready."""
         for member in self.members:
             self.run.start_member(member, {f"$share/{self.run.name('group')}/{self.topic_root}/+": 2})
         for publisher in self.publishers:
@@ -32,6 +33,7 @@ class SharedWorkload(Workload):
         await self.run.members_ready()
 
     async def work(self) -> None:
+        """Let the clients work until cancelled."""
         async with trio.open_nursery() as nursery:
             for publisher in self.publishers:
                 nursery.start_soon(self._publish, publisher)

@@ -35,10 +35,12 @@ class TakeoverWorkload(Workload):
                 self.programs.append(self._program(number, program))
 
     async def prepare(self) -> None:
+        """Connect and subscribe the clients, and wait until all are ready."""
         self.run.start_member(self.watcher, {f"{self.topic_root}/up/#": 1})
         await self.run.members_ready()
 
     async def work(self) -> None:
+        """Let the clients work until cancelled."""
         async with trio.open_nursery() as nursery:
             for program in self.programs:
                 nursery.start_soon(self._fight, program)

@@ -33,16 +33,19 @@ class WillsWorkload(Workload):
         self.mortals = [run.client(f"m{i}", ClientOptions(protocol_version=4 + i % 2)) for i in range(self.count(8))]
 
     async def prepare(self) -> None:
+        """Connect and subscribe the clients, and wait until all are ready."""
         for watcher in self.watchers:
             self.run.start_member(watcher, {f"{self.topic_root}/#": 2})
         await self.run.members_ready()
 
     async def work(self) -> None:
+        """Let the clients work until cancelled."""
         async with trio.open_nursery() as nursery:
             for mortal in self.mortals:
                 nursery.start_soon(self._live_and_die, mortal)
 
     async def finish(self) -> None:
+        """End what no longer works by itself."""
         for mortal in self.mortals:
             mortal.drop()
 
