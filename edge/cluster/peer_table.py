@@ -10,16 +10,15 @@ from collections.abc import Callable
 from edge.cluster.strangers import Strangers
 from edge.hot.state import Conn, Peer
 from edge.node.ports import LinkIO
-from wire.links.admission import Told, admit, expect, resume
+from wire.links.admission import Told, admit, check_certificate, check_hello, expect, resume
 from wire.links.allowed import link_tiers
+from wire.links.silence import SPEAK_S, Silence
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import (
     LinkError,
     NodeIdentity,
     OtherVersion,
     PeerKey,
-    check_certificate,
-    check_hello,
     decode_hello,
     dials,
     encode_hello,
@@ -67,7 +66,7 @@ class PeerTable:
         self._certify = certify
         self._struck = struck
         self._peers: dict[str, tuple[PeerKey, Peer]] = {}
-        self._spoken: dict[str, int] = {}  # node -> number of the newest frame at the last keep_alive
+        self._silence: dict[str, Silence] = {}
         self._count = count
         self._condemned: dict[str, tuple[int, str]] = {}  # node -> incarnation that broke the protocol, and how
         self.strangers = Strangers()
@@ -168,11 +167,12 @@ class PeerTable:
         return peer
 
     def keep_alive(self) -> None:
-        """Let every link say that it lives that has not spoken since the last call; the other side cuts silent ones."""
+        """Let every link say that it lives that has not spoken since the last call, ``SPEAK_S`` ago."""
         for node, (_, peer) in self._peers.items():
-            spoken = self._spoken.get(node) != peer.link.last_sent
-            self._spoken[node] = peer.link.last_sent
-            if peer.conn is not None and not spoken:
+            silence = self._silence.get(node)
+            if silence is None:
+                silence = self._silence[node] = Silence(SPEAK_S)
+            if silence.owes_word(peer.link.last_sent) and peer.conn is not None:
                 peer.link.keepalive()
                 self._loop.write(peer.conn, b"")
 

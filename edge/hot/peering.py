@@ -10,6 +10,7 @@ import cython
 from edge.hot.publications import Publications
 from edge.hot.state import Conn, Outbox, Peer, PendingAck
 from wire.links.link import LinkCore
+from wire.links.silence import SILENCE_S
 
 if not cython.compiled:
     from edge.hot.acks import destination_done
@@ -24,7 +25,7 @@ if not cython.compiled:
 
 __all__ = ["Peering"]
 
-LINK_SILENCE_NS = 4_000_000_000  # the other side says every second that it lives
+LINK_SILENCE_NS = int(SILENCE_S * 1_000_000_000)
 
 
 class Peering(Publications):

@@ -36,11 +36,12 @@ from tests.fuzz.proxy_target import PROXY_HEADERS, proxy_headers
 from tests.fuzz.raft_target import RAFT, SNAPSHOTS, mutate_raft, raft_messages, snapshots
 from tests.membership.test_envelope import node as gossip_node
 from wire.decoding import Unreadable
+from wire.links.admission import check_hello
 from wire.links.link import LinkCore, LinkError
 from wire.messages import batches
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
-from wire.messages.hello import NodeIdentity, check_hello, decode_hello, encode_hello
+from wire.messages.hello import NodeIdentity, decode_hello, encode_hello
 from wire.messages.nodes import Heartbeat, HeartbeatReply, Relay
 from wire.messages.operators import Admin
 from wire.messages.replication import decode_replica_message, encode_replica_message

@@ -9,9 +9,10 @@ import random
 from tests.simulation.network import Endpoint
 from tests.simulation.process import Process, World
 from wire.links.admission import Told
-from wire.links.connection import HELLO_TIMEOUT_S, IDLE_TICKS_MAX, WATCH_S
+from wire.links.connection import HELLO_TIMEOUT_S, WATCH_S
 from wire.links.link_table import LinkPeer, LinkTable
 from wire.links.redial import BACKOFF_MIN_S, backoff_s
+from wire.links.silence import Silence, Verdict
 from wire.messages.hello import TIER_ROUTER, Hello, HelloReader, LinkError, NodeIdentity, PeerKey
 
 __all__ = ["LinkConnection", "LinkProcess", "Target"]
@@ -39,7 +40,7 @@ class LinkConnection:
         self.reader: HelloReader | None = HelloReader()
         self.told = Told()
         self.peer: LinkPeer | None = None
-        self.idle_ticks = self.quiet_ticks = 0
+        self.silence = Silence(WATCH_S)
         self.awake = False  # there may be something to write
         self.over = False
         end.notify = process.poke
@@ -176,7 +177,7 @@ class LinkProcess(Process):
             data = end.read()
             try:
                 if data:
-                    connection.idle_ticks = 0
+                    connection.silence.heard()
                     self._take(connection, data)
             except LinkError:
                 self._close(connection)
@@ -234,19 +235,18 @@ class LinkProcess(Process):
                 continue
             data = peer.core.take_output()
             while data:
-                connection.quiet_ticks = 0
+                connection.silence.spoke()
                 connection.end.send(data)
                 data = peer.core.take_output()
 
     def _watch(self) -> None:
         for connection in self._connections:
-            connection.idle_ticks += 1
-            connection.quiet_ticks += 1
-            if connection.idle_ticks > IDLE_TICKS_MAX:
+            verdict = connection.silence.look()
+            if verdict is Verdict.GIVE_UP:
                 connection.over = True
                 connection.end.abort()
                 self.poke()
-            elif connection.quiet_ticks >= 2 and connection.peer is not None and not connection.over:
+            elif verdict is Verdict.SPEAK and connection.peer is not None and not connection.over:
                 connection.peer.core.keepalive()
                 connection.wake()
         self.later(WATCH_S, self._watch)

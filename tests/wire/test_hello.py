@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from wire.links.admission import check_hello
 from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import (
     DIAL_RANK,
@@ -12,7 +13,6 @@ from wire.messages.hello import (
     LinkError,
     NodeIdentity,
     PeerKey,
-    check_hello,
     dials,
     encode_hello,
 )

@@ -12,6 +12,7 @@ import trio
 
 from conf.errors import ExitCode, UserError
 from tests.wire.test_hello import hello_of_version
+from wire.links.admission import check_hello
 from wire.links.authority import DevelopmentAuthority
 from wire.links.connection import open_stream, read_hello
 from wire.links.hub import LinkHub
@@ -20,7 +21,7 @@ from wire.links.request import request
 from wire.links.tls import LinkContexts, link_contexts
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
-from wire.messages.hello import LinkError, NodeIdentity, PeerKey, check_hello, encode_hello
+from wire.messages.hello import LinkError, NodeIdentity, PeerKey, encode_hello
 from wire.messages.operators import Admin, AdminReply
 
 CONTROL = FrameKind.CONTROL

@@ -1,16 +1,20 @@
-"""Admission of an incarnation to its link, behind HELLO and certificate: what every tier asks of it, where it goes on.
+"""Admission of an incarnation to its link: certificate, HELLO, what is known of its name, and where the link goes on.
 
 The tables of links are two, for an edge keeps its connections in the compiled loop (``edge/cluster/peer_table.py``,
 ``wire/links/link_table.py``); each looks up what it knows of a name and asks here. Pure rules.
 Source: docs/adr/0005-wire-format.md.
 """
 
+from collections.abc import Collection
 from typing import NamedTuple
 
+from wire.decoding import plain_text
 from wire.links.allowed import link_tiers
-from wire.messages.hello import Hello, LinkError, NodeIdentity, PeerKey
+from wire.messages.frames import PROTOCOL_VERSION
+from wire.messages.hello import DIAL_RANK, TIER_OPERATOR, Hello, LinkError, NodeIdentity, OtherVersion, PeerKey
+from wire.messages.ranges import INCARNATION_MAX, NODE_NAME_MAX
 
-__all__ = ["Told", "admit", "expect", "resume"]
+__all__ = ["Told", "admit", "check_certificate", "check_hello", "expect", "resume"]
 
 
 class Told(NamedTuple):
@@ -22,6 +26,69 @@ class Told(NamedTuple):
     def of(self, key: PeerKey) -> int:
         """Return what an incarnation was told; to another incarnation than the one that was meant that is nothing."""
         return self.taken if self.incarnation == key.incarnation else 0
+
+
+def check_certificate(mine: NodeIdentity, certified: tuple[str, str, str], tiers: Collection[str]) -> None:
+    """Judge a peer by its certificate alone, before anything that it says is looked at.
+
+    Args:
+        mine: This node.
+        certified: (cluster, tier, node) from the peer's certificate.
+        tiers: Those that are served here.
+    Raises:
+        LinkError: The certificate names no node of this cluster, or one of a tier that has no business here.
+    """
+    cluster, tier, node = certified
+    if cluster != mine.cluster:
+        raise LinkError(f"the certificate is of {_describe(certified)}, this node is of cluster {mine.cluster!r}")
+    if tier not in tiers or not node:
+        raise LinkError(f"a {mine.tier} takes no link from {_describe(certified)}")
+
+
+def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str] | None) -> PeerKey:
+    """Judge a peer's HELLO against this node's and against its certificate.
+
+    Args:
+        mine: This node.
+        hello: What the peer says.
+        certified: (cluster, tier, node) from the peer's certificate; None on a plaintext link.
+    Returns:
+        The peer's key; ``hello.peer_incarnation`` and ``hello.taken`` are the link's business.
+    Raises:
+        LinkError: Another version, another cluster, an unknown tier, not who the certificate names, or who knows a
+            later incarnation of this node.
+    """
+    if hello.version != PROTOCOL_VERSION:
+        raise OtherVersion(plain_text(hello.node), hello.version)
+    if hello.cluster != mine.cluster:
+        raise LinkError(f"{hello.node} belongs to cluster {hello.cluster!r}, this node to {mine.cluster!r}")
+    if hello.tier not in DIAL_RANK:
+        raise LinkError(f"{hello.node} claims an unknown tier {hello.tier!r}")
+    is_usable = 0 < hello.incarnation < (INCARNATION_MAX if hello.tier != TIER_OPERATOR else 1 << 64)
+    if not 0 < len(hello.node) <= NODE_NAME_MAX or not is_usable:
+        raise LinkError("HELLO without a usable node name and incarnation")
+    if hello.peer_incarnation > mine.incarnation:
+        raise LinkError(
+            f"{hello.node} knows incarnation {hello.peer_incarnation} of {mine.node}, this one is {mine.incarnation}: "
+            "another process has that name, or its data folder is new and the clock is behind"
+        )
+    if hello.node == mine.node:
+        raise LinkError(f"the peer uses this node's own name {mine.node!r}")
+    if hello.tier == TIER_OPERATOR:
+        # Several commands of one operator run at once; the name before the slash is the certified one.
+        if certified is not None and certified[:2] != (hello.cluster, hello.tier):
+            raise LinkError(f"an operator came with the certificate of {_describe(certified)}")
+        name = certified[2] if certified is not None else TIER_OPERATOR
+        return PeerKey(f"{name}/{hello.node}", hello.tier, hello.incarnation)
+    claimed = (hello.cluster, hello.tier, hello.node)
+    if certified is not None and certified != claimed:
+        raise LinkError(f"{_describe(claimed)} came with the certificate of {_describe(certified)}")
+    return PeerKey(hello.node, hello.tier, hello.incarnation)
+
+
+def _describe(identity: tuple[str, str, str]) -> str:
+    cluster, tier, node = identity
+    return plain_text(f"{tier} {node} of cluster {cluster}")
 
 
 def admit(mine: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: str | None) -> None:

@@ -11,6 +11,7 @@ import trio
 from conf.errors import ExitCode, UserError
 from wire.clock import boot_time
 from wire.links.link import LinkCore
+from wire.links.silence import SILENCE_S, Silence, Verdict
 from wire.links.tls import peer_identity
 from wire.links.tls_stream import TlsStream
 from wire.messages.hello import Hello, HelloReader, LinkError
@@ -29,8 +30,7 @@ __all__ = [
 ]
 
 HELLO_TIMEOUT_S = 4.0  # TCP, TLS and HELLO together
-WATCH_S = 0.5  # tick of the watch: something is written at least every second tick
-IDLE_TICKS_MAX = 7  # ticks without a byte: half-open, give it up (found in less than 5 s)
+WATCH_S = 0.5  # tick of the watch
 READ_BYTES_MAX = 256 * 1024
 UNTOLD_BYTES_MAX = 64 * 1024  # read since the last write: below it a TAKEN waits for frames, or for the watch
 
@@ -117,12 +117,11 @@ class Connection:
     __slots__ = (
         "_closed",
         "_core",
-        "_idle_ticks",
         "_on_frame",
         "_prompt",
-        "_quiet_ticks",
         "_scope",
         "_sending",
+        "_silence",
         "_stream",
         "_untold",
         "_wakeup",
@@ -138,7 +137,7 @@ class Connection:
         self._scope = trio.CancelScope()
         self._closed = False  # from here on the core belongs to another connection
         self._wakeup = trio.Event()
-        self._idle_ticks = self._quiet_ticks = 0  # since the last read, since the last write
+        self._silence = Silence(WATCH_S)
         self._untold = 0  # bytes read since the last write
         self.why = "closed here"
 
@@ -154,7 +153,8 @@ class Connection:
         data = self._core.take_output()
         if not data:
             return
-        self._untold = self._quiet_ticks = 0
+        self._untold = 0
+        self._silence.spoke()
         try:
             self._sending = not self._prompt.send_now(data)
         except trio.BrokenResourceError as error:
@@ -191,7 +191,7 @@ class Connection:
                 data = await self._stream.receive_some(READ_BYTES_MAX)
                 if not data:
                     return self._end("closed by the peer")
-                self._idle_ticks = 0
+                self._silence.heard()
         except LinkError as error:
             self._end(str(error))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
@@ -215,7 +215,8 @@ class Connection:
                 if data or self._sending:
                     self._untold, self._sending = 0, True
                     await self._stream.send_all(data)  # unbounded: ``look`` ends it when the peer is silent
-                    self._quiet_ticks, self._sending = 0, False
+                    self._silence.spoke()
+                    self._sending = False
                 else:
                     self._wakeup = trio.Event()
                     await self._wakeup.wait()
@@ -224,12 +225,10 @@ class Connection:
 
     def look(self) -> None:
         """Called every ``WATCH_S``: notice a half-open connection, and let the peer notice that this one is not."""
-        # Ticks, not clock readings: a process that was stopped for a minute has to read first and judge then.
-        self._idle_ticks += 1
-        self._quiet_ticks += 1
-        if self._idle_ticks > IDLE_TICKS_MAX:
-            self._end(f"nothing heard for {IDLE_TICKS_MAX * WATCH_S} s")
-        elif self._quiet_ticks >= 2 and not self._closed:
+        verdict = self._silence.look()
+        if verdict is Verdict.GIVE_UP:
+            self._end(f"nothing heard for {SILENCE_S} s")
+        elif verdict is Verdict.SPEAK and not self._closed:
             self._core.keepalive()
             self._wakeup.set()
 

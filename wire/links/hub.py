@@ -14,7 +14,7 @@ from functools import partial
 import trio
 
 from conf.errors import UserError
-from wire.links.admission import Told
+from wire.links.admission import Told, check_certificate
 from wire.links.allowed import link_tiers
 from wire.links.connection import (
     HELLO_TIMEOUT_S,
@@ -39,7 +39,6 @@ from wire.messages.hello import (
     NodeIdentity,
     OtherVersion,
     PeerKey,
-    check_certificate,
     encode_hello,
 )
 

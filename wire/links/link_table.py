@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from wire.links.admission import Told, admit, expect, resume
+from wire.links.admission import Told, admit, check_hello, expect, resume
 from wire.links.allowed import kinds_from
 from wire.links.link import RESEND_BYTES_MAX, LinkCore, LinkFull
 from wire.messages.frames import FRAME_BYTES_MAX
@@ -20,7 +20,6 @@ from wire.messages.hello import (
     LinkError,
     NodeIdentity,
     PeerKey,
-    check_hello,
     dials,
     encode_hello,
 )

@@ -10,13 +10,14 @@ import time
 import trio
 
 from conf.errors import ExitCode, UserError
+from wire.links.admission import check_hello
 from wire.links.connection import certified_identity, close_quietly, open_stream, read_hello, wrap_tls
 from wire.links.link import LinkCore
 from wire.links.tls import LinkContexts
 from wire.links.tls_stream import TlsStream
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.hello import TIER_OPERATOR, LinkError, NodeIdentity, check_hello, encode_hello
+from wire.messages.hello import TIER_OPERATOR, LinkError, NodeIdentity, encode_hello
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.verbs import tier_of
 

@@ -1,4 +1,4 @@
-"""The other end of a link: identities and the HELLO frame. Rights are in ``wire/links/allowed.py``.
+"""The other end of a link: identities and the HELLO frame. It is judged in ``wire/links/admission.py``.
 
 The dialling side writes its HELLO at once; the accepting side reads it, then answers with its own, so that each can
 say how many frames of the other's incarnation it has taken (what that is for: ``wire/links/link.py``). Pure logic;
@@ -6,16 +6,17 @@ sockets are in ``wire/links/hub.py`` and in the edge's loop, certificates in ``w
 Source: docs/adr/0005-wire-format.md.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
-from wire.decoding import LinkError, Payload, Unreadable, plain_text, strictly
+from wire.decoding import LinkError, Payload, Unreadable, strictly
 from wire.messages.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
-from wire.messages.ranges import INCARNATION_MAX, NODE_NAME_MAX, U32, U64, Address, Incarnation, SomeNode, Word
+from wire.messages.ranges import U32, U64, Address, Incarnation, SomeNode, Word
 
 __all__ = [
+    "DIAL_RANK",
     "HELLO_BYTES_MAX",
     "TIER_EDGE",
     "TIER_OPERATOR",
@@ -27,8 +28,6 @@ __all__ = [
     "NodeIdentity",
     "OtherVersion",
     "PeerKey",
-    "check_certificate",
-    "check_hello",
     "decode_hello",
     "dials",
     "encode_hello",
@@ -168,69 +167,6 @@ class HelloReader:
         hello = decode_hello(bytes(self._buffer[HEADER_BYTES:end]))
         self.rest = bytes(memoryview(self._buffer)[end:])
         return hello
-
-
-def check_certificate(mine: NodeIdentity, certified: tuple[str, str, str], tiers: Collection[str]) -> None:
-    """Judge a peer by its certificate alone, before anything that it says is looked at.
-
-    Args:
-        mine: This node.
-        certified: (cluster, tier, node) from the peer's certificate.
-        tiers: Those that are served here.
-    Raises:
-        LinkError: The certificate names no node of this cluster, or one of a tier that has no business here.
-    """
-    cluster, tier, node = certified
-    if cluster != mine.cluster:
-        raise LinkError(f"the certificate is of {_describe(certified)}, this node is of cluster {mine.cluster!r}")
-    if tier not in tiers or not node:
-        raise LinkError(f"a {mine.tier} takes no link from {_describe(certified)}")
-
-
-def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str] | None) -> PeerKey:
-    """Judge a peer's HELLO against this node's and against its certificate.
-
-    Args:
-        mine: This node.
-        hello: What the peer says.
-        certified: (cluster, tier, node) from the peer's certificate; None on a plaintext link.
-    Returns:
-        The peer's key; ``hello.peer_incarnation`` and ``hello.taken`` are the link's business.
-    Raises:
-        LinkError: Another version, another cluster, an unknown tier, not who the certificate names, or who knows a
-            later incarnation of this node.
-    """
-    if hello.version != PROTOCOL_VERSION:
-        raise OtherVersion(plain_text(hello.node), hello.version)
-    if hello.cluster != mine.cluster:
-        raise LinkError(f"{hello.node} belongs to cluster {hello.cluster!r}, this node to {mine.cluster!r}")
-    if hello.tier not in DIAL_RANK:
-        raise LinkError(f"{hello.node} claims an unknown tier {hello.tier!r}")
-    is_usable = 0 < hello.incarnation < (INCARNATION_MAX if hello.tier != TIER_OPERATOR else 1 << 64)
-    if not 0 < len(hello.node) <= NODE_NAME_MAX or not is_usable:
-        raise LinkError("HELLO without a usable node name and incarnation")
-    if hello.peer_incarnation > mine.incarnation:
-        raise LinkError(
-            f"{hello.node} knows incarnation {hello.peer_incarnation} of {mine.node}, this one is {mine.incarnation}: "
-            "another process has that name, or its data folder is new and the clock is behind"
-        )
-    if hello.node == mine.node:
-        raise LinkError(f"the peer uses this node's own name {mine.node!r}")
-    if hello.tier == TIER_OPERATOR:
-        # Several commands of one operator run at once; the name before the slash is the certified one.
-        if certified is not None and certified[:2] != (hello.cluster, hello.tier):
-            raise LinkError(f"an operator came with the certificate of {_describe(certified)}")
-        name = certified[2] if certified is not None else TIER_OPERATOR
-        return PeerKey(f"{name}/{hello.node}", hello.tier, hello.incarnation)
-    claimed = (hello.cluster, hello.tier, hello.node)
-    if certified is not None and certified != claimed:
-        raise LinkError(f"{_describe(claimed)} came with the certificate of {_describe(certified)}")
-    return PeerKey(hello.node, hello.tier, hello.incarnation)
-
-
-def _describe(identity: tuple[str, str, str]) -> str:
-    cluster, tier, node = identity
-    return plain_text(f"{tier} {node} of cluster {cluster}")
 
 
 def dials(tier: str, node: str, peer_tier: str, peer_node: str) -> bool:
