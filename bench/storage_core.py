@@ -61,7 +61,7 @@ def main() -> None:
         spent = time.perf_counter() - begun
         store.write(ready.writes)
         begun = time.perf_counter()
-        ready = core.handle(clock, [BatchSynced(ready.commit)])
+        ready = core.handle(clock, [BatchSynced(ready.batch)])
         spent += time.perf_counter() - begun
         acks = []
         for _, kind, data in ready.sends:
@@ -76,9 +76,9 @@ def main() -> None:
         begun = time.perf_counter()
         ready = core.handle(clock, [FrameArrived(edge.key, FrameKind.PUSH_ACK, b"".join(acks))])
         spent += time.perf_counter() - begun
-        if ready.commit:
+        if ready.batch:
             store.write(ready.writes)
-            core.handle(clock, [BatchSynced(ready.commit)])
+            core.handle(clock, [BatchSynced(ready.batch)])
         return spent
 
     for _ in range(20):

@@ -60,7 +60,7 @@ LOOK_S = 0.5  # between two looks at who is not reached, and at what partitions 
 class BatchSynced:
     """Every batch up to this number is on disk."""
 
-    commit: int
+    batch: int
 
 
 Event = FrameArrived | LinkUp | LinkDown | BatchSynced | Tick
@@ -70,7 +70,7 @@ Event = FrameArrived | LinkUp | LinkDown | BatchSynced | Tick
 class Ready:
     """Work for the shell: commit and sync the writes as batch ``commit``; send now what ``sends`` holds."""
 
-    commit: int = 0  # 0: nothing to write
+    batch: int = 0  # its number; 0: nothing to write
     writes: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     sends: list[Output] = field(default_factory=list)
     next_deadline: float = float("inf")
@@ -209,7 +209,7 @@ class StorageCore:
         if isinstance(event, FrameArrived):
             self._frame(event.peer, event.kind, event.payload)
         elif isinstance(event, BatchSynced):
-            self._synced(event.commit)
+            self._synced(event.batch)
         elif isinstance(event, LinkUp):
             self._link(event.peer, now, up=True)
         elif isinstance(event, LinkDown):
@@ -383,7 +383,7 @@ class StorageCore:
                 turn.sends.extend(partition.committed_outputs())
         ready.writes.extend(self.placements.take_writes())
         self._partitions.end_turn(fenced=fenced)
-        ready.commit = batches.close(ready.writes)
+        ready.batch = batches.close(ready.writes)
         self._replicate(now, touched, fenced=fenced)
         ready.sends = joined_frames(turn.take_sends())
         self._timers.note(touched)

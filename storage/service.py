@@ -324,9 +324,9 @@ class StorageService:
 
     def _carry_out(self, ready: Ready) -> None:
         self._ledger.flush(_wall_ms())  # no operation is committed before its records can be found
-        if ready.commit:
+        if ready.batch:
             self._submitted = self._committer.submit(ready.writes)
-            assert self._submitted == ready.commit  # one submission per Ready with writes
+            assert self._submitted == ready.batch  # one batch per Ready with writes
         self._follow_map()  # first: what is sent belongs to the incarnations that the map names now
         for peer, why in ready.condemned:
             self._hub.condemn(peer, why)

@@ -42,6 +42,12 @@ FORMER_NAMES = [
         r"quorum|round robin|round_robin|way round",
         ("storage/", "wire/", "edge/clients/", "edge/cluster/", "edge/node/", "edge/publishing/", "edge/routes/"),
     ),
+    (
+        r"commit_no\b|\bsubmissions?\b|[.]commit\b(?! ?\()|next_commit\b",
+        "batch, transaction, commit_index",
+        r"^$",
+        ("storage/",),
+    ),
     (r"\bClaimTable\b|\bhosted\.(claims|core)\b", "ownership, and a hosted partition's partition", r"^$", ROOMS),
 ]
 COMMITS = 50  # the last ones

@@ -73,7 +73,7 @@ class Placements:
         self._store = store
         self._overlay = overlay
         self._map = cluster_map
-        self._promoting: dict[int, int] = {}  # partition -> commit that must be synced before its rows are read
+        self._promoting: dict[int, int] = {}  # partition -> batch that must be synced before its rows are read
         self._early = EarlyRequests()  # messages of primaries that this node's map does not name yet
         self._touched: set[int] = set()  # replicas that may have writes
         self._linked: set[str] = set()
@@ -179,10 +179,10 @@ class Placements:
         if number in self.replicas:
             self.replicas[number].seen_epoch(placement.epoch)
 
-    def promote_some(self, now: float, next_commit: int) -> list[HostedPartition]:
+    def promote_some(self, now: float, next_batch: int) -> list[HostedPartition]:
         """Promote some of the partitions that came here; the others follow in later turns."""
         numbers = list(islice(self.coming, PROMOTED_PER_TURN))
-        return [self.promote(number, now, next_commit) for number in numbers]
+        return [self.promote(number, now, next_batch) for number in numbers]
 
     def _replica(self, number: int) -> Replica:
         replica = self.replicas.get(number)
@@ -196,13 +196,13 @@ class Placements:
                     replica.seen_epoch(placement.epoch)
         return replica
 
-    def promote(self, number: int, now: float, next_commit: int) -> HostedPartition:
+    def promote(self, number: int, now: float, next_batch: int) -> HostedPartition:
         """Become the primary of a partition that came here.
 
         Args:
             number: One of ``coming``.
             now: Seconds.
-            next_commit: Number of the batch that this turn will write, if it writes anything.
+            next_batch: Number of the batch that this turn will write, if it writes anything.
         """
         former, since, placed_at = self.coming.pop(number)
         cluster_map = self._map()
@@ -219,7 +219,7 @@ class Placements:
         self.hosted[number] = hosted
         replication = self.replication[number] = Replication(hosted.partition, self._node)
         replication.configure(placement, cluster_map.min_in_sync, former)
-        self._promoting[number] = next_commit
+        self._promoting[number] = next_batch
         return hosted
 
     def demote(self, number: int) -> None:

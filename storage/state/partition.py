@@ -34,7 +34,7 @@ LOG_ROWS_TRIMMED = 4  # at most, per operation: twice what an operation usually 
 LOG_ROW_BYTES = 512 * 1024  # of writes in one log row; a store's value is at most 1 MiB
 
 Output = tuple[str, int, bytes]  # node, FrameKind, payload (whole records)
-Overlay = dict[bytes, tuple[int, bytes | None]]  # written and not yet in the store: key -> commit, value
+Overlay = dict[bytes, tuple[int, bytes | None]]  # written and not yet in the store: key -> batch, value
 
 
 class Reads(Protocol):

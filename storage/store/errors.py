@@ -58,12 +58,12 @@ class BatchUnknown(StoreError):
     """The library failed inside a transaction; the store was reopened and is whole, the batch may be in it or not.
 
     Attributes:
-        commit_no: Number the batch would have had; it is in the store if ``Store.commit_no`` is not below it.
+        transaction_no: Number the batch would have had; it is in the store if ``Store.transaction_no`` is not below it.
     """
 
-    def __init__(self, commit_no: int, reason: str) -> None:
-        super().__init__(f"outcome of commit {commit_no} is unknown: {reason}")
-        self.commit_no = commit_no
+    def __init__(self, transaction_no: int, reason: str) -> None:
+        super().__init__(f"outcome of commit {transaction_no} is unknown: {reason}")
+        self.transaction_no = transaction_no
 
 
 class StoreUnproven(StoreError):
@@ -91,10 +91,12 @@ class StoreDamaged(StoreUnproven):
 class StoreShort(StoreUnproven):
     """Recovery ended before the "acknowledged up to" marker: acknowledged commits are missing."""
 
-    def __init__(self, path: Path, commit_no: int, acked_up_to: int) -> None:
-        super().__init__(f"store {path} ends at commit {commit_no}, but commits up to {acked_up_to} were acknowledged")
+    def __init__(self, path: Path, transaction_no: int, acked_up_to: int) -> None:
+        super().__init__(
+            f"store {path} ends at commit {transaction_no}, but commits up to {acked_up_to} were acknowledged"
+        )
         self.path = path
-        self.commit_no = commit_no
+        self.transaction_no = transaction_no
         self.acked_up_to = acked_up_to
 
 

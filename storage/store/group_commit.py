@@ -1,8 +1,8 @@
 """When submitted writes become a transaction, when the log is synced, and which of them are durable.
 
 Pure logic: the transaction and the sync are done by ``storage/store/group_committer.py``. Pipelined one deep: while one
-sync runs, one more batch may be committed; it is durable only after a sync that started after its commit. A lone writer
-never waits. Under load a sync starts at most once per delay, so that batches grow instead of syncs.
+sync runs, one more transaction may be committed; it is durable only after a sync that started after its commit. A lone
+writer never waits. Under load a sync starts at most once per delay, so that batches grow instead of syncs.
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from storage.store.protocol import Batch
 from storage.store.settings import GroupCommitSettings
 
-__all__ = ["Committed", "GroupCommit", "GroupCommitReady", "Submitted", "Synced", "Waited"]
+__all__ = ["Committed", "GroupCommit", "GroupCommitReady", "LogSynced", "Submitted", "Waited"]
 
 _MEAN_WEIGHT = 0.25  # of the newest batch in the running mean of rows per batch
 
@@ -29,14 +29,14 @@ class Submitted:
 class Committed:
     """The batch handed out last is in the store, under this number."""
 
-    commit_no: int
+    transaction_no: int
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class LogSynced:
     """The sync that was asked for has ended; it covers commits up to this number."""
 
-    commit_no: int
+    transaction_no: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,17 @@ class GroupCommitReady:
     """Work for the shell, in this order: announce, commit (and feed back ``Committed``), sync.
 
     Attributes:
-        durable: Submissions up to this number are durable now; None if that did not change.
-        durable_commit_no: The commit that made it so, for the marker.
-        commit: Rows of one transaction; None if nothing is to be committed.
+        durable: Batches up to this number are durable now; None if that did not change.
+        durable_transaction_no: The transaction that made it so, for the marker.
+        transaction: Rows of all batches that go in it; None if nothing is to be committed.
         sync: Start a sync of the newest commit.
         marker: That sync covers the marker.
         deadline: When to come back with ``Waited`` if nothing else happens.
     """
 
     durable: int | None
-    durable_commit_no: int
-    commit: Batch | None
+    durable_transaction_no: int
+    transaction: Batch | None
     sync: bool
     marker: bool
     deadline: float
@@ -70,40 +70,40 @@ class GroupCommit:
 
     def __init__(self, settings: GroupCommitSettings) -> None:
         self.settings = settings
-        self.submitted = 0  # submissions so far; they are numbered from 1
+        self.submitted = 0  # batches so far; they are numbered from 1
         self.durable = 0  # of them
         self.backlog_bytes = 0  # submitted and not handed out
         self._waiting: deque[tuple[Batch, int]] = deque()  # with bytes
         self._waiting_rows = 0
-        self._handed_out = 0  # submissions that went into a batch
+        self._handed_out = 0  # batches that went into a transaction
         self._committing = False
-        self._committed: deque[tuple[int, int]] = deque()  # (commit_no, last submission), not yet durable
+        self._committed: deque[tuple[int, int]] = deque()  # (transaction_no, last batch), not yet durable
         self._syncing = False
-        self._synced_up_to = 0  # commit_no that the running sync covers
+        self._synced_up_to = 0  # transaction_no that the running sync covers
         self._waiting_since = -math.inf
         self._sync_started = -math.inf
         self._mean_rows = 0.0
         self._marker_due = math.inf
 
-    def handle(self, now: float, event: Submitted | Committed | Synced | Waited) -> GroupCommitReady:
+    def handle(self, now: float, event: Submitted | Committed | LogSynced | Waited) -> GroupCommitReady:
         """Take one event.
 
         Args:
             now: Seconds on a monotonic clock.
             event: What happened.
         """
-        durable_commit_no = 0
+        durable_transaction_no = 0
         if isinstance(event, Submitted):
             self._take(now, event.operations)
         elif isinstance(event, Committed):
             self._committing = False
-            self._committed.append((event.commit_no, self._handed_out))
-        elif isinstance(event, Synced):
-            durable_commit_no = self._end_sync(now, event.commit_no)
-        commit = self._next_batch() if self._may_commit(now) else None
+            self._committed.append((event.transaction_no, self._handed_out))
+        elif isinstance(event, LogSynced):
+            durable_transaction_no = self._end_sync(now, event.transaction_no)
+        transaction = self._next_transaction() if self._may_commit(now) else None
         sync, marker = self._next_sync(now)
-        durable = self.durable if durable_commit_no else None
-        return GroupCommitReady(durable, durable_commit_no, commit, sync, marker, self._deadline())
+        durable = self.durable if durable_transaction_no else None
+        return GroupCommitReady(durable, durable_transaction_no, transaction, sync, marker, self._deadline())
 
     def _take(self, now: float, operations: Sequence[Batch]) -> None:
         if not self._waiting:
@@ -115,11 +115,11 @@ class GroupCommit:
             self._waiting_rows += len(rows)
             self.backlog_bytes += size
 
-    def _end_sync(self, now: float, commit_no: int) -> int:
+    def _end_sync(self, now: float, transaction_no: int) -> int:
         """Return the newest commit that became durable, 0 if none did."""
         self._syncing = False
         newest = 0
-        while self._committed and self._committed[0][0] <= commit_no:
+        while self._committed and self._committed[0][0] <= transaction_no:
             newest, self.durable = self._committed.popleft()
         if newest:
             self._marker_due = now + self.settings.marker_idle_s
@@ -143,7 +143,7 @@ class GroupCommit:
             return min(self._waiting_since, self._sync_started) + settings.delay_s
         return self._waiting_since + settings.delay_s
 
-    def _next_batch(self) -> Batch:
+    def _next_transaction(self) -> Batch:
         settings = self.settings
         rows: list[tuple[bytes, bytes | None]] = []
         size = 0

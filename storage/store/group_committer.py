@@ -10,7 +10,7 @@ from collections.abc import Callable
 import trio
 
 from storage.store.errors import BatchUnknown, StoreError, StoreFailed, StoreFull
-from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, Submitted, Synced, Waited
+from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
 from storage.store.protocol import Batch, KeyValueStore, SyncTicket
 from storage.store.settings import GroupCommitSettings
 
@@ -29,14 +29,14 @@ class GroupCommitter:
     def __init__(
         self, store: KeyValueStore, on_durable: Callable[[int], None], settings: GroupCommitSettings | None = None
     ) -> None:
-        """Args: on_durable: Called with n once submissions 1 to n are durable; must not raise or block."""
+        """Args: on_durable: Called with n once batches 1 to n are durable; must not raise or block."""
         self.commits = 0
         self.syncs = 0
         self.rows = 0
         self._store = store
         self._on_durable = on_durable
         self._core = GroupCommit(settings or GroupCommitSettings())
-        self._submissions: list[Batch] = []  # of this turn of the loop
+        self._batches: list[Batch] = []  # of this turn of the loop
         self._submitted = 0
         self._deadline = math.inf
         self._wake = trio.Event()
@@ -50,7 +50,7 @@ class GroupCommitter:
 
     @property
     def durable(self) -> int:
-        """Submissions up to this number are durable."""
+        """Batches up to this number are durable."""
         return self._core.durable
 
     def submit(self, rows: Batch) -> int:
@@ -58,7 +58,7 @@ class GroupCommitter:
 
         Ask ``store.require_room`` before the operation is ordered: what was submitted is written whatever the floor.
         """
-        self._submissions.append(rows)
+        self._batches.append(rows)
         self._submitted += 1
         self._wake.set()
         return self._submitted
@@ -68,9 +68,9 @@ class GroupCommitter:
         while self.congested:
             await self._wait_progress()
 
-    async def wait_durable(self, submission: int) -> None:
-        """Wait until a submission is durable; as long as the disk takes."""
-        while self._core.durable < submission:
+    async def wait_durable(self, batch: int) -> None:
+        """Wait until a batch is durable; as long as the disk takes."""
+        while self._core.durable < batch:
             await self._wait_progress()
 
     async def _wait_progress(self) -> None:
@@ -98,7 +98,7 @@ class GroupCommitter:
         while self._failure is None:
             self._wake = trio.Event()
             self._round(nursery)
-            if self._submissions:
+            if self._batches:
                 await trio.lowlevel.checkpoint()
             else:
                 with trio.move_on_at(self._deadline):
@@ -111,21 +111,21 @@ class GroupCommitter:
 
     def _round(self, nursery: trio.Nursery) -> None:
         """Feed everything submitted since the last turn, then do what is due."""
-        operations, self._submissions = self._submissions, []
+        operations, self._batches = self._batches, []
         event = Submitted(operations) if operations else Waited()
         self._perform(nursery, self._core.handle(trio.current_time(), event))
 
     def _perform(self, nursery: trio.Nursery, ready: GroupCommitReady) -> None:
         if ready.durable is not None:
-            self._store.acked(ready.durable_commit_no)  # before anybody is told
+            self._store.acked(ready.durable_transaction_no)  # before anybody is told
             self._on_durable(ready.durable)
             self._progress.set()
             self._progress = trio.Event()
-        if ready.commit is not None:
-            commit_no = self._write(ready.commit)
+        if ready.transaction is not None:
+            transaction_no = self._write(ready.transaction)
             self.commits += 1
-            self.rows += len(ready.commit)
-            self._perform(nursery, self._core.handle(trio.current_time(), Committed(commit_no)))
+            self.rows += len(ready.transaction)
+            self._perform(nursery, self._core.handle(trio.current_time(), Committed(transaction_no)))
             return
         if ready.sync:
             self.syncs += 1
@@ -137,8 +137,8 @@ class GroupCommitter:
         try:
             return self._store.write(rows, reclaiming=True)
         except BatchUnknown as error:
-            if self._store.commit_no >= error.commit_no:
-                return error.commit_no
+            if self._store.transaction_no >= error.transaction_no:
+                return error.transaction_no
         except StoreFull as error:
             raise StoreFailed("the disk is full below what the floor keeps free") from error
         try:
@@ -149,7 +149,7 @@ class GroupCommitter:
     async def _sync(self, nursery: trio.Nursery, ticket: SyncTicket) -> None:
         try:
             await trio.to_thread.run_sync(ticket.run)
-            self._perform(nursery, self._core.handle(trio.current_time(), Synced(ticket.commit_no)))
+            self._perform(nursery, self._core.handle(trio.current_time(), LogSynced(ticket.transaction_no)))
         except StoreError as error:
             self._fail(error)
         self._wake.set()

@@ -17,7 +17,7 @@ class SyncTicket(Protocol):
     """One sync, prepared on the owner's thread and run on any."""
 
     @property
-    def commit_no(self) -> int:
+    def transaction_no(self) -> int:
         """Last commit that this sync makes durable: the newest one when the ticket was taken."""
 
     def run(self) -> None:
@@ -32,7 +32,7 @@ class KeyValueStore(Protocol):
     """An ordered map of bytes to bytes with atomic batches, used by one thread at a time."""
 
     @property
-    def commit_no(self) -> int:
+    def transaction_no(self) -> int:
         """Number of the newest commit, ascending by one; durable or not."""
 
     @property
@@ -48,7 +48,7 @@ class KeyValueStore(Protocol):
                 down to a quarter of it.
         Raises:
             ValueTooLarge, StoreFull, StoreClosed: Nothing was written.
-            BatchUnknown: The batch may be in the store or not; see ``commit_no``.
+            BatchUnknown: The batch may be in the store or not; see ``transaction_no``.
             StoreFatal: The process must end.
         """
 
@@ -68,7 +68,7 @@ class KeyValueStore(Protocol):
     def require_room(self, *, reclaiming: bool = False) -> None:
         """Raise StoreFull if ``write`` would; ask before an operation is ordered, not when it is written."""
 
-    def acked(self, commit_no: int) -> None:
+    def acked(self, transaction_no: int) -> None:
         """Note, before anybody is told, that commits up to this one are about to be acknowledged."""
 
     def close(self) -> None:

@@ -57,8 +57,8 @@ _HEAD_KEY = RESERVED_PREFIX + b"\x00head"
 class StoreSync:
     """One sync of the log, and of the marker when it is due; made on the owner's thread, run on any."""
 
-    def __init__(self, commit_no: int, log_descriptor: int, marker: AckedMarker | None) -> None:
-        self.commit_no = commit_no
+    def __init__(self, transaction_no: int, log_descriptor: int, marker: AckedMarker | None) -> None:
+        self.transaction_no = transaction_no
         self._log_descriptor = log_descriptor  # a duplicate: the store may be reopened meanwhile
         self._marker = marker
 
@@ -82,10 +82,10 @@ class Store:
         self.settings = settings
         self.store_id = b""
         self._file = LsmFile(self.path)
-        self._commit_no = 0
+        self._transaction_no = 0
         self._lock_descriptor = -1
         self._marker: AckedMarker | None = None
-        self._marker_synced_at = 0  # commit_no of the last sync that covered the marker
+        self._marker_synced_at = 0  # transaction_no of the last sync that covered the marker
 
     @classmethod
     def open(cls, path: Path, cluster_id: str, node_id: str, settings: StoreSettings) -> "Store":
@@ -125,9 +125,9 @@ class Store:
     # -- writing ------------------------------------------------------------------------------------------------
 
     @property
-    def commit_no(self) -> int:
+    def transaction_no(self) -> int:
         """Number of the newest commit; durable or not."""
-        return self._commit_no
+        return self._transaction_no
 
     @property
     def acked_up_to(self) -> int:
@@ -144,20 +144,20 @@ class Store:
         records = [(key, self._record(key, value)) for key, value in batch]
         self._require_open()
         self.require_room(reclaiming=reclaiming)
-        commit_no = self._commit_no + 1
+        transaction_no = self._transaction_no + 1
         try:
-            self._transact(records, commit_no)
+            self._transact(records, transaction_no)
         except BaseException as error:
             # The depth counter of the handle is wrong now: later commits would be visible here and nowhere else.
             self._reopen(f"{type(error).__name__}: {error}")
             if isinstance(error, Exception):
-                raise BatchUnknown(commit_no, str(error) or type(error).__name__) from error
+                raise BatchUnknown(transaction_no, str(error) or type(error).__name__) from error
             raise
-        self._commit_no = commit_no
-        return commit_no
+        self._transaction_no = transaction_no
+        return transaction_no
 
-    def _transact(self, records: list[tuple[bytes, bytes | None]], commit_no: int) -> None:
-        head = encode_record(_HEAD_KEY, commit_no.to_bytes(8, "big"))
+    def _transact(self, records: list[tuple[bytes, bytes | None]], transaction_no: int) -> None:
+        head = encode_record(_HEAD_KEY, transaction_no.to_bytes(8, "big"))
         self._file.transact([*records, (_HEAD_KEY, head)])
 
     def _record(self, key: bytes, value: bytes | None) -> bytes | None:
@@ -247,18 +247,18 @@ class Store:
     def begin_sync(self, *, marker: bool = False) -> StoreSync:
         """Prepare a sync that covers every commit so far, and the marker if asked or if it is a group behind."""
         descriptor = os.dup(self.sync_descriptor())
-        behind = self._commit_no - self._marker_synced_at >= self.settings.marker_sync_commits
+        behind = self._transaction_no - self._marker_synced_at >= self.settings.marker_sync_commits
         if marker or behind:
-            self._marker_synced_at = self._commit_no
-            return StoreSync(self._commit_no, descriptor, self._open_marker())
-        return StoreSync(self._commit_no, descriptor, None)
+            self._marker_synced_at = self._transaction_no
+            return StoreSync(self._transaction_no, descriptor, self._open_marker())
+        return StoreSync(self._transaction_no, descriptor, None)
 
-    def acked(self, commit_no: int) -> None:
+    def acked(self, transaction_no: int) -> None:
         """Raise the marker to a commit that was synced, before anybody is told (``acked_marker.py``)."""
-        if commit_no > self._commit_no:
-            raise ValueError(f"commit {commit_no} is not written, the newest is {self._commit_no}")
+        if transaction_no > self._transaction_no:
+            raise ValueError(f"commit {transaction_no} is not written, the newest is {self._transaction_no}")
         try:
-            self._open_marker().write(commit_no)
+            self._open_marker().write(transaction_no)
         except OSError as error:
             raise SyncFailed(f"marker: {error}") from error
 
@@ -283,7 +283,7 @@ class Store:
             return
         try:
             self.begin_sync(marker=True).run()
-            self.acked(self._commit_no)
+            self.acked(self._transaction_no)
             self._open_marker().sync()
             self._file.disconnect()
         except OSError as error:
@@ -327,9 +327,9 @@ class Store:
         if self._sentinel() is None:
             self._create_sentinel(identity)
         self._check_sentinel(identity)
-        self._commit_no = self._recovered_head()
-        if self._commit_no < self._marker.acked_up_to:
-            raise StoreShort(self.path, self._commit_no, self._marker.acked_up_to)
+        self._transaction_no = self._recovered_head()
+        if self._transaction_no < self._marker.acked_up_to:
+            raise StoreShort(self.path, self._transaction_no, self._marker.acked_up_to)
         self._settle()
 
     def _settle(self) -> None:
@@ -339,7 +339,7 @@ class Store:
         clean in the page cache without being on the disk, and a later sync would return without writing them.
         """
         if self._file.replayed_bytes > 0:
-            self._transact([], self._commit_no)  # so that there is something newer than the last checkpoint
+            self._transact([], self._transaction_no)  # so that there is something newer than the last checkpoint
             self._file.disconnect()  # flushes and checkpoints
             self._file.connect()
         self.begin_sync(marker=True).run()
@@ -362,7 +362,7 @@ class Store:
         meta = {"cluster_id": cluster_id, "format": FORMAT_VERSION, "node_id": node_id, "store_id": self.store_id.hex()}
         value = json.dumps(meta, sort_keys=True).encode()
         self._transact([(_META_KEY, encode_record(_META_KEY, value))], 1)
-        self._commit_no = 1
+        self._transaction_no = 1
         self.begin_sync().run()
         self.acked(1)
 
@@ -392,8 +392,8 @@ class Store:
         self._check_sentinel(None)
         head, marker = self._recovered_head(), AckedMarker.open(self._sibling("-acked"))
         marker.close()
-        if head != self._commit_no:
-            raise StoreDamaged(self.path, f"its newest commit reads as {head}, it was {self._commit_no}")
+        if head != self._transaction_no:
+            raise StoreDamaged(self.path, f"its newest commit reads as {head}, it was {self._transaction_no}")
         if head < marker.acked_up_to:
             raise StoreShort(self.path, head, marker.acked_up_to)
         if marker.damaged_slots:
@@ -412,7 +412,7 @@ class Store:
             StoreDamaged: A page failed its check: the library is not to be called again.
             StoreFatal: It cannot be done, a sync failed, or commits are gone: the process must end.
         """
-        committed = self._commit_no
+        committed = self._transaction_no
         corrupt_page = self._file.sums.corrupt_page
         if corrupt_page >= 0:
             self.abandon()
@@ -420,7 +420,7 @@ class Store:
         try:
             self._file.disconnect()
             self._file.connect()
-            self._commit_no = self._recovered_head()
+            self._transaction_no = self._recovered_head()
             self._settle()
         except SyncFailed:
             self.abandon()
@@ -428,9 +428,9 @@ class Store:
         except BaseException as error:
             self.abandon()
             raise StoreFailed(f"store {self.path} failed ({reason}) and cannot be reopened: {error}") from error
-        if self._commit_no < committed:
+        if self._transaction_no < committed:
             self.abandon()
-            raise StoreFailed(f"store {self.path} failed ({reason}) and lost commits after {self._commit_no}")
+            raise StoreFailed(f"store {self.path} failed ({reason}) and lost commits after {self._transaction_no}")
 
     def abandon(self) -> None:
         """Release everything, whatever state it is in."""

@@ -64,7 +64,7 @@ def _plain(value: object) -> object:
 def _store_lines(folder: Path) -> list[str]:
     store = Store.open(folder / "store" / "store.lsm", CLUSTER, NODE, SETTINGS)
     try:
-        lines = [f"# store: commit {store.commit_no}, acknowledged up to {store.acked_up_to}"]
+        lines = [f"# store: commit {store.transaction_no}, acknowledged up to {store.acked_up_to}"]
         for key, value in store.scan(b"\0", None, 10_000):
             lines.append(f"{key.hex()} {_row(key, value)!r}")
     finally:

@@ -39,8 +39,8 @@ class ModelDisk:
         self.identity: tuple[str, str] | None = None
         self.records: dict[bytes, bytes] = {}  # visible: page cache included
         self.durable: dict[bytes, bytes] = {}
-        self.commit_no = 0
-        self.durable_commit_no = 0
+        self.transaction_no = 0
+        self.durable_transaction_no = 0
         self.unsynced: list[tuple[int, _Records]] = []
         self.acked_up_to = 0
         self.admitted = False  # the map has heard that it began empty
@@ -54,14 +54,14 @@ class ModelDisk:
         self.syncs = 0
         self.commits = 0
 
-    def sync(self, commit_no: int) -> None:
+    def sync(self, transaction_no: int) -> None:
         """Make commits up to this one durable, unless the disk lies."""
         self.syncs += 1
-        self.trace(f"sync {commit_no}", b"")
+        self.trace(f"sync {transaction_no}", b"")
         if self.lie_about_syncs:
             return
-        while self.unsynced and self.unsynced[0][0] <= commit_no:
-            self.durable_commit_no, records = self.unsynced.pop(0)
+        while self.unsynced and self.unsynced[0][0] <= transaction_no:
+            self.durable_transaction_no, records = self.unsynced.pop(0)
             _apply(self.durable, records)
 
     def kill(self) -> None:
@@ -73,13 +73,13 @@ class ModelDisk:
         """Lose a random tail of what was not synced, whole transactions only; return how many commits were lost."""
         self.kill()
         kept = rng.randint(0, len(self.unsynced))
-        for commit_no, records in self.unsynced[:kept]:
+        for transaction_no, records in self.unsynced[:kept]:
             _apply(self.durable, records)
-            self.durable_commit_no = commit_no
+            self.durable_transaction_no = transaction_no
         lost = len(self.unsynced) - kept
         self.unsynced.clear()
         self.records = dict(self.durable)
-        self.commit_no = self.durable_commit_no
+        self.transaction_no = self.durable_transaction_no
         return lost
 
     def flip_bit(self, key: bytes, bit: int) -> None:
@@ -110,8 +110,8 @@ class ModelDisk:
 class ModelSync:
     """A sync that ends when ``run`` is called; one that is never run was cut off."""
 
-    def __init__(self, disk: ModelDisk, commit_no: int) -> None:
-        self.commit_no = commit_no
+    def __init__(self, disk: ModelDisk, transaction_no: int) -> None:
+        self.transaction_no = transaction_no
         self._disk = disk
         self._incarnation = disk.incarnation
 
@@ -122,7 +122,7 @@ class ModelSync:
         if self._disk.fail_sync:
             self._disk.fail_sync = False
             raise SyncFailed("fdatasync: EIO")
-        self._disk.sync(self.commit_no)
+        self._disk.sync(self.transaction_no)
 
 
 class ModelStore:
@@ -141,19 +141,19 @@ class ModelStore:
             raise StoreBusy("model store is open")
         if disk.identity is None:
             disk.identity = (cluster_id, node_id)
-            disk.commit_no = disk.durable_commit_no = disk.acked_up_to = 1
+            disk.transaction_no = disk.durable_transaction_no = disk.acked_up_to = 1
         if disk.identity != (cluster_id, node_id):
             raise StoreMismatch(f"model store has identity {disk.identity}")
-        if disk.commit_no < disk.acked_up_to:
-            raise StoreShort(_PATH, disk.commit_no, disk.acked_up_to)
-        disk.sync(disk.commit_no)
+        if disk.transaction_no < disk.acked_up_to:
+            raise StoreShort(_PATH, disk.transaction_no, disk.acked_up_to)
+        disk.sync(disk.transaction_no)
         disk.held = True
         return cls(disk, settings)
 
     @property
-    def commit_no(self) -> int:
+    def transaction_no(self) -> int:
         """Number of the newest commit."""
-        return self._open_disk().commit_no
+        return self._open_disk().transaction_no
 
     @property
     def acked_up_to(self) -> int:
@@ -167,16 +167,16 @@ class ModelStore:
         self.require_room(reclaiming=reclaiming)
         poison, disk.poison = disk.poison, None
         if poison == "before":
-            raise BatchUnknown(disk.commit_no + 1, "injected")
-        disk.commit_no += 1
+            raise BatchUnknown(disk.transaction_no + 1, "injected")
+        disk.transaction_no += 1
         disk.commits += 1
-        disk.unsynced.append((disk.commit_no, records))
-        disk.trace(f"commit {disk.commit_no}", _bytes_of(records))
+        disk.unsynced.append((disk.transaction_no, records))
+        disk.trace(f"commit {disk.transaction_no}", _bytes_of(records))
         _apply(disk.records, records)
         self._index(records)
         if poison == "after":
-            raise BatchUnknown(disk.commit_no, "injected")
-        return disk.commit_no
+            raise BatchUnknown(disk.transaction_no, "injected")
+        return disk.transaction_no
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, checked."""
@@ -193,14 +193,14 @@ class ModelStore:
     def begin_sync(self, *, marker: bool = False) -> ModelSync:  # noqa: ARG002
         """Take a ticket for every commit so far; the model's marker is always durable."""
         disk = self._open_disk()
-        return ModelSync(disk, disk.commit_no)
+        return ModelSync(disk, disk.transaction_no)
 
-    def acked(self, commit_no: int) -> None:
+    def acked(self, transaction_no: int) -> None:
         """Raise the marker."""
         disk = self._open_disk()
-        if commit_no > disk.commit_no:
-            raise ValueError(f"commit {commit_no} is not written, the newest is {disk.commit_no}")
-        disk.acked_up_to = max(disk.acked_up_to, commit_no)
+        if transaction_no > disk.transaction_no:
+            raise ValueError(f"commit {transaction_no} is not written, the newest is {disk.transaction_no}")
+        disk.acked_up_to = max(disk.acked_up_to, transaction_no)
 
     def require_room(self, *, reclaiming: bool = False) -> None:
         """Raise StoreFull if the disk was made full."""
@@ -212,8 +212,8 @@ class ModelStore:
         disk = self._disk
         self._disk = None
         if disk is not None and disk.incarnation == self._incarnation:
-            ModelSync(disk, disk.commit_no).run()
-            disk.acked_up_to = disk.commit_no
+            ModelSync(disk, disk.transaction_no).run()
+            disk.acked_up_to = disk.transaction_no
             disk.held = False
 
     def _open_disk(self) -> ModelDisk:

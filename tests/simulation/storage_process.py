@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from storage.core import BatchSynced, Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore
 from storage.state.settings import PartitionSettings
 from storage.store.errors import StoreDamaged, StoreShort, SyncFailed
-from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, Submitted, Synced, Waited
+from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from tests.simulation.link_process import CLUSTER, LinkProcess
 from tests.simulation.model_store import ModelDisk, ModelStore, ModelSync
@@ -187,9 +187,9 @@ class StorageProcess(LinkProcess):
         """A sync failed: the process ends."""
 
     def _carry_out(self, ready: Ready) -> None:
-        if ready.commit:
+        if ready.batch:
             self._commit(Submitted([ready.writes]))
-            assert self._group.submitted == ready.commit
+            assert self._group.submitted == ready.batch
         self._follow_map()
         self._leave(ready)
 
@@ -215,14 +215,14 @@ class StorageProcess(LinkProcess):
 
     # -- group commit
 
-    def _commit(self, event: Submitted | Committed | Synced | Waited) -> None:
+    def _commit(self, event: Submitted | Committed | LogSynced | Waited) -> None:
         ready: GroupCommitReady = self._group.handle(self.clock(), event)
         if ready.durable is not None:
-            self.store.acked(ready.durable_commit_no)
+            self.store.acked(ready.durable_transaction_no)
             self._events.append(BatchSynced(ready.durable))
             self.poke()
-        if ready.commit is not None:
-            number = self.store.write(ready.commit, reclaiming=True)
+        if ready.transaction is not None:
+            number = self.store.write(ready.transaction, reclaiming=True)
             self._commit(Committed(number))
             return
         if ready.sync:
@@ -240,7 +240,7 @@ class StorageProcess(LinkProcess):
             self.failed()
             return
         self.syncs += 1
-        self._commit(Synced(ticket.commit_no))
+        self._commit(LogSynced(ticket.transaction_no))
 
     def _waited(self, deadline: float) -> None:
         if deadline == self._group_deadline:

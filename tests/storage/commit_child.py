@@ -20,18 +20,18 @@ WINDOW = 40  # commits whose rows live
 SYNC_FAILED_EXIT = 42
 
 
-def rows_of(commit_no: int) -> list[tuple[bytes, bytes]]:
+def rows_of(transaction_no: int) -> list[tuple[bytes, bytes]]:
     """Return the rows that a commit puts; commit 1 is the store's own."""
-    if commit_no < 2:
+    if transaction_no < 2:
         return []
-    rng = random.Random(commit_no)
-    head = b"\x00\x01q" + commit_no.to_bytes(8, "big")
+    rng = random.Random(transaction_no)
+    head = b"\x00\x01q" + transaction_no.to_bytes(8, "big")
     return [(head + bytes((row,)), rng.randbytes(rng.choice((10, 200, 1500)))) for row in range(rng.randrange(1, 60))]
 
 
-def expected_rows(commit_no: int) -> list[tuple[bytes, bytes]]:
+def expected_rows(transaction_no: int) -> list[tuple[bytes, bytes]]:
     """Return everything that a store with this newest commit holds."""
-    return [row for number in range(max(2, commit_no - WINDOW + 1), commit_no + 1) for row in rows_of(number)]
+    return [row for number in range(max(2, transaction_no - WINDOW + 1), transaction_no + 1) for row in rows_of(number)]
 
 
 def smaller_steps() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     try:
         store = Store.open(Path(sys.argv[1]), "c", "n", SETTINGS)
         while True:
-            number = store.commit_no + 1
+            number = store.transaction_no + 1
             deletes = [(key, None) for key, _ in rows_of(number - WINDOW)]
             assert store.write([*rows_of(number), *deletes]) == number
             if number % 17 == 0:

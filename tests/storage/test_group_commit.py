@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from storage.store.errors import StoreFailed, StoreFatal, SyncFailed
-from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, Submitted, Synced, Waited
+from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
 from storage.store.group_committer import GroupCommitter
 from storage.store.protocol import Batch
 from storage.store.settings import GroupCommitSettings, StoreSettings
@@ -29,25 +29,25 @@ class _Disk:
     def __init__(self, settings: GroupCommitSettings = SETTINGS) -> None:
         self.core = GroupCommit(settings)
         self.now = 0.0
-        self.commit_no = 0
+        self.transaction_no = 0
         self.commits: list[int] = []  # rows of each
         self.syncing: int | None = None
         self.durable = 0
         self.deadline = 0.0
         self.marker_syncs = 0
 
-    def event(self, event: Submitted | Committed | Synced | Waited) -> None:
+    def event(self, event: Submitted | Committed | LogSynced | Waited) -> None:
         ready = self.core.handle(self.now, event)
         self.durable = ready.durable if ready.durable is not None else self.durable
-        if ready.commit is not None:
+        if ready.transaction is not None:
             assert not ready.sync
-            self.commit_no += 1
-            self.commits.append(len(ready.commit))
-            self.event(Committed(self.commit_no))
+            self.transaction_no += 1
+            self.commits.append(len(ready.transaction))
+            self.event(Committed(self.transaction_no))
             return
         if ready.sync:
             assert self.syncing is None, "one sync at a time"
-            self.syncing = self.commit_no
+            self.syncing = self.transaction_no
             self.marker_syncs += ready.marker
         self.deadline = ready.deadline
         if self.deadline <= self.now:
@@ -59,7 +59,7 @@ class _Disk:
     def end_sync(self) -> None:
         assert self.syncing is not None
         covered, self.syncing = self.syncing, None
-        self.event(Synced(covered))
+        self.event(LogSynced(covered))
 
 
 def test_a_lone_write_does_not_wait() -> None:
@@ -147,26 +147,26 @@ def test_the_marker_is_synced_after_a_rest() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_schedules_keep_order_and_end_durable(seed: int) -> None:
-    """Each submission is committed once and in order; durable never passes what a finished sync covers."""
+    """Each batch is committed once and in order; durable never passes what a finished sync covers."""
     rng, core = random.Random(seed), GroupCommit(SETTINGS)
-    now, submitted, commit_no, durable = 0.0, 0, 0, 0
+    now, submitted, transaction_no, durable = 0.0, 0, 0, 0
     seen: list[bytes] = []
-    submissions_at: dict[int, int] = {}  # commit -> submissions in it and before
+    batches_at: dict[int, int] = {}  # commit -> batches in it and before
     running: deque[int] = deque()
 
     def perform(ready: GroupCommitReady) -> None:
-        nonlocal commit_no, durable
+        nonlocal transaction_no, durable
         if ready.durable is not None:
-            assert ready.durable == submissions_at[ready.durable_commit_no] >= durable
+            assert ready.durable == batches_at[ready.durable_transaction_no] >= durable
             durable = ready.durable
-        if ready.commit is not None:
-            seen.extend(key for key, _ in ready.commit)
-            commit_no += 1
-            submissions_at[commit_no] = len(seen)
-            perform(core.handle(now, Committed(commit_no)))
+        if ready.transaction is not None:
+            seen.extend(key for key, _ in ready.transaction)
+            transaction_no += 1
+            batches_at[transaction_no] = len(seen)
+            perform(core.handle(now, Committed(transaction_no)))
         elif ready.sync:
             assert not running
-            running.append(commit_no)
+            running.append(transaction_no)
 
     for step in range(600):
         now += rng.choice((0.0, 0.0005, 0.003))
@@ -176,13 +176,13 @@ def test_random_schedules_keep_order_and_end_durable(seed: int) -> None:
             submitted += count
         elif running and rng.random() < 0.6:
             covered = running.popleft()
-            perform(core.handle(now, Synced(covered)))
-            assert durable <= submissions_at[covered]
+            perform(core.handle(now, LogSynced(covered)))
+            assert durable <= batches_at[covered]
         else:
             perform(core.handle(now, Waited()))
     while running or core.durable < submitted:
         now += 0.01
-        perform(core.handle(now, Synced(running.popleft()) if running else Waited()))
+        perform(core.handle(now, LogSynced(running.popleft()) if running else Waited()))
     assert seen == [key for number in range(submitted) for key, _ in _row(number)]
     assert core.backlog_bytes == 0
 
@@ -208,14 +208,14 @@ async def _running(committer: GroupCommitter):  # type: ignore[no-untyped-def]
         nursery.cancel_scope.cancel()
 
 
-async def test_submissions_become_durable_in_order(disk: ModelDisk) -> None:
+async def test_batches_become_durable_in_order(disk: ModelDisk) -> None:
     """What is announced is on the disk and under the marker already."""
     store, announced = _open(disk), list[int]()
 
-    def on_durable(submission: int) -> None:
-        announced.append(submission)
-        assert disk.acked_up_to <= disk.durable_commit_no
-        assert all(b"k%06d" % number in disk.durable for number in range(submission))
+    def on_durable(batch: int) -> None:
+        announced.append(batch)
+        assert disk.acked_up_to <= disk.durable_transaction_no
+        assert all(b"k%06d" % number in disk.durable for number in range(batch))
 
     committer = GroupCommitter(store, on_durable)
     async with _running(committer):
@@ -260,7 +260,7 @@ async def test_an_unknown_batch_is_looked_up_and_written_once(disk: ModelDisk, p
         committer.submit(_row(1))
         with trio.fail_after(5):
             await committer.wait_durable(1)
-    assert disk.durable_commit_no == 2
+    assert disk.durable_transaction_no == 2
     assert store.get(b"k000001") == b"v"
 
 
@@ -287,9 +287,9 @@ async def test_a_slow_disk_congests_and_recovers(disk: ModelDisk, monkeypatch: p
     store, gate = _open(disk), threading.Event()
     real = disk.sync
 
-    def slow(commit_no: int) -> None:
+    def slow(transaction_no: int) -> None:
         gate.wait(10)
-        real(commit_no)
+        real(transaction_no)
 
     monkeypatch.setattr(disk, "sync", slow)
     committer = GroupCommitter(store, lambda _: None, GroupCommitSettings(backlog_bytes_max=100_000, batch_bytes=1000))

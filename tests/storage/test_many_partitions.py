@@ -82,9 +82,9 @@ def test_partitions_are_promoted_in_slices_and_at_once_when_asked_for(monkeypatc
     orders: list[int] = []
     promote = Placements.promote
 
-    def noted(self: Placements, number: int, now: float, next_commit: int) -> HostedPartition:
+    def noted(self: Placements, number: int, now: float, next_batch: int) -> HostedPartition:
         orders.append(number)
-        return promote(self, number, now, next_commit)
+        return promote(self, number, now, next_batch)
 
     monkeypatch.setattr(Placements, "promote", noted)
     cluster.kill(dead)
@@ -104,8 +104,8 @@ def test_partitions_are_promoted_in_slices_and_at_once_when_asked_for(monkeypatc
 def test_a_partition_that_goes_away_before_it_was_promoted_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its later primary must hear from this node as from a backup."""
 
-    def none(self: Placements, now: float, next_commit: int) -> Iterable[HostedPartition]:
-        del self, now, next_commit
+    def none(self: Placements, now: float, next_batch: int) -> Iterable[HostedPartition]:
+        del self, now, next_batch
         return []
 
     cluster = Cluster(nodes=3, replicas=3, min_in_sync=2, partitions=6)

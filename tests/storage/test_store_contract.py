@@ -38,8 +38,8 @@ def store(opener: Opener) -> Iterator[KeyValueStore]:
 
 def test_a_batch_is_visible_at_once_and_numbered(store: KeyValueStore) -> None:
     """Writes are read back before any sync; commit numbers ascend by one."""
-    before = store.commit_no
-    assert store.write([(b"a", b"1"), (b"b", b"")]) == before + 1 == store.commit_no
+    before = store.transaction_no
+    assert store.write([(b"a", b"1"), (b"b", b"")]) == before + 1 == store.transaction_no
     assert store.write([]) == before + 2
     assert (store.get(b"a"), store.get(b"b"), store.get(b"c")) == (b"1", b"", None)
 
@@ -77,7 +77,7 @@ def test_limits_of_key_and_value(store: KeyValueStore) -> None:
     """1 KiB of key and 1 MiB of value are accepted; more is refused before anything is written."""
     store.write([(b"k" * 1024, b"v" * (1 << 20))])
     assert store.get(b"k" * 1024) == b"v" * (1 << 20)
-    before = store.commit_no
+    before = store.transaction_no
     for key, value in ((b"k" * 1025, b""), (b"k", b"v" * ((1 << 20) + 1))):
         with pytest.raises(ValueTooLarge):
             store.write([(b"other", b"1"), (key, value)])
@@ -85,7 +85,7 @@ def test_limits_of_key_and_value(store: KeyValueStore) -> None:
         with pytest.raises(ValueError, match="reserved"):
             store.write([(b"other", b"1"), (key, b"")])
     assert store.get(b"other") is None
-    assert store.commit_no == before
+    assert store.transaction_no == before
 
 
 def test_a_closed_store_refuses_and_closes_twice(opener: Opener) -> None:
@@ -115,7 +115,7 @@ def test_reopening_finds_everything_and_counts_on(opener: Opener) -> None:
     store.close()
     again = opener()
     assert again.scan(b"", None, 10) == [(b"b", b"2")]
-    assert again.commit_no == again.acked_up_to == last
+    assert again.transaction_no == again.acked_up_to == last
     assert again.write([(b"c", b"3")]) == last + 1
     again.close()
 
@@ -143,12 +143,12 @@ def test_a_ticket_covers_what_was_committed_before_it(store: KeyValueStore) -> N
     first = store.write([(b"a", b"1")])
     ticket = store.begin_sync()
     second = store.write([(b"b", b"2")])
-    assert ticket.commit_no == first
+    assert ticket.transaction_no == first
     ticket.run()
     store.acked(first)
     assert store.acked_up_to == first
     later = store.begin_sync(marker=True)
-    assert later.commit_no == second
+    assert later.transaction_no == second
     later.run()
 
 

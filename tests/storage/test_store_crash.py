@@ -54,10 +54,10 @@ def _run_child(path: Path, acks: int, environment: dict[str, str], sync_every: i
 def _check(path: Path, acked: int) -> int:
     """Open what is left and compare it with what its newest commit says; return that commit."""
     store = Store.open(path, "c", "n", SETTINGS)
-    assert store.commit_no >= acked
-    assert store.scan(b"", None, 1 << 30) == expected_rows(store.commit_no)
+    assert store.transaction_no >= acked
+    assert store.scan(b"", None, 1 << 30) == expected_rows(store.transaction_no)
     assert Scrub(store).run().clean
-    newest = store.commit_no
+    newest = store.transaction_no
     store.close()
     return newest
 
@@ -164,7 +164,7 @@ def test_a_lying_disk_is_noticed_after_a_power_loss(shim: Path, tmp_path: Path) 
     shutil.copy(live / "store.lsm-acked", synced / "store.lsm-acked")
     with pytest.raises(StoreShort) as caught:
         Store.open(synced / "store.lsm", "c", "n", SETTINGS)
-    assert caught.value.commit_no < acked <= caught.value.acked_up_to
+    assert caught.value.transaction_no < acked <= caught.value.acked_up_to
     with pytest.raises(StoreUnproven):  # and it stays refused
         Store.open(synced / "store.lsm", "c", "n", SETTINGS)
     assert quarantine(synced / "store.lsm").exists()

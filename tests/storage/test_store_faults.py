@@ -49,15 +49,15 @@ def test_an_exception_in_a_transaction_reopens_the_store(
     library.fail(method, after=after)
     with pytest.raises(BatchUnknown) as caught:
         store.write([(b"b", b"2"), (b"a", None)])
-    assert caught.value.commit_no == committed + 1
-    is_in = store.commit_no == caught.value.commit_no
+    assert caught.value.transaction_no == committed + 1
+    is_in = store.transaction_no == caught.value.transaction_no
     assert is_in == (method == "commit" and after)
     assert store.scan(b"", None, 10) == ([(b"b", b"2")] if is_in else [(b"a", b"1")])
     store.write([(b"c", b"3")])
-    newest = store.commit_no
+    newest = store.transaction_no
     store.close()
     again = Store.open(path, "c", "n", SETTINGS)
-    assert (again.commit_no, again.get(b"c")) == (newest, b"3")
+    assert (again.transaction_no, again.get(b"c")) == (newest, b"3")
     again.close()
 
 
@@ -67,7 +67,7 @@ def test_a_raised_transaction_depth_is_noticed(path: Path, library: FaultyLibrar
     library.handle.begin()
     with pytest.raises(BatchUnknown, match="depth"):
         store.write([(b"a", b"1")])
-    assert store.write([(b"a", b"2")]) == store.commit_no
+    assert store.write([(b"a", b"2")]) == store.transaction_no
     store.close()
 
 
@@ -153,7 +153,7 @@ for number in range(10_000):
     try:
         store.write([(b"k%06d" % number, b"v" * 20_000)])
         store.begin_sync().run()
-        store.acked(store.commit_no)
+        store.acked(store.transaction_no)
         print(number, flush=True)
     except StoreFatal as error:
         print("fatal", error, file=sys.stderr)
@@ -186,7 +186,7 @@ def _filled(path: Path, *, close: bool) -> dict[bytes, bytes]:
     for start in range(0, len(items), 50):
         store.write(items[start : start + 50])
     store.begin_sync().run()
-    store.acked(store.commit_no)
+    store.acked(store.transaction_no)
     if close:
         store.close()
     return rows
@@ -266,7 +266,7 @@ def test_a_damaged_log_is_a_short_store(path: Path, tmp_path: Path) -> None:
     for number in range(200):
         store.write([(b"k%05d" % number, b"v" * 100)])
     store.begin_sync().run()
-    store.acked(store.commit_no)
+    store.acked(store.transaction_no)
     size = path.with_name("store.lsm-log").stat().st_size
     refused = 0
     for trial in range(20):
@@ -315,5 +315,5 @@ def test_a_creation_that_was_cut_short_is_done_again(path: Path) -> None:
 
     AckedMarker.create(path.with_name("store.lsm-acked"), b"i" * 16).close()
     store = Store.open(path, "c", "n", SETTINGS)
-    assert store.commit_no == 1
+    assert store.transaction_no == 1
     store.close()
