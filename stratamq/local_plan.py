@@ -45,6 +45,11 @@ class UpOptions:
     foreground: bool = False
     restart: bool = True
 
+    def named_ports(self) -> set[int]:
+        """Return the ports that the command line names, of all edges."""
+        bases = (self.tls_port, self.plain_port, self.ws_port)
+        return {base + index for base in bases if base for index in range(self.edges)}
+
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
@@ -75,7 +80,9 @@ class ClusterPlan:
 class _Ports:
     """Hands out ports, each once, and remembers those that must not move between runs."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, named: set[int]) -> None:
+        """Hand out none of the ports that the command line names, but where it is asked for."""
+        self._named = named
         self._file = data / "ports.json"
         self._given: set[int] = set()
         self._rng = random.Random()
@@ -120,7 +127,7 @@ class _Ports:
         return port
 
     def _take(self, port: int) -> int:
-        if not 0 < port <= 65535 or port in self._given or not _is_free(port):
+        if not 0 < port <= 65535 or port in self._given or port in self._named or not _is_free(port):
             return 0
         self._given.add(port)
         return port
@@ -146,7 +153,7 @@ def make_plan(options: UpOptions, data: Path, now: datetime.datetime) -> Cluster
         raise UserError(f"--routers {options.routers}: a Raft group has 1, 3 or 5 members", ExitCode.USAGE)
     chosen = options.data is None or options.tls_port == 0  # who wants no fixed port wants none at all
     try:
-        ports = _Ports(data)
+        ports = _Ports(data, options.named_ports())
         names = [f"router-{index}" for index in range(options.routers)]
         links = [ports.saved(name, None if chosen else ROUTER_PORT + 10 * i) for i, name in enumerate(names)]
         routers = tuple(f"127.0.0.1:{port}" for port in links)

@@ -1,7 +1,9 @@
 """What `stratamq up` would start: names, ports, defaults, and the files it writes."""
 
 import datetime
+import itertools
 import json
+import random
 import socket
 import tomllib
 from pathlib import Path
@@ -39,6 +41,15 @@ def test_edge_i_listens_on_port_plus_i(tmp_path: Path) -> None:
     assert [edge.listeners["tls"] for edge in edges] == [base, base + 1, base + 2]
     assert all("plain" not in edge.listeners and edge.listeners["ws"] > 0 for edge in edges)
     assert len({edge.listeners["ws"] for edge in edges}) == 3
+
+
+def test_no_chosen_port_is_one_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chosen port leaves edge 1 its own, though the first try would be that."""
+    base = free_base(2)
+    tries = itertools.count(base + 1)
+    monkeypatch.setattr(random.Random, "choice", lambda _self, _range: next(tries))
+    plan = make_plan(UpOptions(edges=2, data=tmp_path, tls_port=base, ws_port=0), tmp_path, NOW)
+    assert [edge.listeners["tls"] for edge in plan.of_tier("edge")] == [base, base + 1]
 
 
 @pytest.mark.parametrize(("settings", "path"), [((), "/mqtt"), (("edge.listeners.ws.path=/live",), "/live")])
