@@ -45,6 +45,7 @@ class ToyHandler:
         self.ended: list[tuple[Any, int]] = []
         self.inbounds: list[Any] = []
         self.misses: list[bytes] = []
+        self.held: dict[Any, list[tuple[Any, bytes]]] = {}  # copies of each subscriber that has to wait
         self.session_options: dict[str, Any] = {}
         self.attach: Callable[[Any, int], Any] | None = None
         self.extra_route: Callable[[bytes], dict[str, Any]] | None = None
@@ -138,6 +139,7 @@ class ToyHandler:
                         all(value[1] & 4 for value in found),
                         any(value[1] & 8 for value in found),
                         identifiers,
+                        conn in self.held,
                     )
                 )
         return tuple(sorted(subs, key=self.modules.state.encoding_of))
@@ -154,6 +156,13 @@ class ToyHandler:
 
     def local(self, topic: bytes) -> Any:
         return self.modules.state.Route(topic, self.subscribers(topic))
+
+    def hold(self, sub: Any, topic: bytes, record: bytes) -> int:
+        del topic
+        if sub.conn not in self.held:
+            return 0
+        self.held[sub.conn].append((sub, record))
+        return 1
 
     # -- the rest of the contract
 

@@ -315,6 +315,10 @@ class EdgeCore:
         """A topic that another edge forwarded."""
         return self.routes.of_local(topic)
 
+    def hold(self, sub: Sub, topic: bytes, record: bytes) -> int:
+        """A subscriber whose retained messages are read has a live copy."""
+        return self.held.take(sub, topic, record)
+
     def pick(self, group: Group, route: Route, conn: Conn | None, topic: bytes, qos: int) -> Sub | Remote | None:
         """A shared group's copy needs a destination."""
         return self.picking.pick(group, topic)
@@ -379,6 +383,7 @@ class EdgeCore:
             self.connecting.lease_regained(now)
         self.connecting.claim_waiting(now)
         self.subscribing.next_round()
+        self.held.next_round(now)
         self.follower.next_round()
         self.cache.flush(now)
         if self._next_tick > now + TICK_S and self._waits():

@@ -67,7 +67,7 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     opening: OpenSession | None = None  # not answered yet
     has_will: bool = False
     leaves_at: float = 0.0  # when its socket is closed at the latest after a reported DISCONNECT 0x00; 0: none was
-    holds: dict[str, Conn] = {}  # filter: where its live copies wait for the retained ones
+    holds: set[str] = set()  # filters whose live copies wait for the retained ones
     subscriptions: dict[str, Subscription] = {}  # ephemeral sessions only; durable ones' stand in storage
 
     def __post_init__(self) -> None:

@@ -1,10 +1,12 @@
 # C form of deliver.py.
 from edge.hot.buffers cimport Buffer, append_bytes, append_span, put16, put32, reserve, varint_end
 from edge.hot.encode cimport load_plain, publish_bytes, write_publish
+from edge.hot.held_copies cimport hold_copies, records_of_run
 from edge.hot.layout cimport NO_EXPIRY
 from edge.hot.memory cimport begin_to_keep, end_to_keep
 from edge.hot.output cimport note_high, pending_output, output_of, send_now, wait_for
 from edge.hot.picks cimport drop_pick, keep_pick
+from edge.hot.records cimport record_of
 from edge.hot.state cimport Conn, HotState, Kept, Outbound, Packet, Route, Sub
 
 

@@ -15,10 +15,12 @@ from edge.hot.state import Conn, HotState, Kept, Outbound, Packet, Route, Sub, W
 if not cython.compiled:
     from edge.hot.buffers import append_bytes, append_span, put16, put32, reserve, varint_end
     from edge.hot.encode import load_plain, publish_bytes, write_publish
+    from edge.hot.held_copies import hold_copies, records_of_run
     from edge.hot.layout import NO_EXPIRY
     from edge.hot.memory import begin_to_keep, end_to_keep
     from edge.hot.output import note_high, output_of, pending_output, send_now, wait_for
     from edge.hot.picks import drop_pick, keep_pick
+    from edge.hot.records import record_of
 
 __all__: list[str] = []
 
@@ -72,10 +74,19 @@ def deliver_run(
     cached_five: cython.bint = False
     cached_identifiers: bytes = b""
     copies: cython.Py_ssize_t
+    records: list[bytes] | None = None
     for sub in route.subs:
         conn = sub.conn
-        if conn.closed or (sub.no_local and conn is publisher):
+        if conn.closed:
             continue
+        if sub.conditional:
+            if sub.no_local and conn is publisher:
+                continue
+            if sub.held:
+                if records is None:
+                    records = records_of_run(hot, route.topic, five, data, start, end)
+                if hold_copies(hot, publisher, sub, route.topic, records):
+                    continue
         if conn.lagging or (conn.high and pending_output(conn) > hot.drop_above):
             hot.dropped_slow += count
             continue
@@ -201,10 +212,19 @@ def deliver_local(hot: HotState, publisher: Conn | None, route: Route, packet: P
     sub: Sub
     conn: Conn
     qos: cython.int
+    records: list[bytes] | None = None
     for sub in route.subs:
         conn = sub.conn
-        if conn.closed or (sub.no_local and conn is publisher):
+        if conn.closed:
             continue
+        if sub.conditional:
+            if sub.no_local and conn is publisher:
+                continue
+            if sub.held:
+                if records is None:
+                    records = [record_of(hot, packet, 0)]
+                if hold_copies(hot, publisher, sub, packet.topic, records):
+                    continue
         qos = packet.qos if packet.qos < sub.qos else sub.qos
         deliver_to(hot, conn, packet, qos, packet.retain and sub.retain_as_published, sub.identifiers)
         if conn.out is not None and conn.out.end - conn.out.start > hot.output_high:

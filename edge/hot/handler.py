@@ -88,6 +88,13 @@ class Handler(Protocol):
     def link_lost(self, peer: Peer) -> None:
         """The peer's connection ended; frames not taken are kept for the next one until ``strike_peer``."""
 
+    def hold(self, sub: Sub, topic: bytes, record: bytes) -> int:
+        """Keep a copy for a subscriber that is ``held``, as a MSG record, until ``hot.deliver_held``.
+
+        HELD; or HELD_FULL, to have its publisher wait for the end of the round, in which room is made; or NOT_HELD,
+        which is the same for all copies of a round: the loop delivers it.
+        """
+
     def pick(self, group: Group, route: Route, conn: Conn | None, topic: bytes, qos: int) -> Sub | Remote | None:
         """Choose a shared group's destination for one message; None drops it, counted. Called once per message."""
 

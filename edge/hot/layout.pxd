@@ -84,6 +84,9 @@ cdef enum:
     BY_US = 1
     FAILED = 2
     SHUTDOWN = 3
+    NOT_HELD = 0
+    HELD = 1
+    HELD_FULL = 2
 
 
 # An enum of its own: its value makes it unsigned.

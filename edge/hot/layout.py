@@ -16,6 +16,8 @@ __all__ = [
     "FAILED",
     "FAILURE",
     "FRAME_BYTES",
+    "HELD",
+    "HELD_FULL",
     "HELLO",
     "IMPLEMENTATION_SPECIFIC_ERROR",
     "KEEP_ALIVE_TIMEOUT",
@@ -36,6 +38,7 @@ __all__ = [
     "MESSAGE_TOPIC_BYTES_AT",
     "MESSAGE_VERSION_AT",
     "NOT_AUTHORIZED",
+    "NOT_HELD",
     "NO_EXPIRY",
     "NO_MATCHING_SUBSCRIBERS",
     "NO_MEMBER",
@@ -193,3 +196,8 @@ BY_PEER = 0
 BY_US = 1
 FAILED = 2
 SHUTDOWN = 3
+
+# What ``Handler.hold`` answers.
+NOT_HELD = 0
+HELD = 1
+HELD_FULL = 2  # held, and its publisher waits until the round has ended

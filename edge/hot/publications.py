@@ -10,16 +10,17 @@ from collections.abc import Callable
 import cython
 
 from edge.hot.connections import Connections
-from edge.hot.state import Conn, HotState, Inbound, Packet, PendingAck, Route
+from edge.hot.state import Conn, HotState, Inbound, Packet, PendingAck, Route, Sub
 
 if not cython.compiled:
     from edge.hot.acks import count_back, destination_done, new_message
     from edge.hot.deliver import deliver_to
     from edge.hot.fanout import fan_out, redispatch
-    from edge.hot.layout import FAILURE, NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SERVER_BUSY
+    from edge.hot.layout import FAILURE, NO_EXPIRY, NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SERVER_BUSY
     from edge.hot.origins import was_picked
     from edge.hot.output import note_high, pending_output, write_short
     from edge.hot.picks import unfinished_picks
+    from edge.hot.records import load_record
     from edge.hot.refused_topics import ENDS, TAKES, judge_refused
     from edge.hot.routes import known_route
 
@@ -192,7 +193,7 @@ class Publications(Connections):
             count_back(self, conn)
 
     def deliver(self, conn: Conn, publish: Inbound, qos: int, identifiers: bytes = b"") -> bool:
-        """Send one message to one ephemeral session outside any route: retained copies, held messages; RETAIN as given.
+        """Send one message to one ephemeral session outside any route, as retained copies are; RETAIN as given.
 
         Returns:
             False if it was dropped, counted.
@@ -201,6 +202,30 @@ class Publications(Connections):
             self.dropped_closed += 1
             return False
         delivered: bool = deliver_to(self, conn, self.load_inbound(publish), qos, publish.retain, identifiers)
+        if pending_output(conn) > self.output_high:
+            note_high(self, conn)
+        return delivered
+
+    def deliver_held(self, sub: Sub, record: bytes, held_s: int) -> bool:
+        """Send a copy that ``Handler.hold`` took to its subscriber after all, as a Route would.
+
+        Returns:
+            False if it was dropped, counted; what has expired meanwhile too [MQTT-3.3.2-5].
+        """
+        conn: Conn = sub.conn
+        packet: Packet = self.second
+        if conn.closed:
+            self.dropped_closed += 1
+            return False
+        load_record(packet, record)
+        if packet.expiry_s != NO_EXPIRY:
+            if held_s >= packet.expiry_s:
+                self.dropped_expired += 1
+                return False
+            packet.expiry_s -= held_s
+        qos: cython.int = packet.qos if packet.qos < sub.qos else sub.qos
+        retain: cython.bint = packet.retain and sub.retain_as_published
+        delivered: bool = deliver_to(self, conn, packet, qos, retain, sub.identifiers)
         if pending_output(conn) > self.output_high:
             note_high(self, conn)
         return delivered

@@ -111,6 +111,8 @@ cdef class Sub:
     cdef readonly bint no_local
     cdef readonly bint retain_as_published
     cdef readonly bytes identifiers
+    cdef readonly bint held
+    cdef readonly bint conditional
 
 
 cdef class Remote:

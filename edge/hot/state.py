@@ -139,6 +139,7 @@ class Sub:
         no_local: bool = False,
         retain_as_published: bool = False,
         identifiers: bytes = b"",
+        held: bool = False,
     ) -> None:
         """Make a subscriber.
 
@@ -148,12 +149,15 @@ class Sub:
             no_local: Not to its own publisher [MQTT-3.8.3-3].
             retain_as_published: Keep the RETAIN flag [MQTT-3.3.1-13].
             identifiers: Encoded Subscription Identifier properties (0x0B, varint, ...), all of them [MQTT-3.3.4-4].
+            held: Its copies go to ``Handler.hold``, while retained messages are read for it.
         """
         self.conn = conn
         self.qos = qos
         self.no_local = no_local
         self.retain_as_published = retain_as_published
         self.identifiers = identifiers
+        self.held = held
+        self.conditional = no_local or held  # a copy does not always go straight to its connection
 
 
 class Remote:

@@ -7,8 +7,8 @@ describes each method.
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from edge.hot.options import ConnOptions, SessionOptions
-from edge.hot.state import Conn, Inbound, Peer, PendingAck, Route
+from edge.hot.options import SessionOptions
+from edge.hot.state import Conn, Inbound, Peer, PendingAck, Route, Sub
 
 __all__ = [
     "ClientEnds",
@@ -194,23 +194,11 @@ class Delivery(Protocol):
         """Send one message to one ephemeral session."""
 
 
-class Copies(Delivery, Protocol):
-    """Connections without a socket, which messages wait in."""
+class Copies(Protocol):
+    """Copies that the core kept for a subscriber."""
 
-    def attach(self, fd: int, kind: int, options: ConnOptions, now_ns: int) -> Conn:
-        """Make a connection."""
-
-    def open_session(self, conn: Conn, options: SessionOptions) -> None:
-        """Open a session on it."""
-
-    def feed(self, conn: Conn, data: bytes) -> None:
-        """Take what its client would send."""
-
-    def take_output(self, conn: Conn, bytes_max: int = 1 << 30) -> bytes:
-        """Return and remove what its client would get."""
-
-    def close(self, conn: Conn, last: bytes = b"", linger: bool = True) -> None:
-        """End it."""
+    def deliver_held(self, sub: Sub, record: bytes, held_s: int) -> bool:
+        """Send one to its subscriber."""
 
 
 class HeldBytes(Protocol):

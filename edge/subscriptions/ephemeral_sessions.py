@@ -147,7 +147,7 @@ class EphemeralSubscriptions:
         self._costs.forget(client.number)
 
     def released(self, client: Client, name: str) -> None:
-        """Note that a subscription's copies go elsewhere now: its connection has begun or ended to hold them back."""
+        """Note that a subscription's copies are not held any more."""
         known = self._filters.get(name)
         member = known.members.get(client.number) if known is not None else None
         if member is not None:
@@ -242,20 +242,19 @@ def _grouped(subs: list[Sub]) -> tuple[Sub, ...]:
 
 def merged_subscriber(client: Client, subscriptions: list[Subscription]) -> Sub:
     """Return one subscriber for all matching subscriptions of a connection."""
-    conn = client.conn
-    if client.holds:
-        # Held while any of them is: a later message of the topic may not overtake one that waits. All in one place.
-        held = (client.holds.get(subscription.topic_filter) for subscription in subscriptions)
-        conn = next((waiting for waiting in held if waiting is not None), conn)
+    # Held while any of them is: a later message of the topic may not overtake one that waits.
+    held = bool(client.holds) and any(subscription.topic_filter in client.holds for subscription in subscriptions)
     if len(subscriptions) == 1:
         one = subscriptions[0]
-        return Sub(conn, one.qos, one.no_local, one.retain_as_published, identifier_properties(subscriptions))
+        identifiers = identifier_properties(subscriptions)
+        return Sub(client.conn, one.qos, one.no_local, one.retain_as_published, identifiers, held)
     return Sub(
-        conn,
+        client.conn,
         max(subscription.qos for subscription in subscriptions),
         all(subscription.no_local for subscription in subscriptions),
         any(subscription.retain_as_published for subscription in subscriptions),
         identifier_properties(subscriptions),
+        held,
     )
 
 

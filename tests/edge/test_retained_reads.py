@@ -3,6 +3,7 @@
 import pytest
 
 from edge.subscriptions import held_live
+from mqtt.codec import encode_packet
 from mqtt.packets import Puback, Publish, Suback, Unsuback
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge
@@ -176,6 +177,55 @@ def test_all_that_is_held_has_a_bound_and_the_largest_are_let_go(monkeypatch: py
     assert [len(publishes(session)) for session in sessions] == [3, 0, 0]
     edge.round(5.2)
     assert [len(publishes(session)) for session in sessions] == [0, 1, 0]
+
+
+def test_a_hold_makes_no_connection_and_counts_no_copy_twice() -> None:
+    """The figures of an edge are those of its clients."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    edge.held = {ReadRetained}
+    session.subscribe("a")
+    session.read()
+    publisher.publish("a", b"1", 1, 1)
+    figures = edge.core.hot.counters()
+    assert (figures["connections"], figures["publish_out_qos1"]) == (2, 0)
+    assert [packet.reason_code for packet in said(publisher, Puback)] == [0]  # whose part is done
+    edge.round(5.2)
+    assert [copy.payload for copy in publishes(session)] == [b"1"]
+    assert edge.core.hot.counters()["publish_out_qos1"] == 1
+
+
+def test_what_is_held_ages() -> None:
+    """[MQTT-3.3.2-5] [MQTT-3.3.2-6]: it expires, or has less time left."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    edge.held = {ReadRetained}
+    session.subscribe("a")
+    session.read()
+    for number, expiry_s in enumerate((3, 100)):
+        publisher.publish("a", b"%d" % number, properties={PropertyId.MESSAGE_EXPIRY_INTERVAL: expiry_s})
+    edge.round(5.2)
+    copies = publishes(session)
+    assert [(copy.payload, copy.properties[PropertyId.MESSAGE_EXPIRY_INTERVAL]) for copy in copies] == [(b"1", 95)]
+    assert edge.core.hot.counters()["dropped_expired"] == 1
+
+
+def test_a_flood_within_one_round_is_bounded_and_loses_nothing() -> None:
+    """Its publisher waits, and what is too much leaves at the end of the round."""
+    edge = Edge()
+    session, publisher = edge.client("s"), edge.client("p")
+    edge.held = {ReadRetained}
+    session.subscribe("a")
+    session.read()
+    packets = [Publish("a", bytes([number]) * 100_000) for number in range(24)]
+    publisher.send(b"".join(encode_packet(packet, 5) for packet in packets))
+    assert edge.core.counts["holds_cut_full"] == 1
+    copies: list[Publish] = publishes(session)
+    assert 10 < len(copies) < 24  # a run of two mebibytes
+    for _ in range(3):
+        edge.round(0.01)
+        copies += publishes(session)
+    assert [copy.payload for copy in copies] == [packet.payload for packet in packets]
 
 
 def test_hold_of_a_client_that_leaves_is_dropped() -> None:

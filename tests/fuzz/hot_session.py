@@ -62,8 +62,11 @@ class HotSession:
 
         handler.picked = picked  # type: ignore[assignment, method-assign]
         self._elsewhere = self.broker.hot.add_peer(9, "edge", 1)  # takes nothing: its link is not up
-        self._subscribers = [self.broker.subscriber(b"#", 1, 5, 1), self.broker.subscriber(b"t/+", 2, 4)]
-        self._decoders = [StreamDecoder(5, LIMITS), StreamDecoder(4, LIMITS)]
+        subscriber = self.broker.subscriber
+        self._subscribers = [subscriber(b"#", 1, 5, 1), subscriber(b"t/+", 2, 4), subscriber(b"#", 1, 5)]
+        self._late = self._subscribers[2]  # gets its copies behind each input
+        handler.held[self._late] = []
+        self._decoders = [StreamDecoder(5, LIMITS), StreamDecoder(4, LIMITS), StreamDecoder(5, LIMITS)]
 
     def client(self, data: bytes) -> list[Any]:
         """One client: the first byte chooses version, pieces and quota, the second what it was sent before."""
@@ -114,13 +117,14 @@ class HotSession:
 
     def _hear(self, conn: Any) -> list[Any]:
         broker = self.broker
+        self._give_back()
         said: list[Any] = [conn.closed, conn.parked, broker.raw(conn)]
         for number, subscriber in enumerate(self._subscribers):
             output = broker.raw(subscriber)
             said.append(output)
             if len(self._seen) % READ_EVERY == 0 or self._decoders[number] is None:
                 # Whatever a client says, what others are sent is well-formed MQTT.
-                decoder = StreamDecoder((5, 4)[number], LIMITS)
+                decoder = StreamDecoder((5, 4, 5)[number], LIMITS)
                 packets = decoder.feed(output)
                 assert decoder.error is None, (output.hex(), decoder.error)
                 assert not len(decoder), output.hex()
@@ -130,11 +134,18 @@ class HotSession:
                         self._acknowledge(number, identifier)
         return said
 
+    def _give_back(self) -> None:
+        """Deliver the copies that were held."""
+        held = self.broker.handler.held
+        copies, held[self._late] = held[self._late], []
+        for sub, record in copies:
+            self.broker.hot.deliver_held(sub, record, len(copies))
+
     def _acknowledge(self, number: int, identifier: int) -> None:
         subscriber = self._subscribers[number]
         if subscriber.closed or subscriber.parked:
             return
-        self.broker.send(subscriber, ack((0x40, 0x70)[number], identifier))
+        self.broker.send(subscriber, ack((0x40, 0x70, 0x40)[number], identifier))
 
     def _forget(self, conn: Any) -> None:
         hot, now_ns = self.broker.hot, self.broker.now_ns
@@ -164,6 +175,7 @@ class HotSession:
             said.append(broker.raw(node.conn))  # may acknowledge frames that our end of the link never sent
         elif not node.conn.closed:
             said += node.take()
+        self._give_back()
         for subscriber in self._subscribers:
             said.append(broker.raw(subscriber))
         broker.hot.strike_peer(node.peer)
