@@ -166,9 +166,9 @@ class ToyHandler:
 
     # -- the rest of the contract
 
-    def inbound(self, conn: Any, publish: Any) -> None:
+    def inbound(self, conn: Any, publish: Any, route: Any) -> None:
         self.inbounds.append(publish)
-        self.hot.publish(self.hot.route(publish.topic), publish)
+        self.hot.publish(route, publish)
         self.hot.resume(conn)
 
     def memory_exceeded(self) -> None:

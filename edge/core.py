@@ -240,10 +240,10 @@ class EdgeCore:
         except MqttError as error:
             self.error(conn, error.reason_code)
 
-    def inbound(self, conn: Conn, publish: Inbound) -> None:
+    def inbound(self, conn: Conn, publish: Inbound, route: Route) -> None:
         """A retained PUBLISH, or QoS 2 of a durable session."""
         self.node.wake()
-        self.publishing.inbound(conn, publish)
+        self.publishing.inbound(conn, publish, route)
 
     def pubrel(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
         """PUBREL of a durable session."""

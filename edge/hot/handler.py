@@ -33,8 +33,10 @@ class Handler(Protocol):
         The fixed header's flags were not checked either, except for PUBLISH.
         """
 
-    def inbound(self, conn: Conn, publish: Inbound) -> None:
+    def inbound(self, conn: Conn, publish: Inbound, route: Route) -> None:
         """A parsed PUBLISH that the loop does not deliver itself; ``conn`` is parked until ``resume`` or ``close``.
+
+        ``route``: of its topic, right as of now.
 
         Why: RETAIN is set; or QoS 2 of a durable session. Alias resolved, properties checked, quota counted, lease
         held. The core ends it with ``hot.publish(route, publish, ...)`` or ``hot.acknowledge(publish, reason_code)``,

@@ -37,5 +37,5 @@ cdef int _load(Conn conn, Packet packet, unsigned char* data, Py_ssize_t at, Py_
 cdef bint _is_repeated(HotState hot, Conn conn, int packet_identifier)
 cdef bytes _topic_of(HotState hot, Conn conn, Packet packet, bytes topic)
 cdef object _accept(HotState hot, Conn conn, Route route, Packet packet)
-cdef object _give_to_core(HotState hot, Conn conn, Packet packet)
+cdef object _give_to_core(HotState hot, Conn conn, Route route, Packet packet)
 cdef bytes _plain_properties(Packet packet)

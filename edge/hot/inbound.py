@@ -294,7 +294,7 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
         if route.reason_code != 0:
             hot.dropped_denied += 1
         elif packet.retain:
-            _give_to_core(hot, conn, packet)
+            _give_to_core(hot, conn, route, packet)
         elif not route.empty:
             fan_out(hot, conn, route, packet, None, -1)
         return
@@ -308,7 +308,7 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
                 conn.received = {}
             conn.received[identifier] = -1
     if route.reason_code == 0 and (packet.retain or (qos == 2 and conn.session != 0)):
-        _give_to_core(hot, conn, packet)
+        _give_to_core(hot, conn, route, packet)
         return
     code: cython.int = 0
     if route.reason_code != 0:
@@ -333,7 +333,7 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
         fan_out(hot, conn, route, packet, None, -1)
 
 
-def _give_to_core(hot: HotState, conn: Conn, packet: Packet) -> None:
+def _give_to_core(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
     """Give the packet to the core, parsed; its acknowledgement has its place in the order."""
     inbound = Inbound(
         packet.topic,
@@ -355,7 +355,7 @@ def _give_to_core(hot: HotState, conn: Conn, packet: Packet) -> None:
         enter_gate(conn, inbound.gated)
     conn.parked |= PARK_HANDLER
     hot.round_bytes += INBOUND_BYTES
-    hot.handler.inbound(conn, inbound)
+    hot.handler.inbound(conn, inbound, route)
     mark_dirty(hot, conn)
 
 

@@ -117,25 +117,14 @@ class Publishing:
 
     # --- handed over
 
-    def inbound(self, conn: Conn, publish: Inbound) -> None:
-        """Take a retained PUBLISH, or QoS 2 of a durable session."""
-        name = publish.topic.decode()
-        limits = self._node.limits
-        try:
-            validate_topic_name(name, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
-        except MqttError as error:
-            self._clients.error(conn, error.reason_code)
-            return
-        if is_reserved(name):
-            self._loop.acknowledge(publish, ReasonCode.NOT_AUTHORIZED)
-            self._loop.resume(conn)
-            return
+    def inbound(self, conn: Conn, publish: Inbound, route: Route) -> None:
+        """Take a retained PUBLISH, or QoS 2 of a durable session; ``miss`` has judged the topic of its Route."""
         client = conn.owner
         assert isinstance(client, Client)
         if publish.qos == 2 and client.session:
-            self._recording.begin(client, publish)
+            self._recording.begin(client, publish, route)
         else:
-            self._routes.with_route(name, Outgoing(self._sending, publish).routed)
+            self._sending.send(Outgoing(self._sending, publish), route)
 
     # --- shared groups
 
@@ -144,7 +133,7 @@ class Publishing:
 
         Its publisher has its acknowledgement: as the edge's own message, it has an origin of its own.
         """
-        self._routes.with_route(publish.topic.decode(), _Redispatched(self, share, publish).routed)
+        self._routes.with_route(publish.topic, _Redispatched(self, share, publish).routed)
 
     def redispatch_routed(self, share: bytes, publish: Inbound, route: Route) -> None:
         """Send it to the group alone, if there still is one."""

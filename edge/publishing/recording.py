@@ -141,9 +141,9 @@ class Recording:
         self._picking = picking
         self._sending = sending
 
-    def begin(self, client: Client, publish: Inbound) -> None:
+    def begin(self, client: Client, publish: Inbound, route: Route) -> None:
         """Record a PUBLISH and send it."""
-        self._routes.with_route(publish.topic.decode(), _Inbound(self, client, publish).routed)
+        self.record(_Inbound(self, client, publish), route)
 
     def record(self, item: _Inbound, route: Route) -> None:
         """Record the identifier, and a pick for every group of the route that has none; then send the message."""
@@ -180,7 +180,7 @@ class Recording:
             return
         item.counter = answer.counter
         item.known = {pick.share: pick for pick in answer.picks}
-        self._routes.with_route(item.publish.topic.decode(), item.routed)
+        self._routes.with_route(item.publish.topic, item.routed)
 
     def _destination(self, client: Client, group: SharedGroup, pick: SharePick, counter: int) -> Remote | int | None:
         """Return where a recorded pick can still go, None if it has to be replaced."""

@@ -89,7 +89,7 @@ class Redispatching:
             copy.node = node
             return
         copy.node, copy.order, copy.asked = node, order, False
-        self._routes.with_route(order.message.topic, copy.routed)
+        self._routes.with_route(order.message.topic.encode(), copy.routed)
 
     def _is_current(self, copy: _Copy) -> bool:
         return self._copies.get((copy.order.partition, copy.order.number)) is copy

@@ -143,7 +143,7 @@ class Sending:
         else:
             # Who subscribed meanwhile reads the register behind this write; who stopped holding back its live
             # messages no longer takes them where the Route of that time says.
-            self._routes.with_route(item.name, item.routed_again)
+            self._routes.with_route(publish.topic, item.routed_again)
 
     def send_behind_register(self, item: Outgoing, route: Route) -> None:
         """Send a message to everybody beside its register."""

@@ -63,13 +63,13 @@ class TopicRoutes:
             next_number,
         )
 
-    def with_route(self, name: str, then: Callable[[Route], None]) -> None:
+    def with_route(self, topic: bytes, then: Callable[[Route], None]) -> None:
         """Call with the topic's Route; the one in use, whose shared groups know whose turn it is, if there is one."""
-        route = self._loop.route(name.encode())
+        route = self._loop.route(topic)
         if route is not None:
             then(route)
         else:
-            self.cache.need(name, then)
+            self.cache.need(topic.decode(), then)
 
     def of_local(self, topic: bytes) -> Route:
         """Return a Route of this edge's own subscribers of a topic."""

@@ -1,7 +1,10 @@
 """PUBLISH at one edge's core: topics, aliases, registers, QoS 2 records, a fenced edge."""
 
+from collections.abc import Callable
+
 import pytest
 
+from edge.hot.state import Route
 from mqtt.packets import Puback, Pubrec
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge
@@ -28,6 +31,9 @@ def test_topics_that_are_ours(topic: str, code: int) -> None:
     (puback, pubrec) = session.read()
     assert (puback.reason_code, pubrec.reason_code) == (code, 0 if code == 0x10 else code)
     assert isinstance(pubrec, Pubrec)
+    session.publish(topic, b"x", 1, 3, retain=True)
+    refused = [packet.reason_code for packet in said(session, Puback)]
+    assert refused == ([code] if code == 0x87 else [])  # or it waits for its register
 
 
 @pytest.mark.parametrize("topic", ["a/" * 40, "a" * 2000, "/" * 65535])
@@ -72,6 +78,29 @@ def test_a_retained_message_is_live_when_it_stands_in_its_register() -> None:
     edge.round()
     assert [copy.payload for copy in publishes(session)] == [b"new", b"next"]
     assert [packet.reason_code for packet in said(publisher, Puback)] == [0, 0]
+
+
+@pytest.mark.parametrize(("properties", "qos", "looks"), [({}, 0, 0), (DURABLE, 2, 1)])
+def test_a_route_that_the_loop_holds_is_not_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch, properties: dict[int, object], qos: int, looks: int
+) -> None:
+    """It goes to the core with the message; where a partition was asked meanwhile the Route of then is taken."""
+    edge = Edge()
+    subscriber, publisher = edge.client("s"), edge.client("p", properties=properties)
+    subscriber.subscribe("a")
+    publisher.publish("a", b"known")
+    subscriber.read()
+    asked: list[bytes] = []
+    look_up = edge.core.routes.with_route
+
+    def with_route(topic: bytes, then: Callable[[Route], None]) -> None:
+        asked.append(topic)
+        look_up(topic, then)
+
+    monkeypatch.setattr(edge.core.routes, "with_route", with_route)
+    publisher.publish("a", b"x", qos, qos, retain=not qos)
+    assert [copy.payload for copy in publishes(subscriber)] == [b"x"]
+    assert asked == [b"a"] * looks
 
 
 def test_what_the_register_refuses_reaches_nobody() -> None:

@@ -60,7 +60,7 @@ def test_numbers_of_a_session_and_the_register_stand_in_the_row(hot: Any) -> Non
     """What the core publishes for a client has the origin that its session's partition gave, up to 64 bits."""
     broker, store, sink = _with_storage(hot, 4)
     pub = broker.client()
-    broker.handler.inbound = lambda _, inbound: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]
+    broker.handler.inbound = lambda _, inbound, _route: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]
     huge = (1 << 64) - 1
     broker.send(pub, publish(b"t", b"a", 1, 1, retain=True))
     route = hot.state.Route(b"t", partitions=(4,))
@@ -79,7 +79,7 @@ def test_what_was_refused_has_no_row(hot: Any) -> None:
     pub = broker.client(5)
     broker.send(pub, publish(b"t", b"a", 1, 1, 5))
     store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(store.records()[0].tag, 4, 0x97))
-    broker.handler.inbound = lambda _, inbound: broker.hot.acknowledge(inbound, 0)  # type: ignore[method-assign, assignment]
+    broker.handler.inbound = lambda _, inbound, _route: broker.hot.acknowledge(inbound, 0)  # type: ignore[method-assign, assignment]
     broker.send(pub, publish(b"t", b"a", 1, 2, 5, retain=True))
     assert broker.take(pub) == [ack(0x40, 1, 0x97), ack(0x40, 2)]
     assert sink.rounds == []
@@ -89,7 +89,7 @@ def test_a_live_copy_goes_by_the_origin_of_its_retained_one(hot: Any) -> None:
     """The message was written to its register before: one origin, and the register is among the partitions."""
     broker, store, sink = _with_storage(hot, 4)
     pub = broker.client()
-    broker.handler.inbound = lambda _, inbound: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]
+    broker.handler.inbound = lambda _, inbound, _route: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]
     broker.send(pub, publish(b"t", b"a", 1, 1, retain=True))
     tag = broker.hot.publish(hot.state.Route(b"t"), hot.state.Inbound(b"t", b"a", 1, retain=True), 6)
     live = hot.state.Route(b"t", partitions=(4,))

@@ -330,7 +330,7 @@ def test_an_acknowledgement_that_the_core_keeps_back_keeps_its_place(hot: Any) -
     """A failure is told when the core says so; what was sent behind it is answered behind it."""
     broker, store = stored(hot)
     pub = broker.client(5)
-    broker.handler.inbound = lambda _, inbound: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]
+    broker.handler.inbound = lambda _, inbound, _route: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]
     broker.send(pub, publish(b"t", b"a", 2, 1, 5, retain=True))
     (inbound,) = broker.handler.inbounds
     codes: list[int] = []
@@ -391,7 +391,7 @@ def test_what_the_core_publishes_late_is_numbered_then(hot: Any) -> None:
     broker, store = stored(hot)
     slow, quick = broker.client(), broker.client()
 
-    def wait(conn: Any, publish: Any) -> None:  # noqa: ARG001
+    def wait(conn: Any, publish: Any, route: Any) -> None:  # noqa: ARG001
         broker.handler.inbounds.append(publish)
 
     broker.handler.inbound = wait  # type: ignore[method-assign]

@@ -50,7 +50,7 @@ class Disks:
         """Return the list of what the loop hands over from now on; the connection goes on at once."""
         handed: list[Any] = []
 
-        def inbound(conn: Any, publish: Any) -> None:
+        def inbound(conn: Any, publish: Any, route: Any) -> None:  # noqa: ARG001
             handed.append(publish)
             self.broker.hot.resume(conn)
 

@@ -308,7 +308,7 @@ def test_qos2_of_a_durable_publisher_goes_to_the_core(hot: Any) -> None:
     broker.route_to(partitions=(5,))
     seen: list[Any] = []
 
-    def inbound(conn: Any, publish: Any) -> None:
+    def inbound(conn: Any, publish: Any, route: Any) -> None:  # noqa: ARG001
         seen.append((conn, publish))
 
     broker.handler.inbound = inbound  # type: ignore[method-assign]
