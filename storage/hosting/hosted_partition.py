@@ -64,6 +64,7 @@ DUE_MAX = 500  # of those taken from the clock at once: a million sessions may e
 STEPS_PER_TIMER = 4  # of about ten microseconds
 TIMER_STEPS = 100  # for the timers of one turn
 REQUEST_STEPS = 3  # for one that waited until this partition serves
+COUNTED_AT_ONCE = 250  # sessions, of which one costs no more than a row that is read
 SESSION_BYTES = 256  # rows of a session without its queue, roughly
 
 
@@ -134,8 +135,8 @@ class HostedPartition:
         self.loaded_to = self.partition.meta.op_index
         first = self.partition.local.accepted << SESSIONS_PER_EPOCH_BITS
         if self.partition.meta.next_session < first:
-            self._renumber(first)
-        self.count()
+            yield from self._renumber(first)
+        yield from self._count()
         self._enter(Phase.SETTLING)
 
     def _enter(self, phase: Phase) -> None:
@@ -143,26 +144,34 @@ class HostedPartition:
         self.phase = phase
         self.serving = phase is Phase.SERVING
 
-    def _renumber(self, first: int) -> None:
+    def _renumber(self, first: int) -> Iterator[int]:
         """Give no number again that this copy may have missed: elsewhere it would be taken for a repeat."""
         partition = self.partition
         partition.meta.next_session = first
         partition.meta.next_handed = max(partition.meta.next_handed, partition.local.accepted << HANDED_PER_EPOCH_BITS)
-        for session in partition.sessions.values():
-            if not session.inbound:  # else its lowest counter stays, and no other may be far above it
+        for passed, session in enumerate(partition.sessions.values(), 1):
+            if not session.made("inbound"):  # else its lowest counter stays, and no other may be far above it
                 session.next_inbound += INBOUND_SKIPPED
+            if passed % COUNTED_AT_ONCE == 0:
+                yield COUNTED_AT_ONCE
 
     def count(self) -> None:
         """Count what this partition holds: a walk over its sessions."""
+        for _ in self._count():
+            pass
+
+    def _count(self) -> Iterator[int]:
+        """Count in slices; yields the sessions of each. None may come or go meanwhile."""
         self.changed = False
-        sessions = self.partition.sessions.values()
         online = queued = keys = size = 0
-        for session in sessions:
+        for passed, session in enumerate(self.partition.sessions.values(), 1):
             online += session.edge != ""
             waiting = session.queued
             queued += waiting
             keys += 1 + len(session.made("subscriptions") or ()) + waiting
             size += SESSION_BYTES + session.queue_bytes
+            if passed % COUNTED_AT_ONCE == 0:
+                yield COUNTED_AT_ONCE
         self.tally = tally = Tally(online, queued, keys + len(self.retained), size + self.retained.payload_bytes)
         self._size = (_coarse(tally.keys), _coarse(tally.bytes))
 

@@ -6,6 +6,8 @@ rows are kept until the scan ended: those of a queue as a few numbers each. Rows
 are leftovers of a deletion that a crash cut short, and are deleted with the next operation.
 """
 
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 
 from storage.messages.delivery import Delivery
@@ -37,7 +39,7 @@ from storage.state.timers import EndSession
 
 __all__ = ["load"]
 
-SLICE_ROWS = 1_000
+SLICE_ROWS = 200  # about 1 ms
 Outline = tuple[bytes, int, int, int, int, int]  # key; qos, state, identifier, body, bytes without a shared body
 
 
@@ -46,8 +48,8 @@ class _Rows:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self.by_kind: dict[bytes, list[tuple[bytes, bytes]]] = {}
-        self.queues: list[Outline] = []
+        self._slices: dict[bytes, deque[list[tuple[bytes, bytes]]]] = {}  # by kind
+        self.queues: deque[list[Outline]] = deque()  # in slices likewise
         self.body_bytes: dict[int, int] = {}
 
     def read(self) -> Iterator[int]:
@@ -67,23 +69,33 @@ class _Rows:
 
     def _take(self, rows: list[tuple[bytes, bytes]]) -> bool:
         """Keep rows; True if they came to the log, which is passed over."""
+        slices: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        outlines: list[Outline] = []
+        logged = False
         for key, value in rows:
             kind = key[2:3]
             if kind == keys.QUEUE:
-                self.queues.append((key, *outline_entry(value)))
+                outlines.append((key, *outline_entry(value)))
             elif kind == keys.LOG:
-                return True
+                logged = True
+                break
             elif kind == keys.BODY:
                 body = int.from_bytes(key[3:11], "big")
                 self.body_bytes[body] = self.body_bytes.get(body, 0) + len(value)
-                self.by_kind.setdefault(kind, []).append((key, b""))
+                slices.setdefault(kind, []).append((key, b""))
             else:
-                self.by_kind.setdefault(kind, []).append((key, value))
-        return False
+                slices.setdefault(kind, []).append((key, value))
+        if outlines:
+            self.queues.append(outlines)
+        for kind, slice_ in slices.items():
+            self._slices.setdefault(kind, deque()).append(slice_)
+        return logged
 
-    def take(self, kind: bytes) -> list[tuple[bytes, bytes]]:
-        """Return the rows of a kind in key order, and forget them here."""
-        return self.by_kind.pop(kind, [])
+    def slices(self, kind: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Return the rows of a kind in key order, in slices; each is forgotten here as it is returned."""
+        slices = self._slices.pop(kind, deque())
+        while slices:
+            yield slices.popleft()
 
 
 def load(
@@ -101,53 +113,67 @@ def load(
     """
     rows = _Rows(partition)
     yield from rows.read()
-    for _, value in rows.take(keys.META):
-        partition.meta = unpack(MetaRow, value)
-    for _, value in rows.take(keys.LOCAL):
-        partition.local = unpack(LocalRow, value)
+    for slice_ in rows.slices(keys.META):
+        partition.meta = unpack(MetaRow, slice_[0][1])
+    for slice_ in rows.slices(keys.LOCAL):
+        partition.local = unpack(LocalRow, slice_[0][1])
     partition.note_synced("", partition.meta.op_index)
     gaps: dict[int, list[int]] = {}
-    for slice_ in _slices(rows.take(keys.SESSION)):
+    for slice_ in rows.slices(keys.SESSION):
         _load_sessions(partition, slice_, owners, gaps)
         yield len(slice_)
     names: dict[str, str] = {}
-    for slice_ in _slices(rows.take(keys.SUBSCRIPTION)):
+    for slice_ in rows.slices(keys.SUBSCRIPTION):
         _load_subscriptions(partition, slice_, subscriptions, names)
         yield len(slice_)
-    for slice_ in _slices(rows.take(keys.FILTER)):
+    for slice_ in rows.slices(keys.FILTER):
         decode_filter = row_decoder(FilterRow)
         for _, value in slice_:
             route = decode_filter(value).route
             subscriptions.restore_standing(names.get(route, route))
         yield len(slice_)
-    for _, value in rows.take(keys.OPENED):
-        owners.opened.restore(unpack(OpenedRow, value))
-    for key, value in rows.take(keys.ORIGIN):
-        delivery.origins.restore(key[3], int.from_bytes(key[4:12], "big"), value)
-    for key, value in rows.take(keys.INBOUND):
-        session = _owner(partition, key)
-        if session is not None:
-            inbound.restore(session, int.from_bytes(key[11:13], "big"), value)
+    yield from _load_senders(partition, rows, delivery, owners, inbound)
     yield from _load_queues(partition, rows, gaps)
-    for slice_ in _slices(rows.take(keys.RETAINED)):
+    for slice_ in rows.slices(keys.RETAINED):
         for _, value in slice_:
             row = unpack(RetainedRow, value)
             if row.body:
                 partition.body_references[row.body] = 1
             retained.restore(row)
         yield len(slice_)
-    for key, value in rows.take(keys.HANDED):
-        delivery.redispatches.restore(key, value)
-    for key, _ in rows.take(keys.BODY):
-        if int.from_bytes(key[3:11], "big") not in partition.body_references:
-            partition.delete(key)
-    for key, value in rows.take(keys.WILL):
-        owners.restore_will(key, unpack(WillRow, value))
+    for slice_ in rows.slices(keys.HANDED):
+        for key, value in slice_:
+            delivery.redispatches.restore(key, value)
+        yield len(slice_)
+    for slice_ in rows.slices(keys.BODY):
+        for key, _ in slice_:
+            if int.from_bytes(key[3:11], "big") not in partition.body_references:
+                partition.delete(key)
+        yield len(slice_)
+    for slice_ in rows.slices(keys.WILL):
+        for key, value in slice_:
+            owners.restore_will(key, unpack(WillRow, value))
+        yield len(slice_)
 
 
-def _slices(rows: list[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    for at in range(0, len(rows), SLICE_ROWS):
-        yield rows[at : at + SLICE_ROWS]
+def _load_senders(
+    partition: Partition, rows: _Rows, delivery: Delivery, owners: Owners, inbound: Inbound
+) -> Iterator[int]:
+    """Take over what tells repeats from new requests and messages."""
+    for slice_ in rows.slices(keys.OPENED):
+        for _, value in slice_:
+            owners.opened.restore(unpack(OpenedRow, value))
+        yield len(slice_)
+    for slice_ in rows.slices(keys.ORIGIN):
+        for key, value in slice_:
+            delivery.origins.restore(key[3], int.from_bytes(key[4:12], "big"), value)
+        yield len(slice_)
+    for slice_ in rows.slices(keys.INBOUND):
+        for key, value in slice_:
+            session = _owner(partition, key)
+            if session is not None:
+                inbound.restore(session, int.from_bytes(key[11:13], "big"), value)
+        yield len(slice_)
 
 
 def _load_sessions(
@@ -192,45 +218,68 @@ def _is_consumed(session: DurableSession, session_seq: int, gaps: list[int]) -> 
     """True if the session row says so: its rows go with a later batch than the row that tells of them."""
     if session_seq < session.push_seq:  # the row's head
         return True
-    return any(start <= session_seq < stop for start, stop in zip(gaps[::2], gaps[1::2], strict=True))
+    return bisect_right(gaps, session_seq) % 2 == 1  # [start, stop) pairs, flat and ascending
 
 
 def _load_queues(partition: Partition, rows: _Rows, gaps: dict[int, list[int]]) -> Iterator[int]:
-    states = {key[3:19]: unpack(InflightRow, value) for key, value in rows.take(keys.INFLIGHT)}
-    found: dict[int, dict[int, InFlight | int]] = {}
-    outlines, rows.queues = rows.queues, []
-    for at in range(0, len(outlines), SLICE_ROWS):
-        slice_ = outlines[at : at + SLICE_ROWS]
-        for outline in slice_:
-            _load_entry(partition, outline, rows.body_bytes, gaps, states, found)
+    states: dict[bytes, InflightRow] = {}
+    for slice_ in rows.slices(keys.INFLIGHT):
+        states.update((key[3:19], unpack(InflightRow, value)) for key, value in slice_)
         yield len(slice_)
-    for name, state in states.items():  # released: the queue row is gone
-        session = partition.sessions.get(int.from_bytes(name[:8], "big"))
-        session_seq = int.from_bytes(name[8:16], "big")
-        consumed = session is not None and _is_consumed(session, session_seq, gaps.get(session.number, []))
-        if session is None or consumed or state.state != STATE_RELEASED:
-            number = int.from_bytes(name[:8], "big")
-            partition.delete(keys.inflight_key(partition.number, number, session_seq))
-            continue
-        place = found.setdefault(session.number, {})
-        place[session_seq] = InFlight(state.packet_identifier, state.qos, STATE_RELEASED, ENTRY_OVERHEAD_BYTES, True)
-    weight = 0
-    for number, place in sorted(found.items()):
-        session = partition.sessions[number]
-        for session_seq in sorted(place):
-            item = place[session_seq]
-            if isinstance(item, int):
-                session.restore_waiting(session_seq, item)
-            else:
-                session.restore_inflight(session_seq, item)
-        session.finish_restore()
-        weight += len(place)
-        if weight >= SLICE_ROWS:
-            yield weight
-            weight = 0
+    found: dict[int, dict[int, InFlight | int]] = {}
+    while rows.queues:
+        outlines = rows.queues.popleft()
+        for outline in outlines:
+            _load_entry(partition, outline, rows.body_bytes, gaps, states, found)
+        yield len(outlines)
+    for at, name in enumerate(sorted(states), 1):  # released: the queue row is gone
+        _load_released(partition, name, states.pop(name), gaps, found)
+        if at % SLICE_ROWS == 0:
+            yield SLICE_ROWS
+    yield from _place_queues(partition, found)
+
+
+def _load_released(
+    partition: Partition,
+    name: bytes,
+    state: InflightRow,
+    gaps: dict[int, list[int]],
+    found: dict[int, dict[int, InFlight | int]],
+) -> None:
+    """Find out what became of one message whose queue row is gone: its PUBREC was recorded, or it is consumed."""
+    number, session_seq = int.from_bytes(name[:8], "big"), int.from_bytes(name[8:16], "big")
+    session = partition.sessions.get(number)
+    consumed = session is not None and _is_consumed(session, session_seq, gaps.get(number, []))
+    if session is None or consumed or state.state != STATE_RELEASED:
+        partition.delete(keys.inflight_key(partition.number, number, session_seq))
+        return
+    place = found.setdefault(number, {})
+    place[session_seq] = InFlight(state.packet_identifier, state.qos, STATE_RELEASED, ENTRY_OVERHEAD_BYTES, True)
+
+
+def _place_queues(partition: Partition, found: dict[int, dict[int, InFlight | int]]) -> Iterator[int]:
+    """Give each session the entries of its queue, in order."""
+    passed = 0
     for session in partition.sessions.values():
-        if session.number not in found:
+        place = found.pop(session.number, None)
+        passed += 1
+        if place is None:
             session.push_seq = session.next_seq
+        else:
+            for session_seq in sorted(place):
+                item = place[session_seq]
+                if isinstance(item, int):
+                    session.restore_waiting(session_seq, item)
+                else:
+                    session.restore_inflight(session_seq, item)
+                passed += 1
+                if passed >= SLICE_ROWS:
+                    yield passed
+                    passed = 0
+            session.finish_restore()
+        if passed >= SLICE_ROWS:
+            yield passed
+            passed = 0
 
 
 def _load_entry(

@@ -30,8 +30,8 @@ from wire.messages.replication import STALE, Append, AppendAck, ReplicaMessage, 
 __all__ = ["Placements"]
 
 # A large store is read in slices, between which the lease is renewed and partitions that were read already serve. Rows
-# of one turn, each handled about twice: some 10 ms, for links need several turns for one question and its answer.
-LOADED_PER_TURN = 4_000
+# of one turn, each handled about twice: some 3 ms.
+LOADED_PER_TURN = 800
 ROWS_PER_PARTITION = 40  # what reading an empty one costs
 PROMOTED_PER_TURN = 100  # partitions, of some 70 microseconds: the lease is renewed between two turns
 STREAMED_PER_TURN = 300  # of those that nothing happened to

@@ -416,7 +416,7 @@ class Owners:
                 yield STEPS_PER_END
             elif passed % 100 == 0:
                 yield 1
-        self.opened.forget(edge, incarnation)
+        yield from self.opened.forget(edge, incarnation)
         for _ in self.wills.leave(edge):
             yield STEPS_PER_END
 
@@ -428,7 +428,8 @@ class Owners:
             if not waits and not is_alive(holder.edge, holder.incarnation):
                 self._end(client_id, holder, clean=False)
         self._reported.clear()
-        self.opened.forget_dead(is_alive)
+        for _ in self.opened.forget_dead(is_alive):
+            pass
 
     def _end(self, client_id: str, holder: Holder, *, clean: bool) -> None:
         partition = self._partition

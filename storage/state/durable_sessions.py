@@ -13,6 +13,7 @@ they stand in the session row as runs. Bodies stay on disk except for a short re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from mqtt.packet_identifiers import PacketIdentifiers
@@ -278,10 +279,12 @@ class DurableSession:
 
     def given_identifier(self, session_seq: int) -> int:
         """Return the identifier that a run gives to an entry, 0 if none does."""
-        for first, identifier, count in self.runs:
-            if first <= session_seq < first + count:
-                return identifier + session_seq - first
-        return 0
+        runs = self.made("runs")
+        at = bisect_right(runs, session_seq, key=itemgetter(0)) if runs else 0
+        if not at:
+            return 0
+        first, identifier, count = runs[at - 1]
+        return int(identifier + session_seq - first) if session_seq < first + count else 0
 
     def restore_inflight(self, session_seq: int, flight: InFlight) -> None:
         """Take over an outbound message that has its identifier, from disk, in seq order.

@@ -1,0 +1,92 @@
+"""A partition comes to a node, or an edge goes: in no turn does what they hold keep the node's loop.
+
+The bound is one of processor time of the longest ``handle``, over the model's store.
+"""
+
+import pytest
+
+from tests.storage.rounds import timed_rounds
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import Cluster
+from wire.messages.batches import PublishMessage
+
+TURN_MS = 5  # most processor time of one turn
+SIZES = [pytest.param(4_000, id="small"), pytest.param(10_000, id="full", marks=pytest.mark.slow)]
+
+
+def opened(edge: Edge, clients: int) -> list[Connection]:
+    """Open so many stored sessions."""
+    connections = []
+    for number in range(clients):
+        connections.append(edge.open(f"c{number}", settle=False))
+        if number % 500 == 499:
+            edge.cluster.settle()
+    edge.cluster.settle()
+    return connections
+
+
+def publish(edge: Edge, topic: bytes, count: int) -> None:
+    """Publish so many messages with QoS 1."""
+    for at in range(count):
+        edge.publish(PublishMessage(0, topic, b"m", 1), 0)
+        if at % 500 == 499:
+            edge.cluster.settle()
+    edge.cluster.settle()
+
+
+def until_served(cluster: Cluster) -> None:
+    """Step until the only partition is served."""
+    core = cluster.primary(0).core
+    for _ in range(500):
+        if core.partitions and core.serving:
+            return
+        cluster.step()
+    raise AssertionError("not served")
+
+
+def judge(found: list[float], what: str) -> None:
+    """Print the longest turns, and refuse one that is too long."""
+    print(f"{what}: {[round(ms, 2) for ms in sorted(found)[-4:]]} ms")
+    assert max(found) < TURN_MS
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_a_start_with_one_long_queue(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice", "q")
+    edge.close(alice)
+    publish(edge, b"q", count)
+    with timed_rounds(monkeypatch) as found:
+        cluster.restart("s1")
+        until_served(cluster)
+    (session,) = cluster.primary(0).core.partitions[0].partition.sessions.values()
+    assert session.queued == count and session.push_seq == 1 and session.next_seq == count + 1
+    judge(found, f"{count} messages of one session")
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_a_start_with_many_sessions(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    for number, client in enumerate(opened(edge, count)):
+        edge.close(client, settle=number % 500 == 499)
+    cluster.settle()
+    with timed_rounds(monkeypatch) as found:
+        cluster.restart("s1")
+        until_served(cluster)
+    hosted = cluster.primary(0).core.partitions[0]
+    assert len(hosted.partition.sessions) == count and hosted.tally.online == 0 and hosted.tally.keys == count
+    judge(found, f"{count} sessions")
+
+
+def test_an_edge_dies_with_connections_in_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(partitions=8)
+    opened(cluster.edges["e1"], 4_000)
+    with timed_rounds(monkeypatch) as found:
+        cluster.kill_edge("e1")
+        cluster.settle(10.0)
+        cluster.run(1.0)
+    hosted = cluster.nodes["s1"].core.partitions.values()
+    assert not any(session.edge for one in hosted for session in one.partition.sessions.values())
+    judge(found, "4 000 connections in 8 partitions")
