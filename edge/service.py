@@ -207,7 +207,7 @@ class EdgeService:
             first_bytes=first_bytes,
         )
         conn = core.hot.attach(fd, CLIENT, options, now_ns)
-        client = Client(conn, listener.policy, core.now, stream_filter, first_bytes)
+        client = Client(conn, listener.policy, stream_filter, first_bytes)
         conn.owner = client
         core.clients.adopt(client)
 

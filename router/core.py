@@ -252,8 +252,7 @@ class RouterCore:
             self._bootstrapping = False
 
     def _refuse(self, peer: str, request: int, code: str, detail: str) -> None:
-        leader = self.machine.map.nodes.get(self.leader)
-        self.tell(peer, Refused(request, code, detail, self.leader, leader.address if leader is not None else ""))
+        self.tell(peer, Refused(request, code, detail, self.leader))
 
     # --- Raft
 
@@ -395,18 +394,7 @@ class RouterCore:
         if self.leads:
             self.leases.arrived(node, message, self._now)
             return
-        leader = self.machine.map.nodes.get(self.leader)
-        self.tell(
-            node,
-            HeartbeatReply(
-                message.incarnation,
-                message.sent_at,
-                0.0,
-                0,
-                self.leader,
-                leader.address if leader is not None else "",
-            ),
-        )
+        self.tell(node, HeartbeatReply(message.incarnation, message.sent_at, 0.0, 0, self.leader))
 
     def _round_ended(self, event: RoundEnded) -> None:
         if not event.confirmed or not self.leads:

@@ -107,7 +107,6 @@ class Proposing:
 
     def _answer(self, asker: Asker, command: Command, outcome: Outcome) -> None:
         """Tell the node that asked for a command what became of it."""
-        epoch = self._machine.map.epoch
         if asker.question is not None:
             self._tell(asker.node, reply_to(asker.question, outcome, self._machine))
         elif outcome.refusal:
@@ -115,14 +114,14 @@ class Proposing:
         elif isinstance(command, RegisterNode):
             entry = command.entry
             assert self._machine.map.is_alive(entry.node, entry.incarnation), "the map has it before it is answered"
-            self._tell(asker.node, Registered(asker.request, entry.incarnation, epoch))
+            self._tell(asker.node, Registered(asker.request, entry.incarnation))
         else:
-            self._tell(asker.node, Changed(asker.request, epoch))
+            self._tell(asker.node, Changed(asker.request))
 
     def _answer_change(self, node: str, change: RequestChange, command: Command) -> None:
         assert isinstance(command, PlacePartitions), "only placements join requests"
         placement = self._machine.map.partitions[change.partition]
         if placement == command.entries[change.partition]:
-            self._tell(node, Changed(change.request, self._machine.map.epoch))
+            self._tell(node, Changed(change.request))
         else:
             self._refuse(node, change.request, "invalid", f"partition {change.partition} is at {placement.epoch}")

@@ -46,7 +46,6 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
 
     conn: Conn
     policy: ListenerPolicy
-    opened_at: float
     stream_filter: StreamFilter | None = None
     first_bytes: "ProxiedSocket | None" = None
     number: int = 0  # of the connection

@@ -294,7 +294,6 @@ class Connecting:
             _will(packet),
             packet.protocol_version,
             receive_maximum,
-            now - client.opened_at,
             may_create=self._may_create(client, now),
         )
         client.opening = request

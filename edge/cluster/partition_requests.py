@@ -194,4 +194,4 @@ class SessionRequests:
 
     def deliver_retained(self, messages: list[RetainedMessage], read: int, *, done: bool) -> DeliverRetained:
         """Queue retained messages of a read; 0: this request names it, and the partition begins to hold for it."""
-        return DeliverRetained(*self._leading(), messages, [True] * len(messages), done, read or self._number)
+        return DeliverRetained(*self._leading(), messages, done, read or self._number)

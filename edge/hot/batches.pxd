@@ -14,7 +14,7 @@ cdef enum:
 
 
 cdef object append_run(HotState hot, Peer peer, int version, bytes topic, unsigned char* data, Py_ssize_t start, Py_ssize_t count)
-cdef object append_record(HotState hot, Peer peer, bytes record, int flags, object partitions, bytes share)
+cdef object append_record(HotState hot, Peer peer, bytes record, object partitions, bytes share)
 cdef object list_peer(HotState hot, Peer peer)
 cdef Buffer publish_acks_of(HotState hot, Peer peer)
 cdef Buffer push_acks_of(HotState hot, Peer peer)

@@ -73,20 +73,18 @@ def append_run(
     _appended(hot, peer, RUN_HEAD + topic_bytes + count)
 
 
-def append_record(
-    hot: HotState, peer: Peer, record: bytes, flags: cython.int, partitions: Partitions, share: bytes
-) -> None:
+def append_record(hot: HotState, peer: Peer, record: bytes, partitions: Partitions, share: bytes) -> None:
     """Append a MSG record, with the partitions it is for, as of which partition_epoch, and the shared pick it is."""
     batch: Buffer = _batch_of(hot, peer)
     count: cython.Py_ssize_t = len(partitions)
     size: cython.Py_ssize_t = len(record) + PLACE_BYTES * count
     partition: cython.int
     if share:
-        flags |= SHARE_FLAG
         size += 2 + len(share)
     at: cython.Py_ssize_t = reserve(batch, size)
     copy_span(batch, at, record, 0, MESSAGE_HEAD)
-    batch.data[at + MESSAGE_FLAGS_AT] |= flags
+    if share:
+        batch.data[at + MESSAGE_FLAGS_AT] |= SHARE_FLAG
     put16(batch, at + MESSAGE_PARTITIONS_AT, count)
     batch.end = at + size
     at += MESSAGE_HEAD

@@ -188,7 +188,7 @@ def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: PendingAck | 
         if copy is not None:
             copy.waiting += 1
             peer.picks[copy.tag] = copy
-        append_record(hot, peer, record, 0, (), remote.share)
+        append_record(hot, peer, record, (), remote.share)
 
 
 def refused(hot: HotState, copy: PendingAck, reason_code: cython.int) -> None:

@@ -32,7 +32,6 @@ cdef enum:
     QOS_BITS = 0x3
     RETAIN_FLAG = 0x4
     SHARE_FLAG = 0x8
-    REPEAT_FLAG = 0x10
     PUSH_DUP_FLAG = 0x8
     PUSH_PUBREL_FLAG = 0x10
     PUBLISH_ACK_TAG_AT = 0

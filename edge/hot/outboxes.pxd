@@ -1,6 +1,5 @@
 # C form of outboxes.py.
 from edge.hot.batches cimport append_record
-from edge.hot.layout cimport REPEAT_FLAG
 from edge.hot.output cimport mark_dirty, unpark
 from edge.hot.records cimport aged
 from edge.hot.state cimport Conn, HotState, PendingAck, Outbox, PARK_PEER, Peer, Route

@@ -11,7 +11,6 @@ from edge.hot.state import Conn, HotState, Outbox, Peer, PendingAck, Route
 
 if not cython.compiled:
     from edge.hot.batches import append_record
-    from edge.hot.layout import REPEAT_FLAG
     from edge.hot.output import mark_dirty, unpark
     from edge.hot.records import aged
     from edge.hot.state import PARK_PEER
@@ -67,7 +66,7 @@ def send_to_edge(hot: HotState, peer: Peer, record: bytes, message: PendingAck |
     if message is not None:
         peer.batch_messages.append(message)
         message.waiting += 1
-    append_record(hot, peer, record, 0, (), b"")
+    append_record(hot, peer, record, (), b"")
 
 
 def send_to_partitions(hot: HotState, route: Route, record: bytes, message: PendingAck | None) -> None:
@@ -79,7 +78,7 @@ def send_to_partitions(hot: HotState, route: Route, record: bytes, message: Pend
     if message is None:
         covered: cython.Py_ssize_t = 0
         for target in route.targets:
-            append_record(hot, target[0], record, 0, target[1], b"")
+            append_record(hot, target[0], record, target[1], b"")
             covered += len(target[1])
         hot.dropped_no_primary += len(route.partitions) - covered
         return
@@ -94,9 +93,8 @@ def send_to_partitions(hot: HotState, route: Route, record: bytes, message: Pend
         return
     for partition in route.partitions:
         _keep(hot, _outbox(hot, partition), record, message)
-    message.sent = True
     for target in route.targets:
-        append_record(hot, target[0], record, 0, target[1], b"")
+        append_record(hot, target[0], record, target[1], b"")
 
 
 def send_to_partition(
@@ -108,7 +106,7 @@ def send_to_partition(
         if peer is None:
             hot.dropped_no_primary += 1
         else:
-            append_record(hot, peer, record, 0, (partition,), share)
+            append_record(hot, peer, record, (partition,), share)
         return
     outbox: Outbox = _outbox(hot, partition)
     if message.tag in outbox.messages:
@@ -118,8 +116,7 @@ def send_to_partition(
         outbox.held = True
         outbox.unsent.append(message)
         return
-    message.sent = True
-    append_record(hot, peer, record, 0, (partition,), share)
+    append_record(hot, peer, record, (partition,), share)
 
 
 def _primary_of(hot: HotState, partition: cython.int) -> Peer | None:
@@ -189,11 +186,9 @@ def _pump(hot: HotState, partition: cython.int, outbox: Outbox) -> cython.bint:
                 hot,
                 peer,
                 aged(hot, message),
-                REPEAT_FLAG if message.sent else 0,
                 (partition,),
                 message.pick.share if message.pick is not None else b"",
             )
-            message.sent = True
     outbox.held = False
     outbox.target = None
     return True

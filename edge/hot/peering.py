@@ -151,7 +151,7 @@ class Peering(Publications):
         outbox.target = None
 
     def replay_partition(self, partition: int, peer: Peer) -> int:
-        """Send every unacknowledged message of the partition to its new primary in order, marked as repeats.
+        """Send every unacknowledged message of the partition to its new primary in order.
 
         Later messages queue behind them. What a publisher with a stored session sends again on its next connection is
         forgotten: the new primary may not have heard of that one, and take it behind newer messages.

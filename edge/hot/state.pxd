@@ -164,7 +164,6 @@ cdef class PendingAck:
     cdef readonly Conn conn
     cdef readonly int packet_identifier
     cdef public bint done
-    cdef bint sent
     cdef bint counted
     cdef readonly bint delivered
     cdef object on_done

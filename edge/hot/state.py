@@ -317,7 +317,6 @@ class PendingAck:
         self.conn = conn
         self.packet_identifier = packet_identifier
         self.done = False
-        self.sent = False  # towards a partition: a later sending is a repeat
         self.counted = False  # in the publisher's quota
         self.delivered = False  # somebody may have it: no answer may say that it was not accepted
         self.on_done: Callable[[int], object] | None = None

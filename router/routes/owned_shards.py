@@ -125,7 +125,7 @@ class OwnedShards:
         # The step that ends an edge's former incarnation takes from the shards what the edge said: not before that.
         current = judge.leased and (peer.tier != TIER_EDGE or judge.map.is_alive(peer.node, peer.incarnation))
         if shard is None or shard.epoch != message.shard_epoch or not current:
-            self._moved(judge, peer, message, shard.epoch if shard is not None else 0)
+            self._moved(peer, message, shard.epoch if shard is not None else 0)
             return 1
         shard.now = judge.now
         began = shard.steps
@@ -136,14 +136,14 @@ class OwnedShards:
         self._touched.add(message.shard)
         return 1 + shard.steps - began
 
-    def _moved(self, judge: Judge, peer: PeerKey, message: Resolve | Routes, epoch: int) -> None:
+    def _moved(self, peer: PeerKey, message: Resolve | Routes, epoch: int) -> None:
         request = message.request if isinstance(message, Resolve | AddRoutes) else 0
-        self._tell(peer.node, Moved(request, "shard", message.shard, epoch, judge.map.epoch))
+        self._tell(peer.node, Moved(request, "shard", message.shard, epoch))
 
     def _routes(self, judge: Judge, shard: RouteShard, peer: PeerKey, message: Routes) -> None:
         judged = self._senders.judge(judge.map, peer, message)
         if judged.repeat:
-            self._moved(judge, peer, message, shard.epoch)
+            self._moved(peer, message, shard.epoch)
         if judged.refused:
             self._refusals.refuse(judge.now, peer, name_of(message), "placement")
         if isinstance(judged.message, AddRoutes):

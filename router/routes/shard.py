@@ -182,7 +182,7 @@ class RouteShard:
         self.steps += table.steps
         self.answers_shortened += table.shortened
         self.cached.hold(edge, request.topics[: len(table.answers)])
-        answer = Resolved(request.request, self.number, self.epoch, table.destinations, table.answers)
+        answer = Resolved(request.request, self.epoch, table.destinations, table.answers)
         self._sends.append((edge, answer))
         if request.kept and edge in self.unregistered:
             # Registered is who has *taken* the answer: what comes back for this order was read behind it.

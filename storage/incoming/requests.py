@@ -69,7 +69,7 @@ class Requests:
         is_known = cluster_map.is_alive(peer.node, peer.incarnation)
         if hosted is None or request.partition_epoch != hosted.partition.epoch or not is_known:
             epoch = hosted.partition.epoch if hosted is not None else 0
-            self._turn.tell(peer.node, Moved(request.request, "partition", request.partition, epoch, cluster_map.epoch))
+            self._turn.tell(peer.node, Moved(request.request, "partition", request.partition, epoch))
         elif hosted.takes:
             self.carry_out(hosted, request, peer)
         else:

@@ -70,13 +70,11 @@ class Inbound:
         """Forget an identifier; PUBCOMP leaves when that is committed."""
         partition = self._partition
         session = partition.sessions.get(request.session)
-        known = False
         if session is not None and session.owner_epoch == request.owner_epoch:
             counter = session.inbound.pop(request.packet_identifier, None)
             session.picks.pop(request.packet_identifier, None)
-            known = counter is not None
             if counter is not None:
                 partition.delete(keys.inbound_key(partition.number, session.number, request.packet_identifier))
                 if max(session.inbound.values(), default=0) < counter:
                     partition.touch(session)  # next_inbound must survive: no row is left to derive it from
-        partition.tell(edge, InboundReleased(request.request, known))
+        partition.tell(edge, InboundReleased(request.request))

@@ -255,7 +255,7 @@ class Outbound:
         if not session.held:
             self.freed[session.number] = session
 
-    def push_retained(self, session: DurableSession, message: RetainedMessage, retain: bool) -> None:
+    def push_retained(self, session: DurableSession, message: RetainedMessage) -> None:
         """Send a QoS 0 retained copy to the connection, if there is one."""
         if session.edge:
             push = Push(
@@ -268,7 +268,7 @@ class Outbound:
                 message.topic.encode(),
                 message.payload,
                 message.properties,
-                retain,
+                True,
                 expiry_s=message.expiry_s,
             )
             self._partition.push(session, encode_push(push))

@@ -136,15 +136,14 @@ class RetainedRegisters:
             if session.reads is None or request.read not in session.reads:
                 partition.tell(edge, RetainedDelivered(request.request, again=bool(request.messages)))
                 return
-            copies = zip(request.messages, request.retain_flags, strict=True)
-            for message, retain in copies if session.reads.is_new(request.read, request.request) else ():
+            for message in request.messages if session.reads.is_new(request.read, request.request) else ():
                 if session.reads.is_older(request.read, message.topic.encode()):
                     continue  # a newer value of this register came live
                 if self._delivery.is_overtaken(session, message):
                     partition.count("retained_overtaken")
                     continue
                 if message.qos == 0:
-                    self._delivery.outbound.push_retained(session, message, retain)
+                    self._delivery.outbound.push_retained(session, message)
                     continue
                 self._delivery.remember_retained(session, message)
                 deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
@@ -156,7 +155,7 @@ class RetainedRegisters:
                         message.payload,
                         message.properties,
                         message.qos,
-                        retain,
+                        True,
                         deadline,
                         0,
                         STATE_QUEUED,

@@ -345,8 +345,6 @@ class Owners:
         if session is not None:
             opened.session = session.number
             opened.session_present = holder.session_present
-            opened.subscriptions = [session.subscriptions[name] for name in sorted(session.subscriptions)]
-            opened.inbound = sorted(session.inbound)
         partition.tell(opening.edge, opened)
 
     def _create(self, client_id: str) -> DurableSession:

@@ -175,7 +175,7 @@ class Edge:
     def reply(self, message: Any) -> Control | None:
         if isinstance(message, Resolve):
             found = [self.routes.get(topic, Destinations()) for topic in message.topics]
-            return Resolved(message.request, message.shard, message.shard_epoch, found, list(range(len(found))))
+            return Resolved(message.request, message.shard_epoch, found, list(range(len(found))))
         if isinstance(message, AddRoutes):
             return RoutesAdded(message.request, message.shard, message.shard_epoch, message.sender_epoch)
         if isinstance(message, OpenSession):
@@ -192,7 +192,7 @@ class Edge:
         simple: dict[type, Callable[[Any], Control]] = {
             CloseSession: lambda m: SessionClosed(m.request, True),
             RecordInbound: lambda m: InboundRecorded(m.request, m.packet_identifier),
-            ReleaseInbound: lambda m: InboundReleased(m.request, True),
+            ReleaseInbound: lambda m: InboundReleased(m.request),
             DeliverRetained: lambda m: RetainedDelivered(m.request),
         }
         make = simple.get(type(message))
@@ -225,7 +225,7 @@ class Edge:
             filter=stream_filter,
         )
         conn = self.core.hot.attach(-1, CLIENT, options, self.ns)
-        client = Client(conn, policy or ListenerPolicy("plain", True), self.core.now, stream_filter)
+        client = Client(conn, policy or ListenerPolicy("plain", True), stream_filter)
         conn.owner = client
         self.core.clients.adopt(client)
         return Session(self, client)

@@ -85,9 +85,9 @@ def test_another_protocol_version_is_one_line_on_both_sides(
     edge = Edge()
     conn = edge.core.hot.attach(-1, LINK, ConnOptions(), edge.ns)
     with caplog.at_level(logging.INFO, logger="edge.cluster.peer_table"):
-        feed(edge, conn, hello_of_version(1, "s1", "storage", readable=readable))
+        feed(edge, conn, hello_of_version(2, "s1", "storage", readable=readable))
     assert conn.closed
     assert HEADER.unpack_from(edge.core.hot.take_output(conn))[1:4] == (FrameKind.HELLO, 0, PROTOCOL_VERSION)
     assert edge.core.counts["links_refused_hello"] == 1
     (line,) = caplog.messages
-    assert line == f"refused a link: {'s1' if readable else 'the peer'} speaks link protocol version 1, this node 2"
+    assert line == f"refused a link: {'s1' if readable else 'the peer'} speaks link protocol version 2, this node 3"

@@ -223,7 +223,7 @@ def test_moved_answer_is_asked_again() -> None:
     edge.held = {OpenSession}
     edge.accept().connect()
     (request,) = edge.take(OpenSession)
-    edge.storage(Moved(request.request, "partition", request.partition, 2, 2))
+    edge.storage(Moved(request.request, "partition", request.partition, 2))
     edge.round(0.01)
     assert edge.take(OpenSession) == []
     edge.round(0.1)

@@ -166,7 +166,7 @@ def test_a_refused_qos2_message_is_told_when_its_record_is_gone() -> None:
     assert session.read() == []
     (release,) = edge.take(ReleaseInbound)
     assert release.packet_identifier == 5
-    edge.storage(InboundReleased(release.request, True))
+    edge.storage(InboundReleased(release.request))
     edge.round()
     assert [(type(packet), packet.reason_code) for packet in session.read()] == [(Pubrec, 0x97), (Puback, 0x10)]
 

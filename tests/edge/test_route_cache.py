@@ -29,7 +29,7 @@ def test_miss_parks_the_publisher_and_is_asked_once() -> None:
         session.publish("a", b"2", 1, 2)
     (question,) = edge.take(Resolve)
     assert question.topics == ["a"] and publishes(subscriber) == []
-    edge.router(Resolved(question.request, question.shard, question.shard_epoch, [Destinations()], [0]))
+    edge.router(Resolved(question.request, question.shard_epoch, [Destinations()], [0]))
     edge.round()
     assert [packet.payload for packet in publishes(subscriber)] == [b"1", b"2", b"1", b"2"]
     assert [packet.packet_identifier for packet in said(one, Puback)] == [1, 2]
@@ -44,11 +44,11 @@ def test_invalidation_voids_what_is_asked() -> None:
     (question,) = edge.take(Resolve)
     edge.router(Invalidate(5, question.shard, 1, ["a/+"]))
     assert edge.take(Invalidated) == [Invalidated(5, question.shard, 1)]
-    edge.router(Resolved(question.request, question.shard, question.shard_epoch, [Destinations()], [0]))
+    edge.router(Resolved(question.request, question.shard_epoch, [Destinations()], [0]))
     edge.round()
     (again,) = edge.take(Resolve)
     assert said(publisher, Puback) == []
-    edge.router(Resolved(again.request, again.shard, again.shard_epoch, [Destinations()], [0]))
+    edge.router(Resolved(again.request, again.shard_epoch, [Destinations()], [0]))
     edge.round()
     assert said(publisher, Puback)[0].reason_code == ReasonCode.NO_MATCHING_SUBSCRIBERS
 
@@ -71,7 +71,7 @@ def test_question_is_repeated_after_moved_and_after_silence() -> None:
     edge.held = {Resolve}
     publisher.publish("a", b"1", 1, 1)
     (question,) = edge.take(Resolve)
-    edge.router(Moved(question.request, "shard", question.shard, 2, 2))
+    edge.router(Moved(question.request, "shard", question.shard, 2))
     edge.round(0.2)
     (again,) = edge.take(Resolve)
     edge.round(5.0)

@@ -184,7 +184,7 @@ _CONTROLS = tuple(
         Heartbeat("edge-1", 1, 5.0, 3, ["storage-1"], {1: (2, 3)}),
         HeartbeatReply(1, 5.0, 2.0, 3, "router-1"),
         Resolve(1, 2, 3, ["a/b", "c"]),
-        Resolved(1, 2, 3, [Destinations(["edge-1"], [4], [])], [0, 0]),
+        Resolved(1, 3, [Destinations(["edge-1"], [4], [])], [0, 0]),
         AddRoutes(1, 2, 3, 4, 5, 6, [RouteEntry("a/#", "group", 2)]),
         Invalidate(1, 2, 3, ["a/#"]),
         KickSession(1, "client", 2, 3),

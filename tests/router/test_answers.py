@@ -63,7 +63,7 @@ def test_long_names_of_groups_cannot_keep_a_topic_from_its_answer() -> None:
     (short,) = [group for group in answer.groups if group.share == "short/#"]
     assert short == GroupDestinations("short/#", [("e1", 5)], [(0, 5)])
     assert 500 < len(answer.groups) < 9001 and shard.answers_shortened == 1
-    assert len(encode_control(Resolved(1, 0, 1, [answer], [0]))) <= ANSWER_BYTES + 100
+    assert len(encode_control(Resolved(1, 1, [answer], [0]))) <= ANSWER_BYTES + 100
 
 
 def test_groups_at_many_partitions_share_the_room() -> None:
@@ -73,7 +73,7 @@ def test_groups_at_many_partitions_share_the_room() -> None:
     answer = shortened(Destinations([], [], groups))
     assert [group.share for group in answer.groups] == sorted(group.share for group in groups)
     assert all((8000, 77) in group.partitions and 1000 < len(group.partitions) < 8192 for group in answer.groups)
-    assert len(encode_control(Resolved(1, 0, 1, [answer], [0]))) <= ANSWER_BYTES
+    assert len(encode_control(Resolved(1, 1, [answer], [0]))) <= ANSWER_BYTES
 
 
 def test_only_what_was_answered_is_held_for_the_edge() -> None:

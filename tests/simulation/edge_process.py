@@ -119,7 +119,7 @@ class EdgeProcess(Process):
                 connect_timeout_ns=int(limits.connect_timeout_s * NS),
             )
             conn = hot.attach(-1, CLIENT, options, now_ns)
-            client = Client(conn, ListenerPolicy("plain", True), core.now)
+            client = Client(conn, ListenerPolicy("plain", True))
             conn.owner = client
             core.clients.adopt(client)
         self._add(conn, end)

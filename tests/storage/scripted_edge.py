@@ -144,7 +144,7 @@ class Edge:
             if now[1:] != before[1:]:
                 for partition, publish in list(self.unfinished.values()):
                     if partition == number:
-                        publish.repeat, publish.epochs = True, (placement.epoch,)
+                        publish.epochs = (placement.epoch,)
                         self._send(number, FrameKind.PUBLISH, encode_message(publish))
 
     # --- taking
@@ -223,13 +223,7 @@ class Edge:
     def polled(self, message: PollClaims, source: PeerKey) -> None:
         """Say which connections of a partition's clients are open; a test may put another answer here."""
         claims = [
-            Claim(
-                one.client_id,
-                one.number,
-                one.owner_epoch,
-                one.session,
-                [(push.packet_identifier, push.partition_epoch, seq) for seq, push in one.outbound.items()],
-            )
+            Claim(one.client_id, one.number, one.owner_epoch, one.session)
             for one in self.connections.values()
             if one.open and one.owner_epoch and self.cluster.map.partition_for(one.client_id) == message.partition
         ]

@@ -67,7 +67,7 @@ class ScriptedRouter:
         epoch = self.machine.map.epoch
         if isinstance(message, Register):
             self.apply(RegisterNode(message.entry, message.whole))
-            self._tell(node, Registered(message.request, message.entry.incarnation, self.machine.map.epoch))
+            self._tell(node, Registered(message.request, message.entry.incarnation))
         elif isinstance(message, FollowMap):
             for page in map_pages(self.machine.map):
                 self._tell(node, page)
@@ -90,7 +90,7 @@ class ScriptedRouter:
             else:
                 refusal = self.apply(PlacePartitions({message.partition: entry}))
                 assert not refusal
-                self._tell(node, Changed(message.request, self.machine.map.epoch))
+                self._tell(node, Changed(message.request))
 
     def answer(self, node: str, asked: AddRoutes) -> None:
         """Say that routes stand."""

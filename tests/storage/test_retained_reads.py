@@ -65,11 +65,7 @@ def test_s14_a_retained_copy_and_its_live_twin() -> None:
         RetainedMessage("a/2", b"r3", 2, b"", 0xFFFFFFFF, 0, 1, 3),
     ]
     number = next(edge.requests)
-    edge.ask(
-        DeliverRetained(
-            number, 0, edge.epoch(0), alice.session, alice.owner_epoch, copies, [True, True], True, cluster_request
-        )
-    )
+    edge.ask(DeliverRetained(number, 0, edge.epoch(0), alice.session, alice.owner_epoch, copies, True, cluster_request))
     cluster.settle()
     assert edge.answers(RetainedDelivered)
     assert sorted(push.payload for push in alice.received) == [b"r1", b"r3"]
@@ -148,10 +144,7 @@ def bring(cluster: Cluster, alice: Connection, read: int, *values: tuple[str, st
     edge = cluster.edges["e1"]
     copies = [RetainedMessage(topic, text.encode(), qos, b"", 0xFFFFFFFF, 0, 1, 99) for topic, text, qos in values]
     number = next(edge.requests)
-    flags = [True] * len(copies)
-    edge.ask(
-        DeliverRetained(number, 0, edge.epoch(0), alice.session, alice.owner_epoch, copies, flags, done, read or number)
-    )
+    edge.ask(DeliverRetained(number, 0, edge.epoch(0), alice.session, alice.owner_epoch, copies, done, read or number))
     cluster.settle()
     (answer,) = [one for one in edge.answers(RetainedDelivered) if one.request == number]
     return bool(answer.again)

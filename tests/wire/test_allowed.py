@@ -94,10 +94,10 @@ def test_what_a_router_is_told(peer: PeerKey, message: Control, fault: str) -> N
 
 
 def test_moved_speaks_of_shards_at_routers_and_of_partitions_at_storage() -> None:
-    assert fault_of(ROUTER, "edge", Moved(1, "shard", 0, 1, 1)) == ""
-    assert fault_of(STORAGE, "edge", Moved(1, "partition", 0, 1, 1)) == ""
-    assert fault_of(STORAGE, "edge", Moved(1, "shard", 0, 1, 1)) == IDENTITY
-    assert fault_of(EDGE, "storage", Moved(1, "partition", 0, 1, 1)) == TIER
+    assert fault_of(ROUTER, "edge", Moved(1, "shard", 0, 1)) == ""
+    assert fault_of(STORAGE, "edge", Moved(1, "partition", 0, 1)) == ""
+    assert fault_of(STORAGE, "edge", Moved(1, "shard", 0, 1)) == IDENTITY
+    assert fault_of(EDGE, "storage", Moved(1, "partition", 0, 1)) == TIER
 
 
 @pytest.mark.parametrize(

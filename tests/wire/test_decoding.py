@@ -74,8 +74,8 @@ def test_only_its_own_error(decode: Callable[[bytes], object], good: bytes, erro
         Heartbeat("e", 1, float("nan"), 1),
         Heartbeat("e", 1, float("inf"), 1),
         Heartbeat("e", 1 << 44, 1.0, 1),
-        Resolved(1, 1, 1, [Destinations([], [-1], [])], [0]),
-        Resolved(1, 1, 1, [Destinations([], [], [GroupDestinations("g/t", [("e", -1)])])], [0]),
+        Resolved(1, 1, [Destinations([], [-1], [])], [0]),
+        Resolved(1, 1, [Destinations([], [], [GroupDestinations("g/t", [("e", -1)])])], [0]),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -93,9 +93,9 @@ def test_what_the_settings_allow_can_be_said() -> None:
         Heartbeat("n" * 64, (1 << 44) - 1, 1e9, 5, names, dict.fromkeys(range(PARTITIONS_MAX), (1 << 40, 1))),
         Register(1, NodeEntry("n" * 64, "storage", 1, "h" * 255, {"l" * 32: "h" * 255}, "z" * 64, 100)),
         OpenSession((1 << 64) - 1, PARTITIONS_MAX - 1, 1, "c" * 65_535, (1 << 64) - 1, False, 0xFFFFFFFF),
-        Claims(1, PARTITIONS_MAX - 1, 1, [Claim("c", 1, 1, (1 << 64) - 1, [(65_535, 1, 2)] * 65_535)]),
+        Claims(1, PARTITIONS_MAX - 1, 1, [Claim("c", 1, 1, (1 << 64) - 1)]),
         RetainedNone(1, list(range(PARTITIONS_MAX))),
-        Resolved(1, 1, 1, [Destinations(names, list(range(PARTITIONS_MAX)), [])], [0]),
+        Resolved(1, 1, [Destinations(names, list(range(PARTITIONS_MAX)), [])], [0]),
         AddRoutes(1, 65_535, 1, -1, (1 << 44) - 1, 9, [RouteEntry("f" * 65_535, "s", 10_000_000)]),
     ):
         assert decode_control(encode_control(message)) == message

@@ -37,7 +37,7 @@ def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
     """The lease runs from when the answered heartbeat was sent, and only while the map lists this incarnation."""
     node = Node("r1")
     assert [type(message) for _, message in node.sent] == [Register, FollowMap]
-    node.holder.handle(0.1, Registered(1, 2, 4))
+    node.holder.handle(0.1, Registered(1, 2))
     node.holder.handle(0.1, node.map(node.entry(2)))
     node.holder.beat(0.1)
     beat = node.sent[-1][1]
@@ -51,7 +51,7 @@ def test_the_lease_of_a_former_incarnation_is_no_lease_of_this_one() -> None:
     """It ran on another host, whose clock is far ahead; the answer to its last heartbeat came over our link."""
     node = Node("r1")
     node.holder.handle(0.1, HeartbeatReply(1, 90_000.0, 2.0, 4, "r1"))
-    node.holder.handle(0.1, Registered(1, 2, 4))
+    node.holder.handle(0.1, Registered(1, 2))
     node.holder.handle(0.1, node.map(node.entry(2)))
     assert not node.holder.has_lease(0.2)
     assert node.holder.newest_at < 0.2
@@ -60,7 +60,7 @@ def test_the_lease_of_a_former_incarnation_is_no_lease_of_this_one() -> None:
 def test_a_former_incarnation_in_a_late_map_does_not_end_this_one() -> None:
     """The answer to the registration came from the leader; the map, from a router that is behind."""
     node = Node("r1")
-    node.holder.handle(0.1, Registered(1, 2, 9))
+    node.holder.handle(0.1, Registered(1, 2))
     node.holder.handle(0.1, node.map(node.entry(1)))
     node.holder.handle(0.1, MapStep(MapDelta(5, (node.entry(1, NodeState.DEAD),))))
     assert not node.holder.ended
@@ -82,7 +82,7 @@ def test_an_incarnation_that_died_before_it_heard_of_its_registration_has_ended(
 def test_the_answer_to_a_former_incarnation_s_registration_registers_nobody() -> None:
     """The former incarnation died before its registration was committed; the answer comes over the next one's link."""
     node = Node("r1")
-    node.holder.handle(0.1, Registered(1, 1, 4))
+    node.holder.handle(0.1, Registered(1, 1))
     node.holder.handle(0.1, node.map(node.entry(1)))
     node.sent.clear()
     node.holder.beat(0.5)
@@ -105,7 +105,7 @@ def test_why_the_routers_do_not_let_a_node_in_is_logged_once(caplog: pytest.LogC
 def test_a_newer_incarnation_ends_this_one() -> None:
     """Two processes of one name: the older starts anew."""
     node = Node()
-    node.holder.handle(0.0, Registered(1, 2, 4))
+    node.holder.handle(0.0, Registered(1, 2))
     node.holder.handle(0.1, node.map(node.entry(3)))
     assert node.holder.ended
 
@@ -113,7 +113,7 @@ def test_a_newer_incarnation_ends_this_one() -> None:
 def test_a_silent_leader_is_not_asked_for_ever() -> None:
     """Without an answer for a lease, the other routers are asked in turn: one of them knows the leader."""
     node = Node("r1", "r2")
-    node.holder.handle(0.0, Registered(1, 2, 4))
+    node.holder.handle(0.0, Registered(1, 2))
     node.holder.handle(0.0, node.map(node.entry(2)))
     node.holder.handle(0.1, HeartbeatReply(2, 0.0, 2.0, 4, "r1"))
     node.sent.clear()
@@ -127,7 +127,7 @@ def test_a_silent_leader_is_not_asked_for_ever() -> None:
 def test_the_map_is_followed_from_another_router_at_once() -> None:
     """The router that told us the map is gone: nobody's change of placement waits for our next look."""
     node = Node("r1", "r2")
-    node.holder.handle(0.0, Registered(1, 2, 4))
+    node.holder.handle(0.0, Registered(1, 2))
     node.holder.handle(0.0, node.map(node.entry(2)))
     node.holder.beat(0.3)
     (followed,) = [router for router, message in node.sent if isinstance(message, FollowMap)]
@@ -142,7 +142,7 @@ def test_a_router_that_lags_is_not_followed_for_ever() -> None:
     """Its link stands, the leader's too; but what it tells is an old map, and ours must not stay one."""
     node = Node("r1")
     node.holder.router_up("r2", 0.1)
-    node.holder.handle(0.1, Registered(1, 2, 9))
+    node.holder.handle(0.1, Registered(1, 2))
     node.holder.handle(0.1, node.map(node.entry(1)))  # from before our registration
     for tenth in range(2, 12):
         node.holder.beat(tenth / 10)
@@ -154,7 +154,7 @@ def test_a_leader_that_started_again_is_told_the_sizes_again() -> None:
     """It leads under its name as before, and knows nothing of what its former incarnation was told."""
     node = Node()
     node.holder.router_up("r1", 0.0)
-    node.holder.handle(0.0, Registered(1, 2, 4))
+    node.holder.handle(0.0, Registered(1, 2))
     node.holder.handle(0.0, node.map(node.entry(2)))
     node.holder.handle(0.1, HeartbeatReply(2, 0.0, 2.0, 4, "r1"))
     node.holder.sizes = {7: (3, 100)}

@@ -21,7 +21,7 @@ class Life(Node):
         self.stop = OrderlyStop(holder, 5.0, idle=lambda: self.idle, hands_over=hands_over)
         holder.router_up("r1", 0.0)
         holder.beat(0.0)
-        holder.handle(0.0, Registered(1, 2, 4))
+        holder.handle(0.0, Registered(1, 2))
         self.shows(NodeState.ACTIVE, 4)
         holder.handle(0.0, HeartbeatReply(2, 0.0, 60.0, 4, "r1"))
 

@@ -367,7 +367,7 @@ async def test_another_protocol_version_is_one_line_on_both_sides(
         async with trio.open_nursery() as nursery:
             address = await start(nursery, router)
             stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
-            await stream.send_all(hello_of_version(1, "edge-0", "edge", readable=readable))
+            await stream.send_all(hello_of_version(2, "edge-0", "edge", readable=readable))
             with trio.fail_after(5):
                 answer = bytes(await stream.receive_some(4096))
                 assert await stream.receive_some() == b""
@@ -375,16 +375,16 @@ async def test_another_protocol_version_is_one_line_on_both_sides(
             assert router.hub.refusals == {"strangers": 0, "certificate": 0, "hello": 1}
             nursery.cancel_scope.cancel()
     (line,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
-    assert line == "refused a link: the peer speaks link protocol version 1, this node 2"
+    assert line == "refused a link: the peer speaks link protocol version 2, this node 3"
 
 
 async def test_a_node_that_dials_another_version_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """Who answers with a HELLO of version 1 is left, in one line."""
+    """Who answers with a HELLO of version 2 is left, in one line."""
     edge = Node("edge", "edge-0")
 
     async def old_router(stream: trio.SocketStream) -> None:
         await stream.receive_some(4096)
-        await stream.send_all(hello_of_version(1, "router-0", "router"))
+        await stream.send_all(hello_of_version(2, "router-0", "router"))
 
     with caplog.at_level(logging.INFO, logger="wire.links.hub"):
         async with trio.open_nursery() as nursery:
@@ -397,4 +397,4 @@ async def test_a_node_that_dials_another_version_says_so(caplog: pytest.LogCaptu
                     await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
     (line,) = [record.getMessage() for record in caplog.records if "cannot link" in record.getMessage()]
-    assert line.endswith("the peer speaks link protocol version 1, this node 2")
+    assert line.endswith("the peer speaks link protocol version 2, this node 3")

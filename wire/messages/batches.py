@@ -13,8 +13,7 @@ PUBLISH (edge to edge, edge to storage, storage to edge for wills), records of t
          u64 owner_epoch | u32 expiry_s | u16 partitions | u16 topic bytes | u32 property bytes | u32 payload bytes |
          (u16 partition, u32 partition_epoch) each | topic | properties | payload
 
-         flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 shared pick (``share`` follows the partitions), bit 4 repeat
-         (sent before, to another primary or after a reconnect).
+         flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 shared pick (``share`` follows the partitions).
          version: 5 when ``properties`` holds an MQTT 5 property block (without its length, without Topic Alias and
          Message Expiry Interval), 4 when empty. expiry_s: seconds left, NO_EXPIRY for none.
          tag: the sender's counter for this message; acknowledgements name it. 0 at QoS 0: not acknowledged.
@@ -68,7 +67,6 @@ __all__ = [
 NO_EXPIRY = 0xFFFFFFFF
 FLAG_RETAIN = 0x04
 FLAG_SHARE = 0x08
-FLAG_REPEAT = 0x10
 PUSH_DUP = 0x08
 PUSH_PUBREL = 0x10
 
@@ -106,7 +104,6 @@ class PublishMessage(msgspec.Struct, gc=False):
     payload: bytes
     qos: int
     retain: bool = False
-    repeat: bool = False
     properties: bytes = b""  # MQTT 5 block without length, without Topic Alias and Message Expiry Interval
     version: int = 5
     expiry_s: int = NO_EXPIRY
@@ -168,8 +165,6 @@ def encode_message(message: PublishMessage) -> bytes:
     share = b""
     if message.retain:
         flags |= FLAG_RETAIN
-    if message.repeat:
-        flags |= FLAG_REPEAT
     if message.share:
         flags |= FLAG_SHARE
         share = struct.pack(">H", len(message.share)) + message.share
@@ -270,7 +265,6 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
         data[property_end:payload_end],
         flags & 0x03,
         bool(flags & FLAG_RETAIN),
-        bool(flags & FLAG_REPEAT),
         data[topic_end:property_end],
         version,
         expiry_s,

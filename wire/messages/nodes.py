@@ -12,7 +12,6 @@ from wire.messages.ranges import (
     PARTITIONS_MAX,
     U32,
     U64,
-    Address,
     Counted,
     Detail,
     Duration,
@@ -56,7 +55,6 @@ class Refused(Message, tag="Refused"):
     code: Word  # "not_leader", "lease", "unavailable", "invalid"
     detail: Detail
     leader_hint: SomeNode = ""  # node id
-    leader_address: Address = ""
 
 
 class Moved(Message, tag="Moved"):
@@ -66,7 +64,6 @@ class Moved(Message, tag="Moved"):
     what: Word
     number: ShardNumber
     epoch: Epoch  # the answerer's shard_epoch or partition_epoch
-    map_epoch: Counted
 
 
 class Register(Message, tag="Register"):
@@ -79,11 +76,10 @@ class Register(Message, tag="Register"):
 
 
 class Registered(Message, tag="Registered"):
-    """The incarnation stands in the map at this epoch. The answer may come to the next incarnation of its node."""
+    """The incarnation stands in the map. The answer may come to the next incarnation of its node."""
 
     request: U64
     incarnation: Incarnation
-    map_epoch: Counted
 
 
 class Heartbeat(Message, tag="Heartbeat"):
@@ -109,7 +105,6 @@ class HeartbeatReply(Message, tag="HeartbeatReply"):
     lease_s: Duration  # 0: not granted
     settled_epoch: Counted  # every live node has acknowledged this epoch
     leader: SomeNode
-    leader_address: Address = ""
     map_epoch: Counted = 0  # the leader's: who stays behind it follows the map of a router that lags
 
 
@@ -148,10 +143,9 @@ class RequestChange(Message, tag="RequestChange"):
 
 
 class Changed(Message, tag="Changed"):
-    """The change is committed at this map epoch."""
+    """The change is committed."""
 
     request: U64
-    map_epoch: Counted
 
 
 class Drain(Message, tag="Drain"):

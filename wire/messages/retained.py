@@ -97,7 +97,6 @@ class DeliverRetained(Message, tag="DeliverRetained"):
     messages: Annotated[
         list[RetainedMessage], Meta(max_length=ROUTES_MAX)
     ]  # qos already limited, properties with the subscription identifier
-    retain_flags: Annotated[list[bool], Meta(max_length=ROUTES_MAX)]
     done: bool = True
     read: U64 = 0  # request of the SubscribeSession that began the read; this one's own: it begins (again) here
 

@@ -83,7 +83,6 @@ class Resolved(Message, tag="Resolved"):
     """
 
     request: U64
-    shard: ShardNumber
     shard_epoch: Epoch
     destinations: Annotated[list[Destinations], Meta(max_length=ROUTES_MAX)]  # different ones
     answers: Annotated[list[U32], Meta(max_length=ROUTES_MAX)]  # of each topic: its place among the destinations

@@ -17,7 +17,6 @@ from wire.messages.ranges import (
     PartitionNumber,
     Qos,
     ReasonCode,
-    Seconds,
     TopicText,
 )
 from wire.messages.redispatch import SharePick
@@ -69,7 +68,6 @@ class OpenSession(Message, tag="OpenSession"):
     will: Will | None = None
     protocol_version: Annotated[int, Meta(ge=3, le=5)] = 5
     receive_maximum: PacketIdentifier = 64  # outbound window
-    waited_s: Seconds = 0.0  # since the edge received CONNECT
     answered_below: U64 = 0  # the edge has the answers of all its requests to this partition below this one
     withdrawn: bool = False  # the connection is gone: end it where it was opened before, do not open it now
     may_create: bool = True  # a stored session; False: only one that exists may be resumed or replaced
@@ -85,10 +83,6 @@ class SessionOpened(Message, tag="SessionOpened"):
     owner_epoch: U64 = 0
     session: U64 = 0  # 0: ephemeral
     session_present: bool = False
-    subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)] = []
-    inbound: Annotated[
-        list[PacketIdentifier], Meta(max_length=65_536)
-    ] = []  # QoS 2 packet identifiers not yet released
 
 
 class CloseSession(Message, tag="CloseSession"):
@@ -206,10 +200,9 @@ class ReleaseInbound(Message, tag="ReleaseInbound"):
 
 
 class InboundReleased(Message, tag="InboundReleased"):
-    """Committed. ``known``: the identifier had a record."""
+    """Committed; so it is where the identifier had no record."""
 
     request: U64
-    known: bool
 
 
 class PollClaims(Message, tag="PollClaims"):
@@ -227,8 +220,6 @@ class Claim(msgspec.Struct, array_like=True):
     connection: U64
     owner_epoch: U64
     session: U64 = 0
-    # (packet identifier, partition_epoch, session_seq) really written
-    outbound: Annotated[list[tuple[PacketIdentifier, Epoch, U64]], Meta(max_length=65_536)] = []
 
 
 class Claims(Message, tag="Claims"):

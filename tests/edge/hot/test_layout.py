@@ -79,7 +79,6 @@ def test_offsets_of_a_message() -> None:
         payload=b"payload",
         qos=2,
         retain=True,
-        repeat=True,
         properties=b"\x01\x01",
         origin_kind=2,
         origin_a=0x1112131415161718,
@@ -96,7 +95,7 @@ def test_offsets_of_a_message() -> None:
     assert data[layout.MESSAGE_VERSION_AT] == 5
     flags = data[layout.MESSAGE_FLAGS_AT]
     assert flags & layout.QOS_BITS == message.qos
-    assert flags & ~layout.QOS_BITS == layout.RETAIN_FLAG | layout.SHARE_FLAG | layout.REPEAT_FLAG
+    assert flags & ~layout.QOS_BITS == layout.RETAIN_FLAG | layout.SHARE_FLAG
     assert data[layout.MESSAGE_ORIGIN_KIND_AT] == message.origin_kind
     assert read(data, layout.MESSAGE_TAG_AT, 8) == message.tag
     assert read(data, layout.MESSAGE_ORIGIN_A_AT, 8) == message.origin_a
