@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ WHAT_IS_MISSING = (
 )
 DISK_VERBS = (Verb.FAIL_SYNC, Verb.FILL_DISK, Verb.FLIP_BITS)
 
-__all__ = ["RealCluster", "Shape", "real_cluster"]
+__all__ = ["RealCluster", "Shape", "real_cluster", "spread"]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class RealCluster:
         names = [node.name for node in plan.nodes]
         self._network = Namespaces(names) if shape.namespaces else None
         if self._network is not None:
-            _spread(plan.nodes, self._network)
+            spread(plan.nodes, self._network.address)
         shim = build_shim(folder) if can_preload() else None
         (folder / "logs").mkdir(exist_ok=True)
         self._nodes = {
@@ -220,8 +220,11 @@ class RealCluster:
             async with trio.open_nursery() as nursery:
                 for entry in self._nodes.values():
                     nursery.start_soon(self._keep, entry)
-                with trio.fail_after(READY_S):
+                with trio.move_on_after(READY_S) as waited:
                     await self.recovered()
+                if waited.cancelled_caught:
+                    ends = [f"{name}: {self._tail(name)}" for name in self.missing if name in self._nodes]
+                    raise TimeoutError(f"not ready within {READY_S:g} s: {self.missing}\n" + "\n".join(ends))
                 task_status.started()
         finally:
             for entry in self._nodes.values():
@@ -358,14 +361,14 @@ class RealCluster:
         return " | ".join(lines[-4:])
 
 
-def _spread(plans: tuple[NodePlan, ...], network: Namespaces) -> None:
+def spread(plans: tuple[NodePlan, ...], address_of: Callable[[str], str]) -> None:
     """Give every node its own address in what ``make_plan`` wrote for loopback."""
-    first = network.address("router-0")
+    first = address_of("router-0")
     routers: dict[str, str] = {}
     for plan in plans:
         for line in plan.config.read_text().splitlines():
             if plan.tier == "router" and line.startswith("link_port"):
-                routers[line.split("=")[1].strip()] = network.address(plan.name)
+                routers[line.split("=")[1].strip()] = address_of(plan.name)
     for plan in plans:
         lines = []
         for line in plan.config.read_text().splitlines():
@@ -373,8 +376,10 @@ def _spread(plans: tuple[NodePlan, ...], network: Namespaces) -> None:
                 line = line.replace(f"127.0.0.1:{port}", f"{address}:{port}")
             if line.startswith("seeds") or (plan.name == "router-0" and line.startswith("bind")):
                 line = line.replace("127.0.0.1", first)  # gossip
-            lines.append(line.replace("127.0.0.1", network.address(plan.name)))
-        plan.config.write_text("\n".join([*lines, "[metrics]", f'bind = "{network.address(plan.name)}"', ""]))
+            lines.append(line.replace("127.0.0.1", address_of(plan.name)))
+            if line == "[metrics]":
+                lines.append(f'bind = "{address_of(plan.name)}"')
+        plan.config.write_text("\n".join([*lines, ""]))
 
 
 @contextlib.asynccontextmanager

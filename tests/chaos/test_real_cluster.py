@@ -1,9 +1,13 @@
 """One short schedule on real processes in every run: an edge and the storage node are killed; nothing is lost."""
 
+import datetime
 from pathlib import Path
 
+from conf.settings import load
+from membership.settings import MembershipSettings
+from stratamq.local_plan import UpOptions, make_plan
 from tests.chaos.__main__ import run_one
-from tests.chaos.real_cluster import Shape, real_cluster
+from tests.chaos.real_cluster import Shape, real_cluster, spread
 from tests.chaos.schedule import Fault, Schedule, Verb
 
 
@@ -20,3 +24,13 @@ async def test_kills_of_edge_and_storage_lose_nothing(tmp_path: Path) -> None:
     assert result.accepted > 20
     assert result.checked["lost"] > 20
     assert {wait.tier for wait in result.waits} == {"edge", "storage"}  # which kinds: as the clients happened to stand
+
+
+def test_nodes_in_namespaces_have_settings_that_can_be_read(tmp_path: Path) -> None:
+    """Each node listens at an address of its own, its metrics page too."""
+    plans = make_plan(UpOptions(2, 3, 3, tmp_path, 0, 0), tmp_path, datetime.datetime.now(datetime.UTC)).nodes
+    addresses = {plan.name: f"10.77.0.{number + 10}" for number, plan in enumerate(plans)}
+    spread(plans, addresses.__getitem__)
+    for plan in plans:
+        config = load(plan.tier, file=plan.config, environment={}, membership=MembershipSettings)
+        assert config.metrics.bind == config.node.link_bind == addresses[plan.name]
