@@ -6,6 +6,17 @@ from tests.simulation.model_store import ModelDisk
 from tests.storage.storage_cluster import Cluster
 
 
+class EmptyStore:
+    """A store that holds nothing."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return nothing."""
+
+    def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:  # noqa: ARG002
+        """Return nothing."""
+        return []
+
+
 def state_of(disk: ModelDisk, partition: int) -> tuple[int, dict[bytes, bytes]]:
     """Return (op_index, rows) of a partition's state on a disk: everything but its log and what is local."""
     start, stop = keys.partition_range(partition)

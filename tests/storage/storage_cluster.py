@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from router.map.commands import Bootstrap, Command, RegisterNode
 from storage.state.settings import PartitionSettings
@@ -26,7 +27,7 @@ from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.hello import TIER_EDGE, PeerKey
 from wire.messages.nodes import Heartbeat, HeartbeatReply, MapStep
 
-__all__ = ["ROUTER", "Cluster", "with_settings"]
+__all__ = ["ROUTER", "Cluster", "with_edge", "with_settings"]
 
 REAL_TIME_MAX_S = 3_600.0  # tests have bounds of their own
 
@@ -246,6 +247,12 @@ class Cluster:
             frames = self.frames
             self.step()
             quiet = 0 if self.frames != frames or any(node.busy for node in self.nodes.values()) else quiet + 1
+
+
+def with_edge(**options: Any) -> tuple[Cluster, Edge]:
+    """Return a new cluster and the first of its edges."""
+    cluster = Cluster(**options)
+    return cluster, cluster.edges["e1"]
 
 
 def with_settings(**changes: object) -> PartitionSettings:

@@ -4,23 +4,13 @@ from storage.replication.backup import Replica
 from storage.state import keys
 from storage.state.partition import Overlay
 from storage.state.rows import LogRow, pack
+from tests.storage.replicas import EmptyStore
 from wire.messages.replication import STALE, Append
 
 
 def key(number: int) -> bytes:
     """Return a key of partition 0."""
     return keys.session_key(0, number)
-
-
-class EmptyStore:
-    """A store that holds nothing."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return nothing."""
-
-    def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:  # noqa: ARG002
-        """Return nothing."""
-        return []
 
 
 def test_a_half_sent_operation_is_dropped_at_promotion() -> None:

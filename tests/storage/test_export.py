@@ -15,7 +15,7 @@ from storage.state.rows import NEVER, Entry, LocalRow, LogRow, MetaRow, SessionR
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 from tests.storage.requests import message
-from tests.storage.storage_cluster import Cluster
+from tests.storage.storage_cluster import Cluster, with_edge
 from wire.sstable.manifest import read_manifest
 from wire.sstable.run_reader import iter_newest, iter_rows, merge_rows, verify_manifest
 from wire.sstable.schema import COLUMN_INDEX, RowKind, row_crc
@@ -245,8 +245,7 @@ def test_iter_newest_of_an_offline_export(tmp_path: Path) -> None:
 
 def test_a_full_disk_refuses_messages_and_acknowledges_repeats() -> None:
     """Before anything is ordered, counted; what stands already is acknowledged again."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     alice = edge.open("alice", "a/#")
     edge.publish(message("kept"), alice.session >> 48)
     cluster.settle()

@@ -7,24 +7,13 @@ from storage.core import FrameArrived
 from storage.replication.backup import Replica
 from storage.state import keys
 from storage.state.rows import LogRow, pack
+from tests.storage.replicas import EmptyStore
 from tests.storage.storage_cluster import Cluster
 from wire.decoding import Unreadable
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_STORAGE, PeerKey
 from wire.messages.replication import Append, encode_replica_message
-
-
-class EmptyStore:
-    """A store that holds nothing."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return nothing."""
-
-    def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:  # noqa: ARG002
-        """Return nothing."""
-        return []
-
 
 FOREIGN = [keys.meta_key(2), keys.meta_key(4), b"", b"\x00", b"\x00\x02\xff", b"\x00\x04"]
 

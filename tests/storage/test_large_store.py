@@ -6,7 +6,7 @@ from storage.hosting import loading, placements, route_reports
 from storage.hosting.route_reports import RouteReports
 from storage.state.durable_sessions import DurableSession
 from storage.state.rows import Entry, SessionRow, encode_entry, outline_entry
-from tests.storage.storage_cluster import Cluster
+from tests.storage.storage_cluster import Cluster, with_edge
 from wire.messages.batches import PublishMessage
 from wire.messages.cluster_map import ClusterMap, Delegation, ShardEntry
 from wire.messages.control import decode_control
@@ -16,8 +16,7 @@ from wire.node.route_registrar import by_shard
 
 def large_cluster(sessions: int, queued: int) -> Cluster:
     """Return a cluster of one partition whose sessions are away, each with messages in its queue."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     for number in range(sessions):
         connection = edge.open(f"client {number}")
         edge.subscribe(connection, "all/#", f"to/{number}/+")
@@ -84,8 +83,7 @@ def test_reports_of_routes_fit_rounds_messages_and_links(monkeypatch: pytest.Mon
     """Whatever was registered is told to a new owner, but never all of it at once: no link takes a million filters."""
     monkeypatch.setattr(route_reports, "REPORTED_PER_TURN", 4)
     monkeypatch.setattr(route_reports, "REPORT_ROUTES_MAX", 5)
-    cluster = Cluster(partitions=8)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=8)
     for number in range(12):
         connection = edge.open(f"client {number}")
         edge.subscribe(connection, f"to/{number}")

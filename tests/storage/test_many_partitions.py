@@ -11,7 +11,7 @@ from storage.hosting.placements import Placements
 from storage.replication.primary import Replication
 from storage.state.partition import Partition
 from tests.memory import allocated
-from tests.storage.storage_cluster import Cluster
+from tests.storage.storage_cluster import Cluster, with_edge
 from wire.messages.batches import PublishMessage
 
 
@@ -72,8 +72,7 @@ def test_the_served_clock_of_an_idle_partition_goes_on() -> None:
 def test_partitions_are_promoted_in_slices_and_at_once_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that dies leaves thousands: their promotion was one round, longer than a lease."""
     monkeypatch.setattr(placements, "PROMOTED_PER_TURN", 2)
-    cluster = Cluster(nodes=2, replicas=2, partitions=40)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(nodes=2, replicas=2, partitions=40)
     client = edge.open("alice", "a/#")
     number = client.session >> 48
     dead = cluster.map.partitions[number].primary

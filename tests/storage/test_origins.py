@@ -2,7 +2,7 @@
 
 from storage.messages.origins import origin_of
 from storage.messages.publishers import PUBLISHERS_MAX, Publishers
-from tests.storage.storage_cluster import Cluster
+from tests.storage.storage_cluster import with_edge
 from wire.messages.batches import OriginKind, PublishMessage
 from wire.messages.origin_window import OriginWindow
 from wire.messages.sessions import Subscription
@@ -78,8 +78,7 @@ def test_pick_and_ordinary_copy_are_remembered_apart() -> None:
 
 def test_a_session_s_messages_may_come_out_of_the_order_of_their_counters() -> None:
     """A refused one, whose client did not hear of it, comes again under a new counter before those that followed it."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     edge.subscribe(alice, Subscription("t", 2))
     for counter, payload in ((8, b"new counter"), (7, b"old counter"), (8, b"new counter"), (7, b"old counter")):

@@ -5,7 +5,7 @@ import pytest
 from router.map.commands import PlacePartitions
 from tests.storage.requests import message
 from tests.storage.scripted_edge import Connection
-from tests.storage.storage_cluster import Cluster, with_settings
+from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import PublishMessage, Push
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.sessions import Subscription
@@ -16,8 +16,7 @@ def test_a_pubrel_that_waits_for_a_backup_is_good_after_a_step_of_the_epoch() ->
     connections was never given a message of QoS 2. A push that needed no commit had overtaken PUBREL under the epoch of
     the next step, and edges take nothing of a lower epoch than they saw.
     """
-    cluster = Cluster(nodes=3, replicas=3, min_in_sync=2, partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(nodes=3, replicas=3, min_in_sync=2, partitions=1)
     alice = edge.open("alice", receive_maximum=2)
     edge.subscribe(alice, Subscription("two", 2), Subscription("one", 1))
     for topic, qos in ((b"two", 2), (b"one", 1), (b"one", 1), (b"one", 1)):
@@ -138,8 +137,7 @@ def test_what_was_given_ahead_keeps_its_identifier_over_a_crash(qos: int) -> Non
 @pytest.mark.parametrize("qos", [1, 2])
 def test_an_identifier_given_since_the_session_row_is_not_given_again_after_a_crash(qos: int) -> None:
     """Its entry is consumed, but no row says so yet: after the next crash both entries would go out under it."""
-    cluster = Cluster(partitions=1, settings=with_settings(ack_delay_s=60.0))
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1, settings=with_settings(ack_delay_s=60.0))
     alice = edge.open("alice")
     edge.subscribe(alice, Subscription("a/#", qos))
     edge.publish(PublishMessage(0, b"a/b", b"0", qos), 0)
@@ -178,8 +176,7 @@ def test_consumed_entries_stay_consumed_over_a_crash() -> None:
 
 def test_no_row_outlives_the_body_that_it_names() -> None:
     """The body of a message goes with its last acknowledgement: the row that names it must go at the same time."""
-    cluster = Cluster(partitions=1, settings=with_settings(ack_delay_s=60.0))
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1, settings=with_settings(ack_delay_s=60.0))
     connections = [edge.open(name) for name in ("alice", "bob")]
     for connection in connections:
         edge.subscribe(connection, Subscription("a/#", 1))
@@ -204,8 +201,7 @@ def test_a_window_of_large_bodies_leaves_in_frames_that_a_link_takes() -> None:
 
 def test_an_absent_session_gets_what_was_queued_in_order() -> None:
     """QoS 1 and 2 wait for the absent; QoS 0 does not."""
-    cluster = Cluster(settings=with_settings(queue_messages_max=100))
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(settings=with_settings(queue_messages_max=100))
     alice = edge.open("alice", "a/#")
     edge.close(alice)
     for number in range(10):
@@ -218,8 +214,7 @@ def test_an_absent_session_gets_what_was_queued_in_order() -> None:
 
 def test_the_window_survives_a_change_of_primary() -> None:
     """Receive Maximum holds for the connection, whoever serves it [MQTT-3.3.4-9]."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     alice = edge.open("alice", "a/#", receive_maximum=3)
     cluster.crash_all()
     for number in range(8):

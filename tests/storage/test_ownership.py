@@ -5,7 +5,7 @@ from typing import Any
 from storage.state import keys
 from tests.storage.requests import WILL, fired, message
 from tests.storage.scripted_edge import Connection, Edge
-from tests.storage.storage_cluster import Cluster
+from tests.storage.storage_cluster import Cluster, with_edge
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
@@ -199,8 +199,7 @@ def test_the_old_connection_changes_nothing_after_a_takeover() -> None:
 
 def test_the_old_connection_at_the_same_edge_acknowledges_nothing() -> None:
     """P5: the edge is the session's own, so only the owner_epoch tells its two connections apart."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     old = edge.open("alice", "a/#")
     edge.publish(message(), old.session >> 48)
     cluster.settle()

@@ -10,7 +10,7 @@ from storage.state.settings import PartitionSettings
 from tests.simulation.model_store import ModelDisk, ModelStore
 from tests.simulation.storage_process import STORE_SETTINGS
 from tests.storage.requests import message
-from tests.storage.storage_cluster import Cluster, with_settings
+from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import PublishMessage
 from wire.messages.frames import FrameKind
 from wire.messages.sessions import (
@@ -43,8 +43,7 @@ def test_what_needed_no_commit_is_not_overtaken_while_nothing_may_leave() -> Non
 
 def test_open_subscribe_publish_acknowledge() -> None:
     """The whole way of one message to a connected durable session."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     alice = edge.open("alice")
     assert alice.session and not edge.answers(SessionOpened)[0].session_present
     edge.subscribe(alice, "a/#")
@@ -63,8 +62,7 @@ def test_open_subscribe_publish_acknowledge() -> None:
 
 def test_a_released_identifier_keeps_its_counter_across_a_crash() -> None:
     """The highest inbound counter was released while a lower one stands: it is never given again (S-5)."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     alice = edge.open("alice")
     partition = alice.session >> 48
 
@@ -98,8 +96,7 @@ def test_a_released_identifier_keeps_its_counter_across_a_crash() -> None:
 
 def test_acknowledgements_on_their_way_to_a_dead_primary_are_not_lost() -> None:
     """S-20: the client never repeats them on a live connection; the edge says them again when asked."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     alice = edge.open("alice", "a/#", receive_maximum=4)
     for number in range(8):
         edge.publish(message(str(number), qos=1 + number % 2), alice.session >> 48)
@@ -116,8 +113,7 @@ def test_acknowledgements_on_their_way_to_a_dead_primary_are_not_lost() -> None:
 
 def test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_nothing() -> None:
     """The SUBACK is not lost, and RoutesAdded of before the removal does not vouch for the new registration."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     alice = edge.open("alice")
     cluster.router.routes_answered = False
     first = edge.subscribe(alice, "a/#")
@@ -137,8 +133,7 @@ def test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_no
 
 def test_an_answer_about_routes_to_the_partition_s_former_primary_marks_nothing() -> None:
     """It comes over the link of the node's next incarnation, whose questions have the same numbers."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     alice = edge.open("alice", "a")
     cluster.router.routes_answered = False
     cluster.router.added.clear()
@@ -156,8 +151,7 @@ def test_an_answer_about_routes_to_the_partition_s_former_primary_marks_nothing(
 
 def test_a_late_answer_to_a_repeated_question_about_routes_counts() -> None:
     """If each repeat had a new number, an owner that needs longer than the time to repeat would never be heard."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     alice = edge.open("alice")
     cluster.router.routes_answered = False
     request = edge.subscribe(alice, "a/b")
@@ -171,8 +165,7 @@ def test_a_late_answer_to_a_repeated_question_about_routes_counts() -> None:
 
 def test_nothing_leaves_before_it_is_synced() -> None:
     """While the disk stands still, no answer, acknowledgement or push comes."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     alice = edge.open("alice", "a/#")
     cluster.nodes["s1"].disk_slow = True
     edge.publish(message(), alice.session >> 48)
@@ -186,8 +179,7 @@ def test_nothing_leaves_before_it_is_synced() -> None:
 
 def test_queue_bounds_drop_the_oldest_or_refuse() -> None:
     """drop_oldest counts what it drops; refuse keeps nothing and says 0x97."""
-    cluster = Cluster(settings=with_settings(queue_messages_max=5))
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(settings=with_settings(queue_messages_max=5))
     alice = edge.open("alice", "a/#")
     edge.close(alice)
     for number in range(8):
@@ -196,8 +188,7 @@ def test_queue_bounds_drop_the_oldest_or_refuse() -> None:
     assert cluster.nodes["s1"].core.event_counts()["dropped_queue_full"] == 3
     alice = edge.open("alice")
     assert [push.payload for push in alice.received] == [b"3", b"4", b"5", b"6", b"7"]
-    cluster = Cluster(settings=with_settings(queue_messages_max=5, queue_full="refuse"))
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(settings=with_settings(queue_messages_max=5, queue_full="refuse"))
     alice = edge.open("alice", "a/#")
     edge.close(alice)
     tags = [edge.publish(message(str(number)), alice.session >> 48) for number in range(8)]
@@ -207,8 +198,7 @@ def test_queue_bounds_drop_the_oldest_or_refuse() -> None:
 
 def test_sessions_expire_by_the_served_clock_only() -> None:
     """An outage longer than the expiry deletes nothing; the same time served does, with every row."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     alice = edge.open("alice", "a/#", expiry_s=5)
     edge.close(alice)
     edge.publish(message(), alice.session >> 48)
@@ -228,8 +218,7 @@ def test_sessions_expire_by_the_served_clock_only() -> None:
 
 def test_a_stop_of_the_process_is_no_served_time() -> None:
     """Nor does it void what was served before it: nobody looked at the partition since its session closed."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     edge.close(edge.open("alice", expiry_s=9))
     cluster.run(5.0)
     cluster.nodes["s1"].pause()
@@ -255,8 +244,7 @@ def test_an_expiry_begins_when_the_edge_dies() -> None:
 
 def test_the_served_clock_is_saved_while_deadlines_are_pending() -> None:
     """Repeated crashes do not hold up an expiry for ever."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     edge.close(edge.open("alice", expiry_s=40))
     for _ in range(4):
         cluster.run(15.0)
@@ -267,8 +255,7 @@ def test_the_served_clock_is_saved_while_deadlines_are_pending() -> None:
 
 def test_message_expiry_of_what_waits() -> None:
     """Expired entries are dropped and counted; the rest leave with the time that is left [MQTT-3.3.2-6]."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     alice = edge.open("alice", "a/#")
     edge.close(alice)
     edge.publish(message("short", expiry_s=2), alice.session >> 48)
@@ -281,8 +268,7 @@ def test_message_expiry_of_what_waits() -> None:
 
 def test_large_and_shared_bodies() -> None:
     """1 MiB travels in pieces; a body that two sessions hold is stored once and deleted with its last reader."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     clients = [edge.open(name) for name in ("alice", "bob")]
     for client in clients:
         edge.subscribe(client, "a/#")
@@ -303,8 +289,7 @@ def test_large_and_shared_bodies() -> None:
 
 def test_shared_group_takes_turns_and_keeps_for_the_absent() -> None:
     """One member gets each message; with everybody absent a durable member's queue keeps QoS 1."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     clients = [edge.open(name) for name in ("alice", "bob")]
     for client in clients:
         edge.subscribe(client, "$share/g/a/#")
@@ -323,8 +308,7 @@ def test_shared_group_takes_turns_and_keeps_for_the_absent() -> None:
 def test_origins_of_publishing_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The session that was silent longest is forgotten, in memory and on disk, and that is counted."""
     monkeypatch.setattr("storage.messages.origins.SESSION_ORIGINS_MAX", 3)
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     for sender in (1, 2, 3, 1, 4):
         edge.publish(message(qos=2, origin_kind=1, origin_a=sender, origin_b=next(cluster.numbers)), 0)
     cluster.settle()
@@ -337,8 +321,7 @@ def test_origins_of_publishing_sessions_are_bounded(monkeypatch: pytest.MonkeyPa
 def test_a_large_store_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read in one round, it could outlast the lease; what was read serves while the rest is being read."""
     monkeypatch.setattr(placements, "LOADED_PER_TURN", 1)
-    cluster = Cluster(partitions=8)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=8)
     for number in range(32):
         edge.open(f"client {number}", settle=False)
     cluster.settle()
@@ -358,8 +341,7 @@ def test_a_large_store_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_heartbeats_tell_what_partitions_hold_and_whom_this_node_does_not_reach() -> None:
     """A rebalance counts with the first, the leader ends a deadlock by the second."""
-    cluster = Cluster(nodes=2, replicas=2, min_in_sync=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(nodes=2, replicas=2, min_in_sync=1)
     alice = edge.open("alice", "a/#")
     edge.close(alice)
     for number in range(5):

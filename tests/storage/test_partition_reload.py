@@ -74,7 +74,11 @@ def snapshot(hosted: HostedPartition) -> dict[str, Any]:
         "standing": set(hosted.subscriptions.standing),
         "retained": (len(hosted.retained), hosted.retained.payload_bytes),
         "wills": hosted.owners.wills.waiting(),
-        "holders": {name: holder.owner_epoch for name, holder in hosted.owners._holders.items() if holder.session},
+        "held": {
+            session.client_id
+            for session in partition.sessions.values()
+            if hosted.owners.is_held_by(session.client_id, session.edge, session.incarnation)
+        },
     }
 
 
@@ -158,3 +162,8 @@ def test_what_is_read_back_is_what_stood_in_memory(chosen: list[tuple[Any, ...]]
     for name, connection in run.edge.connections.items():
         received[name] = [push.payload for push in connection.received if push.qos and not push.pubrel]
         assert len(set(received[name])) == len(received[name]), f"{name} has doubles on one connection"
+    sessions = run.cluster.nodes["s1"].core.partitions[0].partition.sessions.values()
+    for client_id, owner_epoch in [(one.client_id, one.owner_epoch) for one in sessions if one.edge]:
+        run.cluster.edges["e2"].open(client_id)
+        kicked = run.edge.kicked[-1]
+        assert (kicked.client_id, kicked.owner_epoch) == (client_id, owner_epoch), "its holder was read back"

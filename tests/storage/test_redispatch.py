@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.storage.scripted_edge import Connection, Edge
-from tests.storage.storage_cluster import Cluster
+from tests.storage.storage_cluster import Cluster, with_edge
 from wire.messages.batches import PublishMessage
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
@@ -99,8 +99,7 @@ def test_a_pick_is_recorded_before_it_is_used_and_outlives_every_process() -> No
 
 @pytest.mark.parametrize("how", ["expiry", "clean start", "ends with its connection"])
 def test_every_end_of_a_session_hands_on(how: str) -> None:
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice", "$share/g/a", expiry_s=5)
     edge.publish(message("1"), 0)
     cluster.settle()

@@ -10,16 +10,12 @@ from storage.hosting.placements import Placements
 from storage.replication.primary import CATCH_UP_ROWS, TRANSFERS_AT_A_TIME
 from storage.state import keys
 from tests.storage.replicas import assert_equal_states, heal_placement, state_of
-from tests.storage.storage_cluster import Cluster, with_settings
+from tests.storage.requests import message
+from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import PublishMessage, encode_message
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.frames import FrameKind
 from wire.messages.sessions import SessionOpened
-
-
-def message(text: str, topic: str = "a/b", qos: int = 1) -> PublishMessage:
-    """Return a message of an edge."""
-    return PublishMessage(0, topic.encode(), text.encode(), qos)
 
 
 @pytest.fixture
@@ -45,9 +41,8 @@ def test_operations_reach_every_replica(cluster: Cluster) -> None:
 def test_nothing_is_acknowledged_before_every_backup_synced(cluster: Cluster) -> None:
     """One slow disk holds up the acknowledgement, until that backup is dropped."""
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
+    alice = edge.open("alice", "a/#")
     partition = alice.session >> 48
-    edge.subscribe(alice, "a/#")
     slow = cluster.map.partitions[partition].in_sync[1]
     cluster.nodes[slow].disk_slow = True
     edge.publish(message("m"), partition)
@@ -61,9 +56,8 @@ def test_nothing_is_acknowledged_before_every_backup_synced(cluster: Cluster) ->
 def test_a_dead_primary_is_replaced_and_nothing_acknowledged_is_lost(cluster: Cluster, power: bool) -> None:
     """P1: kill or power loss of the primary at any step of a stream of messages."""
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
+    alice = edge.open("alice", "a/#")
     partition = alice.session >> 48
-    edge.subscribe(alice, "a/#")
     edge.close(alice)
     sent = 0
     for _ in range(3):
@@ -86,8 +80,8 @@ def test_a_dead_primary_is_replaced_and_nothing_acknowledged_is_lost(cluster: Cl
 
 def test_a_wiped_node_is_rebuilt_by_range_transfer() -> None:
     """The log was cut: state comes in slices while messages go on."""
-    cluster = Cluster(nodes=3, replicas=3, min_in_sync=2, partitions=1, settings=with_settings(log_operations_max=10))
-    edge = cluster.edges["e1"]
+    settings = with_settings(log_operations_max=10)
+    cluster, edge = with_edge(nodes=3, replicas=3, min_in_sync=2, partitions=1, settings=settings)
     alice = edge.open("alice", "a/#")
     edge.close(alice)
     for number in range(100):
@@ -132,9 +126,8 @@ def test_a_new_primary_serves_in_a_second_and_others_are_not_interrupted(cluster
 def test_a_stale_primary_is_refused(cluster: Cluster) -> None:
     """Two would-be primaries: the one of the lower partition_epoch gets no operation into any log."""
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
+    alice = edge.open("alice", "a/#")
     partition = alice.session >> 48
-    edge.subscribe(alice, "a/#")
     old = cluster.map.partitions[partition].primary
     cluster.silence(old)  # it hears nothing from the routers any more
     before = cluster.nodes[old]
@@ -160,11 +153,9 @@ def test_a_stale_primary_is_refused(cluster: Cluster) -> None:
 
 def test_too_few_in_sync_acknowledges_nothing() -> None:
     """Two copies, two must be in sync: one alone keeps quiet and does not lose the partition."""
-    cluster = Cluster(nodes=2, replicas=2, min_in_sync=2)
-    edge = cluster.edges["e1"]
-    alice = edge.open("alice")
+    cluster, edge = with_edge(nodes=2, replicas=2, min_in_sync=2)
+    alice = edge.open("alice", "a/#")
     partition = alice.session >> 48
-    edge.subscribe(alice, "a/#")
     backup = cluster.map.partitions[partition].in_sync[1]
     cluster.kill(backup)
     tag = edge.publish(message("m"), partition)
@@ -226,9 +217,8 @@ def test_one_copy_beside_an_empty_one_acknowledges_nothing() -> None:
 def test_a_returning_backup_catches_up_from_the_log(cluster: Cluster) -> None:
     """It missed operations; no range transfer is needed while the log has them."""
     edge = cluster.edges["e1"]
-    alice = edge.open("alice")
+    alice = edge.open("alice", "a/#")
     partition = alice.session >> 48
-    edge.subscribe(alice, "a/#")
     backup = cluster.map.partitions[partition].in_sync[2]
     cluster.kill(backup)
     for number in range(30):
@@ -365,8 +355,7 @@ def test_a_wiped_node_is_rebuilt_a_little_at_a_time(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Placements, "stream", counted)
     few = with_settings(log_operations_max=4)  # so that copies need more than the log
-    cluster = Cluster(nodes=3, replicas=3, min_in_sync=2, partitions=24, settings=few)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(nodes=3, replicas=3, min_in_sync=2, partitions=24, settings=few)
     for name in range(60):
         session = edge.open(f"c{name}", settle=False)
     cluster.settle()

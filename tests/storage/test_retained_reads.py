@@ -4,7 +4,7 @@ import pytest
 
 from tests.storage.requests import read, retained
 from tests.storage.scripted_edge import Connection
-from tests.storage.storage_cluster import Cluster, with_settings
+from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import PublishMessage
 from wire.messages.retained import DeliverRetained, RetainedDelivered, RetainedMessage
 from wire.messages.sessions import SubscribeSession, Subscription
@@ -12,8 +12,7 @@ from wire.messages.sessions import SubscribeSession, Subscription
 
 def test_registers_keep_the_newest_and_an_empty_payload_clears() -> None:
     """Read by wildcard, page by page, also after a crash and at 1 MiB."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     for number in range(7):
         edge.publish(retained(f"t/{number}", f"old {number}"), 0)
         edge.publish(retained(f"t/{number}", f"new {number}"), 0)
@@ -32,8 +31,7 @@ def test_registers_keep_the_newest_and_an_empty_payload_clears() -> None:
 
 def test_registers_expire_and_are_bounded() -> None:
     """The rest of the expiry is told; past the bound a new topic is refused, a known one is not."""
-    cluster = Cluster(partitions=1, settings=with_settings(retained_messages_max=2))
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1, settings=with_settings(retained_messages_max=2))
     edge.publish(retained("t/1", "a", expiry_s=5), 0)
     edge.publish(retained("t/2", "b"), 0)
     refused = edge.publish(retained("t/3", "c"), 0)
@@ -47,8 +45,7 @@ def test_registers_expire_and_are_bounded() -> None:
 
 def test_s14_a_retained_copy_and_its_live_twin() -> None:
     """While retained copies are read live messages wait; one message is delivered once, whichever comes first."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     edge.publish(retained("a/1", "r1", qos=2), 0)
     edge.publish(retained("a/2", "r2", qos=2), 0)
@@ -73,8 +70,7 @@ def test_s14_a_retained_copy_and_its_live_twin() -> None:
 
 def test_an_earlier_retained_read_ends_no_later_hold() -> None:
     """The timer that a finished read left behind used to end the hold of the next one (chaos F20 seed 200)."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     bring(cluster, alice, begin_read(cluster, alice))
     cluster.run(4.0)
@@ -89,8 +85,7 @@ def test_an_earlier_retained_read_ends_no_later_hold() -> None:
 
 def test_a_read_that_never_ends_holds_five_seconds_whatever_comes_after_it() -> None:
     """Each later read that ends used to leave it a later deadline (chaos F20 seed 200)."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     begin_read(cluster, alice)
     edge.publish(PublishMessage(0, b"a/b", b"m", 1), 0)
@@ -102,8 +97,7 @@ def test_a_read_that_never_ends_holds_five_seconds_whatever_comes_after_it() -> 
 
 def test_no_retained_copy_follows_a_newer_message_that_came_before_the_subscribe() -> None:
     """A live message may come before its register is written: a read then finds the older one (chaos F20 seed 200)."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     bring(cluster, alice, begin_read(cluster, alice))
     edge.publish(retained("a/1", "new"), 0)
@@ -118,8 +112,7 @@ def test_no_retained_copy_follows_a_newer_message_that_came_before_the_subscribe
 
 def test_s24_live_messages_wait_five_seconds_at_most() -> None:
     """A retained read that never ends does not hold them for ever."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     edge.ask(SubscribeSession(*edge.head(0), alice.session, alice.owner_epoch, [Subscription("a/#", 1)]))
     cluster.settle()
@@ -183,8 +176,7 @@ def test_a_retained_copy_that_comes_after_the_holding_is_not_older_than_what_cam
 
 def test_a_read_that_began_under_a_former_primary_begins_again() -> None:
     """The new one does not know what came live; it holds from the new beginning on."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     read = begin_read(cluster, alice)
     cluster.crash_all()
@@ -201,8 +193,7 @@ def test_a_read_that_began_under_a_former_primary_begins_again() -> None:
 
 def test_a_copy_in_the_queue_does_not_follow_a_newer_value_of_qos_0() -> None:
     """QoS 0 waits for no window: the copy that still does is dropped, and counted."""
-    cluster = Cluster(partitions=1, settings=with_settings(outbound_window_max=1))
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1, settings=with_settings(outbound_window_max=1))
     alice = edge.open("alice")
     read = begin_read(cluster, alice)
     bring(cluster, alice, read, ("a/x", "first", 1), ("a/b", "old", 1), ("a/c", "other", 1))
@@ -219,8 +210,7 @@ def test_a_copy_in_the_queue_does_not_follow_a_newer_value_of_qos_0() -> None:
 @pytest.mark.parametrize("crash", [False, True])
 def test_no_copy_in_the_queue_follows_a_newer_value_of_qos_0(crash: bool) -> None:
     """Simulation seeds 5001, 5006: of several copies of a topic only the last was dropped; a crash forgot it too."""
-    cluster = Cluster(partitions=1, settings=with_settings(outbound_window_max=1))
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1, settings=with_settings(outbound_window_max=1))
     alice = edge.open("alice")
     for text in ("first", "old", "older", "oldest"):
         bring(cluster, alice, begin_read(cluster, alice), ("a/b", text, 1), ("a/c", text, 1))

@@ -6,7 +6,7 @@ from storage.hosting.retained_scans import SCANS_MAX, RetainedScan, RetainedScan
 from storage.state.rows import NEVER, RetainedRow
 from tests.storage.rounds import timed_rounds
 from tests.storage.scripted_edge import Edge
-from tests.storage.storage_cluster import Cluster
+from tests.storage.storage_cluster import Cluster, with_edge
 from wire.messages.batches import PublishMessage
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
@@ -71,8 +71,7 @@ def test_a_thousand_filters_against_many_topics_make_no_long_round(
 
 def test_what_nobody_waits_for_is_not_looked_up() -> None:
     """After the edge's patience a look-up ends; one that must be answered is answered with what there is."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     fill(cluster, 20_000)
     ask_all(edge, "+/+/+/+/x", waits_s=0.05)
     request = next(edge.requests)
@@ -96,8 +95,7 @@ def test_look_ups_are_bounded() -> None:
 @pytest.mark.parametrize("limit", [1, 7, 100])
 def test_slices_find_what_one_look_would(limit: int) -> None:
     """Over many rounds and pages, in order, each message once; the register that is written meanwhile too."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     for number in range(300):
         edge.publish(PublishMessage(0, f"a/{number:03}/{'x' if number % 3 else 'y'}".encode(), b"p", 1, retain=True), 0)
     cluster.settle()
@@ -118,8 +116,7 @@ def test_slices_find_what_one_look_would(limit: int) -> None:
 
 def test_a_partition_that_moved_away_is_not_looked_into() -> None:
     """The look-up goes on with the others; the node asked answers for what it still has."""
-    cluster = Cluster(nodes=2, replicas=2, partitions=4)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(nodes=2, replicas=2, partitions=4)
     before = set(cluster.nodes["s1"].core.partitions)
     for hosted in cluster.nodes["s1"].core.partitions.values():
         for number in range(5000):
@@ -136,8 +133,7 @@ def test_a_partition_that_moved_away_is_not_looked_into() -> None:
 
 def test_a_loop_with_look_ups_lets_the_thread_that_syncs_run() -> None:
     """That thread wants the interpreter's lock, which a loop that goes on at once takes back before it wakes."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     fill(cluster, 20_000)
     core = cluster.nodes["s1"].core
     asked = encode_control(ReadRetainedAll(1, "+/+/+/+/x", 1))

@@ -3,8 +3,9 @@
 from mqtt.reasons import ReasonCode
 from router.map.commands import DeclareDead, PlacePartitions
 from tests.storage.replicas import assert_equal_states, heal_placement
-from tests.storage.scripted_edge import Connection
-from tests.storage.storage_cluster import Cluster, with_settings
+from tests.storage.requests import message
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import PublishMessage, encode_message
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.frames import FrameKind
@@ -12,23 +13,18 @@ from wire.messages.sessions import InboundRecorded, RecordInbound, SessionSubscr
 from wire.messages.wills import Will
 
 
-def three() -> Cluster:
-    """Return three nodes, three copies, two of which must be in sync, one partition."""
-    return Cluster(nodes=3, replicas=3, min_in_sync=2, partitions=1)
+def three() -> tuple[Cluster, Edge]:
+    """Return three nodes, three copies, two of which must be in sync, one partition; and an edge."""
+    return with_edge(nodes=3, replicas=3, min_in_sync=2, partitions=1)
 
 
-def subscribed(cluster: Cluster, *, absent: bool = False) -> Connection:
-    """Return alice's connection, subscribed to a/#."""
-    edge = cluster.edges["e1"]
+def subscribed(*, absent: bool = False) -> tuple[Cluster, Edge, Connection]:
+    """Return the same with alice's connection, subscribed to a/#."""
+    cluster, edge = three()
     alice = edge.open("alice", "a/#")
     if absent:
         edge.close(alice)
-    return alice
-
-
-def message(text: str, qos: int = 1) -> PublishMessage:
-    """Return a message that alice is subscribed to."""
-    return PublishMessage(0, b"a/b", text.encode(), qos)
+    return cluster, edge, alice
 
 
 def backups(cluster: Cluster) -> list[str]:
@@ -39,9 +35,7 @@ def backups(cluster: Cluster) -> list[str]:
 
 def test_s1_a_repeat_is_answered_when_its_first_copy_is_committed() -> None:
     """The link flaps, the edge sends again, one backup has not synced: no acknowledgement yet."""
-    cluster = three()
-    subscribed(cluster)
-    edge = cluster.edges["e1"]
+    cluster, edge, _ = subscribed()
     cluster.nodes[backups(cluster)[0]].disk_slow = True
     edge.publish(message("m"), 0)
     cluster.run(0.1)
@@ -56,9 +50,7 @@ def test_s1_a_repeat_is_answered_when_its_first_copy_is_committed() -> None:
 
 def test_s2_a_replica_joins_without_a_gap() -> None:
     """What is acknowledged while a replica joins is on it when the primary dies right after it is in sync."""
-    cluster = three()
-    alice = subscribed(cluster, absent=True)
-    edge = cluster.edges["e1"]
+    cluster, edge, alice = subscribed(absent=True)
     late = backups(cluster)[1]
     cluster.kill(late)
     for number in range(20):
@@ -97,9 +89,7 @@ def heal_placement_of_two(cluster: Cluster) -> None:
 def test_s3_a_primary_that_restarts_inside_its_lease_resumes_nothing() -> None:
     """(a) power: an op index is never given twice under one epoch; (b) an empty disk empties no other copy."""
     for wipe in (False, True):
-        cluster = three()
-        subscribed(cluster, absent=True)
-        edge = cluster.edges["e1"]
+        cluster, edge, _ = subscribed(absent=True)
         for number in range(10):
             edge.publish(message(str(number)), 0)
             cluster.step()
@@ -119,9 +109,7 @@ def test_s3_a_primary_that_restarts_inside_its_lease_resumes_nothing() -> None:
 
 def test_s4_the_in_sync_set_does_not_shrink_onto_the_sick_node() -> None:
     """The primary's links to both backups are down, not those to the routers: a healthy pair goes on."""
-    cluster = three()
-    subscribed(cluster)
-    edge = cluster.edges["e1"]
+    cluster, edge, _ = subscribed()
     sick = cluster.map.partitions[0].primary
     for name in backups(cluster):
         cluster.cut(sick, name)
@@ -137,8 +125,7 @@ def test_s4_the_in_sync_set_does_not_shrink_onto_the_sick_node() -> None:
 
 def test_s8_a_deposed_primary_acknowledges_nothing() -> None:
     """A message that matches nobody needs no backup: still the deposed primary must not answer it."""
-    cluster = three()
-    edge = cluster.edges["e1"]
+    cluster, edge = three()
     old = cluster.map.partitions[0].primary
     cluster.silence(old)
     node = cluster.nodes[old]
@@ -152,8 +139,7 @@ def test_s8_a_deposed_primary_acknowledges_nothing() -> None:
 
 def test_s8a_subscribe_survives_the_primary_and_so_does_its_route() -> None:
     """The primary dies between the commit of a subscription and RoutesAdded: SUBACK only after the route stands."""
-    cluster = three()
-    edge = cluster.edges["e1"]
+    cluster, edge = three()
     alice = edge.open("alice")
     cluster.router.routes_answered = False
     request = edge.subscribe(alice, "a/#", settle=False)
@@ -170,8 +156,7 @@ def test_s8a_subscribe_survives_the_primary_and_so_does_its_route() -> None:
 
 def test_s8b_time_that_nobody_served_is_no_absence() -> None:
     """Expiry and will delay of 5 s, nobody serves for 60 s: the session is resumed, the will stays unfired."""
-    cluster = Cluster(nodes=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(nodes=1)
     alice = edge.open("alice", expiry_s=5, will=Will("w", b"gone", delay_s=5))
     edge.close(alice, clean=False)
     cluster.kill("s1", declare=False)
@@ -185,11 +170,9 @@ def test_s8b_time_that_nobody_served_is_no_absence() -> None:
 
 def test_s11_an_open_answer_shows_committed_state_only() -> None:
     """A message that is not on every replica yet is not in the queue's head that an open brings."""
-    cluster = three()
-    subscribed(cluster, absent=True)
-    edge = cluster.edges["e1"]
+    cluster, edge, _ = subscribed(absent=True)
     cluster.nodes[backups(cluster)[0]].disk_slow = True
-    edge.publish(message("m", 2), 0)
+    edge.publish(message("m", qos=2), 0)
     cluster.run(0.1)
     alice = cluster.edges["e2"].open("alice", settle=False)
     cluster.run(0.5)
@@ -198,16 +181,14 @@ def test_s11_an_open_answer_shows_committed_state_only() -> None:
 
 def test_s12_a_former_primary_takes_a_range_transfer_over_what_only_it_applied() -> None:
     """Operations that reached nobody else are cut with their state; the message stands once in the end."""
-    cluster = three()
-    subscribed(cluster, absent=True)
-    edge = cluster.edges["e1"]
-    edge.publish(message("0", 2), 0)
+    cluster, edge, _ = subscribed(absent=True)
+    edge.publish(message("0", qos=2), 0)
     cluster.settle()
     first = cluster.map.partitions[0].primary
     for name in backups(cluster):
         cluster.cut(first, name)
     for number in range(1, 4):
-        edge.publish(message(str(number), 2), 0)
+        edge.publish(message(str(number), qos=2), 0)
     cluster.run(0.1)
     assert len(edge.acked) == 1
     cluster.kill(first)
@@ -229,8 +210,7 @@ def test_s12_a_former_primary_takes_a_range_transfer_over_what_only_it_applied()
 
 def test_s17_owner_epochs_never_start_again() -> None:
     """Across a change of primary, and across the life of a session, each grant is higher than all before."""
-    cluster = three()
-    edge = cluster.edges["e1"]
+    cluster, edge = three()
     seen = [edge.open("alice", expiry_s=0).owner_epoch]
     for _ in range(2):
         dead = cluster.map.partitions[0].primary
@@ -246,8 +226,7 @@ def test_s17_owner_epochs_never_start_again() -> None:
 
 def test_s19_wills_survive_the_primary_and_fire_once() -> None:
     """(c) The primary dies between firing and its completion: the same origin is handed over again."""
-    cluster = three()
-    edge = cluster.edges["e1"]
+    cluster, edge = three()
     edge.open("alice", expiry_s=0, will=Will("w", b"gone", 1))
     edge.answer_wills = cluster.edges["e2"].answer_wills = False
     edge.close(edge.connections["alice"], clean=False)
@@ -267,8 +246,8 @@ def test_s19_wills_survive_the_primary_and_fire_once() -> None:
 
 def test_s19f_the_will_of_an_ephemeral_client_survives_edge_and_primary_together() -> None:
     """A host with one edge and one storage node dies: the will stands in the rows, not in memory."""
-    cluster = three()
-    cluster.edges["e1"].open("alice", expiry_s=0, will=Will("w", b"gone", 1))
+    cluster, edge = three()
+    edge.open("alice", expiry_s=0, will=Will("w", b"gone", 1))
     cluster.kill(cluster.map.partitions[0].primary)
     cluster.kill_edge("e1")
     cluster.run(3.0)
@@ -277,8 +256,7 @@ def test_s19f_the_will_of_an_ephemeral_client_survives_edge_and_primary_together
 
 def test_s20_acknowledgements_die_with_no_primary() -> None:
     """Twenty in flight, twenty acknowledgements on their way to a dead primary: the window opens again."""
-    cluster = three()
-    edge = cluster.edges["e1"]
+    cluster, edge = three()
     alice = edge.open("alice", "a/#", receive_maximum=20)
     for number in range(40):
         edge.publish(message(str(number)), 0)
@@ -294,11 +272,10 @@ def test_s20_acknowledgements_die_with_no_primary() -> None:
 
 def test_s22_identifiers_of_a_queue_longer_than_65535() -> None:
     """An identifier is given when the message enters the window, so a long queue needs no more of them."""
-    cluster = Cluster(partitions=1, settings=with_settings(queue_messages_max=200_000, queue_bytes_max=1 << 30))
-    subscribed(cluster, absent=True)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1, settings=with_settings(queue_messages_max=200_000, queue_bytes_max=1 << 30))
+    edge.close(edge.open("alice", "a/#"))
     for number in range(300):
-        edge.publish(message(str(number), 2), 0)
+        edge.publish(message(str(number), qos=2), 0)
     cluster.settle()
     alice = edge.open("alice", receive_maximum=10)
     assert [push.packet_identifier for push in alice.received] == list(range(1, 11))
@@ -312,8 +289,7 @@ def test_s22_identifiers_of_a_queue_longer_than_65535() -> None:
 
 def test_s23_inbound_counters_stay_within_a_bound_of_the_lowest_unreleased() -> None:
     """An identifier that is never released stops new ones, instead of growing what is remembered."""
-    cluster = Cluster(partitions=1, settings=with_settings(inbound_unreleased_max=4))
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1, settings=with_settings(inbound_unreleased_max=4))
     alice = edge.open("alice")
     for packet_identifier in range(1, 7):
         edge.ask(RecordInbound(*edge.head(0), alice.session, alice.owner_epoch, packet_identifier))
@@ -325,10 +301,8 @@ def test_s23_inbound_counters_stay_within_a_bound_of_the_lowest_unreleased() -> 
 
 def test_s10_pubrel_leaves_when_pubrec_is_committed() -> None:
     """One backup has not synced the PUBREC: no PUBREL yet."""
-    cluster = three()
-    alice = subscribed(cluster)
-    edge = cluster.edges["e1"]
-    edge.publish(message("m", 2), 0)
+    cluster, edge, alice = subscribed()
+    edge.publish(message("m", qos=2), 0)
     cluster.settle()
     cluster.nodes[backups(cluster)[0]].disk_slow = True
     edge.acknowledge(alice.received[0], 5)
@@ -341,9 +315,9 @@ def test_s10_pubrel_leaves_when_pubrec_is_committed() -> None:
 
 def test_s9_what_is_below_a_senders_counter_is_a_repeat() -> None:
     """A stuck frame of an older edge with an origin that was released long ago is acknowledged and dropped."""
-    cluster = Cluster(partitions=1)
-    subscribed(cluster)
-    edge, other = cluster.edges["e1"], cluster.edges["e2"]
+    cluster, edge = with_edge(partitions=1)
+    edge.open("alice", "a/#")
+    other = cluster.edges["e2"]
     for counter in (5, 6, 7):
         other.publish(PublishMessage(0, b"a/b", b"new", 2, origin_kind=1, origin_a=99, origin_b=counter), 0)
     cluster.settle()
@@ -358,9 +332,7 @@ def test_s9_what_is_below_a_senders_counter_is_a_repeat() -> None:
 
 def test_the_last_one_standing_loses_its_disk() -> None:
     """Simulation seed 40092: both backups die, then the primary's disk is lost; a copy of a backup is whole."""
-    cluster = three()
-    subscribed(cluster, absent=True)
-    edge = cluster.edges["e1"]
+    cluster, edge, _ = subscribed(absent=True)
     for number in range(10):
         edge.publish(message(str(number)), 0)
     cluster.settle()
@@ -388,9 +360,7 @@ def test_the_last_one_standing_loses_its_disk() -> None:
 
 def test_a_backup_that_applied_what_was_never_acknowledged_is_made_anew() -> None:
     """It was the primary, comes back as one of two, and counts as in sync: it cannot be dropped, and not go on."""
-    cluster = three()
-    subscribed(cluster, absent=True)
-    edge = cluster.edges["e1"]
+    cluster, edge, _ = subscribed(absent=True)
     first, (heir, third) = cluster.map.partitions[0].primary, backups(cluster)
     cluster.kill(third)
     cluster.run(1.0)
@@ -414,8 +384,7 @@ def test_a_backup_that_applied_what_was_never_acknowledged_is_made_anew() -> Non
 
 def test_a_message_stuck_on_a_link_is_not_taken_in_a_later_time_of_the_same_primary() -> None:
     """R14: primary X, then Z, which refuses the message, then X again: what X gets late was answered with an error."""
-    cluster = Cluster(nodes=2, partitions=1, replicas=2)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(nodes=2, partitions=1, replicas=2)
     session = edge.open("c", "a/#")
     placement = cluster.map.partitions[0]
     first = placement.primary

@@ -1,7 +1,7 @@
 """How many stored sessions a partition makes: up to its bound, and none for an address whose tokens are used up."""
 
 from tests.storage.scripted_edge import Edge
-from tests.storage.storage_cluster import Cluster, with_settings
+from tests.storage.storage_cluster import with_edge, with_settings
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.sessions import CloseSession, OpenSession, SessionOpened
@@ -20,8 +20,7 @@ def connect(edge: Edge, client_id: str, **changes: object) -> SessionOpened:
 
 def test_stored_sessions_are_bounded_per_partition() -> None:
     """0x97 for one more; those that exist are resumed and replaced, ephemeral ones are taken, and an end makes room."""
-    cluster = Cluster(partitions=1, settings=with_settings(sessions_max=2))
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1, settings=with_settings(sessions_max=2))
     alice = connect(edge, "alice")
     assert [alice.reason_code, connect(edge, "bob").reason_code] == [0, 0]
     assert connect(edge, "carol").reason_code == 0x97
@@ -39,8 +38,7 @@ def test_stored_sessions_are_bounded_per_partition() -> None:
 
 def test_an_address_without_tokens_may_resume() -> None:
     """``may_create`` refuses nothing but a new stored session, and the older connection of that client goes on."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     connect(edge, "alice")
     assert connect(edge, "alice", may_create=False).session_present
     assert connect(edge, "alice", may_create=False, clean_start=True).reason_code == 0

@@ -7,7 +7,7 @@ import pytest
 
 import mqtt.filter_costs
 from tests.storage.scripted_edge import Connection, Edge
-from tests.storage.storage_cluster import Cluster, with_settings
+from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import PublishMessage
 from wire.messages.sessions import SessionSubscribed, SubscribeSession, Subscription
 
@@ -29,8 +29,7 @@ def unsubscribe(edge: Edge, connection: Connection, *filters: str) -> None:
 
 def test_filters_are_counted_across_connections() -> None:
     """The bound does not begin anew on a reconnect, nor at a new primary; one that is held may be replaced."""
-    cluster = Cluster(settings=with_settings(filters_per_session_max=3))
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(settings=with_settings(filters_per_session_max=3))
     assert codes(edge, edge.open("alice"), "a", "b") == [2, 2]
     other = cluster.edges["e2"]
     alice = other.open("alice")
@@ -45,8 +44,7 @@ def test_filters_are_counted_across_connections() -> None:
 
 def test_what_was_refused_is_no_subscription() -> None:
     """No route, no row, no message for a filter that got 0x97, and an answer although nothing was granted."""
-    cluster = Cluster(settings=with_settings(filters_per_session_max=1), partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(settings=with_settings(filters_per_session_max=1), partitions=1)
     alice = edge.open("alice")
     assert codes(edge, alice, "kept/+", "refused/+") == [2, 0x97]
     assert codes(edge, alice, "refused/#") == [0x97]
@@ -61,8 +59,7 @@ def test_what_was_refused_is_no_subscription() -> None:
 
 def test_hostile_filters_are_refused_and_counted() -> None:
     """A session reaches its bound of visits; the partition serves what it granted."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     alice, bob = edge.open("alice"), edge.open("bob")
     first, second = codes(edge, alice, *HOSTILE), codes(edge, bob, *reversed(HOSTILE))
     assert set(first) == set(second) == {2, 0x97}
@@ -76,8 +73,7 @@ def test_hostile_filters_are_refused_and_counted() -> None:
 
 def test_what_is_stored_above_the_bounds_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition from before there was a bound: loaded, matched, replaced and removed; only more is refused."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     with monkeypatch.context() as patch:
         patch.setattr(mqtt.filter_costs, "SESSION_VISITS_MAX", 1 << 40)
@@ -106,8 +102,7 @@ def test_a_filter_that_no_edge_lets_through_is_refused(name: str) -> None:
 
 def test_a_repeated_request_changes_nothing() -> None:
     """The same SUBSCRIBE again, as an edge sends it to a new primary, gets the same codes."""
-    cluster = Cluster(settings=with_settings(filters_per_session_max=2), partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(settings=with_settings(filters_per_session_max=2), partitions=1)
     alice = edge.open("alice")
     wanted = [Subscription(name, 1, retain_handling=2) for name in ("a", "b", "c")]
     found: list[Any] = []

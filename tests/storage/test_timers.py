@@ -3,7 +3,7 @@
 from storage.state.partition import Partition
 from storage.state.settings import PartitionSettings
 from storage.state.timers import EndSession, KickAgain, SaveAcks
-from tests.storage.test_backup import EmptyStore
+from tests.storage.replicas import EmptyStore
 
 
 def test_timers_are_due_in_order_and_say_what_they_are_about() -> None:

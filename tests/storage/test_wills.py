@@ -3,7 +3,7 @@
 import pytest
 
 from tests.storage.requests import WILL, fired
-from tests.storage.storage_cluster import Cluster
+from tests.storage.storage_cluster import Cluster, with_edge
 from wire.messages.batches import PublishMessage
 from wire.messages.wills import Will
 
@@ -26,8 +26,7 @@ DELAYED = Will("w", b"gone", 1, delay_s=3)
 @pytest.mark.parametrize("crash", [False, True])
 def test_when_a_will_fires(expiry_s: int, will: Will, clean: bool, after_s: float, expected: int, crash: bool) -> None:
     """Once, or not at all; also when the primary crashed right after the connection ended."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     edge.close(edge.open("alice", expiry_s=expiry_s, will=will), clean=clean)
     if crash:
         cluster.crash_all()
@@ -55,8 +54,7 @@ def test_a_takeover_decides_the_old_will(will: Will, clean_start: bool, clean_ki
 
 def test_the_death_of_an_edge_fires_the_wills_of_its_connections() -> None:
     """P6: also those of durable sessions; the session stays."""
-    cluster = Cluster()
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge()
     for name in ("alice", "bob", "carol"):
         edge.open(name, expiry_s=0 if name == "bob" else 100, will=Will("w", name.encode(), 1))
     cluster.kill_edge("e1")
@@ -67,8 +65,7 @@ def test_the_death_of_an_edge_fires_the_wills_of_its_connections() -> None:
 
 def test_wills_of_one_operation_reach_a_partition_in_any_order() -> None:
     """Each will has an origin of its own; a later one does not make the earlier one a repeat."""
-    cluster = Cluster(partitions=1)
-    edge = cluster.edges["e1"]
+    cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice", "w")
     for number in (2, 1, 2, 1 << 33):
         edge.publish(PublishMessage(0, b"w", str(number).encode(), 1, origin_kind=2, origin_a=7, origin_b=number), 0)
