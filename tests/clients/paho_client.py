@@ -69,7 +69,7 @@ class PahoClient:
             more = {"properties": properties, "clean_start": expiry_s == 0}
         self.paho.connect("localhost", port, **more)
         self.paho.loop_start()
-        self._wait(lambda: self._connected is not None, "connected")
+        self.wait(lambda: self._connected is not None, "connected")
         assert self._connected is not None and not self._connected.is_failure, self._connected
 
     def _on_connect(self, flags: paho.ConnectFlags, code: ReasonCode) -> None:
@@ -80,7 +80,8 @@ class PahoClient:
             change()
             self._condition.notify_all()
 
-    def _wait(self, condition: Callable[[], bool], what: str, within_s: float = TIMEOUT_S) -> None:
+    def wait(self, condition: Callable[[], bool], what: str, within_s: float = TIMEOUT_S) -> None:
+        """Wait for a condition of ``messages``."""
         with self._condition:
             assert self._condition.wait_for(condition, within_s), f"not {what} after {within_s} s"
 
@@ -91,7 +92,7 @@ class PahoClient:
             self.paho.subscribe(topic_filter, options=SubscribeOptions(qos))
         else:
             self.paho.subscribe(topic_filter, qos)
-        self._wait(lambda: len(self._granted) > before, f"subscribed to {topic_filter}")
+        self.wait(lambda: len(self._granted) > before, f"subscribed to {topic_filter}")
         assert [code.value for code in self._granted[before]] == [qos]
 
     def publish(self, topic: str, payload: str, qos: int, retain: bool = False) -> None:
@@ -102,14 +103,14 @@ class PahoClient:
 
     def receive(self) -> tuple[str, str, int, bool]:
         """Wait for the next message that was not received yet: (topic, payload, QoS, RETAIN)."""
-        self._wait(lambda: len(self.messages) > self._taken, f"message {self._taken + 1}")
+        self.wait(lambda: len(self.messages) > self._taken, f"message {self._taken + 1}")
         message = self.messages[self._taken]
         self._taken += 1
         return message.topic, message.payload.decode(), message.qos, message.retain
 
     def wait_for(self, count: int) -> list[str]:
         """Wait for so many messages; return topic and payload of each that has come."""
-        self._wait(lambda: len(self.messages) >= count, f"{count} messages", MESSAGES_S)
+        self.wait(lambda: len(self.messages) >= count, f"{count} messages", MESSAGES_S)
         return [f"{message.topic} {message.payload.decode()}" for message in self.messages]
 
     def close(self) -> None:

@@ -4,16 +4,15 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 
 from storage.export.export_run import export_store
+from tests.clients.paho_client import PahoClient
 from tests.e2e.local_cluster import LocalCluster
 from wire.sstable.manifest import read_manifest
 from wire.sstable.run_reader import verify_manifest
@@ -29,66 +28,35 @@ MEMBERS = 2  # of a shared group, absent
 RETAINED = 20
 
 
-class Client:
-    """A paho client on a plain port; durable unless clean, and it comes back by itself."""
+def connected(cluster: LocalCluster, edge: int, client_id: str, *, clean: bool = False) -> PahoClient:
+    """Return a client on a plain port; durable unless clean, and it comes back by itself."""
+    return PahoClient(cluster.port(edge, "plain"), client_id, expiry_s=0 if clean else 3600)
 
-    def __init__(self, cluster: LocalCluster, edge: int, client_id: str, *, clean: bool = False) -> None:
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=clean)
-        self.client.reconnect_delay_set(1, 1)
-        self.messages: list[tuple[str, str]] = []
-        self._connected = threading.Event()
-        self._granted = threading.Event()
-        self._enough = threading.Event()
-        self._wanted = 0
-        self.client.on_message = self._on_message
-        self.client.on_connect = lambda *_: self._connected.set()
-        self.client.on_subscribe = lambda *_: self._granted.set()
-        self.client.connect("127.0.0.1", cluster.port(edge, "plain"))
-        self.client.loop_start()
-        assert self._connected.wait(20)
 
-    def _on_message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
-        self.messages.append((message.topic, message.payload.decode()))
-        if len(set(self.messages)) >= self._wanted > 0:
-            self._enough.set()
+def publish_all(
+    client: PahoClient, topic: str, payloads: list[str], qos: int, midway: Callable[[], None] | None = None
+) -> None:
+    """Publish, do something when half of it is on its way, and wait for every acknowledgement."""
+    handed: list[paho.MQTTMessageInfo] = []
+    for number, payload in enumerate(payloads):
+        if midway is not None and number == len(payloads) // 2:
+            handed[number // 2].wait_for_publish(60)
+            midway()
+        handed.append(client.paho.publish(topic, payload, qos))
+    for message in handed:
+        message.wait_for_publish(60)
+        assert message.is_published()
 
-    def subscribe(self, topic_filter: str, qos: int) -> None:
-        """Subscribe, and wait for SUBACK."""
-        self._granted.clear()
-        self.client.subscribe(topic_filter, qos)
-        assert self._granted.wait(20)
 
-    def publish(
-        self,
-        topic: str,
-        payloads: list[str],
-        qos: int,
-        *,
-        retain: bool = False,
-        midway: Callable[[], None] | None = None,
-    ) -> None:
-        """Publish, do something when half of it is on its way, and wait for every acknowledgement."""
-        handed: list[paho.MQTTMessageInfo] = []
-        for number, payload in enumerate(payloads):
-            if midway is not None and number == len(payloads) // 2:
-                handed[number // 2].wait_for_publish(60)
-                midway()
-            handed.append(self.client.publish(topic, payload, qos, retain))
-        for message in handed:
-            message.wait_for_publish(60)
-            assert message.is_published()
+def received(client: PahoClient) -> list[tuple[str, str]]:
+    """Return topic and payload of each message that has come."""
+    return [(message.topic, message.payload.decode()) for message in client.messages]
 
-    def wait_for(self, count: int) -> list[tuple[str, str]]:
-        """Wait for so many different messages: QoS 1 may bring one again when its node died."""
-        self._wanted = count
-        if len(set(self.messages)) < count:
-            assert self._enough.wait(30), f"{len(set(self.messages))} of {count}"
-        return self.messages
 
-    def close(self) -> None:
-        """Disconnect."""
-        self.client.disconnect()
-        self.client.loop_stop()
+def wait_for(client: PahoClient, count: int) -> list[tuple[str, str]]:
+    """Wait for so many different messages: QoS 1 may bring one again when its node died."""
+    client.wait(lambda: len(set(received(client))) >= count, f"{count} different messages", 30.0)
+    return received(client)
 
 
 @pytest.fixture
@@ -141,29 +109,29 @@ def _round(folder: Path, *, spark: bool) -> None:
 def _workload(cluster: LocalCluster, kills: dict[tuple[int, int], str]) -> None:
     """Absent subscribers, one that stays and acknowledges, retained messages; nodes die in the middle."""
     for number in range(SUBSCRIBERS):
-        subscriber = Client(cluster, number % 2, f"absent-{number}")
+        subscriber = connected(cluster, number % 2, f"absent-{number}")
         subscriber.subscribe("work/+", 2)
         subscriber.subscribe("plain", 1)
         subscriber.close()
     for number in range(MEMBERS):
-        member = Client(cluster, number % 2, f"member-{number}")
+        member = connected(cluster, number % 2, f"member-{number}")
         member.subscribe("$share/pool/work/2", 2)
         member.close()
-    present = Client(cluster, 0, "present")
+    present = connected(cluster, 0, "present")
     present.subscribe("work/+", 2)
-    publisher = Client(cluster, 1, "publisher")
+    publisher = connected(cluster, 1, "publisher")
     for phase in range(PHASES):
         for qos in (1, 2):
             payloads = [f"{phase}.{qos}.{number}" for number in range(MESSAGES)]
             victim = kills.get((phase, qos))
             former = cluster.pid(victim) if victim else 0
-            publisher.publish(f"work/{qos}", payloads, qos, midway=partial(cluster.kill, victim) if victim else None)
+            publish_all(publisher, f"work/{qos}", payloads, qos, partial(cluster.kill, victim) if victim else None)
             if victim:
                 cluster.wait_for(partial(_restarted, cluster, victim, former), f"{victim} again")
-    publisher.publish("plain", ["to the letter"], 1)
+    publisher.publish("plain", "to the letter", 1)
     for number in range(RETAINED):
-        publisher.publish(f"kept/{number}", [f"r{number}" * 200], 1, retain=True)
-    present.wait_for(WORK)
+        publisher.publish(f"kept/{number}", f"r{number}" * 200, 1, retain=True)
+    wait_for(present, WORK)
     for client in (publisher, present):
         client.close()
 
@@ -174,8 +142,8 @@ def _restarted(cluster: LocalCluster, node: str, former: int) -> bool:
 
 def _change_and_export_increment(cluster: LocalCluster, runs: Path) -> int:
     """Publish once more and export the difference; return how much came."""
-    publisher = Client(cluster, 0, "publisher")
-    publisher.publish("work/1", ["late"], 1)
+    publisher = connected(cluster, 0, "publisher")
+    publisher.publish("work/1", "late", 1)
     publisher.close()
     exported = cluster.command(
         *("store", "export", "--output", str(runs), "--data", str(cluster.data), "--since", str(runs), "--json")
@@ -227,24 +195,24 @@ def _same_rows_offline(cluster: LocalCluster, folder: Path, full: Path) -> None:
 def _everything_is_there(cluster: LocalCluster, late: int) -> None:
     """Each absent session gets every message once, and every retained message stands."""
     for number in range(SUBSCRIBERS):
-        subscriber = Client(cluster, number % 2, f"absent-{number}")
-        got = subscriber.wait_for(WORK + 1 + late)
+        subscriber = connected(cluster, number % 2, f"absent-{number}")
+        got = wait_for(subscriber, WORK + 1 + late)
         assert sorted({payload for topic, payload in got if topic == "work/2"}) == sorted(
             payload for topic, payload in got if topic == "work/2"
         )
         assert {payload for _, payload in got} == _expected()
         subscriber.close()
-    members = [Client(cluster, number % 2, f"member-{number}") for number in range(MEMBERS)]
+    members = [connected(cluster, number % 2, f"member-{number}") for number in range(MEMBERS)]
     cluster.wait_for(
         lambda: sum(len(member.messages) for member in members) >= PHASES * MESSAGES, "delivered to the group"
     )
-    shared = sorted(payload for member in members for _, payload in member.messages)
+    shared = sorted(payload for member in members for _, payload in received(member))
     assert shared == sorted(payload for payload in _expected() if ".2." in payload)
     for member in members:
         member.close()
-    reader = Client(cluster, 0, "reader", clean=True)
+    reader = connected(cluster, 0, "reader", clean=True)
     reader.subscribe("kept/+", 0)
-    assert len(reader.wait_for(RETAINED)) == RETAINED
+    assert len(wait_for(reader, RETAINED)) == RETAINED
     reader.close()
 
 

@@ -4,16 +4,17 @@ import itertools
 import os
 import re
 import signal
-import socket
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from zlib import crc32
 
 import pytest
 
 from router.raft import messages as raft
 from tests.clients import packets
+from tests.clients.blocking import BlockingClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_hostile_links import CLUSTER, authority, connect, frame, is_closed
 from wire.messages.batches import Push, encode_publish_ack, encode_push
@@ -25,6 +26,7 @@ from wire.messages.nodes import Heartbeat, Register
 from wire.messages.routes import ReportRoutes, SenderReport
 
 LIFE = time.time_ns() // 1_000_000  # an incarnation, as nodes number theirs
+PUBACK = packets.ack(0x40, 9)
 FORGED_S = 1.0  # how long a forged acknowledgement may take; it came after 4 ms
 
 
@@ -119,26 +121,23 @@ def raft_figures(cluster: LocalCluster) -> dict[str, float]:
 def test_a_forged_acknowledgement_is_none(cluster: LocalCluster, tier: str) -> None:
     """PUBACK came after 4 ms while storage stood still, and the message was lost with it."""
     life = incarnation(cluster, "edge-0")
-    client = mqtt_client(cluster, f"forged-{tier}")
-    with client, link(cluster, "edge-0", tier, f"{tier}-11") as stolen:
-        subscribe(client, f"forged/{tier}")
+    client = mqtt_client(cluster, f"forged-{tier}", f"forged/{tier}")
+    with closing(client), link(cluster, "edge-0", tier, f"{tier}-11") as stolen:
         os.kill(cluster.pid("storage-0"), signal.SIGSTOP)
         try:
-            publish(client, f"forged/{tier}")
+            client.send(packets.publish(f"forged/{tier}".encode(), b"m", 1, 9))
             records = b"".join(
                 encode_publish_ack((life << 20) + tag, partition, 0) for tag in range(1, 60) for partition in range(256)
             )
             stolen.sendall(frame(FrameKind.PUBLISH_ACK, records, 1))
-            client.settimeout(FORGED_S)
+            client.socket.settimeout(FORGED_S)
             with pytest.raises(TimeoutError):
-                client.recv(1)
+                client.next_bytes()
             assert tier == "storage" or is_closed(stolen)
         finally:
             os.kill(cluster.pid("storage-0"), signal.SIGCONT)
-        client.settimeout(20)
-        received = b""
-        while b"\x40\x02\x00\x09" not in received:
-            received += client.recv(4096)
+        client.socket.settimeout(20)
+        assert PUBACK in [client.next_bytes() for _ in range(2)]  # the other one is the message
 
 
 @pytest.mark.parametrize("tier", ["edge", "storage"])
@@ -146,8 +145,8 @@ def test_a_forged_push_reaches_nobody(cluster: LocalCluster, tier: str) -> None:
     """Any node could hand a client messages that nobody published."""
     client_id = f"pushed-{tier}"
     partition = crc32(client_id.encode()) % 256
-    with mqtt_client(cluster, client_id) as client, link(cluster, "edge-0", tier, f"{tier}-12") as stolen:
-        subscribe(client, f"pushed/{tier}")
+    client = mqtt_client(cluster, client_id, f"pushed/{tier}")
+    with closing(client), link(cluster, "edge-0", tier, f"{tier}-12") as stolen:
         forged = [
             Push(partition << 48 | number, epoch << 32 | count, epoch, 99, 99, 1, b"forged", b"m")
             for number, epoch, count in itertools.product(range(4), (1, 2), range(4))
@@ -155,29 +154,18 @@ def test_a_forged_push_reaches_nobody(cluster: LocalCluster, tier: str) -> None:
         stolen.sendall(frame(FrameKind.PUSH, b"".join(map(encode_push, forged)), 1))
         if tier == "edge":
             assert is_closed(stolen)
-        publish(client, f"pushed/{tier}")  # what comes back for it comes behind what was forged
-        client.settimeout(20)
-        received = b""
-        while b"\x40\x02\x00\x09" not in received or b"pushed/" not in received:
-            received += client.recv(4096)
-        assert b"forged" not in received
+        client.send(packets.publish(f"pushed/{tier}".encode(), b"m", 1, 9))
+        # What comes back for it comes behind what was forged.
+        received = [client.next_bytes() for _ in range(2)]
+        assert PUBACK in received and b"forged" not in b"".join(received)
 
 
-# --- a client that stores its session, on a socket that tests read by the byte
+# --- a client that stores its session
 
 
-def mqtt_client(cluster: LocalCluster, client_id: str) -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", cluster.port(0, "plain")), 10)
-    client.sendall(packets.connect(client_id.encode(), keep_alive_s=60, clean=False))
-    assert client.recv(4) == b"\x20\x02\x00\x00"
+def mqtt_client(cluster: LocalCluster, client_id: str, topic: str) -> BlockingClient:
+    """Return a client that is subscribed to its own topic."""
+    client = BlockingClient(cluster.port(0, "plain"), 4, 20)
+    client.open(client_id, clean_start=False)
+    client.subscribe(topic)
     return client
-
-
-def subscribe(client: socket.socket, topic_filter: str) -> None:
-    client.sendall(packets.subscribe(topic_filter.encode(), 1))
-    client.settimeout(10)
-    assert client.recv(5) == b"\x90\x03\x00\x01\x01"
-
-
-def publish(client: socket.socket, topic: str) -> None:
-    client.sendall(packets.publish(topic.encode(), b"m", 1, 9))

@@ -1,7 +1,6 @@
 """Hundreds of hostile connections: an honest pair keeps its latency, and the edge's memory stays within its bounds."""
 
 import json
-import socket
 import statistics
 import struct
 import subprocess
@@ -14,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.hostile_clients import KINDS, connect, publish, subscribe
+from tests.clients.blocking import BlockingClient
+from tests.e2e.hostile_clients import KINDS, publish
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 CLIENTS = "tests.e2e.hostile_clients"
@@ -26,25 +26,17 @@ class Pair:
     """A publisher and a subscriber that behave."""
 
     def __init__(self, port: int) -> None:
-        self.publisher, self.subscriber = (socket.create_connection(("127.0.0.1", port), 10) for _ in range(2))
-        for number, end in enumerate((self.publisher, self.subscriber)):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            end.sendall(connect(b"honest-%d" % number))
-            assert end.recv(100)[0] == 0x20
-        self.subscriber.sendall(subscribe(b"honest/+", 0))
-        assert self.subscriber.recv(100)[0] == 0x90
+        self.publisher, self.subscriber = BlockingClient(port, 5, 10), BlockingClient(port, 5, 10)
+        self.publisher.open("honest-0")
+        self.subscriber.open("honest-1")
+        self.subscriber.subscribe("honest/+", qos=0)
 
     def round_trip_s(self, number: int) -> float:
         """Send one message and return when it has come."""
         message = publish(b"honest/x", struct.pack(">I", number) * 16)
         began = time.monotonic()
-        self.publisher.sendall(message)
-        received = b""
-        while len(received) < len(message):
-            data = self.subscriber.recv(len(message) - len(received))
-            assert data, "the edge closed an honest connection"
-            received += data
-        assert received == message
+        self.publisher.send(message)
+        assert self.subscriber.next_bytes() == message
         return time.monotonic() - began
 
     def latencies_s(self, seconds: float) -> list[float]:

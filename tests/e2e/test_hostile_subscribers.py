@@ -6,8 +6,6 @@ waited for a processor meanwhile does not count, so that other work on the machi
 """
 
 import json
-import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -20,8 +18,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.hostile_clients import connect, publish, subscribe
-from tests.e2e.hostile_subscribers import SESSION_EXPIRY, Attacker, topic
+from mqtt.packets import Puback, Publish
+from mqtt.properties import PropertyId
+from tests.clients.blocking import BlockingClient
+from tests.e2e.hostile_clients import publish
+from tests.e2e.hostile_subscribers import Attacker, topic
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 CLIENTS = "tests.e2e.hostile_subscribers"
@@ -61,13 +62,10 @@ class Pair:
 
     def __init__(self, ports: list[int], pids: list[int]) -> None:
         self._pids = pids
-        self.publisher, self.subscriber = (socket.create_connection(("127.0.0.1", port), 60) for port in ports)
-        for end, name, expiry in ((self.publisher, b"honest-0", b""), (self.subscriber, b"honest-1", SESSION_EXPIRY)):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            end.sendall(connect(name, properties=expiry))
-            assert end.recv(300)[0] == 0x20
-        self.subscriber.sendall(subscribe(b"honest/+", 1))
-        assert self.subscriber.recv(100)[0] == 0x90
+        self.publisher, self.subscriber = (BlockingClient(port, 5, 60) for port in ports)
+        self.publisher.open("honest-0")
+        self.subscriber.open("honest-1", properties={PropertyId.SESSION_EXPIRY_INTERVAL: 3600})
+        self.subscriber.subscribe("honest/+")
         self.number = 0
         self.longest_s = 0.0  # by the clock
 
@@ -75,16 +73,13 @@ class Pair:
         """Send one message; return when it had come and both sides had what they need."""
         self.number += 1
         waited = self._waited_s()
-        name = b"honest/%d" % self.number if self.number % 2 else b"honest/same"
-        identifier = self.number % 65_535 + 1
+        topic_name = f"honest/{self.number}" if self.number % 2 else "honest/same"
+        identifier, payload = self.publisher.next_identifier(), str(self.number).encode()
         began = time.monotonic()
-        self.publisher.sendall(publish(name, struct.pack(">I", self.number), 1, identifier))
-        received = self._packet(self.subscriber)
-        assert received[0] & 0xF6 == 0x32 and received[-4:] == struct.pack(">I", self.number)
-        at = 4 + len(name)  # type, length, the topic's length
-        self.subscriber.sendall(b"\x40\x02" + received[at : at + 2])
-        puback = self._packet(self.publisher)
-        assert puback[0] == 0x40 and puback[2:4] == struct.pack(">H", identifier)
+        self.publisher.send(Publish(topic_name, payload, 1, packet_identifier=identifier))
+        assert self.subscriber.take().payload == payload
+        puback = self.publisher.read()
+        assert isinstance(puback, Puback) and puback.packet_identifier == identifier, puback
         wall_s = time.monotonic() - began
         self.longest_s = max(self.longest_s, wall_s)
         return max(0.0, wall_s - (self._waited_s() - waited))
@@ -95,16 +90,6 @@ class Pair:
             paths = [Path(f"/proc/{pid}/schedstat") for pid in self._pids] + [Path("/proc/thread-self/schedstat")]
             return sum(int(path.read_text().split()[1]) for path in paths) / 1e9
         return 0.0
-
-    @staticmethod
-    def _packet(end: socket.socket) -> bytes:
-        """Return the next packet; all of theirs are short."""
-        data = b""
-        while len(data) < 2 or len(data) < 2 + data[1]:
-            more = end.recv(1 if not data else 2 - len(data) if len(data) < 2 else 2 + data[1] - len(data))
-            assert more, "the edge closed an honest connection"
-            data += more
-        return data
 
     def latencies_s(self, until: threading.Event, after_s: float) -> list[float]:
         """Go on until an event, and some more."""

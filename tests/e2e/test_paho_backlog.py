@@ -9,16 +9,14 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from tests.clients.paho_client import V3, V5, PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
-V311, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
 MESSAGES = 200
 IN_FLIGHT = 60  # of them are sent before the edge dies
 TIMEOUT_S = 30.0
 DRAINED_S = 20.0  # after the reconnect; 0.1 s for QoS 1 and 1.4 s for QoS 2 where the machine does nothing else
-SUBSCRIBER_QOS = 2
 
 
 class Publisher:
@@ -80,64 +78,40 @@ class Publisher:
         self.paho.loop_stop()
 
 
-class Subscriber:
-    """Counts what comes, at the edge that lives; with a stored session: of another the queue is bounded."""
-
-    def __init__(self, port: int) -> None:
-        self.got: Counter[str] = Counter()
-        self.order: list[str] = []
-        ready = threading.Event()
-        self.paho = paho.Client(CallbackAPIVersion.VERSION2, "backlog-reader", protocol=V5)
-        self.paho.on_message = self._on_message
-        self.paho.on_subscribe = lambda *_: ready.set()
-        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = 600
-        self.paho.connect("127.0.0.1", port, properties=properties)
-        self.paho.loop_start()
-        self.paho.subscribe("backlog/#", options=SubscribeOptions(SUBSCRIBER_QOS))
-        assert ready.wait(TIMEOUT_S)
-
-    def _on_message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
-        self.got[message.payload.decode()] += 1
-        self.order.append(message.payload.decode())
-
-    def of(self, publisher: Publisher) -> list[str]:
-        """Return what came of a publisher, first copies only."""
-        return list(dict.fromkeys(payload for payload in self.order if payload.startswith(publisher.name + "-")))
+def come(reader: PahoClient) -> Counter[str]:
+    """Return how often each payload has come."""
+    return Counter(message.payload.decode() for message in reader.messages)
 
 
 def test_a_backlog_is_drained_after_its_edge_was_killed() -> None:
     """3.1.1 and 5, QoS 1 and 2, 200 messages: within seconds of the reconnect, QoS 2 once, nobody is cut off."""
     with local_cluster("--edges", "2") as cluster:
-        reader = Subscriber(cluster.port(1, "plain"))
+        reader = PahoClient(cluster.port(1, "plain"), "backlog-reader", version=V5, expiry_s=600)  # a bounded queue
+        reader.subscribe("backlog/#", 2)
         port = cluster.port(0, "plain")
         publishers = [
-            Publisher(port, version, qos, kept=kept)
-            for version in (V311, V5)
-            for qos in (1, 2)
-            for kept in (True, False)
+            Publisher(port, version, qos, kept=kept) for version in (V3, V5) for qos in (1, 2) for kept in (True, False)
         ]
         try:
             _lose_the_edge(cluster, publishers)
             for publisher in publishers:
                 publisher.wait_drained()
             expected = {p.name: [f"{p.name}-{number}" for number in range(MESSAGES)] for p in publishers}
-            deadline = time.monotonic() + TIMEOUT_S
-            while len(reader.got) < sum(map(len, expected.values())) and time.monotonic() < deadline:
-                time.sleep(0.05)
+            reader.wait(lambda: len(come(reader)) >= sum(map(len, expected.values())), "all there", TIMEOUT_S)
+            got = come(reader)
             for publisher in publishers:
-                assert set(reader.of(publisher)) == set(expected[publisher.name]), publisher.name
+                of_its = {payload for payload in got if payload.startswith(publisher.name + "-")}
+                assert of_its == set(expected[publisher.name]), publisher.name
                 assert publisher.connects == 2 and len(publisher.reasons) == 1, (publisher.name, publisher.reasons)
                 if publisher.once:
-                    twice = [p for p in expected[publisher.name] if reader.got[p] > 1]
+                    twice = [p for p in expected[publisher.name] if got[p] > 1]
                     assert not twice, (publisher.name, twice)
             print({p.name: round(p.drained_s, 2) for p in publishers})
             assert max(p.drained_s for p in publishers) < DRAINED_S
         finally:
             for publisher in publishers:
                 publisher.end()
-            reader.paho.disconnect()
-            reader.paho.loop_stop()
+            reader.close()
 
 
 def _lose_the_edge(cluster: LocalCluster, publishers: list[Publisher]) -> None:
