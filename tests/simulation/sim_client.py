@@ -3,11 +3,8 @@
 What the program does is in ``workload.py``.
 """
 
-from collections.abc import Callable
-
 from mqtt.client_session import Event, Received, Timer
 from stratamq.history.client_record import ClientOptions, ClientRecord
-from stratamq.history.operations import Kind, Phase
 from stratamq.history.writer import HistoryWriter
 from tests.simulation.network import Endpoint
 from tests.simulation.process import Process, World
@@ -76,17 +73,13 @@ class SimClient(Process, ClientRecord):
         )
         self.up = True
         self.target = ""
-        self.on_connected: Callable[[], None] = lambda: None
-        self.on_ended: Callable[[], None] = lambda: None
-        self.on_receive: Callable[[str, str, bool], None] = lambda *_: None
-        self.on_answer: Callable[[Kind, Phase], None] = lambda *_: None
         self.received: list[str] = []  # payloads handed over
         self.acknowledging = True  # False: reads and answers nothing, for scripts
 
     # -- requests
 
     def connect(self, address: str, options: ClientOptions | None = None) -> None:
-        """Make one attempt; ``on_connected`` or ``on_ended`` follows."""
+        """Make one attempt; ``_accepted`` or ``_closed`` follows."""
         self.drop()
         if options is not None:
             self.options = options
@@ -131,19 +124,9 @@ class SimClient(Process, ClientRecord):
 
     # -- what the record says
 
-    def _accepted(self) -> None:
-        self.on_connected()
-
-    def _handed_over(self, topic: str, payload: str, retain: bool) -> None:
+    def _handed_over(self, topic: str, payload: str, retain: bool) -> None:  # noqa: ARG002
         self.received.append(payload)
-        self.on_receive(topic, payload, retain)
-
-    def _answered(self, kind: Kind, phase: Phase) -> None:
-        self.on_answer(kind, phase)
 
     def _take(self, event: Event) -> None:
         if self.acknowledging or not (isinstance(event, Received) and event.packet.qos):
             super()._take(event)
-
-    def _closed(self) -> None:
-        self.on_ended()

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
-from stratamq.history.operations import Phase
+from stratamq.history.operations import Kind, Phase
 from tests.simulation.cluster import Cluster
 from tests.simulation.program import Change, Program, sleep
 from tests.simulation.sim_client import ClientOptions, SimClient
@@ -36,11 +36,18 @@ class WorkingClient(SimClient):
         self.change = Change(self.world.scheduler)
         self.away_until = 0.0
         self.retained: list[tuple[str, str]] = []  # (topic, payload) that came with RETAIN
-        self.on_connected = self.on_ended = self.change.notify
-        self.on_answer = lambda *_: self.change.notify()
-        self.on_receive = self._took
 
-    def _took(self, topic: str, payload: str, retain: bool) -> None:
+    def _accepted(self) -> None:
+        self.change.notify()
+
+    def _answered(self, kind: Kind, phase: Phase) -> None:  # noqa: ARG002
+        self.change.notify()
+
+    def _closed(self) -> None:
+        self.change.notify()
+
+    def _handed_over(self, topic: str, payload: str, retain: bool) -> None:
+        super()._handed_over(topic, payload, retain)
         if retain:
             self.retained.append((topic, payload))
         self.change.notify()
