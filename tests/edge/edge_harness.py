@@ -307,3 +307,9 @@ class Session:
     @property
     def closed(self) -> bool:
         return self.client.conn.closed
+
+
+def with_clients() -> tuple[Edge, Session, Session]:
+    """Return an edge with a subscriber s and a publisher p."""
+    edge = Edge()
+    return edge, edge.client("s"), edge.client("p")

@@ -7,7 +7,7 @@ import pytest
 from edge.subscriptions.retained_reads import READS_MAX
 from mqtt.packets import Publish
 from mqtt.properties import PropertyId
-from tests.edge.edge_harness import PARTITIONS, Edge
+from tests.edge.edge_harness import PARTITIONS, Edge, with_clients
 from wire.messages.retained import ReadRetained, ReadRetainedAll, RetainedNone
 from wire.messages.sessions import SessionSubscribed, SubscribeSession
 
@@ -65,8 +65,7 @@ def test_what_the_partition_refuses_is_no_subscription(version: int, refusal: in
 
 def test_few_filters_of_one_subscribe_are_read_at_a_time() -> None:
     """The next begins when one ends; each is read once, and held messages leave behind the last."""
-    edge = Edge()
-    session, publisher = edge.client("s"), edge.client("p")
+    edge, session, publisher = with_clients()
     edge.held = {ReadRetainedAll}
     session.subscribe(*(f"+/x{number}" for number in range(100)), qos=0)
     publisher.publish("a/x99", b"live")

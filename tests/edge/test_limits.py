@@ -18,7 +18,7 @@ from edge.service import identify as identify_client
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, SubscriptionRequest
 from mqtt.properties import PropertyId
-from tests.edge.edge_harness import Edge, Session
+from tests.edge.edge_harness import Edge, Session, with_clients
 from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import client_listener_context
 from wire.messages.batches import PublishMessage, encode_message
@@ -200,8 +200,7 @@ def test_retain_is_cleared_on_live_copies_unless_published_so() -> None:
 
 def test_dollar_topics_and_wildcards() -> None:
     """[MQTT-4.7.2-1]: neither # nor + at the beginning matches them; a/# matches a."""
-    edge = Edge()
-    session, publisher = edge.client("s"), edge.client("p")
+    edge, session, publisher = with_clients()
     session.subscribe("#", "+/x", "$other/#", qos=0)
     session.subscribe("a/#", qos=0)
     session.read()

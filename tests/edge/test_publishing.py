@@ -7,7 +7,7 @@ import pytest
 from edge.hot.state import Route
 from mqtt.packets import Puback, Pubrec
 from mqtt.properties import PropertyId
-from tests.edge.edge_harness import Edge
+from tests.edge.edge_harness import Edge, with_clients
 from tests.edge.registers import Registers
 from tests.edge.session_answers import DURABLE, publishes, said
 from wire.messages.redispatch import SharePick
@@ -66,8 +66,7 @@ def test_topic_aliases_towards_the_client() -> None:
 
 def test_a_retained_message_is_live_when_it_stands_in_its_register() -> None:
     """Before that a SUBSCRIBE of somebody who has it could still read the one before it."""
-    edge = Edge()
-    session, publisher = edge.client("s"), edge.client("p")
+    edge, session, publisher = with_clients()
     session.subscribe("a")
     session.read()
     registers = Registers(edge)
@@ -105,8 +104,7 @@ def test_a_route_that_the_loop_holds_is_not_looked_up_again(
 
 def test_what_the_register_refuses_reaches_nobody() -> None:
     """Simulation --hardware, seed 105: it was delivered live, and answered with a failure."""
-    edge = Edge()
-    session, publisher = edge.client("s"), edge.client("p")
+    edge, session, publisher = with_clients()
     session.subscribe("a")
     session.read()
     registers = Registers(edge)

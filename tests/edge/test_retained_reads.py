@@ -6,7 +6,7 @@ from edge.subscriptions import held_live
 from mqtt.codec import encode_packet
 from mqtt.packets import Puback, Publish, Suback, Unsuback
 from mqtt.properties import PropertyId
-from tests.edge.edge_harness import Edge
+from tests.edge.edge_harness import Edge, with_clients
 from tests.edge.registers import Registers, retained
 from tests.edge.session_answers import publishes, said
 from wire.messages.retained import (
@@ -60,8 +60,7 @@ def test_shared_subscription_reads_no_retained_messages() -> None:
 
 def test_live_messages_wait_for_the_retained_ones() -> None:
     """Retained first, then what was held, each once: a retained copy that is among the held ones is left out."""
-    edge = Edge()
-    session, publisher = edge.client("s"), edge.client("p")
+    edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
     session.subscribe("a", properties={PropertyId.SUBSCRIPTION_IDENTIFIER: [7]})
     for number, payload in enumerate((b"1", b"2", b"3")):
@@ -84,8 +83,7 @@ def test_live_messages_wait_for_the_retained_ones() -> None:
 
 def test_what_is_held_for_one_subscription_is_not_overtaken_by_another() -> None:
     """Order of a topic: neither UNSUBSCRIBE nor a second filter lets a later message pass one that is held."""
-    edge = Edge()
-    session, publisher = edge.client("s"), edge.client("p")
+    edge, session, publisher = with_clients()
     edge.held = {ReadRetained, ReadRetainedAll}
     session.subscribe("a/b")
     publisher.publish("a/b", b"1", 1, 1)
@@ -105,8 +103,7 @@ def test_what_is_held_for_one_subscription_is_not_overtaken_by_another() -> None
 
 def test_unsubscribe_ends_holding_and_reading() -> None:
     """Held messages go out before UNSUBACK; retained ones that come for a filter that is gone do not."""
-    edge = Edge()
-    session, publisher = edge.client("s"), edge.client("p")
+    edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
     session.subscribe("a")
     publisher.publish("a", b"1", 1, 1)
@@ -181,8 +178,7 @@ def test_all_that_is_held_has_a_bound_and_the_largest_are_let_go(monkeypatch: py
 
 def test_a_hold_makes_no_connection_and_counts_no_copy_twice() -> None:
     """The figures of an edge are those of its clients."""
-    edge = Edge()
-    session, publisher = edge.client("s"), edge.client("p")
+    edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
     session.subscribe("a")
     session.read()
@@ -197,8 +193,7 @@ def test_a_hold_makes_no_connection_and_counts_no_copy_twice() -> None:
 
 def test_what_is_held_ages() -> None:
     """[MQTT-3.3.2-5] [MQTT-3.3.2-6]: it expires, or has less time left."""
-    edge = Edge()
-    session, publisher = edge.client("s"), edge.client("p")
+    edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
     session.subscribe("a")
     session.read()
@@ -212,8 +207,7 @@ def test_what_is_held_ages() -> None:
 
 def test_a_flood_within_one_round_is_bounded_and_loses_nothing() -> None:
     """Its publisher waits, and what is too much leaves at the end of the round."""
-    edge = Edge()
-    session, publisher = edge.client("s"), edge.client("p")
+    edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
     session.subscribe("a")
     session.read()
@@ -242,8 +236,7 @@ def test_hold_of_a_client_that_leaves_is_dropped() -> None:
 
 def test_silent_partition_is_counted_and_live_messages_go_on() -> None:
     """A wildcard read ends after retained_hold_s without those who did not answer."""
-    edge = Edge()
-    session, publisher = edge.client("s"), edge.client("p")
+    edge, session, publisher = with_clients()
     edge.held = {ReadRetainedAll}
     session.subscribe("a/#")
     session.read()
@@ -255,8 +248,7 @@ def test_silent_partition_is_counted_and_live_messages_go_on() -> None:
 
 def test_holding_that_ends_while_a_register_is_written_loses_nothing() -> None:
     """Simulation seed 1005: the message went where live ones had been held when it came, and nobody looked there."""
-    edge = Edge()
-    session, publisher = edge.client("s"), edge.client("p")
+    edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
     session.subscribe("a")
     session.read()

@@ -5,7 +5,7 @@ import pytest
 from edge.node.limits import EdgeLimits
 from mqtt.packets import Suback, Unsuback
 from mqtt.properties import PropertyId
-from tests.edge.edge_harness import Edge
+from tests.edge.edge_harness import Edge, with_clients
 from tests.edge.registers import retained
 from tests.edge.session_answers import DURABLE, publishes
 from wire.messages.retained import (
@@ -66,8 +66,7 @@ def test_last_unsubscribe_removes_the_route() -> None:
 
 def test_overlapping_subscriptions_give_one_copy() -> None:
     """Highest QoS [MQTT-3.3.4-2], all identifiers [MQTT-3.3.4-4], RETAIN as published if one asks for it."""
-    edge = Edge()
-    session, publisher = edge.client("s"), edge.client("p")
+    _, session, publisher = with_clients()
     session.subscribe("a/#", qos=0, properties={PropertyId.SUBSCRIPTION_IDENTIFIER: [1]})
     session.subscribe("a/+", qos=1, properties={PropertyId.SUBSCRIPTION_IDENTIFIER: [300]})
     session.read()

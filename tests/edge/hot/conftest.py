@@ -11,44 +11,11 @@ from typing import Any
 
 import pytest
 
+from conf.compiled import COMPILED_MODULES
+
 ROOT = Path(__file__).resolve().parents[3]
-NAMES: tuple[str, ...] = (
-    "buffers",
-    "counters",
-    "state",
-    "options",
-    "encode",
-    "output",
-    "records",
-    "held_copies",
-    "deliver",
-    "batches",
-    "outboxes",
-    "origins",
-    "picks",
-    "ack_rows",
-    "excess",
-    "refused_topics",
-    "acks",
-    "pushes",
-    "fanout",
-)
-NAMES += (
-    "routes",
-    "memory",
-    "forwarded",
-    "inbound",
-    "parse",
-    "connections",
-    "publications",
-    "peering",
-    "engine",
-    "handler",
-    "pacing",
-    "descriptors",
-    "sockets",
-    "loop",
-)
+HOT = "edge.hot."
+COMPILED = [name.removeprefix(HOT) for name in COMPILED_MODULES if name.startswith(HOT)]
 _LOADED: dict[str, SimpleNamespace] = {}
 
 
@@ -59,7 +26,7 @@ class SourceOnly:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         del path, target
-        if not fullname.startswith("edge.hot."):
+        if not fullname.startswith(HOT):
             return None
         source = ROOT / (fullname.replace(".", "/") + ".py")
         return importlib.util.spec_from_file_location(fullname, source)
@@ -68,18 +35,17 @@ class SourceOnly:
 def load(form: str) -> Any:
     """Return the modules of one form, as attributes by their short names."""
     if form not in _LOADED:
-        before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith("edge.hot.")}
+        before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith(HOT)}
         finder = SourceOnly()
         if form == "pure":
             sys.meta_path.insert(0, finder)
         try:
-            present = [name for name in NAMES if (ROOT / "edge" / "hot" / f"{name}.py").exists()]
-            found = {name: importlib.import_module(f"edge.hot.{name}") for name in present}
+            found = {name: importlib.import_module(HOT + name) for name in (*COMPILED, "options", "handler")}
         finally:
             if form == "pure":
                 sys.meta_path.remove(finder)
             for name in list(sys.modules):
-                if name.startswith("edge.hot."):
+                if name.startswith(HOT):
                     del sys.modules[name]
             sys.modules.update(before)
         compiled = not str(found["parse"].__file__).endswith(".py")

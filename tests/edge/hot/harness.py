@@ -109,3 +109,20 @@ class Node:
     def send(self, kind: int, payload: bytes) -> None:
         self.link.send(kind, payload)
         self.tell()
+
+
+def forwarded(hot: Any) -> tuple[Broker, Node]:
+    """Return a loop, and the edge to which every topic goes."""
+    broker = Broker(hot)
+    edge = Node(broker, 2, "edge")
+    broker.route_to(edges=(edge.peer,))
+    return broker, edge
+
+
+def stored(hot: Any) -> tuple[Broker, Node]:
+    """Return a loop, and the storage node to whose partition 5 every topic goes."""
+    broker = Broker(hot)
+    store = Node(broker, 3, "storage")
+    broker.hot.set_primary(5, store.peer)
+    broker.route_to(partitions=(5,))
+    return broker, store

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.clients.packets import publish
-from tests.edge.hot.harness import Broker, Node
+from tests.edge.hot.harness import Broker, Node, forwarded
 from wire.messages.batches import (
     OriginKind,
     PublishMessage,
@@ -17,9 +17,7 @@ from wire.messages.frames import FrameKind
 
 
 def test_forwarded_messages_go_to_local_subscribers_only(hot: Any) -> None:
-    broker = Broker(hot)
-    edge = Node(broker, 2, "edge")
-    broker.route_to(edges=(edge.peer,))
+    broker, edge = forwarded(hot)
     four, five = broker.subscriber(b"t", 2), broker.subscriber(b"t", 1, 5, 4)
     run = publish(b"t", b"a", version=5, properties=b"\x01\x01") * 2
     message = PublishMessage(77, b"t", b"m", 2, properties=b"\x03\x00\x01x", version=5, expiry_s=9)

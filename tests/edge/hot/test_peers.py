@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.clients.packets import ack, publish
-from tests.edge.hot.harness import FOREVER, Broker, Node
+from tests.edge.hot.harness import FOREVER, Broker, Node, forwarded, stored
 from wire.messages.batches import (
     OriginKind,
     PublishMessage,
@@ -17,19 +17,17 @@ from wire.messages.batches import (
 from wire.messages.frames import FrameKind
 
 
-def stored(hot: Any) -> tuple[Broker, Node]:
-    """Return a loop, and the storage node to whose partition 5 every topic goes."""
-    broker = Broker(hot)
-    store = Node(broker, 3, "storage")
-    broker.hot.set_primary(5, store.peer)
-    broker.route_to(partitions=(5,))
-    return broker, store
+def stored_twice(hot: Any) -> tuple[Broker, Node, Node]:
+    """Return a loop, and the storage nodes to whose partitions 5 and 6 every topic goes."""
+    broker, one = stored(hot)
+    other = Node(broker, 4, "storage")
+    broker.hot.set_primary(6, other.peer)
+    broker.route_to(partitions=(5, 6))
+    return broker, one, other
 
 
 def test_run_is_forwarded_in_one_frame_per_round(hot: Any) -> None:
-    broker = Broker(hot)
-    edge = Node(broker, 2, "edge")
-    broker.route_to(edges=(edge.peer,))
+    broker, edge = forwarded(hot)
     pub = broker.client()
     data = publish(b"t", b"a") + publish(b"t", b"b")
     broker.send(pub, data + publish(b"u", b"c"))
@@ -60,9 +58,7 @@ def test_edge_acknowledges_by_taken(hot: Any, qos: int) -> None:
 
 
 def test_struck_edge_is_done(hot: Any) -> None:
-    broker = Broker(hot)
-    edge = Node(broker, 2, "edge")
-    broker.route_to(edges=(edge.peer,))
+    broker, edge = forwarded(hot)
     pub = broker.client()
     broker.send(pub, publish(b"t", b"a", 1, 9))
     broker.hot.strike_peer(edge.peer)
@@ -135,11 +131,7 @@ def test_v3_is_closed_when_a_disk_has_no_room_for_its_message(hot: Any) -> None:
 
 def test_no_room_at_one_of_two_ends_the_connection_at_once(hot: Any) -> None:
     """The other may take its time: a message behind would become newer than the one that comes again."""
-    broker = Broker(hot)
-    one, other = Node(broker, 3, "storage"), Node(broker, 4, "storage")
-    broker.hot.set_primary(5, one.peer)
-    broker.hot.set_primary(6, other.peer)
-    broker.route_to(partitions=(5, 6))
+    broker, one, _ = stored_twice(hot)
     pub = broker.client(5)
     broker.send(pub, publish(b"t", b"a", 2, 3, 5))
     (record,) = one.records()
@@ -195,9 +187,7 @@ def test_outbox_is_replayed_in_order_to_the_new_primary(hot: Any) -> None:
 
 
 def test_link_without_room_parks_publishers_and_loses_nothing(hot: Any) -> None:
-    broker = Broker(hot)
-    edge = Node(broker, 2, "edge")
-    broker.route_to(edges=(edge.peer,))
+    broker, edge = forwarded(hot)
     pub = broker.client()
     packet = publish(b"t", bytes(1000))
     sent = 0
@@ -216,9 +206,7 @@ def test_link_without_room_parks_publishers_and_loses_nothing(hot: Any) -> None:
 
 
 def test_link_lost_and_back_sends_what_was_not_taken(hot: Any) -> None:
-    broker = Broker(hot)
-    edge = Node(broker, 2, "edge")
-    broker.route_to(edges=(edge.peer,))
+    broker, edge = forwarded(hot)
     pub = broker.client()
     broker.send(pub, publish(b"t", b"1", 1, 1))
     broker.hot.end_of_file(edge.conn)
@@ -248,11 +236,7 @@ def test_only_an_edge_is_told_taken_at_once(hot: Any, tier: str) -> None:
 
 def test_refusal_behind_a_delivery_is_no_failure(hot: Any) -> None:
     """A PUBACK with a failure says that nobody gets the message; where somebody has it the connection ends instead."""
-    broker = Broker(hot)
-    one, other = Node(broker, 3, "storage"), Node(broker, 4, "storage")
-    broker.hot.set_primary(5, one.peer)
-    broker.hot.set_primary(6, other.peer)
-    broker.route_to(partitions=(5, 6))
+    broker, one, other = stored_twice(hot)
     pub = broker.client(5)
     broker.send(pub, publish(b"t", b"a", 1, 3, 5))
     (first,), (second,) = one.records(), other.records()
@@ -302,9 +286,7 @@ def test_a_step_of_the_epoch_sends_again_what_the_same_primary_has_not_answered(
 
 
 def test_fenced_node_parks_acknowledged_publishing_and_keeps_qos0_local(hot: Any) -> None:
-    broker = Broker(hot)
-    edge = Node(broker, 2, "edge")
-    broker.route_to(edges=(edge.peer,))
+    broker, edge = forwarded(hot)
     sub = broker.subscriber(b"t", 1)
     pub, held = broker.client(), broker.client()
     broker.send(held, publish(b"t", b"h", 1, 1))
