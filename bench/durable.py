@@ -15,7 +15,6 @@ import os
 import selectors
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -254,7 +253,7 @@ def connects(port: int, prefix: str, count: int, expiry_s: int, filters: tuple[s
     def start() -> None:
         nonlocal started
         client_id = f"{prefix}{started}".encode()
-        properties = b"\x11" + struct.pack(">I", expiry_s) if expiry_s else b""
+        properties = packets.session_expiry(expiry_s) if expiry_s else b""
         client = socket.create_connection(("127.0.0.1", port))
         client.setblocking(False)
         client.sendall(packets.connect(client_id, 5, properties, 60, clean=False))
@@ -276,7 +275,7 @@ def connects(port: int, prefix: str, count: int, expiry_s: int, filters: tuple[s
                 continue
             refused += not piece or data[0] != 0x20 or data[3] != 0
             with contextlib.suppress(OSError):
-                client.sendall(b"\xe0\x00")
+                client.sendall(packets.DISCONNECT)
             selector.unregister(client)
             client.close()
             done += 1

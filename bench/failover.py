@@ -48,7 +48,7 @@ class Client:
         self.socket = socket.create_connection(("127.0.0.1", port))
         name = self.name.encode()
         self._topic = name
-        self.socket.sendall(packets.connect(name, 5, b"\x11" + struct.pack(">I", 3600)))
+        self.socket.sendall(packets.connect(name, 5, packets.session_expiry(3600)))
         self.socket.sendall(packets.subscribe(name, 1, 5))
         self.socket.setblocking(False)
         selector.register(self.socket, selectors.EVENT_READ, self)
@@ -90,7 +90,7 @@ class Client:
             if number != self.received + 1:
                 self.faults.append(f"got {number} after {self.received}, DUP {packet[0] >> 3 & 1}")
             self.received = max(number, self.received)
-            self.socket.sendall(b"\x40\x02" + packet[at : at + 2])
+            self.socket.sendall(packets.ack(0x40, int.from_bytes(packet[at : at + 2], "big")))
 
 
 class Load:

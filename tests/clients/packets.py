@@ -8,7 +8,22 @@ import struct
 from mqtt.codec import decode_varint, encode_varint
 from mqtt.errors import MalformedPacket
 
-__all__ = ["Splitter", "ack", "connect", "packet", "publish", "split", "subscribe", "text", "unsubscribe"]
+__all__ = [
+    "DISCONNECT",
+    "PINGREQ",
+    "Splitter",
+    "ack",
+    "connect",
+    "packet",
+    "publish",
+    "session_expiry",
+    "split",
+    "subscribe",
+    "text",
+    "unsubscribe",
+]
+
+PINGREQ, DISCONNECT = b"\xc0\x00", b"\xe0\x00"
 
 
 def text(value: bytes) -> bytes:
@@ -29,6 +44,11 @@ def connect(
     if version == 5:
         body += encode_varint(len(properties)) + properties
     return packet(0x10, body + text(name))
+
+
+def session_expiry(seconds: int) -> bytes:
+    """Return the property of CONNECT."""
+    return b"\x11" + struct.pack(">I", seconds)
 
 
 def publish(

@@ -3,12 +3,12 @@
 import pytest
 
 from mqtt.codec import decode_packet, decode_varint
-from mqtt.packets import Connect, Puback, Publish, Subscribe, Unsubscribe
+from mqtt.packets import Connect, Disconnect, Pingreq, Puback, Publish, Subscribe, Unsubscribe
 from tests.clients import packets
 
 NAME = b"n" * 200
 WRITTEN = [
-    (packets.connect(NAME, 5, b"\x11\x00\x00\x00\x05", 60, clean=False), 5, Connect),
+    (packets.connect(NAME, 5, packets.session_expiry(5), 60, clean=False), 5, Connect),
     (packets.connect(), 4, Connect),
     (packets.publish(NAME, b"x" * 20_000, 2, 7, 5, retain=True), 5, Publish),
     (packets.publish(b"a", b"", dup=False), 4, Publish),
@@ -16,6 +16,8 @@ WRITTEN = [
     (packets.subscribe(b"a"), 4, Subscribe),
     (packets.unsubscribe([b"a", b"b"], 5), 5, Unsubscribe),
     (packets.ack(0x40, 7, 0x10), 5, Puback),
+    (packets.PINGREQ, 5, Pingreq),
+    (packets.DISCONNECT, 5, Disconnect),
 ]
 
 

@@ -20,7 +20,7 @@ from tests.e2e.hostile_clients import connect, publish
 
 PATIENCE_S = 120.0  # for one answer of the edge
 READ_BYTES = 1 << 18
-SESSION_EXPIRY = b"\x11" + struct.pack(">I", 3600)
+SESSION_EXPIRY = packets.session_expiry(3600)
 NO_RETAINED = 0x20  # retain handling 2
 FLOOD_AT_ONCE = 100  # publishes between two looks at whether the edge keeps up
 FILTERS_PER_MEMBER = 250

@@ -7,6 +7,7 @@ import pytest
 from edge.hot.state import Route
 from mqtt.packets import Puback, Pubrec
 from mqtt.properties import PropertyId
+from tests.clients.packets import ack
 from tests.edge.edge_harness import Edge, with_clients
 from tests.edge.registers import Registers
 from tests.edge.session_answers import DURABLE, publishes, said
@@ -140,7 +141,7 @@ def test_qos2_of_a_durable_publisher_is_recorded_first() -> None:
     edge.held = {ReleaseInbound}
     edge.round()
     assert [packet.packet_identifier for packet in said(session, Pubrec)] == [5]
-    session.send(b"\x62\x02\x00\x05")
+    session.send(ack(0x62, 5))
     assert session.read() == []
     edge.held = set()
     edge.round()

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from edge.node.limits import EdgeLimits
 from mqtt.properties import PropertyId
+from tests.clients.packets import ack
 from tests.edge.edge_harness import Edge, Session, cluster_map
 from tests.edge.session_answers import publishes
 from wire.messages.map_pages import map_pages
@@ -55,7 +56,7 @@ def test_what_a_member_did_not_acknowledge_goes_to_another() -> None:
         publisher.publish("a", b"%d" % number, 1, number + 1)
     sent, others = publishes(first), publishes(second)
     assert [copy.payload for copy in sent + others] == [b"0", b"2", b"4", b"1", b"3", b"5"]
-    first.send(b"\x40\x02" + (sent[1].packet_identifier or 0).to_bytes(2, "big"))
+    first.send(ack(0x40, sent[1].packet_identifier or 0))
     first.drop()
     edge.round()
     again = publishes(second)
@@ -86,7 +87,7 @@ def test_what_a_member_refused_goes_to_nobody_else() -> None:
     publisher.publish("a", b"short", 1, 3, properties={PropertyId.MESSAGE_EXPIRY_INTERVAL: 5})
     (refused, _) = publishes(first)
     publishes(second)
-    first.send(b"\x40\x03" + (refused.packet_identifier or 0).to_bytes(2, "big") + b"\x97")
+    first.send(ack(0x40, refused.packet_identifier or 0, 0x97))
     edge.round(6.0)
     first.drop()
     edge.round()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.clients.packets import ack, publish
+from tests.clients.packets import PINGREQ, ack, publish
 from tests.edge.hot.harness import Broker
 
 
@@ -44,7 +44,7 @@ def test_qos2_both_ways(hot: Any) -> None:
 def test_ping(hot: Any) -> None:
     broker = Broker(hot)
     pub = broker.client()
-    broker.send(pub, b"\xc0\x00" * 3)
+    broker.send(pub, PINGREQ * 3)
     assert broker.raw(pub) == b"\xd0\x00" * 3
 
 

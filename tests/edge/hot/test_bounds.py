@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from tests.clients.packets import ack, publish
+from tests.clients.packets import DISCONNECT, PINGREQ, ack, publish
 from tests.edge.hot.harness import Broker, Node
 from wire.messages.batches import PublishRun, encode_run
 from wire.messages.frames import FrameKind
@@ -71,7 +71,7 @@ def test_client_that_reads_no_answers_is_not_read(hot: Any) -> None:
     for _ in range(200):
         if pub.parked:
             break
-        broker.send(pub, b"\xc0\x00" * 500 + ack(0x62, 3) * 100)
+        broker.send(pub, PINGREQ * 500 + ack(0x62, 3) * 100)
     assert pub.parked
     assert broker.hot.output_bytes(pub) < 22_000
     broker.raw(pub)
@@ -150,7 +150,7 @@ def test_silent_clients_are_reported_once(hot: Any) -> None:
         broker.hot.sweep(broker.now_ns)
         assert len(broker.handler.errors) == errors
     assert broker.handler.errors[0] == (waiting, 0x80)
-    broker.send(conn, b"\xc0\x00")
+    broker.send(conn, PINGREQ)
     broker.now_ns += 15_000_000_000
     broker.hot.sweep(broker.now_ns)
     assert not conn.closed
@@ -176,7 +176,7 @@ def test_closing_inside_any_call_is_safe(hot: Any) -> None:
         elif action < 0.2:
             conn = conns.pop(rng.randrange(len(conns)))
             if rng.random() < 0.5:
-                broker.hot.close(conn, b"\xe0\x00")
+                broker.hot.close(conn, DISCONNECT)
             else:
                 broker.hot.end_of_file(conn)
         elif action < 0.9:

@@ -17,7 +17,7 @@ import trio
 
 from bench.toy_broker import ToyHandler
 from edge.hot.host import LoopFailed, host, trio_epoll_fd
-from tests.clients.packets import connect, publish, split, subscribe
+from tests.clients.packets import PINGREQ, ack, connect, publish, split, subscribe
 from wire.messages.frames import HEADER
 
 FOREVER = 1 << 62
@@ -106,7 +106,7 @@ async def exchange(connected: Callable[[], Any]) -> None:
     await pub.send(b"".join(data))
     assert await sub.packets(200) == data
     await pub.send(publish(b"t", bytes(300_000), 1, 7))
-    assert await pub.packets(1) == [b"\x40\x02\x00\x07"]
+    assert await pub.packets(1) == [ack(0x40, 7)]
     assert await sub.packets(1) == [publish(b"t", bytes(300_000), 1, 1)]
 
 
@@ -404,7 +404,7 @@ def test_messages_cross_a_link_between_two_loops(hot: Any, secured: bool, certif
             break
     assert got == bulk + publish(b"t", b"last", 1, 1)
     turn(3)
-    assert near.hot.take_output(pub) == b"\x40\x02\x00\x09"
+    assert near.hot.take_output(pub) == ack(0x40, 9)
     for edge in (near, far):
         edge.loop.close()
         edge.listener.close()
@@ -426,6 +426,6 @@ async def test_longest_round_is_told(hot: Any, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(edge.handler, "packet", slow)
         await it.send(subscribe(b"t", 1))
         await it.packets(1)
-        await it.send(b"\xc0\x00")
+        await it.send(PINGREQ)
         await it.packets(1)
         assert edge.loop.longest_ns >= 30_000_000

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from tests.clients.packets import ack, connect, publish, split, subscribe
+from tests.clients.packets import DISCONNECT, ack, connect, publish, split, subscribe
 from tests.edge.hot.harness import Broker
 from tests.edge.hot.test_loop import Edge
 
@@ -59,9 +59,9 @@ def test_the_largest_holders_are_named_in_order(hot: Any) -> None:
     for number, conn in enumerate(conns):
         broker.send(conn, packet[: 10_000 * (number + 1)])
     assert broker.hot.largest_holders(2) == [conns[4], conns[3]]
-    broker.hot.cut(conns[4], b"\xe0\x00")
+    broker.hot.cut(conns[4], DISCONNECT)
     assert broker.hot.held_bytes == 10_000 + 20_000 + 30_000 + 40_000
-    assert conns[4].closed and broker.raw(conns[4]) == b"\xe0\x00"
+    assert conns[4].closed and broker.raw(conns[4]) == DISCONNECT
     broker.round()
     assert broker.hot.held_bytes == 100_000
 
