@@ -15,7 +15,7 @@ from conf.compiled import COMPILED_MODULES
 
 ROOT = Path(__file__).resolve().parents[3]
 HOT = "edge.hot."
-COMPILED = [name.removeprefix(HOT) for name in COMPILED_MODULES if name.startswith(HOT)]
+NAMES = (*(name.removeprefix(HOT) for name in COMPILED_MODULES if name.startswith(HOT)), "options", "handler")
 _LOADED: dict[str, SimpleNamespace] = {}
 
 
@@ -40,7 +40,7 @@ def load(form: str) -> Any:
         if form == "pure":
             sys.meta_path.insert(0, finder)
         try:
-            found = {name: importlib.import_module(HOT + name) for name in (*COMPILED, "options", "handler")}
+            found = {name: importlib.import_module(HOT + name) for name in NAMES}
         finally:
             if form == "pure":
                 sys.meta_path.remove(finder)
