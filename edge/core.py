@@ -215,7 +215,7 @@ class EdgeCore:
     def packet(self, conn: Conn, first_byte: int, body: bytes) -> None:
         """A packet that the loop does not handle."""
         self.node.wake()
-        client = conn.owner
+        client = conn.context
         assert isinstance(client, Client)
         kind = first_byte >> 4
         if client.version == 3 and kind in (8, 10):
@@ -281,7 +281,7 @@ class EdgeCore:
     def closed(self, conn: Conn, why: int) -> None:
         """A connection is gone."""
         self.node.wake()
-        client = conn.owner
+        client = conn.context
         if not isinstance(client, Client):
             self.links.dropped(conn)
             return
@@ -293,7 +293,7 @@ class EdgeCore:
         if why != Closed.SHUTDOWN:
             for share, publish in self.hot.take_picks(conn):
                 self.publishing.redispatch(share, publish)
-        conn.owner = None  # or the two keep each other until the collector looks at every connection
+        conn.context = None  # or the two keep each other until the collector looks at every connection
         self._count_closed(client, why)
 
     def _count_closed(self, client: Client, why: int) -> None:

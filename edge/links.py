@@ -72,7 +72,7 @@ class Links:
         self._relinked()
 
     def over(self, key: PeerKey) -> None:
-        """Note that a link's connection ended, or the peer's incarnation; of a struck peer no such end is told."""
+        """Note that a link's connection ended, or the peer's incarnation; of a retired peer no such end is told."""
         self._node.wake()
         self._relinked()
         self._unreached.link_down(key)

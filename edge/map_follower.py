@@ -1,4 +1,4 @@
-"""Effects of a new map at this edge: dead peers are struck off, partitions get primaries, shards get owners.
+"""Effects of a new map at this edge: dead peers are retired, partitions get primaries, shards get owners.
 
 Called before the epoch is acknowledged, so everything here is in force by then. Only reports of this edge's filters
 leave later, in slices: a shard's new owner answers nobody before it has them.
@@ -65,7 +65,7 @@ class MapFollower:
 
     def moved(self, cluster_map: ClusterMap) -> None:
         """The map is at a new epoch."""
-        gone = self._peers.strike_dead(cluster_map)
+        gone = self._peers.retire_dead(cluster_map)
         self._peers.know(cluster_map)
         self._partitions_moved(cluster_map)
         if self._node.lease.active:
@@ -91,7 +91,7 @@ class MapFollower:
             self._loop.replay_partition(number, peer)
         for client in self._clients.at_partition(number):
             if client.session and not client.conn.closed:
-                self._loop.set_home(client.conn, peer)
+                self._loop.set_primary_of(client.conn, peer)
 
     def storage_up(self, node: str) -> None:
         """A link to a storage node stands: its partitions can be reached."""

@@ -94,7 +94,7 @@ class NodeMessages:
         Raises:
             Unreadable: It is none.
         """
-        key = peer.owner
+        key = peer.key
         assert isinstance(key, PeerKey)
         if kind != FrameKind.CONTROL or kind not in self._kinds.get(key.tier, ()):
             self._links.violated(peer, f"frame kind {kind}", TIER)

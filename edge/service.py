@@ -208,7 +208,7 @@ class EdgeService:
         )
         conn = core.hot.attach(fd, CLIENT, options, now_ns)
         client = Client(conn, listener.policy, stream_filter, first_bytes)
-        conn.owner = client
+        conn.context = client
         core.clients.adopt(client)
 
     def _accept_link(self, fd: int, now_ns: int) -> None:
@@ -257,10 +257,10 @@ class EdgeService:
             tls=contexts.client if contexts is not None else None,
             server_hostname="stratamq" if contexts is not None else None,
             connect_timeout_ns=int(DIAL_TIMEOUT_S * NS),
-            owner=dialled,
+            context=dialled,
         )
         conn = self.core.hot.attach(plain, LINK, options, int(boot_time() * NS))
-        conn.owner = dialled
+        conn.context = dialled
         self.core.hot.write(conn, hello)
         self._dialling.connected(dial.name, conn)
 

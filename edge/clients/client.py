@@ -1,6 +1,6 @@
 """One client connection as the edge core knows it: who it is, what it asked for, where its session lives.
 
-The hot loop has its own record (``Conn``); this one is ``Conn.owner`` and holds what is needed once per connection or
+The hot loop has its own record (``Conn``); this one is ``Conn.context`` and holds what is needed once per connection or
 per SUBSCRIBE, never per message.
 """
 

@@ -90,7 +90,7 @@ class Clients:
     def error(self, conn: Conn, reason_code: int) -> None:
         """End a connection that broke the protocol, or a bound, as its phase demands."""
         self._node.wake()
-        client = conn.owner
+        client = conn.context
         if not isinstance(client, Client):
             self._loop.close(conn, linger=False)
             return
@@ -104,7 +104,7 @@ class Clients:
 
     def cut(self, conn: Conn) -> None:
         """End a connection for which too much is held."""
-        client = conn.owner
+        client = conn.context
         last = b""
         if isinstance(client, Client) and client.phase == Phase.OPEN and client.version == 5:
             last = encode_packet(Disconnect(ReasonCode.QUOTA_EXCEEDED, {}), 5)

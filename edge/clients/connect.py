@@ -367,7 +367,7 @@ class Connecting:
             options.topic_alias_maximum = min(alias_maximum, limits.topic_alias_maximum)
         self._loop.open_session(client.conn, options)
         if client.session:
-            self._loop.set_home(client.conn, self._node.primary_peer(client.partition))
+            self._loop.set_primary_of(client.conn, self._node.primary_peer(client.partition))
         # Session Present as the partition found it [MQTT-3.2.2-2] [MQTT-3.2.2-3].
         connack = self._connacks.encoded(client, packet, answer.session_present, told_keep_alive)
         if connack:

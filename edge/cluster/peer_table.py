@@ -32,7 +32,7 @@ PEERS_MAX = 1024  # incarnations of nodes that came by themselves; those that th
 
 
 class Dialled:
-    """``Conn.owner`` of a link that this edge opened; None in its place: the other side did."""
+    """``Conn.context`` of a link that this edge opened; None in its place: the other side did."""
 
     __slots__ = ("node", "tier", "told")
 
@@ -49,7 +49,7 @@ class PeerTable:
         loop: Links.
         identity: This edge, as its HELLO says.
         certify: (cluster, tier, node) of a link's certificate; None on a plaintext link.
-        struck: A peer's incarnation is over: whoever waits for it must ask somebody else.
+        retired: A peer's incarnation is over: whoever waits for it must ask somebody else.
         count: Counts what was refused.
     """
 
@@ -58,13 +58,13 @@ class PeerTable:
         loop: LinkIO,
         identity: NodeIdentity,
         certify: Callable[[Conn], tuple[str, str, str] | None],
-        struck: Callable[[PeerKey], None],
+        retired: Callable[[PeerKey], None],
         count: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.identity = identity
         self._loop = loop
         self._certify = certify
-        self._struck = struck
+        self._retired = retired
         self._peers: dict[str, tuple[PeerKey, Peer]] = {}
         self._silence: dict[str, Silence] = {}
         self._count = count
@@ -78,9 +78,9 @@ class PeerTable:
 
     def key(self, peer: Peer) -> PeerKey:
         """Return whose peer it is."""
-        owner = peer.owner
-        assert isinstance(owner, PeerKey)
-        return owner
+        key = peer.key
+        assert isinstance(key, PeerKey)
+        return key
 
     def connected(self) -> list[PeerKey]:
         """Return the peers whose link stands, by name."""
@@ -130,7 +130,7 @@ class PeerTable:
         try:
             hello = decode_hello(payload)
             key = check_hello(self.identity, hello, self._certify(conn))
-            dialled = conn.owner if isinstance(conn.owner, Dialled) else None
+            dialled = conn.context if isinstance(conn.context, Dialled) else None
             if dialled is not None:
                 expect(key, dialled.tier, dialled.node)
             self._admit(key)
@@ -141,7 +141,7 @@ class PeerTable:
                 self._loop.write(conn, encode_hello(self.identity, *told))
             self._loop.bind_link(conn, peer, resume(self.identity, hello, key, told, peer.link.taken))
         except LinkError as error:
-            answer = isinstance(error, OtherVersion) and not isinstance(conn.owner, Dialled)
+            answer = isinstance(error, OtherVersion) and not isinstance(conn.context, Dialled)
             self._refuse(conn, "hello", error, encode_hello(self.identity) if answer else b"")
             return None
         self.strangers.left(conn)
@@ -159,10 +159,10 @@ class PeerTable:
         if known is not None and known[0] == key:
             return known[1]
         if known is not None:
-            self._loop.strike_peer(known[1])
-            self._struck(known[0])
+            self._loop.retire_peer(known[1])
+            self._retired(known[0])
         peer = self._loop.add_peer(0, key.tier, key.incarnation)
-        peer.owner = key
+        peer.key = key
         self._peers[key.node] = (key, peer)
         return peer
 
@@ -190,7 +190,7 @@ class PeerTable:
             ):
                 self._peer_of(PeerKey(node, entry.tier, entry.incarnation))
 
-    def strike_dead(self, cluster_map: ClusterMap) -> list[str]:
+    def retire_dead(self, cluster_map: ClusterMap) -> list[str]:
         """End the links to incarnations that the map declares over; return their nodes."""
         gone = []
         for node in sorted(self._peers):
@@ -200,8 +200,8 @@ class PeerTable:
                 entry.incarnation > key.incarnation or (entry.incarnation == key.incarnation and not entry.alive)
             )
             if over:
-                self._loop.strike_peer(peer)
+                self._loop.retire_peer(peer)
                 del self._peers[node]
                 gone.append(node)
-                self._struck(key)
+                self._retired(key)
         return gone

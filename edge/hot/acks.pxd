@@ -16,7 +16,7 @@ from edge.hot.state cimport Conn, HotState, PendingAck, Outbound, PARK_QUOTA, Pe
 
 
 cdef PendingAck new_message(HotState hot, int qos, Conn conn, int packet_identifier)
-cdef object enter_gate(Conn conn, PendingAck message)
+cdef object reserve_ack(Conn conn, PendingAck message)
 cdef object answer(HotState hot, Conn conn, int qos, int packet_identifier, int reason_code)
 cdef object destination_done(HotState hot, PendingAck message, int reason_code)
 cdef object finish(HotState hot, PendingAck message)

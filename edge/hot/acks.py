@@ -51,11 +51,11 @@ def new_message(hot: HotState, qos: cython.int, conn: Conn | None, packet_identi
     return message
 
 
-def enter_gate(conn: Conn, message: PendingAck) -> None:
+def reserve_ack(conn: Conn, message: PendingAck) -> None:
     """Take the message's place in the order of the connection's acknowledgements."""
-    if conn.gate is None:
-        conn.gate = deque()
-    conn.gate.append(message)
+    if conn.ack_queue is None:
+        conn.ack_queue = deque()
+    conn.ack_queue.append(message)
 
 
 def answer(hot: HotState, conn: Conn, qos: cython.int, packet_identifier: cython.int, reason_code: cython.int) -> None:
@@ -116,14 +116,14 @@ def finish(hot: HotState, message: PendingAck) -> None:
             message.done = False
             message.waiting = 1
             return
-    if conn is None or conn.closed or conn.gate is None:
+    if conn is None or conn.closed or conn.ack_queue is None:
         return
-    while conn.gate:
-        message = conn.gate[0]
+    while conn.ack_queue:
+        message = conn.ack_queue[0]
         if not message.done:
             break
         assert message.waiting == 0, "an acknowledgement leaves while a destination is open"
-        conn.gate.popleft()
+        conn.ack_queue.popleft()
         if message.excess_bytes:
             end_excess(hot, conn, message)
         if message.reason_code >= FAILURE and (message.delivered or conn.version != 5):

@@ -164,7 +164,7 @@ def flush_batches(hot: HotState) -> None:
     hot.busy_peers = []
     for peer in busy:
         peer.listed = False
-        if not peer.struck:
+        if not peer.dead:
             flush_peer(hot, peer)
 
 

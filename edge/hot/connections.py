@@ -21,8 +21,8 @@ deaf: ``hearing`` is false:
     The socket gave its end while ``partial`` waits behind a parking: that is parsed first.
     -> closed.
 closed: ``closed`` is set:
-    No packet counts; no gate, no route, no alias is held; it stands in ``gone`` until ``Handler.closed`` was
-    called, at the end of a round; what is written already is flushed where the node has its lease.
+    No packet counts; no acknowledgement waits, no route, no alias is held; it stands in ``gone`` until
+    ``Handler.closed`` was called, at the end of a round; what is written already is flushed where it has its lease.
     -> half closed: all was flushed; gone: at once where ``close_at_ns`` is 0.
 half closed: ``half_closed``:
     Our side is shut; the client has LINGER_NS to close its own, so that it reads our last packet.
@@ -72,7 +72,7 @@ class Connections(HotState):
         """Take a connected non-blocking socket (-1: none, simulation) as CLIENT or LINK."""
         self.numbers += 1
         conn = Conn(fd, kind, self.numbers)
-        conn.owner = options.owner
+        conn.context = options.context
         conn.heard_ns = now_ns
         conn.silence_ns = options.connect_timeout_ns
         conn.packet_bytes_max = options.packet_bytes_max
@@ -278,7 +278,7 @@ class Connections(HotState):
         conn.closed = True
         conn.why = why
         conn.partial = b""
-        conn.gate = None
+        conn.ack_queue = None
         conn.received = None
         conn.refused = None
         conn.last_route = None
@@ -310,7 +310,7 @@ class Connections(HotState):
                 peer = conn.peer
                 if conn.is_link and peer is not None and peer.conn is conn:
                     peer.conn = None
-                    if not peer.struck:
+                    if not peer.dead:
                         peer.link.disconnected()
                         self.handler.link_lost(peer)
                 self.handler.closed(conn, conn.why)
@@ -322,7 +322,7 @@ class Connections(HotState):
 
     def owes(self, conn: Conn) -> bool:
         """Whether something that was read from a client is not carried out or not answered yet."""
-        return bool(conn.gate) or conn.ready or (conn.parked & ~PARK_OUTPUT) != 0
+        return bool(conn.ack_queue) or conn.ready or (conn.parked & ~PARK_OUTPUT) != 0
 
     def lingers(self) -> bool:
         """Whether last bytes wait for their sockets, or closed sockets for their clients."""

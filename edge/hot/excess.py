@@ -58,7 +58,7 @@ def owes_too_long(hot: HotState, conn: Conn, now_ns: cython.longlong) -> cython.
     if conn.quota <= conn.quota_max:
         conn.excess = False
         return False
-    if conn.gate or conn.parked & ~PARK_QUOTA or not hot.leased:
+    if conn.ack_queue or conn.parked & ~PARK_QUOTA or not hot.leased:
         conn.owes_since_ns = 0
     elif conn.owes_since_ns == 0:
         conn.owes_since_ns = now_ns

@@ -49,7 +49,7 @@ def fan_out(
         message.register = extra_partition
         message.origin_kind = packet.origin_kind
         message.origin_a = packet.origin_a
-        message.origin_b = packet.origin_b if packet.origin_kind else hot.named
+        message.origin_b = packet.origin_b if packet.origin_kind else hot.origin_tag
     if message is not None and (route.subs or route.edges):
         message.delivered = True
     if route.subs and not is_repeated(hot, packet.origin_kind, packet.origin_a, packet.origin_b):
@@ -94,7 +94,7 @@ def fan_out_run(
         hot.dropped_no_lease += count
         return
     for peer in route.edges:
-        if peer.struck:
+        if peer.dead:
             hot.dropped_peer += count
         else:
             append_run(hot, peer, version, route.topic, data, start, end - start)
@@ -178,7 +178,7 @@ def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: PendingAck | 
         copy.pick = remote
     if peer is None:
         send_to_partition(hot, remote.partition, record, copy, remote.share)
-    elif peer.struck:
+    elif peer.dead:
         if copy is None:
             hot.dropped_peer += 1
         else:

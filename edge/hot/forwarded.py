@@ -85,7 +85,7 @@ def receive_link(hot: HotState, conn: Conn, data: bytes) -> None:
         return
     for frame in peer.link.receive(data):
         kind = frame.kind
-        if peer.struck or conn.closed:
+        if peer.dead or conn.closed:
             return
         if kind == PUBLISH and peer.may_publish:
             receive_publish(hot, peer, frame.payload)

@@ -88,7 +88,7 @@ class Handler(Protocol):
         """The loop refused what a peer may not say (reason: ``wire/links/allowed.py``); ``tier`` closes its link."""
 
     def link_lost(self, peer: Peer) -> None:
-        """The peer's connection ended; frames not taken are kept for the next one until ``strike_peer``."""
+        """The peer's connection ended; frames not taken are kept for the next one until ``retire_peer``."""
 
     def hold(self, sub: Sub, topic: bytes, record: bytes) -> int:
         """Keep a copy for a subscriber that is ``held``, as a MSG record, until ``hot.deliver_held``.

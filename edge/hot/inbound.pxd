@@ -1,5 +1,5 @@
 # C form of inbound.py.
-from edge.hot.acks cimport answer, destination_done, enter_gate, new_message
+from edge.hot.acks cimport answer, destination_done, reserve_ack, new_message
 from edge.hot.buffers cimport Buffer, get16, reserve, take_bytes
 from edge.hot.deliver cimport route_is_slow
 from edge.hot.encode cimport copy_plain, valid_topic, walk_properties

@@ -11,7 +11,7 @@ from edge.hot.buffers import Buffer
 from edge.hot.state import Conn, HotState, Inbound, Packet, PendingAck, Route
 
 if not cython.compiled:
-    from edge.hot.acks import answer, destination_done, enter_gate, new_message
+    from edge.hot.acks import answer, destination_done, new_message, reserve_ack
     from edge.hot.buffers import get16, reserve, take_bytes
     from edge.hot.deliver import route_is_slow
     from edge.hot.encode import copy_plain, valid_topic, walk_properties
@@ -317,12 +317,12 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
         code = route.reason_code if conn.version == 5 else 0
     elif route.empty:
         code = NO_MATCHING_SUBSCRIBERS
-    if route.remote or conn.gate or hot.ledger is not None:
+    if route.remote or conn.ack_queue or hot.ledger is not None:
         message = new_message(hot, qos, conn, identifier)
         message.waiting = 1  # for ourselves, so that nothing finishes before everyone was asked
         if conn.excess:
             hold_excess(conn, message, len(packet.topic) + packet.plain_bytes + packet.payload_bytes)
-        enter_gate(conn, message)
+        reserve_ack(conn, message)
         if code < FAILURE:
             fan_out(hot, conn, route, packet, message, -1)
         destination_done(hot, message, code)
@@ -348,11 +348,11 @@ def _give_to_core(hot: HotState, conn: Conn, route: Route, packet: Packet) -> No
         conn,
     )
     if packet.qos > 0:
-        inbound.gated = new_message(hot, packet.qos, conn, packet.packet_identifier)
-        inbound.gated.waiting = 1
+        inbound.reserved_ack = new_message(hot, packet.qos, conn, packet.packet_identifier)
+        inbound.reserved_ack.waiting = 1
         if conn.excess:
-            hold_excess(conn, inbound.gated, len(packet.topic) + packet.plain_bytes + packet.payload_bytes)
-        enter_gate(conn, inbound.gated)
+            hold_excess(conn, inbound.reserved_ack, len(packet.topic) + packet.plain_bytes + packet.payload_bytes)
+        reserve_ack(conn, inbound.reserved_ack)
     conn.parked |= PARK_HANDLER
     hot.round_bytes += INBOUND_BYTES
     hot.handler.inbound(conn, inbound, route)

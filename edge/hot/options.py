@@ -82,7 +82,7 @@ class ConnOptions(msgspec.Struct):  # one is made for each connection, and a dat
     server_hostname: str | None = None  # client side of TLS (links that we opened)
     filter: StreamFilter | None = None
     first_bytes: FirstBytes | None = None
-    owner: object = None  # the core's own record, Conn.owner
+    context: object = None  # the core's own record, Conn.context
 
 
 class SessionOptions(msgspec.Struct):  # likewise

@@ -52,7 +52,7 @@ def route_is_full(hot: HotState, publisher: Conn, route: Route) -> cython.bint:
 
 
 def _wait_for_peer(publisher: Conn, peer: Peer) -> cython.bint:
-    if peer.full and not peer.struck:
+    if peer.full and not peer.dead:
         peer.waiters.append(publisher)
         return True
     return False
@@ -60,7 +60,7 @@ def _wait_for_peer(publisher: Conn, peer: Peer) -> cython.bint:
 
 def send_to_edge(hot: HotState, peer: Peer, record: bytes, message: PendingAck | None) -> None:
     """Send to an edge; with a message, it is done there when the link says TAKEN for the frame."""
-    if peer.struck:
+    if peer.dead:
         hot.dropped_peer += 1
         return
     if message is not None:
@@ -157,7 +157,7 @@ def note_former(hot: HotState, outbox: Outbox, former: Peer) -> None:
     lowest: cython.ulonglong = next(iter(outbox.messages), hot.tags + 1)
     sent: cython.ulonglong = outbox.unsent[0].tag - 1 if outbox.unsent else hot.tags
     known: dict[Peer, int] = outbox.former if outbox.former is not None else {}
-    outbox.former = {peer: tag for peer, tag in known.items() if tag >= lowest and not peer.struck}
+    outbox.former = {peer: tag for peer, tag in known.items() if tag >= lowest and not peer.dead}
     outbox.former[former] = max(sent, known.get(former, 0))
 
 
@@ -175,7 +175,7 @@ def pump_outboxes(hot: HotState) -> None:
 def _pump(hot: HotState, partition: cython.int, outbox: Outbox) -> cython.bint:
     peer: Peer | None = outbox.target
     message: PendingAck
-    if peer is None or peer.struck:
+    if peer is None or peer.dead:
         return True  # the core names the next one
     while outbox.unsent:
         if peer.full:

@@ -32,7 +32,7 @@ class Peering(Publications):
     """Links, outboxes of partitions, primaries of sessions."""
 
     def add_peer(self, node: int, tier: str, incarnation: int) -> Peer:
-        """Make a peer with a fresh LinkCore; replaces nothing: strike the older incarnation."""
+        """Make a peer with a fresh LinkCore; replaces nothing: retire the older incarnation first."""
         peer = Peer(node, tier, incarnation, LinkCore())
         self.peers.append(peer)
         return peer
@@ -50,7 +50,7 @@ class Peering(Publications):
         """HELLOs were exchanged on ``conn``: frames not taken are sent again, an older connection is closed.
 
         Raises:
-            LinkError: From ``LinkCore.connected``; strike the peer.
+            LinkError: From ``LinkCore.connected``; retire the peer.
         """
         older = peer.conn
         peer.link.connected(peer_taken)
@@ -76,14 +76,14 @@ class Peering(Publications):
             mark_dirty(self, peer.conn)
         _ = number
 
-    def strike_peer(self, peer: Peer) -> None:
+    def retire_peer(self, peer: Peer) -> None:
         """The map declared this incarnation dead: what waits for it as an edge is done, its link is closed.
 
         Messages towards partitions stay in their outboxes until ``replay_partition``.
         """
-        if peer.struck:
+        if peer.dead:
             return
-        peer.struck = True
+        peer.dead = True
         if peer in self.peers:
             self.peers.remove(peer)
         for partition, primary in enumerate(self.primaries):
@@ -189,7 +189,7 @@ class Peering(Publications):
             return self.tags + 1
         return next(iter(outbox.messages))
 
-    def set_home(self, conn: Conn, peer: Peer | None) -> None:
+    def set_primary_of(self, conn: Conn, peer: Peer | None) -> None:
         """Name the peer that gets this session's PUSH_ACKs. None: they wait (at most one per open entry)."""
         conn.peer = peer
         flush_push_acks(self, conn)

@@ -116,8 +116,8 @@ class Publications(Connections):
         Returns:
             Its tag, 0 for QoS 0.
         """
-        message: PendingAck | None = publish.gated
-        publish.gated = None
+        message: PendingAck | None = publish.reserved_ack
+        publish.reserved_ack = None
         if message is None and (publish.qos > 0 or on_done is not None):
             message = new_message(self, publish.qos, publish.conn, 0)
             message.waiting = 1
@@ -132,15 +132,15 @@ class Publications(Connections):
         code: cython.int = route.reason_code
         if message is not None:
             message.on_done = on_done
-            publish.gated = message
+            publish.reserved_ack = message
             message.delivered = written is not None
         if written is not None:
-            self.named = written[0]  # one origin: a retained copy and its live twin are told by it
+            self.origin_tag = written[0]  # one origin: a retained copy and its live twin are told by it
         if code == 0 and message is not None and publish.qos > 0 and _is_behind_refused(self, publish):
             code = SERVER_BUSY  # as the partition says it
         if code == 0:
             fan_out(self, publish.conn, route, packet, message if publish.qos > 0 else None, extra_partition)
-        self.named = 0
+        self.origin_tag = 0
         if message is None:
             return 0
         tag: int = message.tag
@@ -178,8 +178,8 @@ class Publications(Connections):
 
     def acknowledge(self, publish: Inbound, reason_code: int) -> None:
         """Answer a PUBLISH of ``Handler.inbound`` in order with the others: not sent anywhere, or kept back since."""
-        message: PendingAck | None = publish.gated
-        publish.gated = None
+        message: PendingAck | None = publish.reserved_ack
+        publish.reserved_ack = None
         if message is not None:
             destination_done(self, message, reason_code)
 

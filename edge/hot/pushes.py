@@ -247,8 +247,8 @@ def send_push_ack(
     packet_type: cython.int,
     reason_code: cython.int,
 ) -> None:
-    """Append a PUSH_ACK record for the session's home; without one it waits, one per open entry."""
-    if conn.peer is None or conn.peer.struck:
+    """Append a PUSH_ACK record for the session's primary; without one it waits, one per open entry."""
+    if conn.peer is None or conn.peer.dead:
         record: Buffer = hot.scratch
         record.start = 0
         record.end = 0
@@ -284,7 +284,7 @@ def _put_push_ack(
 
 
 def flush_push_acks(hot: HotState, conn: Conn) -> None:
-    """The session has a home again: send what waited for it."""
+    """The session has a primary again: send what waited for it."""
     if conn.outbound is None or conn.outbound.unsent_acks is None or conn.peer is None:
         return
     waiting = conn.outbound.unsent_acks

@@ -54,7 +54,11 @@ def record_of(hot: HotState, packet: Packet, tag: cython.ulonglong) -> bytes:
     record.data[MESSAGE_ORIGIN_KIND_AT] = packet.origin_kind
     put64(record, MESSAGE_TAG_AT, tag)
     put64(record, MESSAGE_ORIGIN_A_AT, packet.origin_a if packet.origin_kind else hot.incarnation)
-    put64(record, MESSAGE_ORIGIN_B_AT, packet.origin_b if packet.origin_kind else hot.named if hot.named else tag)
+    put64(
+        record,
+        MESSAGE_ORIGIN_B_AT,
+        packet.origin_b if packet.origin_kind else hot.origin_tag if hot.origin_tag else tag,
+    )
     put64(record, MESSAGE_SESSION_AT, packet.session)
     put64(record, MESSAGE_OWNER_EPOCH_AT, packet.owner_epoch)
     put32(record, MESSAGE_EXPIRY_AT, packet.expiry_s)

@@ -14,7 +14,7 @@ cdef enum:
 
 
 cdef class Conn:
-    cdef public object owner
+    cdef public object context
     cdef readonly int fd
     cdef readonly int kind
     cdef bint is_link
@@ -51,7 +51,7 @@ cdef class Conn:
     cdef long long owes_since_ns
     cdef dict received
     cdef dict refused
-    cdef object gate
+    cdef object ack_queue
     cdef bint retain_available
     cdef int qos_max
     # writing
@@ -135,7 +135,7 @@ cdef class Route:
     cdef readonly int reason_code
     cdef bint remote
     cdef readonly bint empty
-    cdef readonly object owner
+    cdef readonly object audience
     cdef long long generation
     cdef list targets
     cdef long long targets_version
@@ -153,7 +153,7 @@ cdef class Inbound:
     cdef public int packet_identifier
     cdef public bint dup
     cdef public Conn conn
-    cdef readonly PendingAck gated
+    cdef readonly PendingAck reserved_ack
 
 
 cdef class PendingAck:
@@ -195,8 +195,8 @@ cdef class Peer:
     cdef readonly unsigned long long incarnation
     cdef readonly object link
     cdef readonly Conn conn
-    cdef readonly bint struck
-    cdef public object owner
+    cdef readonly bint dead
+    cdef public object key
     cdef bint is_edge
     cdef bint may_publish
     cdef bint may_acknowledge
@@ -282,7 +282,7 @@ cdef class HotState(Counters):
     cdef int routes_max
     # peers
     cdef unsigned long long tags
-    cdef unsigned long long named
+    cdef unsigned long long origin_tag
     cdef list peers
     cdef list busy_peers
     cdef int full_peers

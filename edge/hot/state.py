@@ -57,14 +57,14 @@ class Conn:
     Attributes:
         fd: Its descriptor, -1 in simulation and after the close.
         number: Counts connections of this loop from 1, never reused: compare it after a wait (``closed`` does, too).
-        owner: The core's own record; the core may set it at any time.
+        context: The core's own record; the core may set it at any time.
         version: 3, 4 or 5 once a session is open, 0 before.
         session: Number of the durable session, 0 for an ephemeral one; with owner_epoch.
         closed: No packet is read and nothing is written any more.
     """
 
     def __init__(self, fd: cython.int, kind: cython.int, number: cython.longlong) -> None:
-        self.owner: object = None
+        self.context: object = None
         self.fd = fd
         self.kind = kind
         self.is_link = kind == LINK
@@ -98,7 +98,7 @@ class Conn:
         self.owes_since_ns = 0  # since when its excess waits for its PUBRELs alone, 0 while it does not
         self.received: dict[int, int] | None = None  # QoS 2 identifiers before PUBREL: -1, or PUBREC's reason code
         self.refused: dict[bytes, tuple[int, int]] | None = None  # topics without room: when first, when last
-        self.gate: deque[PendingAck] | None = None  # messages whose acknowledgement has not been written, in order
+        self.ack_queue: deque[PendingAck] | None = None  # messages whose acknowledgement has not been written, in order
         self.retain_available = True
         self.qos_max = 2
         self.out: Buffer | None = None
@@ -118,7 +118,7 @@ class Conn:
         self.paid_ns = 0  # until when its messages have used up its publish rate
         self.close_at_ns = 0
         self.why = 0
-        self.peer: Peer | None = None  # of a link; of a durable session its home
+        self.peer: Peer | None = None  # of a link; of a durable session its primary
         self.push_epoch = 0  # highest partition_epoch of a PUSH: a former primary's come too late
         self.tls: Any = None  # OpenSSL's side of the socket, as ``ssl.SSLSocket`` has it inside
         self.filter: StreamFilter | None = None
@@ -201,7 +201,7 @@ class Route:
         partitions: tuple[int, ...] = (),
         groups: tuple[Group, ...] = (),
         reason_code: int = 0,
-        owner: object = None,
+        audience: object = None,
     ) -> None:
         """Make a route.
 
@@ -213,7 +213,7 @@ class Route:
             partitions: Partitions with durable subscribers; their primaries are looked up when a message is sent.
             groups: Shared groups, one pick each per message.
             reason_code: 0x80 or more refuses messages: QoS 0 dropped, v5 acknowledged with it, v3 acknowledged.
-            owner: The core's record of ``subs``, which lives as long as a Route uses them.
+            audience: The core's record of ``subs``, which lives as long as a Route uses them.
         """
         self.topic = topic
         self.subs = subs
@@ -223,7 +223,7 @@ class Route:
         self.reason_code = reason_code
         self.remote = bool(edges or partitions or groups)
         self.empty = not (subs or edges or partitions or groups)
-        self.owner = owner
+        self.audience = audience
         self.generation = 0  # HotState.generation when it was known to be right
         self.targets: list[tuple[Peer, tuple[int, ...]]] = []  # partitions by primary
         self.targets_version = -1  # HotState.primaries_version of targets
@@ -257,7 +257,7 @@ class Inbound:
         self.packet_identifier = packet_identifier
         self.dup = dup
         self.conn = conn
-        self.gated: PendingAck | None = None
+        self.reserved_ack: PendingAck | None = None
 
 
 class Kept:
@@ -355,8 +355,8 @@ class Peer:
         self.incarnation = incarnation
         self.link = link
         self.conn: Conn | None = None
-        self.struck = False
-        self.owner: object = None
+        self.dead = False
+        self.key: object = None
         self.is_edge = tier == TIER_EDGE
         self.may_publish = may_send(tier, TIER_EDGE, FrameKind.PUBLISH)
         self.may_acknowledge = may_send(tier, TIER_EDGE, FrameKind.PUBLISH_ACK)
@@ -449,7 +449,7 @@ class HotState(Counters):
         self.generation = 0  # of what Routes are made from: older ones are refreshed when they are next used
         self.routes_max = limits.routes_max
         self.tags = first_number(incarnation)
-        self.named = 0  # the message at hand goes by this tag as its origin, 0: by its own
+        self.origin_tag = 0  # the message at hand goes by this tag as its origin, 0: by its own
         self.peers: list[Peer] = []
         self.busy_peers: list[Peer] = []  # with something to send this round
         self.full_peers = 0

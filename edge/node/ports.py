@@ -54,7 +54,7 @@ class LinkIO(Protocol):
     def bind_link(self, conn: Conn, peer: Peer, peer_taken: int) -> None:
         """Join a connection to its peer."""
 
-    def strike_peer(self, peer: Peer) -> None:
+    def retire_peer(self, peer: Peer) -> None:
         """End an incarnation of a node."""
 
     def write(self, conn: Conn, data: bytes, needs_lease: bool = False) -> None:
@@ -77,7 +77,7 @@ class ClientIO(Protocol):
 class Sessions(Protocol):
     """Connections of durable sessions and their partitions' primaries."""
 
-    def set_home(self, conn: Conn, peer: Peer | None) -> None:
+    def set_primary_of(self, conn: Conn, peer: Peer | None) -> None:
         """Name the peer that gets a session's PUSH_ACKs."""
 
 

@@ -63,7 +63,7 @@ class Picking:
 
     def _takes(self, group: SharedGroup, choice: Remote | int) -> bool:
         if isinstance(choice, Remote):
-            return choice.peer is None or not choice.peer.struck
+            return choice.peer is None or not choice.peer.dead
         return self._local.has_member(group.share)
 
     def has_member(self, share: bytes) -> bool:

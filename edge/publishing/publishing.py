@@ -119,7 +119,7 @@ class Publishing:
 
     def inbound(self, conn: Conn, publish: Inbound, route: Route) -> None:
         """Take a retained PUBLISH, or QoS 2 of a durable session; ``miss`` has judged the topic of its Route."""
-        client = conn.owner
+        client = conn.context
         assert isinstance(client, Client)
         if publish.qos == 2 and client.session:
             self._recording.begin(client, publish, route)

@@ -74,7 +74,7 @@ class _Recorded(Outgoing):
         assert conn is not None
         if reason_code < 0x80 or conn.closed:
             return False
-        if publish.gated is not None and publish.gated.delivered:
+        if publish.reserved_ack is not None and publish.reserved_ack.delivered:
             return False  # no answer either: the message comes again, and is the same one where it was taken
         # A failing PUBREC frees the identifier at the client, who never speaks of it again: its record goes first.
         self.recording.refused(conn, publish, reason_code)
@@ -204,7 +204,7 @@ class Recording:
     def _redispatch(self, copy: PendingAck, group: SharedGroup, attempt: int) -> None:
         whole = copy.parent
         assert whole is not None and whole.conn is not None
-        client = whole.conn.owner
+        client = whole.conn.context
         choice = self._picking.choose(group, b"", copy.tried or [])
         if not isinstance(client, Client) or whole.conn.closed or choice is None:
             self._loop.send_pick(copy, None)  # the publisher repeats it elsewhere, or there is nobody
@@ -236,13 +236,13 @@ class Recording:
 
     def refused(self, conn: Conn, publish: Inbound, reason_code: int) -> None:
         """Release the identifier of a message that was refused, then answer the client."""
-        client = conn.owner
+        client = conn.context
         assert isinstance(client, Client)
         self._release(client, publish.packet_identifier, _Failed(self._loop, publish, reason_code).released)
 
     def pubrel(self, conn: Conn, packet_identifier: int) -> None:
         """Answer PUBREL of a durable session when the record is durably gone; unknown ones too [MQTT-4.3.3-11]."""
-        client = conn.owner
+        client = conn.context
         assert isinstance(client, Client)
         self._release(client, packet_identifier, _Pubrel(self._loop, conn, packet_identifier).released)
 

@@ -177,4 +177,6 @@ def _with_picks(route: Route, picks: Picks | None) -> Route:
     for group in route.groups:
         assert isinstance(group, SharedGroup)
         groups.append(RecordedPick(group, picks.get(group.share)))
-    return Route(route.topic, route.subs, route.edges, route.partitions, tuple(groups), route.reason_code, route.owner)
+    return Route(
+        route.topic, route.subs, route.edges, route.partitions, tuple(groups), route.reason_code, route.audience
+    )

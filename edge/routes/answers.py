@@ -97,6 +97,6 @@ class Answers:
             answer.edges = edges
 
     def peers_changed(self) -> None:
-        """Edges were linked or struck off."""
+        """Edges were linked or retired."""
         self._peers_version += 1
         self.groups.peers_changed()

@@ -102,7 +102,7 @@ class SharedGroup(Group):
             return Remote(None, pick.partition, self.share, pick.attempt)
         if pick.edge == self._all.node:
             return HERE if pick.incarnation == incarnation else None
-        if peer is None or peer.struck or peer.incarnation != pick.incarnation:
+        if peer is None or peer.dead or peer.incarnation != pick.incarnation:
             return None
         return Remote(peer, -1, self.share, pick.attempt)
 
@@ -156,7 +156,7 @@ class SharedGroups:
         return group
 
     def peers_changed(self) -> None:
-        """Note that edges were linked or struck off: a group that names them looks again when it is next used."""
+        """Note that edges were linked or retired: a group that names them looks again when it is next used."""
         self.peers_version += 1
 
 

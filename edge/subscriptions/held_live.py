@@ -130,7 +130,7 @@ class HeldMessages:
 
     def take(self, sub: Sub, topic: bytes, record: bytes) -> int:
         """Keep a copy that the loop has for a subscriber, and answer as ``Handler.hold`` does."""
-        client = sub.conn.owner
+        client = sub.conn.context
         waiting = self._waiting.get(client.number) if isinstance(client, Client) else None
         if waiting is None:
             return NOT_HELD  # by a Route that is older than the end of the hold

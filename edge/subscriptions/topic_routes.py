@@ -76,7 +76,7 @@ class TopicRoutes:
         if not self._has_room(self.cache.bytes):
             self._loop.drop_oldest_local(FORGOTTEN_MAX)
         audience = self.local.subscribers(topic.decode())
-        return Route(topic, audience.subs, owner=audience)
+        return Route(topic, audience.subs, audience=audience)
 
     def refresh(self, route: Route) -> Route | None:
         """Judge a Route of an older generation that is about to be used."""
@@ -101,7 +101,7 @@ class TopicRoutes:
         return fresh
 
     def peers_changed(self) -> None:
-        """Note that edges were linked or struck off: Routes name them."""
+        """Note that edges were linked or retired: Routes name them."""
         self.answers.peers_changed()
         self._loop.refresh_routes()
         self.cache.look_again()

@@ -226,7 +226,7 @@ class Edge:
         )
         conn = self.core.hot.attach(-1, CLIENT, options, self.ns)
         client = Client(conn, policy or ListenerPolicy("plain", True), stream_filter)
-        conn.owner = client
+        conn.context = client
         self.core.clients.adopt(client)
         return Session(self, client)
 

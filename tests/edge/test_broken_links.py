@@ -48,8 +48,8 @@ def test_another_node_at_a_dialled_address_is_refused(caplog: pytest.LogCaptureF
     edge = Edge()
     for node, tier, closed in (("s2", "storage", True), ("", "router", True), ("s1", "storage", False)):
         dialled, _ = edge.core.peers.hello_for(node, tier)
-        conn = edge.core.hot.attach(-1, LINK, ConnOptions(owner=dialled), edge.ns)
-        conn.owner = dialled
+        conn = edge.core.hot.attach(-1, LINK, ConnOptions(context=dialled), edge.ns)
+        conn.context = dialled
         with caplog.at_level(logging.INFO, logger="edge.cluster.peer_table"):
             feed(edge, conn, encode_hello(NodeIdentity("c", "s1", "storage", 5, "s1:1")))
         assert conn.closed == closed

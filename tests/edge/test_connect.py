@@ -126,7 +126,7 @@ def test_session_expiry_is_capped_and_told() -> None:
 
 
 def test_an_edge_whose_router_lives_anew_follows_again() -> None:
-    """Simulation seed 3034: the end of a struck peer's link was told to nobody, and the map stood still for ever."""
+    """Simulation seed 3034: the end of a retired peer's link was told to nobody, and the map stood still for ever."""
     edge = Edge()
     assert edge.core.lease.following == "r0"
     moved = cluster_map(2)

@@ -295,14 +295,14 @@ def test_a_long_job_holds_up_no_short_one() -> None:
 
 
 def test_destinations_are_found_again_after_peers_changed() -> None:
-    """Routes name peers; those of a struck edge are left out when they are next used."""
+    """Routes name peers; those of a retired edge are left out when they are next used."""
     edge = TimedEdge()
     edge.cache(["t"], Destinations(edges=["e1"]))
     route = edge.core.hot.route(b"t")
     assert route is not None and len(route.edges) == 1
     without: ClusterMap = edge_harness.cluster_map(2)
     without.nodes["e1"] = msgspec.structs.replace(without.nodes["e1"], state=NodeState.DEAD)
-    assert edge.core.peers.strike_dead(without) == ["e1"]
+    assert edge.core.peers.retire_dead(without) == ["e1"]
     edge.core.routes.peers_changed()
     route = edge.core.hot.route(b"t")
     assert route is not None and not route.edges

@@ -173,7 +173,7 @@ def _edge() -> Callable[[bytes], None]:
     def take(data: bytes) -> None:
         choice = data[0] if data else 0
         peer = edge.core.peers.get(names[choice % 4])
-        if peer is None or peer.owner is None:
+        if peer is None or peer.key is None:
             raise _Over
         edge.held = ASKED if choice & 0x80 else set()  # what is asked stays open for the input to answer
         edge.core.hot.begin_round(edge.ns)

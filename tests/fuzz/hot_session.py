@@ -178,7 +178,7 @@ class HotSession:
         self._give_back()
         for subscriber in self._subscribers:
             said.append(broker.raw(subscriber))
-        broker.hot.strike_peer(node.peer)
+        broker.hot.retire_peer(node.peer)
         self._forget(node.conn)
         return said
 

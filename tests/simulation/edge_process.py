@@ -120,7 +120,7 @@ class EdgeProcess(Process):
             )
             conn = hot.attach(-1, CLIENT, options, now_ns)
             client = Client(conn, ListenerPolicy("plain", True))
-            conn.owner = client
+            conn.context = client
             core.clients.adopt(client)
         self._add(conn, end)
 
@@ -151,9 +151,9 @@ class EdgeProcess(Process):
 
     def _connected(self, dial: Dial, end: Endpoint) -> None:
         dialled, hello = self.core.peers.hello_for(dial.node, dial.tier)
-        options = ConnOptions(connect_timeout_ns=int(DIAL_TIMEOUT_S * NS), owner=dialled)
+        options = ConnOptions(connect_timeout_ns=int(DIAL_TIMEOUT_S * NS), context=dialled)
         conn = self.core.hot.attach(-1, LINK, options, int(self.clock() * NS))
-        conn.owner = dialled
+        conn.context = dialled
         self._add(conn, end)
         self.core.hot.write(conn, hello)
         self._dialling.connected(dial.name, conn)

@@ -61,7 +61,7 @@ def test_struck_edge_is_done(hot: Any) -> None:
     broker, edge = forwarded(hot)
     pub = broker.client()
     broker.send(pub, publish(b"t", b"a", 1, 9))
-    broker.hot.strike_peer(edge.peer)
+    broker.hot.retire_peer(edge.peer)
     assert broker.take(pub) == [ack(0x40, 9)]
     broker.send(pub, publish(b"t", b"a", 1, 10))
     assert broker.take(pub) == [ack(0x40, 10)]
@@ -168,7 +168,7 @@ def test_outbox_is_replayed_in_order_to_the_new_primary(hot: Any) -> None:
     pub = broker.client(5)
     broker.send(pub, publish(b"p", b"1", 1, 1, 5, b"\x02\x00\x00\x00\x0a") + publish(b"p", b"2", 1, 2, 5))
     assert [r.payload for r in old.records()] == [b"1", b"2"]
-    broker.hot.strike_peer(old.peer)
+    broker.hot.retire_peer(old.peer)
     broker.send(pub, publish(b"p", b"3", 1, 3, 5))
     broker.now_ns += 4_000_000_000
     broker.hot.begin_round(broker.now_ns)

@@ -51,7 +51,7 @@ def test_shared_pick_that_goes_elsewhere_is_numbered_then(hot: Any, dies: bool) 
     broker.send(pub, publish(b"t", b"goes on", 1, 3, 5) + publish(b"t", b"passes", 1, 4, 5))
     (record,) = edge.records()
     if dies:
-        broker.hot.strike_peer(edge.peer)
+        broker.hot.retire_peer(edge.peer)
     else:
         edge.send(FrameKind.PUBLISH_ACK, encode_publish_ack(record.tag, 0xFFFF, 0x8F))
     broker.round()

@@ -193,7 +193,7 @@ def durable(hot: Any) -> tuple[Broker, Node, Any]:
     broker.handler.session_options = {"session": 50, "owner_epoch": 6}
     conn = broker.client(5)
     broker.handler.session_options = {}
-    broker.hot.set_home(conn, store.peer)
+    broker.hot.set_primary_of(conn, store.peer)
     return broker, store, conn
 
 
@@ -252,11 +252,11 @@ def test_repeated_pushes_after_a_failover_are_answered_not_written(hot: Any) -> 
     broker.send(conn, ack(0x40, 11) + ack(0x50, 13))
     acks(store)
     other = Node(broker, 4, "storage")
-    broker.hot.set_home(conn, None)
+    broker.hot.set_primary_of(conn, None)
     broker.hot.set_primary(0, other.peer)
     broker.send(conn, ack(0x40, 12))
     assert acks(store) == []
-    broker.hot.set_home(conn, other.peer)
+    broker.hot.set_primary_of(conn, other.peer)
     broker.round()
     assert acks(other) == [(2, 4, 0)]
     repeats = [
@@ -274,7 +274,7 @@ def test_push_that_is_too_large_counts_as_sent(hot: Any) -> None:
     broker.hot.set_primary(0, store.peer)
     broker.handler.session_options = {"session": 50, "owner_epoch": 6}
     conn = broker.client(5, b"\x27\x00\x00\x00\x08")
-    broker.hot.set_home(conn, store.peer)
+    broker.hot.set_primary_of(conn, store.peer)
     store.send(FrameKind.PUSH, push(1, 11) + push(2, 12, 2) + push(3, 0, 0))
     assert broker.take(conn) == [publish(b"t", b"m", version=5)]
     assert acks(store) == [(1, 4, 0x95), (2, 5, 0x95)]
