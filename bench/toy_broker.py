@@ -239,5 +239,5 @@ class ToyHandler:
         del conn, topic
         return 0
 
-    def round_end(self, now_ns: int) -> None:
+    def turn_end(self, now_ns: int) -> None:
         del now_ns

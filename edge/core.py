@@ -372,7 +372,7 @@ class EdgeCore:
 
     # --- time
 
-    def round_end(self, now_ns: int) -> None:
+    def turn_end(self, now_ns: int) -> None:
         """Before the flush of a turn: batched requests leave, the lease is renewed, timers run."""
         now = now_ns / NS
         self.figures.begin(now)
@@ -382,17 +382,17 @@ class EdgeCore:
         if self._fence.step(now):
             self.connecting.lease_regained(now)
         self.connecting.claim_waiting(now)
-        self.subscribing.next_round()
-        self.held.next_round(now)
-        self.follower.next_round()
+        self.subscribing.next_turn()
+        self.held.next_turn(now)
+        self.follower.next_turn()
         self.cache.flush(now)
         if self._next_tick > now + TICK_S and self._waits():
             self._next_tick = now + TICK_S
         if now < self._next_tick:
             # What changes anything before then comes through a method of ``Handler``, and each of those calls ``wake``.
-            self.hot.round_end_ns = now_ns if self.busy else int(self.next_deadline() * NS)
+            self.hot.turn_end_ns = now_ns if self.busy else int(self.next_deadline() * NS)
             return
-        self.hot.round_end_ns = now_ns + 1  # timers make work: look again after the next turn
+        self.hot.turn_end_ns = now_ns + 1  # timers make work: look again after the next turn
         if self.ledger is not None:
             self.hot.ledger_offset_ns = self.ledger.offset_ns()
         self.follower.report()
@@ -430,7 +430,7 @@ class EdgeCore:
         )
 
     def next_deadline(self) -> float:
-        """Return when ``round_end`` wants to be called next."""
+        """Return when ``turn_end`` wants to be called next."""
         return min(
             self._next_tick,
             self.lease.next_deadline(),

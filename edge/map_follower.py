@@ -140,9 +140,9 @@ class MapFollower:
         """Whether the next turn goes on with something."""
         return bool(len(self._work))
 
-    def next_round(self) -> None:
+    def next_turn(self) -> None:
         """Go on with what is under way; once a turn."""
-        self._work.next_round()
+        self._work.next_turn()
 
     def report(self) -> None:
         """Begin to tell owners this edge's filters, as far as they are due and linked; one report at a time."""

@@ -31,7 +31,7 @@ WITHOUT_READER = {
     "update_metadata": "SWIM tells a member's new description; a node has none before its settings can be loaded again",
     "user_line": "a line of the file of SCRAM users, which an operator makes by the command in README",
     "verify_manifest": "an export read by our own reader; jobs/verify_manifest.py is the one that needs no StrataMQ",
-    "wants_round": "the loop as shells of tests drive it; the real one reads the fields",
+    "wants_turn": "the loop as shells of tests drive it; the real one reads the fields",
 }
 
 

@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ROOMS = ("edge", "router", "storage", "membership", "wire", "mqtt", "conf", "jobs", "stratamq")
 SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+C_FORMS = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.pxd"))
 NO_SUBJECTS = {"What", "Who", "Whoever", "Whatever"}
 # Compiled modules whose docstrings still begin so, with how many: words alone are no reason to compile the loop anew.
 WITH_THE_NEXT_CHANGE = {
@@ -37,10 +38,10 @@ FORMER_NAMES = [
     ),
     (r"\b(HandingOn|handing_on|pick_again|hand_on)\b", "redispatch", r"^$", ROOMS),
     (
-        r"\brounds?\b(?!\()|_PER_ROUND",
-        "turn",  # of a loop, and soon of the compiled one too; a round is the quorum's or gossip's
-        r"quorum|round robin|round_robin|way round",
-        ("storage/", "wire/", "edge/clients/", "edge/cluster/", "edge/node/", "edge/publishing/", "edge/routes/"),
+        r"\brounds?\b(?!\()|_PER_ROUND|\b(begin|end|one|next|after|wants|per)_round|\bround_(end|ns|bytes)",
+        "turn",  # of a loop; a round is the quorum's or gossip's
+        r"quorum|round robin|round_robin|round trip|way round",
+        ("storage/", "wire/", "edge/"),
     ),
     (
         r"commit_no\b|\bsubmissions?\b|[.]commit\b(?! ?\()|next_commit\b",
@@ -48,6 +49,11 @@ FORMER_NAMES = [
         r"^$",
         ("storage/",),
     ),
+    (r"\benter_gate\b|[.]gate\b|\bgated\b", "ack_queue, reserve_ack, reserved_ack", r"^$", ("edge/",)),
+    (r"\bstrike_(peer|dead)\b|\bstruck\b", "retire_peer, dead", r"^$", ("edge/",)),
+    (r"\bset_home\b", "set_primary_of", r"^$", ROOMS),
+    (r"\b(conn|options|peer|route)[.]owner\b", "context, key, audience", r"^$", ("edge/",)),
+    (r"\bhot[.]named\b", "origin_tag", r"^$", ("edge/",)),
     (r"\bClaimTable\b|\bhosted\.(claims|core)\b", "ownership, and a hosted partition's partition", r"^$", ROOMS),
 ]
 COMMITS = 50  # the last ones
@@ -91,7 +97,7 @@ def test_former_names_stay_away(former: str, better: str, otherwise: str, where:
     """One idea has one name, in code and in its prose."""
     wrong = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in SOURCES
+        for path in (*SOURCES, *C_FORMS)
         if path.relative_to(ROOT).as_posix().startswith(where)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if re.search(former, line) and not re.search(otherwise, line)

@@ -1,4 +1,4 @@
-"""Rows of the acknowledgement ledger: one per PUBACK or PUBREC without error, gathered in a round and taken at its end.
+"""Rows of the acknowledgement ledger: one per PUBACK or PUBREC without error, gathered in a turn and taken at its end.
 
 A row is ``[origin kind, origin a, origin b, QoS, UTC ms of arrival, topic hash, partition, ...]``, JSON, with a comma
 behind it. It is written here, in the compiled loop, because a call into Python per message costs more than the rest of

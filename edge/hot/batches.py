@@ -1,4 +1,4 @@
-"""One PUBLISH batch, and the acknowledgements, per peer and round: records are appended, frames are made at its end.
+"""One PUBLISH batch, and the acknowledgements, per peer and turn: records are appended, frames are made at its end.
 
 A link is never dropped from: when one has no room, its frames wait here in order, and its publishers are parked before
 they are read (``edge/hot/outboxes.py``). Without a lease batches wait: a fenced node sends nothing.
@@ -69,7 +69,7 @@ def append_run(
     copy_bytes(batch, at + RUN_HEAD, topic)
     copy_span(batch, at + RUN_HEAD + topic_bytes, data, start, count)
     batch.end = at + RUN_HEAD + topic_bytes + count
-    hot.round_bytes += count
+    hot.turn_bytes += count
     _appended(hot, peer, RUN_HEAD + topic_bytes + count)
 
 
@@ -98,12 +98,12 @@ def append_record(hot: HotState, peer: Peer, record: bytes, partitions: Partitio
         at += 2 + len(share)
     copy_span(batch, at, record, MESSAGE_HEAD, len(record) - MESSAGE_HEAD)
     hot.forwarded_out += 1
-    hot.round_bytes += size
+    hot.turn_bytes += size
     _appended(hot, peer, size)
 
 
 def list_peer(hot: HotState, peer: Peer) -> None:
-    """Have the peer's batches flushed this round."""
+    """Have the peer's batches flushed this turn."""
     if not peer.listed:
         peer.listed = True
         hot.busy_peers.append(peer)
@@ -117,7 +117,7 @@ def _batch_of(hot: HotState, peer: Peer) -> Buffer:
 
 
 def publish_acks_of(hot: HotState, peer: Peer) -> Buffer:
-    """Return the peer's PUBLISH_ACK payload of this round, for appending."""
+    """Return the peer's PUBLISH_ACK payload of this turn, for appending."""
     if peer.publish_acks is None:
         peer.publish_acks = take_buffer(hot.pool)
     list_peer(hot, peer)
@@ -125,7 +125,7 @@ def publish_acks_of(hot: HotState, peer: Peer) -> Buffer:
 
 
 def push_acks_of(hot: HotState, peer: Peer) -> Buffer:
-    """Return the peer's PUSH_ACK payload of this round, for appending."""
+    """Return the peer's PUSH_ACK payload of this turn, for appending."""
     if peer.push_acks is None:
         peer.push_acks = take_buffer(hot.pool)
     list_peer(hot, peer)
@@ -156,7 +156,7 @@ def _cut_batch(hot: HotState, peer: Peer, batch: Buffer, count: cython.Py_ssize_
 
 
 def flush_batches(hot: HotState) -> None:
-    """Make frames of this round's batches; without a lease they wait, a fenced node sends nothing."""
+    """Make frames of this turn's batches; without a lease they wait, a fenced node sends nothing."""
     if not hot.leased:
         return
     peer: Peer

@@ -22,7 +22,7 @@ deaf: ``hearing`` is false:
     -> closed.
 closed: ``closed`` is set:
     No packet counts; no acknowledgement waits, no route, no alias is held; it stands in ``gone`` until
-    ``Handler.closed`` was called, at the end of a round; what is written already is flushed where it has its lease.
+    ``Handler.closed`` was called, at the end of a turn; what is written already is flushed where it has its lease.
     -> half closed: all was flushed; gone: at once where ``close_at_ns`` is 0.
 half closed: ``half_closed``:
     Our side is shut; the client has LINGER_NS to close its own, so that it reads our last packet.
@@ -221,7 +221,7 @@ class Connections(HotState):
         append_bytes(output_of(self, conn), data)
 
     def resume(self, conn: Conn) -> None:
-        """End the parking by a Handler call. Parsing goes on after that call returns, or in the next round."""
+        """End the parking by a Handler call. Parsing goes on after that call returns, or in the next turn."""
         unpark(self, conn, PARK_HANDLER)
 
     def end_of_file(self, conn: Conn) -> None:
@@ -239,7 +239,7 @@ class Connections(HotState):
     def close(self, conn: Conn, last: bytes = b"", linger: bool = True) -> None:
         """Write ``last``, stop reading, flush, half-close; the socket ends when the peer closed, or after 2 s.
 
-        ``conn.closed`` is set at once, ``Handler.closed`` is called at the end of the round.
+        ``conn.closed`` is set at once, ``Handler.closed`` is called at the end of the turn.
         linger False: end without waiting for the client (it is dead or hostile).
         """
         if conn.closed:
@@ -299,7 +299,7 @@ class Connections(HotState):
             self.gone.append(conn)
 
     def call_closed(self) -> None:
-        """Tell the core which connections ended, outside of any other call; no more in a round than it has time for."""
+        """Tell the core which connections ended, outside of any other call; no more in a turn than it has time for."""
         conn: Conn
         while self.gone and self.closings > 0:
             gone = self.gone[: self.closings]
@@ -329,7 +329,7 @@ class Connections(HotState):
         return self.dirty_first is not None or bool(self.gone) or any(conn.fd >= 0 for conn in self.lingering)
 
     def bound_held_bytes(self, bytes_max: int) -> None:
-        """Call ``Handler.memory_exceeded`` in rounds that end with more held for clients."""
+        """Call ``Handler.memory_exceeded`` in turns that end with more held for clients."""
         self.held_bytes_max = bytes_max
 
     def largest_holders(self, count: int) -> list[Conn]:

@@ -23,7 +23,7 @@ cdef class Counters:
     cdef readonly unsigned long long parked_quota
     cdef readonly unsigned long long excess_begun
     cdef readonly unsigned long long refused_behind
-    cdef readonly unsigned long long rounds
+    cdef readonly unsigned long long turns
     cdef readonly unsigned long long dropped_slow
     cdef readonly unsigned long long dropped_closed
     cdef readonly unsigned long long dropped_pending

@@ -30,7 +30,7 @@ COUNTERS = (
     "parked_quota",
     "excess_begun",
     "refused_behind",
-    "rounds",
+    "turns",
     "dropped_slow",
     "dropped_closed",
     "dropped_pending",
@@ -73,7 +73,7 @@ class Counters:
         self.parked_quota = 0
         self.excess_begun = 0
         self.refused_behind = 0
-        self.rounds = 0
+        self.turns = 0
         self.dropped_slow = 0
         self.dropped_closed = 0
         self.dropped_pending = 0

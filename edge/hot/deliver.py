@@ -172,7 +172,7 @@ def _append_run(
     hot: HotState, conn: Conn, data: cython.p_uchar, start: cython.Py_ssize_t, count: cython.Py_ssize_t
 ) -> None:
     sent: cython.Py_ssize_t
-    hot.round_bytes += count
+    hot.turn_bytes += count
     if count >= 16_384 and conn.out is None and hot.direct and conn.tls is None and conn.filter is None:
         # From the receive buffer straight to the socket: one copy less where it is large enough to matter.
         sent = send_now(conn, data, start, count)
@@ -250,7 +250,7 @@ def deliver_to(
             return False
         write_copy(hot, conn, packet, 0, retain, False, 0, identifiers)
         hot.publish_out_qos0 += 1
-        hot.round_bytes += size
+        hot.turn_bytes += size
         return True
     if conn.outbound is None:
         conn.outbound = Outbound(conn.window)
@@ -258,7 +258,7 @@ def deliver_to(
     if outbound.inflight >= outbound.window or outbound.pending or pending_output(conn) > hot.output_high:
         return _pend(hot, outbound, packet, five, qos, retain, identifiers, size)
     write_copy(hot, conn, packet, qos, retain, False, take_identifier(outbound, qos), identifiers)
-    hot.round_bytes += size
+    hot.turn_bytes += size
     if qos == 1:
         hot.publish_out_qos1 += 1
     else:
@@ -351,7 +351,7 @@ def _send_pending(
     put16(out, at + identifier_at, take_identifier(outbound, qos))
     if expiry_at > 0:
         put32(out, at + expiry_at, left)  # the remaining time [MQTT-3.3.2-6]
-    hot.round_bytes += len(encoded)
+    hot.turn_bytes += len(encoded)
     if qos == 1:
         hot.publish_out_qos1 += 1
     else:

@@ -10,5 +10,5 @@ from edge.hot.state cimport Conn, HotState, PARK_HANDLER, PARK_RATE
 
 
 cdef class Engine(Peering):
-    cpdef object begin_round(self, long long now_ns)
-    cpdef object end_round(self, long long now_ns)
+    cpdef object begin_turn(self, long long now_ns)
+    cpdef object end_turn(self, long long now_ns)

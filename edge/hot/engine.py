@@ -1,8 +1,8 @@
 """``Engine``: the sans-IO engine of the loop, and everything the edge core may ask of it.
 
 Takes bytes and the time, gives bytes. ``edge/hot/loop.py`` puts sockets around it; tests and the simulation call
-``begin_round``, ``feed``, ``end_round`` and ``take_output`` themselves. Nothing here reads a clock or rolls dice.
-Its methods stand in chapters, each on the one before: connections, publications, peering, and here the rounds.
+``begin_turn``, ``feed``, ``end_turn`` and ``take_output`` themselves. Nothing here reads a clock or rolls dice.
+Its methods stand in chapters, each on the one before: connections, publications, peering, and here the turns.
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
@@ -30,15 +30,15 @@ __all__ = ["Engine"]
 
 PACED_EVERY_NS = 10_000_000
 PACED_BURST_NS = 500_000_000  # half a second's worth is free again: not woken for every message
-CLOSINGS_MAX = 50  # ended connections that the core is told of in a round: a few milliseconds
+CLOSINGS_MAX = 50  # ended connections that the core is told of in a turn: a few milliseconds
 
 
 class Engine(Peering):
     """All connections, routes and peers of one edge process.
 
     Attributes:
-        now_ns: Time of the current round, CLOCK_BOOTTIME; what ``set_lease`` is compared with.
-        round_end_ns: When ``Handler.round_end`` wants to be called again, 0 (at first): at the end of every round.
+        now_ns: Time of the current turn, CLOCK_BOOTTIME; what ``set_lease`` is compared with.
+        turn_end_ns: When ``Handler.turn_end`` wants to be called again, 0 (at first): at the end of every turn.
         authorizing: Ask ``Handler.authorize`` on a connection's first use of a topic; off by default.
         ledger: AckSink or None; ledger_offset_ns: UTC minus the loop's clock, for its records.
     """
@@ -46,13 +46,13 @@ class Engine(Peering):
     def __init__(self, handler: "Handler", incarnation: int, limits: HotLimits) -> None:
         HotState.__init__(self, handler, incarnation, limits)
 
-    def begin_round(self, now_ns: cython.longlong) -> None:
+    def begin_turn(self, now_ns: cython.longlong) -> None:
         """Set the time, and parse on where resumed or released connections stopped."""
         conn: Conn
         self.now_ns = now_ns
         self.leased = now_ns < self.lease_until_ns
-        self.round_bytes = 0
-        self.rounds += 1
+        self.turn_bytes = 0
+        self.turns += 1
         if self.high:
             end_lag(self)
         if self.paced and now_ns - self.paced_at_ns >= PACED_EVERY_NS:
@@ -61,7 +61,7 @@ class Engine(Peering):
             ready = self.ready
             self.ready = []
             for conn in ready:
-                if self.round_bytes > self.round_bytes_max:
+                if self.turn_bytes > self.turn_bytes_max:
                     self.ready.append(conn)
                     continue
                 conn.ready = False
@@ -83,8 +83,8 @@ class Engine(Peering):
                 still.append(conn)
         self.paced = still
 
-    def end_round(self, now_ns: cython.longlong) -> None:
-        """Batches become frames, ``Handler.round_end`` is called; afterwards ``take_output`` of ``dirty_conns``."""
+    def end_turn(self, now_ns: cython.longlong) -> None:
+        """Batches become frames, ``Handler.turn_end`` is called; afterwards ``take_output`` of ``dirty_conns``."""
         self.now_ns = now_ns
         self.leased = now_ns < self.lease_until_ns
         self.closings = CLOSINGS_MAX
@@ -92,8 +92,8 @@ class Engine(Peering):
             self.call_closed()
         if self.held_bytes > self.held_bytes_max:
             self.handler.memory_exceeded()
-        if now_ns >= self.round_end_ns:
-            self.handler.round_end(now_ns)
+        if now_ns >= self.turn_end_ns:
+            self.handler.turn_end(now_ns)
         if self.gone:
             self.call_closed()
         if self.pumping and self.leased:
@@ -103,8 +103,8 @@ class Engine(Peering):
         if self.ledger_count:
             flush_rows(self)  # last: before what it records leaves
 
-    def wants_round(self) -> bool:
-        """Whether ``begin_round`` would find something to do without new bytes."""
+    def wants_turn(self) -> bool:
+        """Whether ``begin_turn`` would find something to do without new bytes."""
         return bool(self.ready or self.gone)
 
     def sweep(self, now_ns: int) -> None:

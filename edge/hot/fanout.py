@@ -20,7 +20,7 @@ if not cython.compiled:
     from edge.hot.picks import keep_pick
     from edge.hot.records import load_record, record_of, renumbered
 
-    PICK_BYTES = 4096  # of a round's bound, for one choice: about as long as appending so much
+    PICK_BYTES = 4096  # of a turn's bound, for one choice: about as long as appending so much
 
 __all__: list[str] = []
 
@@ -124,7 +124,7 @@ def _pick(
     if was_picked(hot, group.share, packet.origin_kind, packet.origin_a, packet.origin_b):
         hot.dropped_repeated += 1
         return
-    hot.round_bytes += PICK_BYTES
+    hot.turn_bytes += PICK_BYTES
     chosen = hot.handler.pick(group, route, publisher, packet.topic, packet.qos)
     if chosen is None:
         hot.dropped_no_pick += 1

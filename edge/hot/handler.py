@@ -93,8 +93,8 @@ class Handler(Protocol):
     def hold(self, sub: Sub, topic: bytes, record: bytes) -> int:
         """Keep a copy for a subscriber that is ``held``, as a MSG record, until ``hot.deliver_held``.
 
-        HELD; or HELD_FULL, to have its publisher wait for the end of the round, in which room is made; or NOT_HELD,
-        which is the same for all copies of a round: the loop delivers it.
+        HELD; or HELD_FULL, to have its publisher wait for the end of the turn, in which room is made; or NOT_HELD,
+        which is the same for all copies of a turn: the loop delivers it.
         """
 
     def pick(self, group: Group, route: Route, conn: Conn | None, topic: bytes, qos: int) -> Sub | Remote | None:
@@ -132,8 +132,8 @@ class Handler(Protocol):
     def memory_exceeded(self) -> None:
         """More is held for clients than ``hot.bound_held_bytes`` said."""
 
-    def round_end(self, now_ns: int) -> None:
-        """End of a round, before the flush: batched requests leave here. Skipped before ``hot.round_end_ns``."""
+    def turn_end(self, now_ns: int) -> None:
+        """End of a turn, before the flush: batched requests leave here. Skipped before ``hot.turn_end_ns``."""
 
 
 class AckSink(Protocol):
@@ -143,4 +143,4 @@ class AckSink(Protocol):
         """Return what each row says of a route: asked once per route, at its first acknowledgement."""
 
     def take_rows(self, rows: bytes, count: int) -> None:
-        """Take the rows of a round (``edge/hot/ack_rows.py``); when this returns, their acknowledgements leave."""
+        """Take the rows of a turn (``edge/hot/ack_rows.py``); when this returns, their acknowledgements leave."""

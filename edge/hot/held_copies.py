@@ -27,7 +27,7 @@ def hold_copies(hot: HotState, publisher: Conn | None, sub: Sub, topic: bytes, r
         said = hot.handler.hold(sub, topic, record)
         if said == NOT_HELD:
             return False
-        hot.round_bytes += len(record)
+        hot.turn_bytes += len(record)
         full = said == HELD_FULL
     if full and publisher is not None and not sub.conn.lagging:
         wait_for(hot, publisher, sub.conn)

@@ -2,7 +2,7 @@
 
 The loop blocks in its own epoll set, of which trio's epoll descriptor is a member, inside trio's ``before_io_wait``
 hook (*inverse*). Where trio's epoll cannot be reached, or under a mock clock, a trio task waits for the loop's epoll
-instead (*nested*): one more wake-up per round. Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
+instead (*nested*): one more wake-up per turn. Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def _runner() -> Any:
 
 
 class _Inverse(trio.abc.Instrument):
-    """Runs rounds where trio would wait. An instrument that raises is switched off by trio, so it must not."""
+    """Runs turns where trio would wait. An instrument that raises is switched off by trio, so it must not."""
 
     def __init__(self, loop: Loop, scope: trio.CancelScope) -> None:
         self.loop = loop

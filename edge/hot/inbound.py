@@ -36,7 +36,7 @@ if not cython.compiled:
     from edge.hot.routes import known_route
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA
 
-    INBOUND_BYTES = 64 * 1024  # of a round's bound, for a message that the core takes
+    INBOUND_BYTES = 64 * 1024  # of a turn's bound, for a message that the core takes
     ANSWERED_TWICE = 0x100  # in Conn.received: PUBREC was repeated on this connection; compiled: inbound.pxd
 
 __all__: list[str] = []
@@ -354,7 +354,7 @@ def _give_to_core(hot: HotState, conn: Conn, route: Route, packet: Packet) -> No
             hold_excess(conn, inbound.reserved_ack, len(packet.topic) + packet.plain_bytes + packet.payload_bytes)
         reserve_ack(conn, inbound.reserved_ack)
     conn.parked |= PARK_HANDLER
-    hot.round_bytes += INBOUND_BYTES
+    hot.turn_bytes += INBOUND_BYTES
     hot.handler.inbound(conn, inbound, route)
     mark_dirty(hot, conn)
 

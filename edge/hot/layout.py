@@ -198,4 +198,4 @@ SHUTDOWN = 3
 # What ``Handler.hold`` answers.
 NOT_HELD = 0
 HELD = 1
-HELD_FULL = 2  # held, and its publisher waits until the round has ended
+HELD_FULL = 2  # held, and its publisher waits until the turn has ended

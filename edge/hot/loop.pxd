@@ -7,7 +7,7 @@ from edge.hot.linux cimport (
 )
 from edge.hot.output cimport mark_dirty
 from edge.hot.memory cimport count_held
-from edge.hot.pacing cimport Pacing, after_round, gap_ns
+from edge.hot.pacing cimport Pacing, after_turn, gap_ns
 from edge.hot.parse cimport may_read, parse
 from edge.hot.sockets cimport RECEIVE_BYTES, RECEIVE_BYTES_MAX, Sockets, TLS_RECORD_BYTES
 from edge.hot.state cimport Conn, UNREGISTERED
@@ -31,15 +31,15 @@ cdef class Loop(Sockets):
     cdef list polled
     cdef int event_at
     cdef int event_count
-    cdef long long round_ns_max
+    cdef long long turn_ns_max
     cdef public long long longest_ns
     cdef long long swept_ns
     cdef long long woke_ns
-    cdef long long round_ns
+    cdef long long turn_ns
     cdef long long blocked_ns
     cdef bint idle
     cdef Pacing pacing
-    cdef bint one_round(self, long long until_ns) except -1
+    cdef bint one_turn(self, long long until_ns) except -1
     cdef bint wait_for_events(self, long long until_ns) except -1
     cdef object set_timer(self, long long at_ns)
     cdef object timer_rang(self)

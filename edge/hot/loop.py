@@ -1,8 +1,8 @@
 # ruff: noqa: F821
-"""Rounds over the sockets of ``Engine``; trio's own epoll is a member of their epoll set.
+"""Turns over the sockets of ``Engine``; trio's own epoll is a member of their epoll set.
 
-A round is: wait, one receive per readable connection, parse, then one send per connection that has something to say.
-The work of a round is capped, the rest of the same event array follows in the next one, or its tail would starve.
+A turn is: wait, one receive per readable connection, parse, then one send per connection that has something to say.
+The work of a turn is capped, the rest of the same event array follows in the next one, or its tail would starve.
 Decides nothing about MQTT. Who blocks where: ``edge/hot/host.py``. See docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
@@ -22,7 +22,7 @@ if not cython.compiled:
     from edge.hot.descriptors import boot_ns, bytes_waiting
     from edge.hot.memory import count_held
     from edge.hot.output import mark_dirty
-    from edge.hot.pacing import after_round, gap_ns
+    from edge.hot.pacing import after_turn, gap_ns
     from edge.hot.parse import may_read, parse
     from edge.hot.sockets import (
         EPOLLERR,
@@ -83,11 +83,11 @@ class Loop(Sockets):
             self.events: Any = None  # in C an array of epoll_event
         self.event_at = 0
         self.event_count = 0
-        self.round_ns_max = hot.limits.round_ns_max
-        self.longest_ns = 0  # longest round since the shell set it to 0: from the end of its wait to its last send
+        self.turn_ns_max = hot.limits.turn_ns_max
+        self.longest_ns = 0  # longest turn since the shell set it to 0: from the end of its wait to its last send
         self.swept_ns = boot_ns()
         self.woke_ns = 0  # when the last wait ended, 0 if it did not wait
-        self.round_ns = 0  # end of the newest round, before its output was sent
+        self.turn_ns = 0  # end of the newest turn, before its output was sent
         self.blocked_ns = 0
         self.idle = False  # the last wait did wait
         self.pacing = Pacing(hot.limits.pacing_ns)
@@ -103,7 +103,7 @@ class Loop(Sockets):
     # -- for the core and its shell
 
     def kick(self) -> None:
-        """A Handler call scheduled trio work: return to trio after this round."""
+        """A Handler call scheduled trio work: return to trio after this turn."""
         self.kicked = True
 
     def pacing_switched_on(self) -> int:
@@ -111,15 +111,15 @@ class Loop(Sockets):
         return self.pacing.switched_on
 
     def patience_s(self) -> float:
-        """How long a nested host may wait for ``epoll_fd`` before it makes a round anyway."""
+        """How long a nested host may wait for ``epoll_fd`` before it makes a turn anyway."""
         hot = self.hot
         if hot.ready or hot.gone or hot.dirty_first is not None or (hot.busy_peers and hot.leased):
             return 0.0
         if self.undecrypted or self.event_at < self.event_count:
             return 0.0
         patience_ns = LAG_CHECK_NS if hot.high or hot.paced else SWEEP_NS
-        if hot.round_end_ns > 0:
-            patience_ns = min(patience_ns, max(0, hot.round_end_ns - boot_ns()))
+        if hot.turn_end_ns > 0:
+            patience_ns = min(patience_ns, max(0, hot.turn_end_ns - boot_ns()))
         return patience_ns / 1e9
 
     def close(self) -> None:
@@ -129,29 +129,29 @@ class Loop(Sockets):
             os.close(self.timer_fd)
             self.timer_fd = -1
 
-    # -- rounds
+    # -- turns
 
     def run(self, timeout_s: cython.double) -> cython.bint:
-        """Make rounds until trio's epoll is readable, ``kick`` was called or the time is over; at least one.
+        """Make turns until trio's epoll is readable, ``kick`` was called or the time is over; at least one.
 
         Args:
-            timeout_s: 0 for one round that does not wait.
+            timeout_s: 0 for one turn that does not wait.
         Returns:
             Whether trio has to be woken from a wait that it computed before.
         """
         deadline: cython.longlong = boot_ns() + cython.cast(cython.longlong, min(timeout_s, 86_400.0) * 1e9)
         while True:
-            if self.one_round(deadline if timeout_s > 0 else 0):
+            if self.one_turn(deadline if timeout_s > 0 else 0):
                 return False
             if self.kicked:
                 self.kicked = False
                 return timeout_s > 0
             if timeout_s <= 0:
                 return False
-            if self.round_ns >= deadline:
+            if self.turn_ns >= deadline:
                 return True
 
-    def one_round(self, until_ns: cython.longlong) -> cython.bint:
+    def one_turn(self, until_ns: cython.longlong) -> cython.bint:
         """Wait (until a moment, 0: not at all), read, parse, send; True if trio's epoll became readable."""
         hot: Engine = self.hot
         trio_ready: cython.bint = False
@@ -163,7 +163,7 @@ class Loop(Sockets):
         began: cython.longlong = self.woke_ns if self.woke_ns > 0 else boot_ns()
         start: cython.longlong = began
         self.woke_ns = 0
-        hot.begin_round(start)
+        hot.begin_turn(start)
         self.handshakes = 0
         if self.undecrypted:
             undecrypted = self.undecrypted
@@ -183,17 +183,17 @@ class Loop(Sockets):
                 self.timer_rang()
             else:
                 self.conn_event(fd, events)
-            if hot.round_bytes > hot.round_bytes_max:
+            if hot.turn_bytes > hot.turn_bytes_max:
                 break
-            if self.event_at & 15 == 0 and boot_ns() - start > self.round_ns_max:
+            if self.event_at & 15 == 0 and boot_ns() - start > self.turn_ns_max:
                 break
         start = boot_ns()
-        self.round_ns = start
-        hot.end_round(start)
+        self.turn_ns = start
+        hot.end_turn(start)
         self.flush()
         if start - self.swept_ns >= SWEEP_NS:
             self.sweep(start)
-        after_round(self.pacing, start, hot.packets_in, self.blocked_ns)
+        after_turn(self.pacing, start, hot.packets_in, self.blocked_ns)
         self.longest_ns = max(self.longest_ns, boot_ns() - began)
         return trio_ready
 
@@ -221,8 +221,8 @@ class Loop(Sockets):
         )
         if blocks:
             until_ns = min(until_ns, self.swept_ns + SWEEP_NS)
-            if hot.round_end_ns > 0:
-                until_ns = min(until_ns, hot.round_end_ns)
+            if hot.turn_end_ns > 0:
+                until_ns = min(until_ns, hot.turn_end_ns)
             if hot.high or hot.paced:
                 until_ns = min(until_ns, boot_ns() + LAG_CHECK_NS)
         self.event_at = 0
@@ -395,7 +395,7 @@ class Loop(Sockets):
             count_held(hot, conn)
 
     def read_tls(self, conn: Conn) -> None:
-        """Receive through OpenSSL: a record at a time, up to the cap of a round."""
+        """Receive through OpenSSL: a record at a time, up to the cap of a turn."""
         hot: Engine = self.hot
         kept: cython.Py_ssize_t = len(conn.partial) if not conn.is_link and conn.filter is None else 0
         total: cython.Py_ssize_t = kept

@@ -50,8 +50,8 @@ class HotLimits:
     output_high_bytes: int = DEFAULT.output_buffer_bytes_max
     output_low_bytes: int = DEFAULT.output_buffer_bytes_low  # below: waiters are released, lagging ends
     lag_after_ns: int = DEFAULT.lagging_after_ms * 1_000_000  # that publishers wait for one slow subscriber
-    round_bytes_max: int = 4 * 1024 * 1024  # appended per round before it is cut and the outputs flushed
-    round_ns_max: int = 2_000_000
+    turn_bytes_max: int = 4 * 1024 * 1024  # appended per turn before it is cut and the outputs flushed
+    turn_ns_max: int = 2_000_000
     routes_max: int = DEFAULT.routes_max  # cached topics; the oldest goes first
     permissions_max: int = 1_024  # topics one connection was authorised for; forgotten together when full
     pending_messages_max: int = DEFAULT.pending_messages_max  # per ephemeral session, QoS 1/2 beyond its window
@@ -67,10 +67,10 @@ class HotLimits:
     will_origins_max: int = 4_096  # remembered origins of wills
     session_origins_max: int = 100_000  # durable publishers of QoS 2 whose latest message is remembered
     picked_origins_max: int = 16_384  # remembered QoS 2 messages that a member of a shared group got here
-    accepts_per_round: int = 64
-    handshakes_per_round: int = 4
+    accepts_per_turn: int = 64
+    handshakes_per_turn: int = 4
     publish_rate_max: float = DEFAULT.publish_rate_max
-    pacing_ns: int = DEFAULT.pacing_us_max * 1_000  # ceiling of the gap between rounds; 0: off
+    pacing_ns: int = DEFAULT.pacing_us_max * 1_000  # ceiling of the gap between turns; 0: off
 
 
 class ConnOptions(msgspec.Struct):  # one is made for each connection, and a dataclass takes several times as long

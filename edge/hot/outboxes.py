@@ -162,7 +162,7 @@ def note_former(hot: HotState, outbox: Outbox, former: Peer) -> None:
 
 
 def pump_outboxes(hot: HotState) -> None:
-    """Go on with replays as far as the new primaries' links have room; once per round while there are any."""
+    """Go on with replays as far as the new primaries' links have room; once per turn while there are any."""
     still: dict[int, bool] = {}
     outbox: Outbox | None
     for partition in hot.pumping:

@@ -24,7 +24,7 @@ __all__: list[str] = []
 
 
 def mark_dirty(hot: HotState, conn: Conn) -> None:
-    """Have the connection looked at in the flush of this round."""
+    """Have the connection looked at in the flush of this turn."""
     if not conn.dirty:
         conn.dirty = True
         last: Conn | None = hot.dirty_last
@@ -52,7 +52,7 @@ def unlink_dirty(conn: Conn) -> Conn | None:
 
 
 def output_of(hot: HotState, conn: Conn) -> Buffer:
-    """Return the connection's output for appending; it will be flushed this round."""
+    """Return the connection's output for appending; it will be flushed this turn."""
     if conn.out is None:
         conn.out = take_buffer(hot.pool)
     if not conn.dirty:
@@ -68,7 +68,7 @@ def pending_output(conn: Conn) -> cython.Py_ssize_t:
 
 
 def unpark(hot: HotState, conn: Conn, bit: cython.int) -> None:
-    """Clear one reason; without any left parsing goes on, in the next round or by the caller."""
+    """Clear one reason; without any left parsing goes on, in the next turn or by the caller."""
     conn.parked &= ~bit
     if conn.parked == 0 and not conn.closed and not conn.parsing:
         if conn.partial and not conn.ready:
@@ -132,7 +132,7 @@ def drained(hot: HotState, conn: Conn) -> None:
 
 
 def end_lag(hot: HotState) -> None:
-    """Find connections that were above the bound for too long; once per round, only while there are any."""
+    """Find connections that were above the bound for too long; once per turn, only while there are any."""
     still: list[Conn] = []
     conn: Conn
     for conn in hot.high:

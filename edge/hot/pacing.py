@@ -1,5 +1,5 @@
 # cython: cdivision=True
-"""A gap between rounds, applied only while it makes system calls carry more messages.
+"""A gap between turns, applied only while it makes system calls carry more messages.
 
 An eager loop under load makes small batches: every writer's packet costs its own system calls. Waiting a moment lets
 packets pile up (interrupt moderation), but a windowed publisher waits for the round trip. So it is tried, measured and
@@ -14,10 +14,10 @@ import cython
 __all__ = ["Pacing"]
 
 # Declared: compiled, these are C variables.
-MEASURE_ROUNDS = cython.declare(cython.longlong, 64)
-MEASURE_NS_MAX = cython.declare(cython.longlong, 320_000_000)  # for them: below 200 rounds a second nothing is tried
-TRIAL_ROUNDS = cython.declare(cython.longlong, 16)
-KEEP_MIN = cython.declare(cython.longlong, 128)  # rounds until the next trial: it may follow a start-up
+MEASURE_TURNS = cython.declare(cython.longlong, 64)
+MEASURE_NS_MAX = cython.declare(cython.longlong, 320_000_000)  # for them: below 200 turns a second nothing is tried
+TRIAL_TURNS = cython.declare(cython.longlong, 16)
+KEEP_MIN = cython.declare(cython.longlong, 128)  # turns until the next trial: it may follow a start-up
 KEEP_MAX = cython.declare(cython.longlong, 2_000)
 BACKOFF_MIN = cython.declare(cython.longlong, 250)
 BACKOFF_MAX = cython.declare(cython.longlong, 200_000)
@@ -38,7 +38,7 @@ class Pacing:
         self.ceiling_ns = ceiling_ns
         self.state = MEASURING
         self.switched_on = 0
-        self.rounds = 0  # left in this state
+        self.turns = 0  # left in this state
         self.messages_from = 0
         self.since_ns = 0
         self.blocked_from_ns = 0
@@ -46,22 +46,22 @@ class Pacing:
         self.plain_per_ns = 0.0  # messages
         self.backoff = BACKOFF_MIN
         self.keep = KEEP_MIN
-        self.rounds = MEASURE_ROUNDS
+        self.turns = MEASURE_TURNS
 
 
 def gap_ns(pacing: Pacing) -> cython.longlong:
-    """Return how long to wait between rounds, 0 for not at all."""
+    """Return how long to wait between turns, 0 for not at all."""
     return pacing.ceiling_ns if pacing.state >= TRYING else 0
 
 
-def after_round(
+def after_turn(
     pacing: Pacing, now_ns: cython.longlong, messages: cython.ulonglong, blocked_ns: cython.longlong
 ) -> cython.int:
-    """Count a round and move on.
+    """Count a turn and move on.
 
     Args:
         pacing: Changed.
-        now_ns: The end of the round.
+        now_ns: The end of the turn.
         messages: Packets received since the start of the process.
         blocked_ns: Time spent waiting, for events and in gaps, likewise.
     """
@@ -71,8 +71,8 @@ def after_round(
     elapsed: cython.longlong
     if pacing.ceiling_ns == 0:
         return 0
-    pacing.rounds -= 1
-    if pacing.rounds > 0:
+    pacing.turns -= 1
+    if pacing.turns > 0:
         return 0
     count = max(1.0, cython.cast(cython.double, messages - pacing.messages_from))
     elapsed = max(1, now_ns - pacing.since_ns)
@@ -83,13 +83,13 @@ def after_round(
             pacing.since_ns > 0
             and elapsed < MEASURE_NS_MAX
             and (busy * count >= BUSY_SHARE_MIN * elapsed or per_ns >= LOCKSTEP_PER_NS_MIN)
-            and count >= MEASURE_ROUNDS
+            and count >= MEASURE_TURNS
         ):
             pacing.plain_ns = busy
             pacing.plain_per_ns = per_ns
-            _enter(pacing, TRYING, TRIAL_ROUNDS, now_ns, messages, blocked_ns)
+            _enter(pacing, TRYING, TRIAL_TURNS, now_ns, messages, blocked_ns)
         else:
-            _enter(pacing, MEASURING, MEASURE_ROUNDS, now_ns, messages, blocked_ns)
+            _enter(pacing, MEASURING, MEASURE_TURNS, now_ns, messages, blocked_ns)
     elif pacing.state == TRYING:
         if busy <= COST_MAX * pacing.plain_ns and per_ns >= THROUGHPUT_MIN * pacing.plain_per_ns:
             pacing.backoff = BACKOFF_MIN
@@ -101,20 +101,20 @@ def after_round(
             pacing.backoff = min(2 * pacing.backoff, BACKOFF_MAX)
             pacing.keep = KEEP_MIN
     else:
-        _enter(pacing, MEASURING, MEASURE_ROUNDS, now_ns, messages, blocked_ns)
+        _enter(pacing, MEASURING, MEASURE_TURNS, now_ns, messages, blocked_ns)
     return 0
 
 
 def _enter(
     pacing: Pacing,
     state: cython.int,
-    rounds: cython.longlong,
+    turns: cython.longlong,
     now_ns: cython.longlong,
     messages: cython.ulonglong,
     blocked_ns: cython.longlong,
 ) -> None:
     pacing.state = state
-    pacing.rounds = rounds
+    pacing.turns = turns
     pacing.messages_from = messages
     pacing.since_ns = now_ns
     pacing.blocked_from_ns = blocked_ns

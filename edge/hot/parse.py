@@ -21,7 +21,7 @@ if not cython.compiled:
     from edge.hot.output import mark_dirty, output_of, pending_output
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_RATE
 
-    CORE_BYTES = 256 * 1024  # of a round's bound, for a packet that the core takes: about as long as appending so much
+    CORE_BYTES = 256 * 1024  # of a turn's bound, for a packet that the core takes: about as long as appending so much
     PICK_COPIES = 200  # as many copies of a message take as long as choosing a shared group's member
 
 __all__: list[str] = []
@@ -104,7 +104,7 @@ def parse(
             ):
                 run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
                 count = 0
-                if hot.round_bytes > hot.round_bytes_max:
+                if hot.turn_bytes > hot.turn_bytes_max:
                     _cut(hot, conn)
                     break
                 if conn.parked != 0:
@@ -147,7 +147,7 @@ def parse(
                 run_route = route
                 packet_max = 0
                 count = 0
-                run_bytes_max = hot.round_bytes_max // (len(route.subs) + PICK_COPIES * len(route.groups) + 1)
+                run_bytes_max = hot.turn_bytes_max // (len(route.subs) + PICK_COPIES * len(route.groups) + 1)
             count += 1
             if stop - at > packet_max:
                 packet_max = stop - at
@@ -155,7 +155,7 @@ def parse(
             if at - run_at >= run_bytes_max:
                 run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
                 count = 0
-                if hot.round_bytes > hot.round_bytes_max:
+                if hot.turn_bytes > hot.turn_bytes_max:
                     _cut(hot, conn)
                     break
             continue
@@ -167,7 +167,7 @@ def parse(
         if _other(hot, conn, first, data, at, body, stop):
             at = stop
         five = conn.version == 5
-        if hot.round_bytes > hot.round_bytes_max:
+        if hot.turn_bytes > hot.turn_bytes_max:
             _cut(hot, conn)
             break
     _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
@@ -191,7 +191,7 @@ def _count_rate(hot: HotState, conn: Conn, count: cython.longlong) -> None:
 
 
 def _cut(hot: HotState, conn: Conn) -> None:
-    """This round has written enough: the rest of the connection's bytes is the next round's."""
+    """This turn has written enough: the rest of the connection's bytes is the next turn's."""
     if not conn.ready:
         conn.ready = True
         hot.ready.append(conn)
@@ -263,7 +263,7 @@ def _other(
             return _ping(hot, conn, first, stop - body)
     hot.packets_in += 1
     conn.parked |= PARK_HANDLER
-    hot.round_bytes += CORE_BYTES
+    hot.turn_bytes += CORE_BYTES
     hot.handler.packet(conn, first, data[body:stop])
     mark_dirty(hot, conn)
     return True

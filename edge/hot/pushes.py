@@ -174,7 +174,7 @@ def _push(
         return
     pushes[identifier] = (session_seq, partition_epoch, packet.qos)
     write_copy(hot, conn, packet, packet.qos, flags & RETAIN_FLAG != 0, flags & PUSH_DUP_FLAG != 0, identifier, b"")
-    hot.round_bytes += size
+    hot.turn_bytes += size
     if packet.qos == 1:
         hot.publish_out_qos1 += 1
     else:

@@ -10,7 +10,7 @@ import cython
 from edge.hot.state import HotState, Route
 
 if not cython.compiled:
-    LOOK_UP_BYTES = 16 * 1024  # of a round's bound, for one look at a Route: about as long as appending so much
+    LOOK_UP_BYTES = 16 * 1024  # of a turn's bound, for one look at a Route: about as long as appending so much
     SUBSCRIBER_BYTES = 128  # likewise, for a subscriber of one that was made anew
 
 __all__: list[str] = []
@@ -23,9 +23,9 @@ def known_route(hot: HotState, topic: bytes) -> Route | None:
     if route is None or route.generation == hot.generation:
         return route
     fresh = hot.handler.refresh(route)
-    hot.round_bytes += LOOK_UP_BYTES
+    hot.turn_bytes += LOOK_UP_BYTES
     if fresh is not None and fresh is not route:
-        hot.round_bytes += SUBSCRIBER_BYTES * len(fresh.subs)
+        hot.turn_bytes += SUBSCRIBER_BYTES * len(fresh.subs)
     return fresh
 
 

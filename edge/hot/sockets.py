@@ -1,7 +1,7 @@
 # ruff: noqa: F821
 """The sockets of one edge: their life from accept to close, what epoll is asked about them, and all sending.
 
-One send per connection and round. Decides nothing about MQTT; when what happens is said in ``edge/hot/loop.py``.
+One send per connection and turn. Decides nothing about MQTT; when what happens is said in ``edge/hot/loop.py``.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
 __all__ = ["Sockets"]
 
 if not cython.compiled:  # compiled, these are C constants: sockets.pxd
-    RECEIVE_BYTES = 64 * 1024  # per connection and round: the fairness rule
+    RECEIVE_BYTES = 64 * 1024  # per connection and turn: the fairness rule
     RECEIVE_BYTES_MAX = 1024 * 1024  # for the rest of a large packet
     TLS_RECORD_BYTES = 16 * 1024
     EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP = 1, 4, 8, 16
@@ -56,7 +56,7 @@ class Sockets:
 
     Attributes:
         hot: The sans-IO engine.
-        epoll_fd: Readable when a round has something to do.
+        epoll_fd: Readable when a turn has something to do.
     """
 
     def __init__(self, hot: Engine) -> None:
@@ -75,9 +75,9 @@ class Sockets:
             self.data = self.input
         self.tls_sockets: dict[int, socket.socket] = {}  # by file descriptor: what OpenSSL refers to weakly
         self.undecrypted: list[Conn] = []  # OpenSSL holds bytes that epoll does not know of
-        self.handshakes = 0  # of this round
-        self.handshakes_max = hot.limits.handshakes_per_round
-        self.accepts_max = hot.limits.accepts_per_round
+        self.handshakes = 0  # of this turn
+        self.handshakes_max = hot.limits.handshakes_per_turn
+        self.accepts_max = hot.limits.accepts_per_turn
 
     # -- writing
 
@@ -312,7 +312,7 @@ class Sockets:
             self.handshake(conn)
 
     def handshake(self, conn: Conn) -> None:
-        """Go on with the TLS handshake; only a few a round, or a connect storm stalls established clients."""
+        """Go on with the TLS handshake; only a few a turn, or a connect storm stalls established clients."""
         wanted: cython.uint = EPOLLIN
         if conn.closed:
             self.drop(conn)
@@ -423,7 +423,7 @@ class Sockets:
                 os.close(fd)
 
     def accept(self, fd: cython.int) -> None:
-        """Take new sockets, a bounded number a round."""
+        """Take new sockets, a bounded number a turn."""
         accepted: cython.int
         listener, owner = self.listeners[fd]
         for _ in range(self.accepts_max):

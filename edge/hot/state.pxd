@@ -67,7 +67,7 @@ cdef class Conn:
     cdef int window
     cdef dict aliases_told
     cdef int aliases_told_max
-    # life
+    # time
     cdef long long heard_ns
     cdef long long silence_ns
     cdef long long paid_ns
@@ -247,7 +247,7 @@ cdef class HotState(Counters):
     cdef readonly unsigned long long incarnation
     cdef readonly object limits
     cdef readonly long long now_ns
-    cdef public long long round_end_ns
+    cdef public long long turn_end_ns
     cdef public bint authorizing
     cdef public object ledger
     cdef Buffer ledger_rows
@@ -305,8 +305,8 @@ cdef class HotState(Counters):
     cdef long long lag_after_ns
     cdef readonly Py_ssize_t held_bytes
     cdef Py_ssize_t held_bytes_max
-    cdef Py_ssize_t round_bytes
-    cdef Py_ssize_t round_bytes_max
+    cdef Py_ssize_t turn_bytes
+    cdef Py_ssize_t turn_bytes_max
     cdef int pending_max
     cdef Py_ssize_t pending_bytes_max
     cdef int window_max

@@ -346,7 +346,7 @@ class Outbox:
 
 
 class Peer:
-    """Another node: its link, this round's batch for it, its acknowledgements. Made by ``Engine.add_peer``."""
+    """Another node: its link, this turn's batch for it, its acknowledgements. Made by ``Engine.add_peer``."""
 
     def __init__(self, node: int, tier: str, incarnation: int, link: LinkCore) -> None:
         """node: its number in the ClusterMap; tier: "edge", "storage" or "router"."""
@@ -417,7 +417,7 @@ class HotState(Counters):
         self.incarnation = incarnation
         self.limits = limits
         self.now_ns = 0
-        self.round_end_ns = 0
+        self.turn_end_ns = 0
         self.authorizing = False
         self.ledger: Any = None
         self.ledger_rows = Buffer(4096)
@@ -434,11 +434,11 @@ class HotState(Counters):
         self.converted = Buffer(4096)
         self.numbers = 0
         self.conns: dict[int, Conn] = {}  # by number: gone through in the order in which they came, no set's
-        self.dirty_first: Conn | None = None  # linked in the order of marking: no list is made in every round
+        self.dirty_first: Conn | None = None  # linked in the order of marking: no list is made in every turn
         self.dirty_last: Conn | None = None
         self.ready: list[Conn] = []
         self.gone: list[Conn] = []
-        self.closings = 0  # of them, how many more the core is told of in this round
+        self.closings = 0  # of them, how many more the core is told of in this turn
         self.high: list[Conn] = []
         self.lingering: list[Conn] = []
         self.sessions: dict[int, Conn] = {}
@@ -451,7 +451,7 @@ class HotState(Counters):
         self.tags = first_number(incarnation)
         self.origin_tag = 0  # the message at hand goes by this tag as its origin, 0: by its own
         self.peers: list[Peer] = []
-        self.busy_peers: list[Peer] = []  # with something to send this round
+        self.busy_peers: list[Peer] = []  # with something to send this turn
         self.full_peers = 0
         self.primaries: list[Peer | None] = [None] * limits.partitions
         self.primaries_version = 0
@@ -471,8 +471,8 @@ class HotState(Counters):
         self.lag_after_ns = limits.lag_after_ns
         self.held_bytes = 0  # half packets, outputs and waiting messages of all clients
         self.held_bytes_max = 1 << 62
-        self.round_bytes = 0
-        self.round_bytes_max = limits.round_bytes_max
+        self.turn_bytes = 0
+        self.turn_bytes_max = limits.turn_bytes_max
         self.pending_max = limits.pending_messages_max
         self.pending_bytes_max = limits.pending_bytes_max
         self.window_max = limits.outbound_window_max

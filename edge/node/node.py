@@ -101,5 +101,5 @@ class EdgeNode:
         return True
 
     def wake(self) -> None:
-        """Have ``round_end`` called at the end of this turn: something changed that it looks at."""
-        self._loop.round_end_ns = 0
+        """Have ``turn_end`` called at the end of this turn: something changed that it looks at."""
+        self._loop.turn_end_ns = 0

@@ -32,7 +32,7 @@ __all__ = [
 class NodeIO(Protocol):
     """The clock, and control messages to other nodes."""
 
-    round_end_ns: int
+    turn_end_ns: int
 
     @property
     def now_ns(self) -> int:

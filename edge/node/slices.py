@@ -35,7 +35,7 @@ class Slices:
         self._jobs.append(job)
         self._go_on()
 
-    def next_round(self) -> None:
+    def next_turn(self) -> None:
         """Go on with what is under way; once a turn."""
         self._left = self._steps_max
         self._go_on()

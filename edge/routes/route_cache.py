@@ -177,7 +177,7 @@ class RouteCache:
 
     def flush(self, now: float) -> None:
         """Ask for what was missed, and go on with what is under way; once a turn."""
-        self._work.next_round()
+        self._work.next_turn()
         self._take_orders(now)
         if (self._sweeping or self._void.waits or self._stale) and now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S

@@ -97,7 +97,7 @@ class HeldMessages:
         self._loop = loop
         self._local = local
         self._waiting: dict[int, Waiting] = {}  # by client
-        self._due: dict[int, Waiting] = {}  # of them those that let go something at the end of the round
+        self._due: dict[int, Waiting] = {}  # of them those that let go something at the end of the turn
         self._bytes = 0  # of all copies, about
 
     def __len__(self) -> int:
@@ -198,8 +198,8 @@ class HeldMessages:
                     waiting.passed.add(copy.topic)
                 self._loop.deliver_held(copy.sub, copy.record, int(self._node.now - copy.since))
 
-    def next_round(self, now: float) -> None:
-        """Let go what became much in this round, and what came for a read that lasts too long."""
+    def next_turn(self, now: float) -> None:
+        """Let go what became much in this turn, and what came for a read that lasts too long."""
         if self._bytes > EDGE_BYTES_MAX:
             self._let_go(list(self._waiting.values()), now)
         elif self._due:

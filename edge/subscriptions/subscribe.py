@@ -128,10 +128,10 @@ class Subscribing:
         """Whether the next turn has something to go on with."""
         return bool(len(self._asked) or len(self._leaving))
 
-    def next_round(self) -> None:
+    def next_turn(self) -> None:
         """Go on with what is under way; once a turn."""
-        self._asked.next_round()
-        self._leaving.next_round()
+        self._asked.next_turn()
+        self._leaving.next_turn()
 
     # --- SUBSCRIBE
 

@@ -131,15 +131,15 @@ class Edge:
 
     def renew(self, lease_s: float = 1000.0) -> None:
         self.router(HeartbeatReply(1, self.now, lease_s, 1, "r0"))
-        self.round()
+        self.turn()
 
-    def round(self, seconds: float = 0.0) -> None:
+    def turn(self, seconds: float = 0.0) -> None:
         """Let time pass and answer what is asked until nothing more is."""
         self.now += seconds
         for _ in range(1_000):
-            self.core.hot.begin_round(self.ns)
-            self.core.hot.end_round(self.ns)
-            if not (self.answer() or self.core.busy or self.core.hot.wants_round()):
+            self.core.hot.begin_turn(self.ns)
+            self.core.hot.end_turn(self.ns)
+            if not (self.answer() or self.core.busy or self.core.hot.wants_turn()):
                 return
 
     @property
@@ -252,11 +252,11 @@ class Session:
 
     def send(self, packet: Packet | bytes) -> None:
         data = packet if isinstance(packet, bytes) else encode_packet(packet, self.version)
-        self.edge.core.hot.begin_round(self.edge.ns)
+        self.edge.core.hot.begin_turn(self.edge.ns)
         self.edge.core.hot.feed(self.client.conn, data)
-        self.edge.core.hot.end_round(self.edge.ns)
+        self.edge.core.hot.end_turn(self.edge.ns)
         if self.edge.answer() or self.edge.core.busy:
-            self.edge.round()
+            self.edge.turn()
 
     def connect(
         self,
@@ -286,7 +286,7 @@ class Session:
     def drop(self) -> None:
         """Close without DISCONNECT."""
         self.edge.core.hot.end_of_file(self.client.conn)
-        self.edge.round()
+        self.edge.turn()
 
     def read(self) -> list[Any]:
         """Return the packets that were written."""

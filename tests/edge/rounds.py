@@ -1,4 +1,4 @@
-"""An edge whose rounds are timed: processor time of this thread, so that a busy machine says the same."""
+"""An edge whose turns are timed: processor time of this thread, so that a busy machine says the same."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -15,39 +15,39 @@ __all__ = ["TimedEdge", "subscribe"]
 
 
 class TimedEdge(Edge):
-    """Rounds of its loop without sockets; what other nodes answer is not counted."""
+    """Turns of its loop without sockets; what other nodes answer is not counted."""
 
     def __init__(self, limits: EdgeLimits | None = None, **hot_limits: Any) -> None:
-        self.rounds_s: list[float] = []
+        self.turns_s: list[float] = []
         super().__init__(limits, **hot_limits)
 
     def step(self, *work: Callable[[], object]) -> None:
-        """Make one round; ``work`` is what comes in."""
+        """Make one turn; ``work`` is what comes in."""
         self.now += 0.001
         hot = self.core.hot
         began = time.thread_time()
-        hot.begin_round(self.ns)
+        hot.begin_turn(self.ns)
         for each in work:
             each()
-        hot.end_round(self.ns)
-        self.rounds_s.append(time.thread_time() - began)
+        hot.end_turn(self.ns)
+        self.turns_s.append(time.thread_time() - began)
 
-    def settle(self, rounds_max: int = 20_000) -> int:
-        """Make rounds until nothing is under way; return how many it took."""
-        for count in range(rounds_max):
+    def settle(self, turns_max: int = 20_000) -> int:
+        """Make turns until nothing is under way; return how many it took."""
+        for count in range(turns_max):
             answers = [item for item in self.core.told if type(item[1]) not in self.held]
             self.core.told = [item for item in self.core.told if type(item[1]) in self.held]
             replies = [reply for _, message in answers if (reply := self.reply(message)) is not None]
             self.step(*(self._taker(reply) for reply in replies))
-            if not (replies or self.core.busy or self.core.hot.wants_round() or self.core.told):
+            if not (replies or self.core.busy or self.core.hot.wants_turn() or self.core.told):
                 return count
-        raise AssertionError(f"still at work after {rounds_max} rounds")
+        raise AssertionError(f"still at work after {turns_max} turns")
 
     def settle_alone(self) -> None:
-        """Make rounds until this edge has nothing left to do; nobody answers."""
+        """Make turns until this edge has nothing left to do; nobody answers."""
         for _ in range(20_000):
             self.step()
-            if not (self.core.busy or self.core.hot.wants_round()):
+            if not (self.core.busy or self.core.hot.wants_turn()):
                 return
         raise AssertionError("still at work")
 
@@ -72,12 +72,12 @@ class TimedEdge(Edge):
         """Let publishers miss topics."""
         for topic in topics:
             self.core.cache.need(topic, then)
-        self.core.hot.round_end_ns = 0  # as each call of the loop does
+        self.core.hot.turn_end_ns = 0  # as each call of the loop does
 
     def worst_ms(self) -> float:
-        """Return the longest round since the last call."""
-        rounds, self.rounds_s = self.rounds_s, []
-        return max(rounds, default=0.0) * 1000
+        """Return the longest turn since the last call."""
+        turns, self.turns_s = self.turns_s, []
+        return max(turns, default=0.0) * 1000
 
 
 def subscribe(filters: list[str], identifier: int = 1) -> Subscribe:

@@ -26,13 +26,13 @@ def test_topics_left_out_of_an_answer_are_asked_for_again() -> None:
     (question,) = edge.take(Resolve)
     assert sorted(question.topics) == ["a/1", "a/2", "a/3", "a/4"]
     edge.router(Resolved(question.request, question.shard_epoch, [Destinations()], [0, 0]))
-    edge.round()
+    edge.turn()
     assert found == question.topics[:2]
     (again,) = edge.take(Resolve)
     assert again.topics == question.topics[2:] and again.request != question.request
     with pytest.raises(Unreadable):
         edge.core.cache.resolved(Resolved(again.request, again.shard_epoch, [], []))
     edge.router(Resolved(again.request, again.shard_epoch, [Destinations()], [0, 0]))
-    edge.round()
+    edge.turn()
     assert found == ["a/1", "a/2", "a/3"]
     assert [type(packet) for packet in publisher.read()] == [Puback]

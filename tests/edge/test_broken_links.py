@@ -21,10 +21,10 @@ def link(edge: Edge, incarnation: int, behind: bytes = b"") -> Conn:
 
 
 def feed(edge: Edge, conn: Conn, data: bytes) -> None:
-    edge.core.hot.begin_round(edge.ns)
+    edge.core.hot.begin_turn(edge.ns)
     edge.core.hot.feed(conn, data)
-    edge.core.hot.end_round(edge.ns)
-    edge.round()
+    edge.core.hot.end_turn(edge.ns)
+    edge.turn()
 
 
 def frame(payload: bytes, number: int = 1) -> bytes:
@@ -57,7 +57,7 @@ def test_another_node_at_a_dialled_address_is_refused(caplog: pytest.LogCaptureF
 
 
 def test_a_broken_frame_right_behind_the_hello() -> None:
-    """It waits for the HELLO to be accepted, and is read at the beginning of a round."""
+    """It waits for the HELLO to be accepted, and is read at the beginning of a turn."""
     for behind in (frame(nested(10_000)), frame(b"x", 7), b"\xff" * 16):
         edge = Edge()
         assert link(edge, 5, behind).closed

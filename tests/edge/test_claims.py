@@ -21,7 +21,7 @@ from wire.messages.sessions import (
 
 
 def test_claims_of_a_storm_go_together() -> None:
-    """The first CONNECT is claimed at once, those of the next moment share a round; no order is changed."""
+    """The first CONNECT is claimed at once, those of the next moment share a turn; no order is changed."""
     edge = Edge(limits(claim_gap_s=0.003))
     edge.client("first")
     sessions = [edge.accept() for _ in range(3)]
@@ -29,13 +29,13 @@ def test_claims_of_a_storm_go_together() -> None:
         session.connect(f"c{number}")
     assert [m.client_id for m in edge.seen if isinstance(m, OpenSession)] == ["first"]
     assert edge.core.next_deadline() <= edge.now + 0.003
-    edge.round(0.0031)
+    edge.turn(0.0031)
     assert [m.client_id for m in edge.seen if isinstance(m, OpenSession)] == ["first", "c0", "c1", "c2"]
     assert all(session.read()[0].reason_code == 0 for session in sessions)
 
 
 def test_claims_wait_longer_where_few_come_together() -> None:
-    """A storm that handshakes thin out shares rounds too; who connects alone later waits no longer than at first."""
+    """A storm that handshakes thin out shares turns too; who connects alone later waits no longer than at first."""
     edge = Edge(limits(claim_gap_s=0.003))
     edge.client("first")
     waits_ms = []
@@ -44,7 +44,7 @@ def test_claims_wait_longer_where_few_come_together() -> None:
         for number, session in enumerate(sessions):
             session.connect(f"c{moment}-{number}")
         waits_ms.append(round(1000 * (edge.core.next_deadline() - edge.now)))
-        edge.round(waits_ms[-1] / 1000 + 0.0001)
+        edge.turn(waits_ms[-1] / 1000 + 0.0001)
         assert all(session.read()[0].reason_code == 0 for session in sessions)
     assert waits_ms == [3, 6, 12, 12, 6, 3]
 
@@ -70,7 +70,7 @@ def test_end_is_reported_with_whether_it_was_clean(packet: Disconnect | None, cl
     edge = Edge()
     session = edge.client()
     session.drop() if packet is None else session.send(packet)
-    edge.round()
+    edge.turn()
     reports = [m for m in edge.seen if isinstance(m, CloseSession)]
     assert [(report.client_id, report.owner_epoch, report.clean) for report in reports] == [("c", 1, clean)]
 
@@ -79,21 +79,21 @@ def test_ends_of_a_storm_are_reported_with_its_claims() -> None:
     """Where nothing but the claim ends, the report waits for the next claims, and a moment at most."""
     edge = Edge(limits(claim_gap_s=0.003))
     first = edge.client("first")
-    edge.round(0.004)
+    edge.turn(0.004)
     second = edge.client("second")
     edge.seen.clear()
     first.send(Disconnect())
     assert first.closed and edge.seen == []
     third = edge.accept()
     third.connect("first")
-    edge.round(0.004)
+    edge.turn(0.004)
     assert [type(m) for m in edge.seen] == [CloseSession, OpenSession]
     assert third.read()[0].reason_code == 0
     edge.seen.clear()
     second.drop()
-    edge.round()
+    edge.turn()
     assert edge.seen == [] and edge.core.next_deadline() <= edge.now + 0.012
-    edge.round(0.0121)
+    edge.turn(0.0121)
     assert [(m.client_id, m.clean) for m in edge.seen if isinstance(m, CloseSession)] == [("second", False)]
 
 
@@ -104,7 +104,7 @@ def test_an_end_that_leaves_something_is_reported_at_once(leaves: str) -> None:
     will = Will("w", b"x", 1) if leaves == "will" else None
     session = edge.client(will=will, properties={PropertyId.SESSION_EXPIRY_INTERVAL: 9} if not will else None)
     session.drop()
-    edge.round()
+    edge.turn()
     assert [m.client_id for m in edge.seen if isinstance(m, CloseSession)] == ["c"]
 
 
@@ -121,7 +121,7 @@ def test_the_close_after_disconnect_says_that_the_will_is_discarded() -> None:
     edge.core.clients.close_all(0x8B)
     assert not session.closed
     edge.storage(SessionClosed(report.request, True))
-    edge.round()
+    edge.turn()
     assert session.closed and session.read() == []
 
 
@@ -132,9 +132,9 @@ def test_a_disconnect_that_came_too_late_is_not_confirmed() -> None:
     session = edge.client(will=Will("w", b"x", 1))
     session.send(Disconnect())
     edge.storage(SessionClosed(edge.take(CloseSession)[0].request, False))
-    edge.round(9.0)
+    edge.turn(9.0)
     assert not session.closed
-    edge.round(1.1)
+    edge.turn(1.1)
     assert session.closed
 
 
@@ -150,7 +150,7 @@ def test_a_connect_whose_client_is_gone_is_withdrawn() -> None:
     assert {request.answered_below for request in sent} == {sent[0].request}
     first.drop()
     edge.router(*map_pages(cluster_map(2, "s1", 2)))
-    edge.round()
+    edge.turn()
     assert [(request.request, request.withdrawn) for request in edge.take(OpenSession)] == [
         (sent[0].request, True),
         (sent[1].request, False),
@@ -165,7 +165,7 @@ def test_takeover_tells_the_older_connection_and_answers() -> None:
     edge.storage(KickSession(7, "c", session.client.number, 1))
     assert [packet.reason_code for packet in session.read()] == [0x8E] and session.closed
     assert edge.take(SessionKicked) == [SessionKicked(7, "c", False, 1)]
-    edge.round()
+    edge.turn()
     assert not any(isinstance(message, CloseSession) for message in edge.seen)
 
 
@@ -195,7 +195,7 @@ def test_claims_name_open_connections_of_the_partition() -> None:
     (request,) = edge.take(OpenSession)
     edge.storage(SessionOpened(request.request, request.partition, 2, 0, 9))
     assert late.read() == []
-    edge.round(0.2)
+    edge.turn(0.2)
     assert [message.request for message in edge.take(OpenSession)] == [request.request]  # asked again
 
 
@@ -209,7 +209,7 @@ def test_claim_is_sent_again_in_order_to_a_new_primary() -> None:
     moved = cluster_map(2, "s1", 2)
     edge.router(*map_pages(moved))
     edge.router(HeartbeatReply(1, edge.now, 1000.0, 2, "r0"))
-    edge.round()
+    edge.turn()
     second = [(node, message) for node, message in edge.core.told if isinstance(message, OpenSession)]
     assert {node for node, _ in second} == {"s1"} and {message.partition_epoch for _, message in second} == {2}
     for partition in range(4):
@@ -224,7 +224,7 @@ def test_moved_answer_is_asked_again() -> None:
     edge.accept().connect()
     (request,) = edge.take(OpenSession)
     edge.storage(Moved(request.request, "partition", request.partition, 2))
-    edge.round(0.01)
+    edge.turn(0.01)
     assert edge.take(OpenSession) == []
-    edge.round(0.1)
+    edge.turn(0.1)
     assert [message.request for message in edge.take(OpenSession)] == [request.request]

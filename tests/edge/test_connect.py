@@ -90,7 +90,7 @@ def test_keep_alive_beyond_the_cap_is_told() -> None:
     session = edge.client(keep_alive_s=0)
     assert session.connack.properties[PropertyId.SERVER_KEEP_ALIVE] == 60
     for seconds, closed in ((80, False), (15, True)):
-        edge.round(seconds)
+        edge.turn(seconds)
         edge.core.hot.sweep(edge.ns)
         assert session.closed is closed
     assert [packet.reason_code for packet in session.read()] == [0x8D]
@@ -152,7 +152,7 @@ def test_connect_waits_for_a_lease() -> None:
     """A fenced edge claims nothing; the client waits."""
     edge = Edge()
     edge.core.lease.lease_until = START
-    edge.round()
+    edge.turn()
     session = edge.accept()
     session.connect()
     assert session.read() == [] and not any(isinstance(m, OpenSession) for m in edge.seen)
@@ -165,10 +165,10 @@ def test_fenced_for_too_long_closes_the_clients() -> None:
     edge = Edge(limits(fence_close_s=10.0))
     session = edge.client()
     edge.core.lease.lease_until = edge.now
-    edge.round(1.0)
-    edge.round(9.0)
+    edge.turn(1.0)
+    edge.turn(9.0)
     assert not session.closed
-    edge.round(1.1)
+    edge.turn(1.1)
     assert session.closed
     assert [packet.reason_code for packet in session.read()] == [0x89]
 
@@ -202,7 +202,7 @@ def test_connect_rate_and_number_are_limited() -> None:
         session.connect(f"c{number}")
         codes.append(session.read()[0].reason_code)
     assert codes == [0, 0, 0x89, 0x89]
-    edge.round(0.5)
+    edge.turn(0.5)
     edge.client("later")
     full = Edge(limits(connections_max=2))
     for name in ("a", "b"):
@@ -229,7 +229,7 @@ def test_slow_connect_is_cut_whatever_trickles_in() -> None:
     session = edge.accept()
     for byte in b"\x10\x20\x00\x04MQTT":
         session.send(bytes([byte]))
-        edge.round(1.4)
+        edge.turn(1.4)
         edge.core.hot.sweep(edge.ns)
     assert session.closed and session.read() == []
 

@@ -35,7 +35,7 @@ def alive() -> dict[str, int]:
 
 def settle(edge: Edge) -> None:
     """Let go of what the harness keeps, and of clients whose DISCONNECT may still be answered."""
-    edge.round(LEFT_S)
+    edge.turn(LEFT_S)
     edge.renew()
     edge.core.hot.dirty_conns()
     edge.core.told.clear()
@@ -49,7 +49,7 @@ def leave(session: Session, how: int) -> None:
         session.send(Disconnect(0, {}))
     else:
         session.send(b"\x00\x00")  # no packet has type 0
-    session.edge.round()
+    session.edge.turn()
 
 
 def talk(edge: Edge, turn: int, durable: bool) -> None:

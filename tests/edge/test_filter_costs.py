@@ -58,7 +58,7 @@ def test_what_the_partition_refuses_is_no_subscription(version: int, refusal: in
     edge.storage(SessionSubscribed(request.request, [1, 0x97, 1], [False] * 3))
     assert session.read()[0].reason_codes == [1, refusal, 1]
     assert set(session.client.subscriptions) == {"a", "c"}
-    edge.round()
+    edge.turn()
     asked = [message.topic_filter for message in edge.seen if isinstance(message, ReadRetained)]
     assert asked == ["a", "c"]
 
@@ -76,7 +76,7 @@ def test_few_filters_of_one_subscribe_are_read_at_a_time() -> None:
         assert not [packet for packet in session.read() if isinstance(packet, Publish)]
         for message in asked:
             edge.storage(RetainedNone(message.request, list(range(PARTITIONS))))
-        edge.round()
+        edge.turn()
     assert sorted(found) == sorted(f"+/x{number}" for number in range(100))
     assert [packet.payload for packet in session.read()] == [b"live"]
     assert len(edge.core.held) == 0
@@ -91,8 +91,8 @@ def test_reads_end_together(gone: bool) -> None:
     session.subscribe(*(f"+/x{number}" for number in range(100)), qos=0)
     if gone:
         session.drop()
-    edge.round(6.0)
-    edge.round()
+    edge.turn(6.0)
+    edge.turn()
     assert len(edge.take(ReadRetainedAll)) <= READS_MAX
     assert not edge.core.retained.waits
     assert edge.core.counts.get("retained_reads_missed", 0) == (0 if gone else 100 - READS_MAX)

@@ -1,4 +1,4 @@
-"""Thousands of shared groups under one topic, or of members in one group, make no round of an edge long."""
+"""Thousands of shared groups under one topic, or of members in one group, make no turn of an edge long."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from tests.edge.session_answers import publishes
 from tests.memory import without_collector
 from wire.messages.routes import Destinations, GroupDestinations
 
-ROUND_MS = 10.0  # of the processor, for a slow machine
+TURN_MS = 10.0  # of the processor, for a slow machine
 
 
 @pytest.fixture(autouse=True)
@@ -26,14 +26,14 @@ def test_an_answer_with_thousands_of_groups_is_taken_in_slices() -> None:
     groups = [GroupDestinations(f"g{number}/t", [("e1", 1)]) for number in range(5_000)]
     edge.worst_ms()
     edge.cache(["t"], Destinations(groups=groups))
-    assert len(edge.rounds_s) > 10
-    assert edge.worst_ms() < ROUND_MS
+    assert len(edge.turns_s) > 10
+    assert edge.worst_ms() < TURN_MS
     route = edge.core.hot.route(b"t")
     assert route is not None and [group.share for group in route.groups] == [group.share.encode() for group in groups]
 
 
 def test_members_that_leave_together_are_each_met_once() -> None:
-    """Until they are removed, some in each round, every message went past all of them: 300 messages took 69 ms."""
+    """Until they are removed, some in each turn, every message went past all of them: 300 messages took 69 ms."""
     edge = TimedEdge()
     members = [edge.client(f"m{number}") for number in range(1_500)]
     for member in members:
@@ -53,6 +53,6 @@ def test_members_that_leave_together_are_each_met_once() -> None:
     edge.step(leave)
     edge.worst_ms()
     edge.step(lambda: hot.feed(publisher.client.conn, data))
-    assert edge.worst_ms() < ROUND_MS
+    assert edge.worst_ms() < TURN_MS
     edge.settle()
     assert [len(publishes(member)) for member in members[-2:]] == [150, 150]

@@ -43,7 +43,7 @@ def test_publish_rate_is_kept_by_not_reading() -> None:
     other.publish("a")
     assert other.client.conn.parked == 0
     for seconds, parked in ((1.0, True), (0.6, False)):
-        edge.round(seconds)
+        edge.turn(seconds)
         assert (publisher.client.conn.parked != 0) is parked
     publisher.send(run * 40)
     assert publisher.client.conn.parked == 0
@@ -92,7 +92,7 @@ def test_backlog_of_a_client_that_returns(expiry_s: int) -> None:
     backlog = [Publish("a", b"x", 2, packet_identifier=number) for number in range(1, 61)]
     session.send(b"".join(encode_packet(packet, 5) for packet in backlog))
     for _ in range(60):  # a stored session's are recorded one after another
-        session.edge.round()
+        session.edge.turn()
     assert [packet.packet_identifier for packet in session.read()] == list(range(1, 61))
     for number in range(1, 61):
         session.send(Pubrel(number))
@@ -193,7 +193,7 @@ def test_retain_is_cleared_on_live_copies_unless_published_so() -> None:
     for session in (plain, kept):
         session.read()
     publisher.publish("a", b"x", 0, 0, retain=True)
-    edge.round()
+    edge.turn()
     flags = [[packet.retain for packet in session.read() if isinstance(packet, Publish)] for session in (plain, kept)]
     assert flags == [[False], [True]]
 
@@ -206,7 +206,7 @@ def test_dollar_topics_and_wildcards() -> None:
     session.read()
     for topic in ("$other/x", "a"):
         publisher.publish(topic, topic.encode())
-    edge.round()
+    edge.turn()
     assert payloads(session) == [b"$other/x", b"a"]
     assert isinstance(session.client, Client)
 

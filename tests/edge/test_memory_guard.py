@@ -50,7 +50,7 @@ def test_the_largest_holders_are_cut_above_eightyfive_percent() -> None:
     assert not large.closed
     last = edge.client("last")
     last.send(half_a_packet(200 * KIB))
-    edge.round()
+    edge.turn()
     assert large.closed and not last.closed and not old.closed and not any(session.closed for session in small)
     assert [packet.reason_code for packet in large.read() if isinstance(packet, Disconnect)] == [0x97]
     assert edge.core.counts["disconnects_memory"] == 1

@@ -75,7 +75,7 @@ def test_a_retained_message_is_live_when_it_stands_in_its_register() -> None:
     publisher.publish("a", b"next", 1, 2)
     assert session.read() == publisher.read() == []
     registers.waiting.pop()(0)
-    edge.round()
+    edge.turn()
     assert [copy.payload for copy in publishes(session)] == [b"new", b"next"]
     assert [packet.reason_code for packet in said(publisher, Puback)] == [0, 0]
 
@@ -111,7 +111,7 @@ def test_what_the_register_refuses_reaches_nobody() -> None:
     registers = Registers(edge)
     publisher.publish("a", b"new", 1, 1, retain=True)
     registers.waiting.pop()(0x89)
-    edge.round()
+    edge.turn()
     assert publishes(session) == []
     assert [packet.reason_code for packet in said(publisher, Puback)] == [0x97]
 
@@ -127,7 +127,7 @@ def test_what_a_durable_client_sends_again_elsewhere_is_not_live_here_as_well() 
     publisher.publish("a", b"resent elsewhere", 1, 1, retain=True)
     publisher.drop()
     registers.waiting.pop()(0)
-    edge.round()
+    edge.turn()
     assert publishes(subscriber) == []
 
 
@@ -139,12 +139,12 @@ def test_qos2_of_a_durable_publisher_is_recorded_first() -> None:
     session.publish("a", b"x", 2, 5)
     assert session.read() == []
     edge.held = {ReleaseInbound}
-    edge.round()
+    edge.turn()
     assert [packet.packet_identifier for packet in said(session, Pubrec)] == [5]
     session.send(ack(0x62, 5))
     assert session.read() == []
     edge.held = set()
-    edge.round()
+    edge.turn()
     (pubcomp,) = session.read()
     assert (pubcomp.packet_identifier, pubcomp.reason_code) == (5, 0)
 
@@ -158,15 +158,15 @@ def test_a_refused_qos2_message_is_told_when_its_record_is_gone() -> None:
     registers = Registers(edge)
     edge.held = {ReleaseInbound}
     session.publish("a", b"x", 2, 5, retain=True)
-    edge.round()
+    edge.turn()
     registers.waiting.pop()(0x97)
     session.publish("b", b"y", 1, 6)
-    edge.round()
+    edge.turn()
     assert session.read() == []
     (release,) = edge.take(ReleaseInbound)
     assert release.packet_identifier == 5
     edge.storage(InboundReleased(release.request))
-    edge.round()
+    edge.turn()
     assert [(type(packet), packet.reason_code) for packet in session.read()] == [(Pubrec, 0x97), (Puback, 0x10)]
 
 
@@ -181,7 +181,7 @@ def test_where_a_groups_qos2_copy_goes_is_recorded_first() -> None:
     edge.held = {RecordInbound}
 
     def recorded(counter: int, pick: SharePick) -> list[SharePick]:
-        edge.round()
+        edge.turn()
         (asked,) = edge.take(RecordInbound)
         edge.storage(InboundRecorded(asked.request, counter, picks=[pick]))
         return list(asked.picks)
@@ -212,13 +212,13 @@ def test_fenced_edge_acknowledges_nothing_and_goes_on_with_qos_0() -> None:
     publisher.publish("a", b"0")
     assert len(publishes(session)) == 1
     edge.core.lease.lease_until = edge.now
-    edge.core.hot.round_end_ns = 0  # a lease that is taken by hand is not among what the core waits for
-    edge.round()
+    edge.core.hot.turn_end_ns = 0  # a lease that is taken by hand is not among what the core waits for
+    edge.turn()
     publisher.publish("a", b"1")
     other.publish("a", b"2", 1, 1)
-    edge.round()
+    edge.turn()
     assert [copy.payload for copy in publishes(session)] == [b"1"] and other.read() == []
     edge.renew()
-    edge.round()
+    edge.turn()
     assert [copy.payload for copy in publishes(session)] == [b"2"]
     assert len(said(other, Puback)) == 1

@@ -1,4 +1,4 @@
-"""Shards that move make no round of an edge with many filters long: it tells their owners by and by."""
+"""Shards that move make no turn of an edge with many filters long: it tells their owners by and by."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from wire.messages.map_pages import map_pages
 from wire.messages.routes import AddRoutes, RemoveRoutes, ReportRoutes
 
 SHARDS = 64
-ROUND_MS = 10.0  # of the processor, for a slow machine; 1 to 2 ms were measured
+TURN_MS = 10.0  # of the processor, for a slow machine; 1 to 2 ms were measured
 SIZES = [pytest.param(20_000, id="small"), pytest.param(100_000, id="full", marks=pytest.mark.slow)]
 
 
@@ -78,12 +78,12 @@ def test_new_owners_are_told_many_filters_by_and_by(count: int) -> None:
     cluster_map = moved(2)
     edge.step(lambda: edge.router(*map_pages(cluster_map)))
     assert edge.core.busy
-    rounds = 0
+    turns = 0
     while edge.core.busy:
         edge.step()
-        rounds += 1
-    assert rounds > count // 2_000
-    assert edge.worst_ms() < ROUND_MS
+        turns += 1
+    assert turns > count // 2_000
+    assert edge.worst_ms() < TURN_MS
     assert reported(edge, 2) == by_shard(cluster_map, names)
 
 
@@ -136,6 +136,6 @@ def test_many_filters_belong_to_other_shards(count: int) -> None:
     edge.step(lambda: edge.router(*map_pages(cluster_map)))
     assert not any(edge.core.registrar.stands(name) for name in names)
     edge.settle()
-    assert edge.worst_ms() < ROUND_MS
+    assert edge.worst_ms() < TURN_MS
     assert all(edge.core.registrar.stands(name) for name in names)
     assert not edge.core.registrar.waits

@@ -112,7 +112,7 @@ def test_unsubscribe_ends_holding_and_reading() -> None:
     assert [type(packet) for packet in session.read()] == [Publish, Unsuback]
     (read,) = edge.take(ReadRetained)
     edge.storage(RetainedPage(read.request, [retained("a", b"0")], partition=read.partition))
-    edge.round(6.0)
+    edge.turn(6.0)
     assert session.read() == []
 
 
@@ -126,14 +126,14 @@ def test_holding_ends_in_time_and_many_messages_are_held() -> None:
     payloads = [b"%d" % number for number in range(200)]
     for number, payload in enumerate(payloads):
         publisher.publish("a", payload, 0 if number % 2 else 1, number + 1 if number % 2 == 0 else 0)
-    edge.round(4.0)
+    edge.turn(4.0)
     assert publishes(session) == []
-    edge.round(1.1)
+    edge.turn(1.1)
     held = publishes(session)
     assert [copy.payload for copy in held if copy.qos == 0] == payloads[1::2]
     assert [copy.payload for copy in held if copy.qos == 1] == payloads[::2][:64]  # the window of its client
     publisher.publish("a", b"late")  # the read is still under way: messages pass
-    edge.round(0.1)
+    edge.turn(0.1)
     assert [copy.payload for copy in publishes(session)] == [b"late"]
     (read,) = edge.take(ReadRetained)
     edge.storage(RetainedPage(read.request, [retained("a", b"old")], partition=read.partition))
@@ -150,10 +150,10 @@ def test_holding_ends_when_the_messages_are_large() -> None:
     payload = bytes(400_000)
     for number in range(2):
         publisher.publish("a", payload, 1, number + 1)
-        edge.round(0.1)
+        edge.turn(0.1)
     assert publishes(session) == [] and "holds_cut_full" not in edge.core.counts
     publisher.publish("a", payload, 1, 3)
-    edge.round(0.1)
+    edge.turn(0.1)
     assert [copy.payload for copy in publishes(session)] == [payload] * 3
     assert edge.core.counts["holds_cut_full"] == 1
 
@@ -170,9 +170,9 @@ def test_all_that_is_held_has_a_bound_and_the_largest_are_let_go(monkeypatch: py
     for number, count in enumerate((3, 1, 0)):
         for _ in range(count):
             publisher.publish(f"a{number}", bytes(80_000))
-    edge.round(0.1)
+    edge.turn(0.1)
     assert [len(publishes(session)) for session in sessions] == [3, 0, 0]
-    edge.round(5.2)
+    edge.turn(5.2)
     assert [len(publishes(session)) for session in sessions] == [0, 1, 0]
 
 
@@ -186,7 +186,7 @@ def test_a_hold_makes_no_connection_and_counts_no_copy_twice() -> None:
     figures = edge.core.hot.counters()
     assert (figures["connections"], figures["publish_out_qos1"]) == (2, 0)
     assert [packet.reason_code for packet in said(publisher, Puback)] == [0]  # whose part is done
-    edge.round(5.2)
+    edge.turn(5.2)
     assert [copy.payload for copy in publishes(session)] == [b"1"]
     assert edge.core.hot.counters()["publish_out_qos1"] == 1
 
@@ -199,14 +199,14 @@ def test_what_is_held_ages() -> None:
     session.read()
     for number, expiry_s in enumerate((3, 100)):
         publisher.publish("a", b"%d" % number, properties={PropertyId.MESSAGE_EXPIRY_INTERVAL: expiry_s})
-    edge.round(5.2)
+    edge.turn(5.2)
     copies = publishes(session)
     assert [(copy.payload, copy.properties[PropertyId.MESSAGE_EXPIRY_INTERVAL]) for copy in copies] == [(b"1", 95)]
     assert edge.core.hot.counters()["dropped_expired"] == 1
 
 
-def test_a_flood_within_one_round_is_bounded_and_loses_nothing() -> None:
-    """Its publisher waits, and what is too much leaves at the end of the round."""
+def test_a_flood_within_one_turn_is_bounded_and_loses_nothing() -> None:
+    """Its publisher waits, and what is too much leaves at the end of the turn."""
     edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
     session.subscribe("a")
@@ -217,7 +217,7 @@ def test_a_flood_within_one_round_is_bounded_and_loses_nothing() -> None:
     copies: list[Publish] = publishes(session)
     assert 10 < len(copies) < 24  # a run of two mebibytes
     for _ in range(3):
-        edge.round(0.01)
+        edge.turn(0.01)
         copies += publishes(session)
     assert [copy.payload for copy in copies] == [packet.payload for packet in packets]
 
@@ -229,7 +229,7 @@ def test_hold_of_a_client_that_leaves_is_dropped() -> None:
     edge.held = {ReadRetained}
     session.subscribe("a")
     session.drop()
-    edge.round(0.2)
+    edge.turn(0.2)
     assert len(edge.core.held) == 0 and len(edge.core.hot.counters()) > 0
     assert edge.core.hot.counters()["connections"] == 0
 
@@ -241,7 +241,7 @@ def test_silent_partition_is_counted_and_live_messages_go_on() -> None:
     session.subscribe("a/#")
     session.read()
     publisher.publish("a/b", b"live")
-    edge.round(5.2)
+    edge.turn(5.2)
     assert [copy.payload for copy in publishes(session)] == [b"live"]
     assert edge.core.counts["retained_partitions_missed"] == 4
 
@@ -256,9 +256,9 @@ def test_holding_that_ends_while_a_register_is_written_loses_nothing() -> None:
     publisher.publish("a", b"new", 1, 1, retain=True)
     (read,) = edge.take(ReadRetained)
     edge.storage(RetainedPage(read.request, [retained("a", b"old")], partition=read.partition))
-    edge.round()
+    edge.turn()
     registers.waiting.pop()(0)
-    edge.round()
+    edge.turn()
     assert [copy.payload for copy in publishes(session)] == [b"old", b"new"]
     assert [packet.reason_code for packet in said(publisher, Puback)] == [0]
 
@@ -280,10 +280,10 @@ def test_a_retained_read_that_began_under_a_former_primary_begins_again() -> Non
     assert begin.read == begin.request and not begin.messages and not begin.done
     assert not any(isinstance(m, ReadRetained) for m in edge.seen)
     edge.storage(RetainedDelivered(begin.request))
-    edge.round()
+    edge.turn()
     copies, done = edge.take(DeliverRetained)
     assert (copies.read, len(copies.messages), done.read, done.done) == (begin.request, 1, begin.request, True)
     session.unsubscribe("a/b")
     edge.storage(RetainedDelivered(copies.request, again=True))
-    edge.round()
+    edge.turn()
     assert edge.take(DeliverRetained) == []

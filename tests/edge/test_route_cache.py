@@ -18,7 +18,7 @@ from wire.messages.routes import (
 
 
 def test_miss_parks_the_publisher_and_is_asked_once() -> None:
-    """All misses of a round and shard go in one question; order behind it is kept."""
+    """All misses of a turn and shard go in one question; order behind it is kept."""
     edge = Edge()
     subscriber, one, two = edge.client("s"), edge.client("1"), edge.client("2")
     subscriber.subscribe("a")
@@ -30,7 +30,7 @@ def test_miss_parks_the_publisher_and_is_asked_once() -> None:
     (question,) = edge.take(Resolve)
     assert question.topics == ["a"] and publishes(subscriber) == []
     edge.router(Resolved(question.request, question.shard_epoch, [Destinations()], [0]))
-    edge.round()
+    edge.turn()
     assert [packet.payload for packet in publishes(subscriber)] == [b"1", b"2", b"1", b"2"]
     assert [packet.packet_identifier for packet in said(one, Puback)] == [1, 2]
 
@@ -45,11 +45,11 @@ def test_invalidation_voids_what_is_asked() -> None:
     edge.router(Invalidate(5, question.shard, 1, ["a/+"]))
     assert edge.take(Invalidated) == [Invalidated(5, question.shard, 1)]
     edge.router(Resolved(question.request, question.shard_epoch, [Destinations()], [0]))
-    edge.round()
+    edge.turn()
     (again,) = edge.take(Resolve)
     assert said(publisher, Puback) == []
     edge.router(Resolved(again.request, again.shard_epoch, [Destinations()], [0]))
-    edge.round()
+    edge.turn()
     assert said(publisher, Puback)[0].reason_code == ReasonCode.NO_MATCHING_SUBSCRIBERS
 
 
@@ -72,9 +72,9 @@ def test_question_is_repeated_after_moved_and_after_silence() -> None:
     publisher.publish("a", b"1", 1, 1)
     (question,) = edge.take(Resolve)
     edge.router(Moved(question.request, "shard", question.shard, 2))
-    edge.round(0.2)
+    edge.turn(0.2)
     (again,) = edge.take(Resolve)
-    edge.round(5.0)
+    edge.turn(5.0)
     assert len(edge.take(Resolve)) == 1 and again.topics == ["a"]
 
 
@@ -89,7 +89,7 @@ def test_new_owner_of_a_shard_is_told_filters_and_that_nothing_is_cached() -> No
     edge.held = {ReportRoutes, Resolve}
     edge.router(*map_pages(moved))
     edge.router(HeartbeatReply(1, edge.now, 1000.0, 2, "r0"))
-    edge.round()
+    edge.turn()
     reported = {
         entry.topic_filter for report in edge.take(ReportRoutes) for sender in report.reports for entry in sender.routes
     }

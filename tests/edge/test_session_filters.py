@@ -51,7 +51,7 @@ def test_a_subscribe_goes_in_pieces_and_is_answered_once_in_order(edge: Edge) ->
     assert [len(piece.subscriptions) for piece in found] == [FILTERS_PER_PIECE] * 3 + [5]
     (suback,) = session.read()
     assert isinstance(suback, Suback) and suback.packet_identifier == 1 and suback.reason_codes == codes
-    edge.round()
+    edge.turn()
     assert [one.topic_filter for piece in pieces(edge, [2]) for one in piece.subscriptions] == ["later"]
     assert set(session.client.subscriptions) == {
         name for name, code in zip(FILTERS, codes, strict=True) if code < 0x80
@@ -66,13 +66,13 @@ def test_pieces_are_one_retained_read(edge: Edge) -> None:
     session.subscribe(*FILTERS[: 2 * FILTERS_PER_PIECE])
     first, second = pieces(edge, [0] * 2 * FILTERS_PER_PIECE)
     assert first.read == second.read == first.request
-    edge.round()
+    edge.turn()
     delivered = []
     while asked := edge.take(DeliverRetained):
         delivered += asked
         for request in asked:
             edge.storage(RetainedDelivered(request.request))
-        edge.round()
+        edge.turn()
     assert {request.read for request in delivered} == {first.request}
     assert [request.done for request in delivered].count(True) == 1 and delivered[-1].done
 

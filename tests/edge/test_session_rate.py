@@ -88,7 +88,7 @@ def test_the_partition_is_told_who_may_make_a_session() -> None:
     stored(edge, "d", address="203.0.113.8")
     stored(edge, "e", address="127.0.0.1")
     assert may_create(edge) == [True] * 4 + [False, True, True, True]
-    edge.round(1.0)
+    edge.turn(1.0)
     stored(edge, "f")
     stored(edge, "g")
     assert may_create(edge)[-2:] == [True, False]

@@ -30,7 +30,7 @@ def test_shared_group_takes_turns() -> None:
     publisher = edge.client("p")
     for number in range(6):
         publisher.publish("a", b"%d" % number)
-    edge.round()
+    edge.turn()
     assert [len(publishes(member)) for member in members] == [2, 2, 2]
     members[0].drop()
     for number in range(4):
@@ -58,12 +58,12 @@ def test_what_a_member_did_not_acknowledge_goes_to_another() -> None:
     assert [copy.payload for copy in sent + others] == [b"0", b"2", b"4", b"1", b"3", b"5"]
     first.send(ack(0x40, sent[1].packet_identifier or 0))
     first.drop()
-    edge.round()
+    edge.turn()
     again = publishes(second)
     assert [(copy.payload, copy.qos, copy.dup) for copy in again] == [(b"0", 1, False), (b"4", 1, False)]
     assert edge.core.counts["shares_redispatched"] == 2
     second.drop()  # nobody is left: ephemeral members keep nothing
-    edge.round()
+    edge.turn()
     assert edge.core.hot.counters()["dropped_no_pick"] == 5
 
 
@@ -75,7 +75,7 @@ def test_qos2_that_was_sent_stays_with_its_member() -> None:
     assert [copy.payload for copy in publishes(first)] == [b"0", b"2"]
     assert [copy.payload for copy in publishes(second)] == [b"1", b"3", b"5", b"7"]
     first.drop()
-    edge.round()
+    edge.turn()
     assert [(copy.payload, copy.qos) for copy in publishes(second)] == [(b"4", 2), (b"6", 2)]
 
 
@@ -88,9 +88,9 @@ def test_what_a_member_refused_goes_to_nobody_else() -> None:
     (refused, _) = publishes(first)
     publishes(second)
     first.send(ack(0x40, refused.packet_identifier or 0, 0x97))
-    edge.round(6.0)
+    edge.turn(6.0)
     first.drop()
-    edge.round()
+    edge.turn()
     assert publishes(second) == []
 
 
@@ -103,8 +103,8 @@ def test_a_members_unfinished_copies_go_to_another_edge() -> None:
     edge.routes["a"] = Destinations(groups=[GroupDestinations("g/a", [("e0", 1), ("e1", 1)])])
     edge.router(Invalidate(1, 0, 1, ["a"]))
     first.drop()
-    edge.round()
-    edge.round()
+    edge.turn()
+    edge.turn()
     peer = edge.core.peers.get("e1")
     assert peer is not None and peer.link.bytes_unacknowledged > 0
     assert edge.core.counts["shares_redispatched"] == 1
@@ -121,15 +121,15 @@ def test_what_a_durable_member_left_goes_where_its_partition_recorded() -> None:
     here = SharePick(b"g/a", -1, "e0", 1)
     edge.held = {RedispatchAnswer}
     edge.storage(order())
-    edge.round()
+    edge.turn()
     assert [answer.pick for answer in edge.take(RedispatchAnswer)] == [here]
     assert publishes(first) + publishes(second) == []
     edge.storage(order(here))
-    edge.round()
+    edge.turn()
     assert [(copy.payload, copy.qos) for copy in publishes(first) + publishes(second)] == [(b"left", 2)]
     assert [(answer.number, answer.pick) for answer in edge.take(RedispatchAnswer)] == [(5, None)]
     edge.storage(order(here))  # its partition has not heard it
-    edge.round()
+    edge.turn()
     assert publishes(first) + publishes(second) == []
     assert [(answer.number, answer.pick) for answer in edge.take(RedispatchAnswer)] == [(5, None)]
 
@@ -139,14 +139,14 @@ def test_a_pick_that_is_over_is_replaced_on_record_and_a_group_that_ended_gets_n
     edge, _, first, second = group_of_two(1)
     edge.held = {RedispatchAnswer}
     edge.storage(order(SharePick(b"g/a", -1, "e9", 4, 2)))
-    edge.round()
+    edge.turn()
     again = SharePick(b"g/a", -1, "e0", 1, 3)
     assert [answer.pick for answer in edge.take(RedispatchAnswer)] == [again]
     assert publishes(first) + publishes(second) == []
     edge.routes["a"] = Destinations()
     edge.router(Invalidate(1, 0, 1, ["a"]))
     edge.storage(order(again))
-    edge.round()
+    edge.turn()
     assert [(answer.number, answer.pick) for answer in edge.take(RedispatchAnswer)] == [(5, None)]
     assert edge.core.counts["shares_ended"] == 1
 
@@ -156,12 +156,12 @@ def test_an_edge_that_dies_with_what_was_left_is_replaced_on_record() -> None:
     edge, _, first, second = group_of_two(1)
     edge.held = {RedispatchAnswer}
     edge.storage(order(SharePick(b"g/a", -1, "e1", 1)))
-    edge.round()
+    edge.turn()
     assert edge.take(RedispatchAnswer) == []
     moved = cluster_map(epoch=2)
     moved.nodes["e1"] = replace(moved.nodes["e1"], incarnation=2)
     edge.router(*map_pages(moved))
-    edge.round()
+    edge.turn()
     assert [answer.pick for answer in edge.take(RedispatchAnswer)] == [SharePick(b"g/a", -1, "e0", 1, 1)]
     assert publishes(first) + publishes(second) == []
 

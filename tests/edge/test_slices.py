@@ -1,4 +1,4 @@
-"""No client makes a round long: what costs much is done in slices, or when it is used.
+"""No client makes a turn long: what costs much is done in slices, or when it is used.
 
 Bounds are of this thread's processor time, above what was measured (2 to 4 ms at full size) for slower machines. The
 full sizes are slow tests.
@@ -21,7 +21,7 @@ from wire.messages.cluster_map import ClusterMap, NodeState, ShardEntry
 from wire.messages.map_pages import map_pages
 from wire.messages.routes import AddRoutes, Destinations, Invalidate, Invalidated, RemoveRoutes, Resolve, RoutesAdded
 
-ROUND_MS = 10.0
+TURN_MS = 10.0
 SIZES = [pytest.param(2_000, 200, id="small"), pytest.param(65_536, 1_000, id="full", marks=pytest.mark.slow)]
 
 
@@ -46,13 +46,13 @@ def test_one_subscribe_of_many_wildcards_and_its_unsubscribe(cached: int, many: 
     edge.worst_ms()
     edge.step(edge.feed(session, subscribe(filters)))
     assert edge.settle() > 20
-    assert edge.worst_ms() < ROUND_MS
+    assert edge.worst_ms() < TURN_MS
     (suback,) = session.read()
     assert isinstance(suback, Suback) and suback.reason_codes == [0] * 1_000
     assert len(edge.core.routes.local) == 1_000
     edge.step(edge.feed(session, Unsubscribe(2, filters, {})))
     edge.settle()
-    assert edge.worst_ms() < ROUND_MS
+    assert edge.worst_ms() < TURN_MS
     (unsuback,) = session.read()
     assert isinstance(unsuback, Unsuback) and unsuback.reason_codes == [0] * 1_000
     assert len(edge.core.routes.local) == len(edge.core.registrar) == 0
@@ -86,7 +86,7 @@ def test_subscribers_of_everything_that_leave_at_once(cached: int, many: int) ->
     edge.step(all_end)
     edge.step(edge.feed(publisher, Publish("r1/d1/v1", b"meanwhile", properties={})))
     assert edge.settle() > 3
-    assert edge.worst_ms() < ROUND_MS
+    assert edge.worst_ms() < TURN_MS
     assert [packet.payload for packet in stays.read() if isinstance(packet, Publish)] == [b"before", b"meanwhile"]
     assert len(edge.core.routes.local) == 1
     route = hot.route(b"r1/d1/v1")
@@ -106,14 +106,14 @@ def test_an_order_of_many_filters_is_in_force_before_it_is_acknowledged(cached: 
     assert not edge.take(Invalidated), "said before its last filter was taken"
     edge.settle_alone()
     assert [answer.number for answer in edge.take(Invalidated)] == [7]
-    assert edge.worst_ms() < ROUND_MS
+    assert edge.worst_ms() < TURN_MS
     edge.held = {Resolve}
     edge.need(names[:4])
     edge.step()
     assert sorted(topic for order in edge.take(Resolve) for topic in order.topics) == sorted(names[1:3])
     while edge.core.cache.next_deadline() < float("inf"):
         edge.step()
-    assert edge.worst_ms() < ROUND_MS
+    assert edge.worst_ms() < TURN_MS
     assert len(edge.core.cache) == cached - 2
     del many
 
@@ -150,7 +150,7 @@ def test_answers_of_thousands_of_topics() -> None:
     edge.worst_ms()
     names = topics(5_000)
     edge.cache(names)
-    assert edge.worst_ms() < ROUND_MS
+    assert edge.worst_ms() < TURN_MS
     assert len(edge.core.cache) == 5_000
 
 
@@ -164,7 +164,7 @@ def test_a_new_owner_of_all_shards_costs_a_question_each() -> None:
     edge.worst_ms()
     edge.step(lambda: edge.router(*map_pages(moved)))
     edge.settle()
-    assert edge.worst_ms() < 3 * ROUND_MS  # the map itself, and the edge's own filters
+    assert edge.worst_ms() < 3 * TURN_MS  # the map itself, and the edge's own filters
     edge.held = {Resolve}
     edge.need(names[:1])
     edge.step()
@@ -185,9 +185,9 @@ def test_a_filter_that_comes_and_goes_is_kept_for_a_while() -> None:
     route = edge.core.hot.route(b"t")
     assert route is None or not route.subs
     edge.seen.clear()
-    edge.round(0.1)
+    edge.turn(0.1)
     for _ in range(300):
-        edge.round(0.05)
+        edge.turn(0.05)
     assert sum(isinstance(message, RemoveRoutes) for message in edge.seen) == 64
     assert len(edge.core.registrar) == 0
 
@@ -223,7 +223,7 @@ def test_packets_of_one_client_leave_room_for_others() -> None:
     edge.step(lambda: edge.core.hot.feed(greedy.client.conn, data))
     edge.step(edge.feed(other, subscribe(["b"])))
     edge.settle()
-    assert edge.worst_ms() < ROUND_MS
+    assert edge.worst_ms() < TURN_MS
     assert [packet.reason_codes for packet in other.read()] == [[0]]
     assert len(greedy.read()) == 1_000
 
@@ -281,15 +281,15 @@ def test_a_long_job_holds_up_no_short_one() -> None:
 
     slices = Slices(10)
     slices.add(job("long", 100))
-    slices.next_round()
+    slices.next_turn()
     slices.add(job("short", 2))
-    slices.next_round()
+    slices.next_turn()
     assert done == ["short"]
     ordered = Slices(10, in_order=True)
     ordered.add(job("first", 12))
     ordered.add(job("second", 1))
     assert not len(done[1:])
-    ordered.next_round()
+    ordered.next_turn()
     assert done[1:] == ["first", "second"]
     assert len(slices) == 1 and not len(ordered)
 

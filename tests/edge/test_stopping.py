@@ -14,7 +14,7 @@ from wire.messages.sessions import CloseSession, OpenSession
 
 def stop(edge: Edge) -> None:
     edge.core.stop()
-    edge.round()
+    edge.turn()
 
 
 def reasons(session: Session) -> list[int]:
@@ -45,8 +45,8 @@ def test_nothing_more_is_read_and_what_was_read_is_answered() -> None:
     assert not edge.core.hot.reading
     edge.held = set()
     edge.routes["a/b"] = Destinations()
-    edge.round(0.05)
-    edge.round(0.05)
+    edge.turn(0.05)
+    edge.turn(0.05)
     packets = session.read()
     assert [type(packet) for packet in packets] == [Puback, Disconnect]
     assert packets[0].packet_identifier == 5 and packets[1].reason_code == 0x8B
@@ -59,9 +59,9 @@ def test_who_is_never_answered_is_let_go_in_time() -> None:
     edge.held = {Resolve}
     session.publish("a/b", qos=1, identifier=5)
     stop(edge)
-    edge.round(ANSWER_S - 0.1)
+    edge.turn(ANSWER_S - 0.1)
     assert not session.closed
-    edge.round(0.2)
+    edge.turn(0.2)
     assert reasons(session) == [0x8B]
 
 
@@ -76,11 +76,11 @@ def test_a_connect_under_way_is_answered(answered: bool) -> None:
     assert not session.closed
     if answered:
         edge.held = set()
-        edge.round(0.1)
-        edge.round(0.1)
+        edge.turn(0.1)
+        edge.turn(0.1)
         assert [(type(packet), packet.reason_code) for packet in session.read()] == [(Connack, 0), (Disconnect, 0x8B)]
     else:
-        edge.round(ANSWER_S)
+        edge.turn(ANSWER_S)
         assert [(type(packet), packet.reason_code) for packet in session.read()] == [(Connack, 0x88)]
 
 
@@ -91,17 +91,17 @@ def test_it_leaves_when_its_clients_and_their_reports_are_gone() -> None:
     edge.held = {CloseSession}
     stop(edge)
     edge.core.hot.dirty_conns()  # what sockets would have taken
-    edge.round(0.1)
+    edge.turn(0.1)
     assert not edge.take(Leave)
     edge.held = set()
-    edge.round(0.1)
-    edge.round(0.1)
+    edge.turn(0.1)
+    edge.turn(0.1)
     assert not edge.core.node.has_lease() and not edge.core.stopping.order.ended
     assert any(isinstance(message, Leave) for message in edge.seen)
     dead = cluster_map(2)
     dead.nodes["e0"] = type(dead.nodes["e0"])("e0", "edge", 1, "e0:1", state=NodeState.DEAD)
     edge.router(*map_pages(dead))
-    edge.round(0.1)
+    edge.turn(0.1)
     assert edge.core.stopping.order.ended
 
 
@@ -111,8 +111,8 @@ def test_storage_that_is_gone_holds_nobody_up_for_long() -> None:
     edge.client("c", 5, {0x11: 60})
     edge.held = {CloseSession}
     stop(edge)
-    edge.round(FLUSH_S)
-    edge.round(0.1)
+    edge.turn(FLUSH_S)
+    edge.turn(0.1)
     assert any(isinstance(message, Leave) for message in edge.seen)
 
 
@@ -123,7 +123,7 @@ def test_many_clients_are_ended_in_slices() -> None:
     edge.core.stop()
     ended = []
     for _ in range(3):
-        edge.core.hot.begin_round(edge.ns)
-        edge.core.hot.end_round(edge.ns)
+        edge.core.hot.begin_turn(edge.ns)
+        edge.core.hot.end_turn(edge.ns)
         ended.append(sum(session.closed for session in sessions))
     assert ended == [200, 400, 450]

@@ -56,10 +56,10 @@ def test_last_unsubscribe_removes_the_route() -> None:
     one.read()
     one.unsubscribe("a", "never")
     assert [packet.reason_codes for packet in one.read()] == [[0, 0x11]]
-    edge.round(1.0)
+    edge.turn(1.0)
     assert not any(isinstance(message, RemoveRoutes) for message in edge.seen)
     two.drop()
-    edge.round(1.0)
+    edge.turn(1.0)
     removed = [message for message in edge.seen if isinstance(message, RemoveRoutes)]
     assert [entry.topic_filter for message in removed for entry in message.routes] == ["a"]
 
@@ -85,7 +85,7 @@ def test_no_local_holds_back_only_the_own_copy() -> None:
     for session in (one, two):
         session.read()
     one.publish("a", b"x")
-    edge.round()
+    edge.turn()
     assert (publishes(one), len(publishes(two))) == ([], 1)
 
 

@@ -14,6 +14,6 @@ def test_sys_is_delivered_at_subscribe_and_when_it_changes() -> None:
     topics = {copy.topic_name for copy in publishes(session)}
     assert {"$SYS/broker/version", "$SYS/broker/clients/connected"} <= topics
     edge.client("more")
-    edge.round(10.1)
+    edge.turn(10.1)
     assert "$SYS/broker/clients/connected" in {copy.topic_name for copy in publishes(session)}
     assert publishes(other) == []

@@ -13,7 +13,7 @@ def test_will_is_fanned_out_and_reported() -> None:
     session.read()
     edge.held = {WillFired}
     edge.storage(FireWill(3, 1, 1, 17, Will("w", b"bye", 1)))
-    edge.round()
+    edge.turn()
     (copy,) = publishes(session)
     assert (copy.payload, copy.qos) == (b"bye", 1)
     assert [(m.request, m.partition, m.op_index) for m in edge.take(WillFired)] == [(3, 1, 17)]

@@ -176,7 +176,7 @@ def _edge() -> Callable[[bytes], None]:
         if peer is None or peer.key is None:
             raise _Over
         edge.held = ASKED if choice & 0x80 else set()  # what is asked stays open for the input to answer
-        edge.core.hot.begin_round(edge.ns)
+        edge.core.hot.begin_turn(edge.ns)
         with contextlib.suppress(Unreadable):
             edge.core.frame(peer, FrameKind.CONTROL, _as_answer(edge, data[1:]) if choice & 0x20 else data[1:])
         for client in clients:
@@ -184,7 +184,7 @@ def _edge() -> Callable[[bytes], None]:
                 client.publish(f"a/{choice >> 2 & 3}", qos=choice >> 4 & 1, identifier=1 + choice % 3)
                 if choice & 0x08:
                     client.subscribe(f"b{choice >> 2 & 3}/+", identifier=9)
-        edge.round(0.05)
+        edge.turn(0.05)
         core = edge.core
         assert len(core.requests) <= core.limits.requests_max
         assert core.hot.counters()["routes"] <= 65_536

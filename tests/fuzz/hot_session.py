@@ -80,9 +80,9 @@ class HotSession:
             self._open(conn, version, data[1] if len(data) > 1 else 0, choice >> 5)
         at, step = 2, (1 << 20, 1, 7, 60)[choice >> 2 & 3]
         while at < len(data) and not conn.closed and not conn.parked:
-            broker.hot.begin_round(broker.now_ns)
+            broker.hot.begin_turn(broker.now_ns)
             broker.hot.feed(conn, data[at : at + step])
-            broker.hot.end_round(broker.now_ns)
+            broker.hot.end_turn(broker.now_ns)
             at += step
         said = self._hear(conn)
         if choice & 0x20:
@@ -149,11 +149,11 @@ class HotSession:
 
     def _forget(self, conn: Any) -> None:
         hot, now_ns = self.broker.hot, self.broker.now_ns
-        hot.begin_round(now_ns)
+        hot.begin_turn(now_ns)
         hot.end_of_file(conn)
         if not conn.closed:  # what waits behind a parking is parsed first; nobody answers it here
             hot.close(conn, b"", False)
-        hot.end_round(now_ns)
+        hot.end_turn(now_ns)
         hot.dirty_conns()
         self.broker.handler.subscriptions.pop(conn, None)
 

@@ -1,6 +1,6 @@
 """An edge process of the simulation: EdgeCore with its compiled loop's engine; sockets are simulated streams.
 
-What ``edge/hot/loop.py`` and ``edge/service.py`` do with epoll and trio: rounds, what is read and when, dialling.
+What ``edge/hot/loop.py`` and ``edge/service.py`` do with epoll and trio: turns, what is read and when, dialling.
 """
 
 import random
@@ -159,14 +159,14 @@ class EdgeProcess(Process):
         self._dialling.connected(dial.name, conn)
         self.poke()
 
-    # -- rounds
+    # -- turns
 
     def turn(self) -> None:
-        """One round of the loop."""
+        """One turn of the loop."""
         hot = self.core.hot
         now = self.clock()
         now_ns = int(now * NS)
-        hot.begin_round(now_ns)
+        hot.begin_turn(now_ns)
         sockets = self._sockets.values()
         for socket in [one for one in sockets if one.end.inbox or one.end.eof or one.end.reset]:
             self._read(socket)
@@ -176,7 +176,7 @@ class EdgeProcess(Process):
     def _end_turn(self) -> None:
         """What follows reading looks at the clock again."""
         now = self.clock()
-        self.core.hot.end_round(int(now * NS))
+        self.core.hot.end_turn(int(now * NS))
         self._flush_turn(now, deque(self.core.hot.dirty_conns()))
 
     def _flush_turn(self, now: float, dirty: deque[Conn]) -> None:
@@ -197,12 +197,12 @@ class EdgeProcess(Process):
         if self.core.lease.ended and not self.core.stopping.order.begun:
             self.world.scheduler.note(f"{self.node} is ended by the map")
             self.core.clients.close_all(0x8B)
-            hot.end_round(now_ns)
+            hot.end_turn(now_ns)
             self._flush()
             self.ended()
             return
         self._ready = self._ready or self.core.ready
-        if hot.wants_round():
+        if hot.wants_turn():
             self.poke()
         self.wake_by(min(self.core.next_deadline(), now + TURN_S))
 

@@ -100,7 +100,7 @@ class HostileProcess(LinkProcess):
         """It has closed the link, or ended."""
 
     def turn(self) -> None:
-        """One round of its links."""
+        """One turn of its links."""
         self.read_links()
         self.flush_links()
 

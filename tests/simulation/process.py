@@ -115,7 +115,7 @@ class Process:
             self.poke()
 
     def turn(self) -> None:
-        """One round of the process's loop."""
+        """One turn of the process's loop."""
         raise NotImplementedError
 
     # -- lives

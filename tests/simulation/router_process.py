@@ -141,7 +141,7 @@ class RouterProcess(LinkProcess):
     # -- the loop
 
     def turn(self) -> None:
-        """One round: links, Raft, the core."""
+        """One turn: links, Raft, the core."""
         self.read_links()
         while self._inbox:
             self._raft(Receive(self._inbox.popleft()))

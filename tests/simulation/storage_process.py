@@ -133,7 +133,7 @@ class StorageProcess(LinkProcess):
     # -- the loop
 
     def turn(self) -> None:
-        """One round: links, the core, its batch."""
+        """One turn: links, the core, its batch."""
         self.read_links()
         events, self._events = self._events, []
         self.core.full = self.disk.full

@@ -38,7 +38,7 @@ HIDDEN = frozenset(
     (
         *("counts", "_refusals", "_condemned", "acks_unknown"),  # refusals
         *("brought", "untold", "room", "dirty", "dirty_first", "dirty_last", "next_dirty"),  # our end of the link
-        *("packet", "round_end_ns"),  # of the loop's round
+        *("packet", "turn_end_ns"),  # of the loop's turn
         *("building", "released"),  # numbers of answers: another edge's request is told that it is over
         "_new_client_id",  # the way back to the simulation
     )

@@ -21,7 +21,7 @@ class Broker:
         self.hot = hot.engine.Engine(self.handler, incarnation, hot.options.HotLimits(**limits))
         self.handler.hot = self.hot
         self.hot.set_lease(FOREVER)
-        self.hot.begin_round(self.now_ns)
+        self.hot.begin_turn(self.now_ns)
 
     def route_to(self, **destinations: Any) -> None:
         """Every topic also goes there."""
@@ -47,14 +47,14 @@ class Broker:
         assert self.take(conn)[0][0] == 0x90
         return conn
 
-    def round(self) -> None:
-        self.hot.begin_round(self.now_ns)
-        self.hot.end_round(self.now_ns)
+    def turn(self) -> None:
+        self.hot.begin_turn(self.now_ns)
+        self.hot.end_turn(self.now_ns)
 
     def send(self, conn: Any, data: bytes) -> None:
-        self.hot.begin_round(self.now_ns)
+        self.hot.begin_turn(self.now_ns)
         self.hot.feed(conn, data)
-        self.hot.end_round(self.now_ns)
+        self.hot.end_turn(self.now_ns)
 
     def raw(self, conn: Any) -> bytes:
         out: bytes = self.hot.take_output(conn)

@@ -16,7 +16,7 @@ class _Sink:
 
     def __init__(self, broker: Broker) -> None:
         self.asked: list[bytes] = []
-        self.rounds: list[list[list[int]]] = []
+        self.turns: list[list[list[int]]] = []
         broker.hot.ledger = self
         broker.hot.ledger_offset_ns = OFFSET_NS
 
@@ -26,8 +26,8 @@ class _Sink:
 
     def take_rows(self, rows: bytes, count: int) -> None:
         assert rows.endswith(b",")
-        self.rounds.append(json.loads(b"[" + rows[:-1] + b"]"))
-        assert len(self.rounds[-1]) == count
+        self.turns.append(json.loads(b"[" + rows[:-1] + b"]"))
+        assert len(self.turns[-1]) == count
 
 
 def _with_storage(hot: Any, *partitions: int) -> tuple[Broker, Node, _Sink]:
@@ -39,7 +39,7 @@ def _with_storage(hot: Any, *partitions: int) -> tuple[Broker, Node, _Sink]:
     return broker, store, _Sink(broker)
 
 
-def test_a_round_is_handed_over_at_once_and_a_route_is_asked_for_once(hot: Any) -> None:
+def test_a_turn_is_handed_over_at_once_and_a_route_is_asked_for_once(hot: Any) -> None:
     """Kind, incarnation, tag, QoS, UTC ms when it came, and what the route says; nothing while nothing is answered."""
     broker, store, sink = _with_storage(hot, 4, 5)
     pub = broker.client()
@@ -48,10 +48,10 @@ def test_a_round_is_handed_over_at_once_and_a_route_is_asked_for_once(hot: Any) 
     tags = [record.tag for record in store.records()]
     broker.now_ns += 9_000_000
     store.send(FrameKind.PUBLISH_ACK, b"".join(encode_publish_ack(tag, 4, 0) for tag in tags))
-    assert sink.rounds == []
+    assert sink.turns == []
     store.send(FrameKind.PUBLISH_ACK, b"".join(encode_publish_ack(tag, 5, 0) for tag in tags))
     rows = [[0, 7, tag, qos, came_ms, 99, 4, 5] for tag, qos in zip(tags, (1, 2, 1), strict=True)]
-    assert sink.rounds == [rows]
+    assert sink.turns == [rows]
     assert sink.asked == [b"t", b"u"]
     assert broker.take(pub) == [ack(0x40, 1), ack(0x50, 2), ack(0x40, 3)]
 
@@ -67,10 +67,10 @@ def test_numbers_of_a_session_and_the_register_stand_in_the_row(hot: Any) -> Non
     broker.hot.publish(
         route, broker.handler.inbounds.pop(), 6, origin_kind=OriginKind.SESSION, origin_a=huge, origin_b=10
     )
-    broker.round()
+    broker.turn()
     (tag,) = {record.tag for record in store.records()}
     store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(tag, 4, 0) + encode_publish_ack(tag, 6, 0))
-    assert sink.rounds == [[[1, huge, 10, 1, (broker.now_ns + OFFSET_NS) // 1_000_000, 99, 4, 6]]]
+    assert sink.turns == [[[1, huge, 10, 1, (broker.now_ns + OFFSET_NS) // 1_000_000, 99, 4, 6]]]
 
 
 def test_what_was_refused_has_no_row(hot: Any) -> None:
@@ -82,7 +82,7 @@ def test_what_was_refused_has_no_row(hot: Any) -> None:
     broker.handler.inbound = lambda _, inbound, _route: broker.hot.acknowledge(inbound, 0)  # type: ignore[method-assign, assignment]
     broker.send(pub, publish(b"t", b"a", 1, 2, 5, retain=True))
     assert broker.take(pub) == [ack(0x40, 1, 0x97), ack(0x40, 2)]
-    assert sink.rounds == []
+    assert sink.turns == []
 
 
 def test_a_live_copy_goes_by_the_origin_of_its_retained_one(hot: Any) -> None:
@@ -94,9 +94,9 @@ def test_a_live_copy_goes_by_the_origin_of_its_retained_one(hot: Any) -> None:
     tag = broker.hot.publish(hot.state.Route(b"t"), hot.state.Inbound(b"t", b"a", 1, retain=True), 6)
     live = hot.state.Route(b"t", partitions=(4,))
     broker.hot.publish(live, broker.handler.inbounds.pop(), written=(tag, 6))
-    broker.round()
+    broker.turn()
     tags = [record.tag for record in store.records()]
     acks = [encode_publish_ack(number, partition, 0) for number, partition in zip(tags, (6, 4), strict=True)]
     store.send(FrameKind.PUBLISH_ACK, b"".join(acks))
-    assert sink.rounds == [[[0, 7, tag, 1, (broker.now_ns + OFFSET_NS) // 1_000_000, 99, 4, 6]]]
+    assert sink.turns == [[[0, 7, tag, 1, (broker.now_ns + OFFSET_NS) // 1_000_000, 99, 4, 6]]]
     assert broker.take(pub) == [ack(0x40, 1)]

@@ -48,16 +48,16 @@ def test_ping(hot: Any) -> None:
     assert broker.raw(pub) == b"\xd0\x00" * 3
 
 
-def test_round_end_waits_for_its_time(hot: Any) -> None:
-    """A round of QoS 0 and acknowledgements costs no call into the core."""
+def test_turn_end_waits_for_its_time(hot: Any) -> None:
+    """A turn of QoS 0 and acknowledgements costs no call into the core."""
     broker = Broker(hot)
     calls: list[int] = []
-    broker.handler.round_end = calls.append  # type: ignore[assignment, method-assign]
-    broker.hot.round_end_ns = broker.now_ns + 1_000
-    broker.round()
+    broker.handler.turn_end = calls.append  # type: ignore[assignment, method-assign]
+    broker.hot.turn_end_ns = broker.now_ns + 1_000
+    broker.turn()
     assert calls == []
     broker.now_ns += 1_000
-    broker.round()
+    broker.turn()
     assert calls == [broker.now_ns]
 
 

@@ -86,7 +86,7 @@ def play(modules: Any, seed: int) -> list[Any]:
         target = rng.choice([*subs, durable])
         if not target.closed and not target.parked:
             broker.send(target, answers)
-        broker.round()
+        broker.turn()
     said.append([code for _, code in broker.handler.errors])
     said.append(broker.handler.violations)
     counters = broker.hot.counters()

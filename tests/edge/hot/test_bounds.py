@@ -25,7 +25,7 @@ def test_publisher_waits_for_a_full_subscriber_and_nothing_is_lost(hot: Any) -> 
     got = b""
     while data := broker.hot.take_output(sub, 4_000):
         got += data
-        broker.round()
+        broker.turn()
     assert got == PACKET * (sent + 100)
     assert not pub.parked
     assert broker.hot.counters()["dropped_slow"] == 0
@@ -38,10 +38,10 @@ def test_dead_subscriber_stops_a_publisher_only_for_a_while(hot: Any) -> None:
     broker.raw(alive)
     assert pub.parked
     broker.now_ns += 99_000_000
-    broker.round()
+    broker.turn()
     assert pub.parked
     broker.now_ns += 2_000_000
-    broker.round()
+    broker.turn()
     assert not pub.parked
     broker.raw(alive)
     broker.send(pub, PACKET * 15)
@@ -49,7 +49,7 @@ def test_dead_subscriber_stops_a_publisher_only_for_a_while(hot: Any) -> None:
     assert not pub.parked
     assert broker.hot.counters()["dropped_slow"] == 15
     broker.raw(dead)
-    broker.round()
+    broker.turn()
     broker.send(pub, PACKET)
     assert broker.raw(dead) == PACKET
 
@@ -75,17 +75,17 @@ def test_client_that_reads_no_answers_is_not_read(hot: Any) -> None:
     assert pub.parked
     assert broker.hot.output_bytes(pub) < 22_000
     broker.raw(pub)
-    broker.round()
+    broker.turn()
     assert not pub.parked
 
 
-def test_round_is_cut_and_goes_on_in_order(hot: Any) -> None:
-    broker = Broker(hot, round_bytes_max=50_000)
+def test_turn_is_cut_and_goes_on_in_order(hot: Any) -> None:
+    broker = Broker(hot, turn_bytes_max=50_000)
     subs = [broker.subscriber(b"t", i % 2) for i in range(20)]
     pub = broker.client()
     data = b"".join(publish(b"t", b"%4d" % i + bytes(200), i % 2, 1 + i) for i in range(100))
     broker.send(pub, data)
-    rounds = 0
+    turns = 0
     got: list[bytes] = [b""] * 20
     while True:
         for i, sub in enumerate(subs):
@@ -94,11 +94,11 @@ def test_round_is_cut_and_goes_on_in_order(hot: Any) -> None:
             got[i] += out
             for packet in range(1, 101):
                 broker.hot.feed(sub, ack(0x40, packet))
-        if not broker.hot.wants_round():
+        if not broker.hot.wants_turn():
             break
-        rounds += 1
-        broker.round()
-    assert rounds >= 5
+        turns += 1
+        broker.turn()
+    assert turns >= 5
     for i, out in enumerate(got):
         numbers = [int(out[at : at + 4]) for at in _payloads(out)]
         assert numbers == list(range(100)), i
@@ -191,7 +191,7 @@ def test_closing_inside_any_call_is_safe(hot: Any) -> None:
             for conn in conns:
                 broker.raw(conn)
         conns = [conn for conn in conns if not conn.closed]
-    broker.round()
+    broker.turn()
     assert broker.hot.counters()["connections"] == len(conns) + 2
     assert broker.hot.counters()["output_high"] <= len(conns)
 
@@ -200,10 +200,10 @@ def test_closing_while_fenced_says_nothing_that_was_held(hot: Any) -> None:
     """PROTOCOL 1.6: no PUBACK of a fenced node, not even among the last bytes."""
     broker = Broker(hot)
     pub = broker.client(5)
-    broker.hot.begin_round(broker.now_ns)
+    broker.hot.begin_turn(broker.now_ns)
     broker.hot.feed(pub, publish(b"t", b"", 1, 5, 5))
     broker.hot.set_lease(0)
-    broker.hot.end_round(broker.now_ns)
+    broker.hot.end_turn(broker.now_ns)
     assert broker.raw(pub) == b""
     broker.hot.close(pub, b"\xe0\x01\x88")
     assert broker.raw(pub) == b"\xe0\x01\x88"

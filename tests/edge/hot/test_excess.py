@@ -31,9 +31,9 @@ def sweep(broker: Broker, seconds: float) -> None:
     """Let time pass, the loop looking every second."""
     for _ in range(int(seconds)):
         broker.now_ns += SECOND_NS
-        broker.round()
+        broker.turn()
         broker.hot.sweep(broker.now_ns)
-        broker.round()
+        broker.turn()
 
 
 class Elsewhere:
@@ -89,8 +89,8 @@ def test_beyond_the_second_bound_it_is_not_read(hot: Any) -> None:
     assert taken == [12] and pub.parked and broker.hot.counters()["parked_quota"] == 1
     while len(elsewhere.payloads) < 40 and len(taken) < 10:
         elsewhere.acknowledge()
-        broker.round()
-        broker.round()
+        broker.turn()
+        broker.turn()
         taken.append(elsewhere.take())
     elsewhere.acknowledge()
     assert elsewhere.payloads == [b"%d" % number for number in range(1, 41)]
@@ -107,8 +107,8 @@ def test_bytes_bound_what_waits_for_us(hot: Any) -> None:
     assert elsewhere.take() in range(7, 9) and pub.parked
     for _ in range(10):
         elsewhere.acknowledge()
-        broker.round()
-        broker.round()
+        broker.turn()
+        broker.turn()
         elsewhere.take()
     elsewhere.acknowledge()
     assert identifiers(broker.take(pub), PUBACK) == list(range(1, 41))

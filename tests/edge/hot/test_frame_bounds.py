@@ -33,10 +33,10 @@ def test_a_long_message_behind_a_full_batch_begins_the_next_frame(hot: Any) -> N
     edge = Node(broker, 2, "edge")
     done: list[int] = []
     payloads = [b"a" * (MIB - 4 * KIB), b"b" * (8 * MIB - 512 * KIB), b"c"]
-    broker.hot.begin_round(broker.now_ns)
+    broker.hot.begin_turn(broker.now_ns)
     for payload in payloads:
         say(broker, edge.peer, payload, done)
-    broker.hot.end_round(broker.now_ns)
+    broker.hot.end_turn(broker.now_ns)
     assert frames_of(edge) == [payloads[:1], payloads[1:2], payloads[2:]]
     assert done == []
     edge.tell()
@@ -53,11 +53,11 @@ def test_what_waits_for_a_lease_leaves_in_frames_when_it_is_back(hot: Any) -> No
     payloads = [bytes([number]) * (MIB - KIB) for number in range(20)]
     for payload in payloads:
         say(broker, edge.peer, payload, done)
-        broker.round()
+        broker.turn()
     edge.send(FrameKind.CONTROL, b"")  # the room of the link is looked at
     assert frames_of(edge) == []
     broker.hot.set_lease(FOREVER)
-    broker.round()
+    broker.turn()
     frames = frames_of(edge)
     assert [payload for frame in frames for payload in frame] == payloads
     assert done == []
@@ -78,7 +78,7 @@ def test_acknowledgements_that_wait_for_a_lease_leave_in_frames(hot: Any) -> Non
         edge.send(FrameKind.PUBLISH, b"".join(picks))
     assert edge.take() == []
     broker.hot.set_lease(FOREVER)
-    broker.round()
+    broker.turn()
     frames = []
     while more := edge.take():
         frames += more

@@ -110,14 +110,14 @@ def test_an_old_route_brings_copies_at_once_when_nothing_is_read_any_more(hot: A
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_publisher_waits_while_there_is_no_room(hot: Any, qos: int) -> None:
-    """Until the round has ended, in which the core makes room."""
+    """Until the turn has ended, in which the core makes room."""
     broker, _, _ = held_and_not(hot)
     broker.handler.hold = lambda *_: layout.HELD_FULL  # type: ignore[method-assign]
     pub = broker.client()
     broker.send(pub, publish(b"t/a", b"1", qos, qos))
     assert pub.parked
     broker.send(pub, publish(b"t/a", b"2", qos, 2 * qos))
-    assert pub.parked  # the second one was parsed in this round
-    broker.round()
+    assert pub.parked  # the second one was parsed in this turn
+    broker.turn()
     assert not pub.parked
     assert broker.hot.counters()["packets_in"] >= 2

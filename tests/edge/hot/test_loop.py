@@ -410,8 +410,8 @@ def test_messages_cross_a_link_between_two_loops(hot: Any, secured: bool, certif
         edge.listener.close()
 
 
-async def test_longest_round_is_told(hot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Handler call that takes long shows in the round that it was made in."""
+async def test_longest_turn_is_told(hot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Handler call that takes long shows in the turn that it was made in."""
     async with running(hot) as edge:
         it = await client(edge)
         edge.loop.longest_ns = 0

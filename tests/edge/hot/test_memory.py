@@ -1,4 +1,4 @@
-"""The sum of what is held for clients is exact after each round, and nothing when they are served or gone."""
+"""The sum of what is held for clients is exact after each turn, and nothing when they are served or gone."""
 
 import select
 import socket
@@ -24,7 +24,7 @@ def test_half_a_packet_counts_until_it_is_whole_or_its_client_gone(hot: Any) -> 
     broker.send(one, packet[6_000:])
     assert broker.hot.held_bytes == 100
     broker.hot.close(other)
-    broker.round()
+    broker.turn()
     assert broker.hot.held_bytes == 0
 
 
@@ -45,10 +45,10 @@ def test_a_message_that_waits_for_several_clients_counts_once(hot: Any) -> None:
     for conn in readers:
         broker.hot.close(conn)
         broker.raw(conn)
-    broker.round()
+    broker.turn()
     assert broker.hot.held_bytes == size + KEPT_BYTES
     broker.hot.close(first)
-    broker.round()
+    broker.turn()
     assert broker.hot.held_bytes == 0
 
 
@@ -62,7 +62,7 @@ def test_the_largest_holders_are_named_in_order(hot: Any) -> None:
     broker.hot.cut(conns[4], DISCONNECT)
     assert broker.hot.held_bytes == 10_000 + 20_000 + 30_000 + 40_000
     assert conns[4].closed and broker.raw(conns[4]) == DISCONNECT
-    broker.round()
+    broker.turn()
     assert broker.hot.held_bytes == 100_000
 
 

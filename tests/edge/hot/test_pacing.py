@@ -6,7 +6,7 @@ import pytest
 
 from tests.edge.hot.conftest import load
 
-ROUND_NS = 20_000
+TURN_NS = 20_000
 
 
 @pytest.fixture
@@ -14,24 +14,24 @@ def pacing() -> Any:
     return load("pure").pacing
 
 
-def play(pacing: Any, rounds: int, plain: tuple[float, float], paced: tuple[float, float]) -> tuple[Any, int, int]:
-    """Run rounds without and with a gap: messages a round brings, share of its time (gap aside) spent asleep.
+def play(pacing: Any, turns: int, plain: tuple[float, float], paced: tuple[float, float]) -> tuple[Any, int, int]:
+    """Run turns without and with a gap: messages a turn brings, share of its time (gap aside) spent asleep.
 
     Returns:
-        The pacing, how many rounds were paced, how many trials there were.
+        The pacing, how many turns were paced, how many trials there were.
     """
     state = pacing.Pacing(250_000)
     now = blocked_ns = gaps = trials = 0
     messages = 0.0
     before = 0
-    for _ in range(rounds):
+    for _ in range(turns):
         gap = pacing.gap_ns(state)
-        per_round, asleep = paced if gap else plain
-        now += ROUND_NS + gap
-        blocked_ns += int(ROUND_NS * asleep) + gap
-        messages += per_round
+        per_turn, asleep = paced if gap else plain
+        now += TURN_NS + gap
+        blocked_ns += int(TURN_NS * asleep) + gap
+        messages += per_turn
         gaps += gap > 0
-        pacing.after_round(state, now, int(messages), blocked_ns)
+        pacing.after_turn(state, now, int(messages), blocked_ns)
         trials += state.state == 2 and before != 2
         before = state.state
     return state, gaps, trials
@@ -44,7 +44,7 @@ def test_many_small_writers_are_paced(pacing: Any) -> None:
 
 
 def test_a_windowed_publisher_is_not(pacing: Any) -> None:
-    """A window: a round behind the gap brings five times as many, but lasts thirteen times as long."""
+    """A window: a turn behind the gap brings five times as many, but lasts thirteen times as long."""
     state, paced, trials = play(pacing, 300_000, (4.0, 0.0), (20.0, 0.0))
     assert state.switched_on == 0
     assert 0 < trials <= 12  # the back-off doubles
@@ -66,5 +66,5 @@ def test_lockstep_with_many_writers_is_broken_up(pacing: Any) -> None:
 def test_zero_switches_it_off(pacing: Any) -> None:
     state = pacing.Pacing(0)
     for i in range(1000):
-        pacing.after_round(state, i * ROUND_NS, i, 0)
+        pacing.after_turn(state, i * TURN_NS, i, 0)
         assert pacing.gap_ns(state) == 0

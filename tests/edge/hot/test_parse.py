@@ -226,7 +226,7 @@ def test_miss_keeps_order_until_resumed(hot: Any) -> None:
     broker.handler.miss = real_miss  # type: ignore[method-assign]
     broker.hot.install_route(b"a", hot.state.Route(b"a", broker.handler.subscribers(b"a")))
     broker.hot.resume(pub)
-    broker.round()
+    broker.turn()
     assert broker.take(sub) == [first, second, publish(b"a", b"3")]
 
 

@@ -26,7 +26,7 @@ def stored_twice(hot: Any) -> tuple[Broker, Node, Node]:
     return broker, one, other
 
 
-def test_run_is_forwarded_in_one_frame_per_round(hot: Any) -> None:
+def test_run_is_forwarded_in_one_frame_per_turn(hot: Any) -> None:
     broker, edge = forwarded(hot)
     pub = broker.client()
     data = publish(b"t", b"a") + publish(b"t", b"b")
@@ -171,11 +171,11 @@ def test_outbox_is_replayed_in_order_to_the_new_primary(hot: Any) -> None:
     broker.hot.retire_peer(old.peer)
     broker.send(pub, publish(b"p", b"3", 1, 3, 5))
     broker.now_ns += 4_000_000_000
-    broker.hot.begin_round(broker.now_ns)
+    broker.hot.begin_turn(broker.now_ns)
     assert broker.hot.replay_partition(5, new.peer) == 3
     broker.hot.feed(pub, publish(b"p", b"4", 1, 4, 5))
-    broker.hot.end_round(broker.now_ns)
-    broker.round()
+    broker.hot.end_turn(broker.now_ns)
+    broker.turn()
     records = new.records()
     assert [r.payload for r in records] == [b"1", b"2", b"3", b"4"]
     assert records[0].expiry_s == 6
@@ -199,7 +199,7 @@ def test_link_without_room_parks_publishers_and_loses_nothing(hot: Any) -> None:
     for _ in range(200):
         got += sum(len(r.packets) // len(packet) for r in edge.records())
         edge.tell()
-        broker.round()
+        broker.turn()
     assert not pub.parked
     assert got == sent
     assert 25_000_000 < sent * len(packet) < 35_000_000
@@ -211,7 +211,7 @@ def test_link_lost_and_back_sends_what_was_not_taken(hot: Any) -> None:
     broker.send(pub, publish(b"t", b"1", 1, 1))
     broker.hot.end_of_file(edge.conn)
     edge.link.disconnected()
-    broker.round()
+    broker.turn()
     broker.send(pub, publish(b"t", b"2", 1, 2))
     edge.link.connected(0)
     edge.connect()
@@ -257,7 +257,7 @@ def test_what_a_former_primary_refused_is_its_successor_s_to_answer(hot: Any) ->
     former.send(FrameKind.PUBLISH_ACK, encode_publish_ack(first.tag, 5, 0x89))
     assert broker.take(pub) == []
     assert broker.hot.replay_partition(5, successor.peer) == 1
-    broker.round()
+    broker.turn()
     (again,) = successor.records()
     assert again.tag == first.tag
     former.send(FrameKind.PUBLISH_ACK, encode_publish_ack(first.tag, 5, 0x89))
@@ -280,7 +280,7 @@ def test_a_step_of_the_epoch_sends_again_what_the_same_primary_has_not_answered(
     broker.hot.set_epoch(5, 10)
     broker.hot.set_primary(5, store.peer)
     assert broker.hot.replay_partition(5, store.peer) == 1
-    broker.round()
+    broker.turn()
     (again,) = store.records()
     assert (again.tag, again.epochs) == (second.tag, (10,))
 
@@ -301,7 +301,7 @@ def test_fenced_node_parks_acknowledged_publishing_and_keeps_qos0_local(hot: Any
     assert pub.parked
     broker.hot.set_lease(FOREVER)
     broker.hot.resume(pub)
-    broker.round()
+    broker.turn()
     assert broker.take(held) == [ack(0x40, 1)]
     assert broker.take(sub) == [publish(b"t", b"1", 1, 2)]
     assert [r.payload for r in edge.records()] == [b"1"]
@@ -328,7 +328,7 @@ def test_an_acknowledgement_that_the_core_keeps_back_keeps_its_place(hot: Any) -
     assert codes == [0x97]
     assert broker.take(pub) == []
     broker.hot.acknowledge(inbound, 0x97)
-    broker.round()
+    broker.turn()
     assert codes == [0x97]
     assert broker.take(pub) == [ack(0x50, 1, 0x97), ack(0x40, 2)]
 
@@ -345,7 +345,7 @@ def test_publish_of_the_core_reports_when_done(hot: Any) -> None:
     broker.hot.publish(
         route, will, extra_partition=5, origin_kind=OriginKind.WILL, origin_a=3, origin_b=4, on_done=done.append
     )
-    broker.round()
+    broker.turn()
     assert broker.take(sub) == [publish(b"w", b"gone")]
     (record,) = store.records()
     tag = record.tag
@@ -380,7 +380,7 @@ def test_what_the_core_publishes_late_is_numbered_then(hot: Any) -> None:
     (inbound,) = broker.handler.inbounds
     broker.send(quick, publish(b"t", b"passes", 1, 1))
     broker.hot.publish(hot.state.Route(b"t", partitions=(5,)), inbound)
-    broker.round()
+    broker.turn()
     records = store.records()
     assert [record.payload for record in records] == [b"passes", b"retained"]
     assert records[0].tag < records[1].tag

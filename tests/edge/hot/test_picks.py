@@ -54,7 +54,7 @@ def test_shared_pick_that_goes_elsewhere_is_numbered_then(hot: Any, dies: bool) 
         broker.hot.retire_peer(edge.peer)
     else:
         edge.send(FrameKind.PUBLISH_ACK, encode_publish_ack(record.tag, 0xFFFF, 0x8F))
-    broker.round()
+    broker.turn()
     records = store.records()
     assert [again.payload for again in records] == [b"passes", b"goes on"]
     assert records[0].tag < records[1].tag == records[1].origin_b

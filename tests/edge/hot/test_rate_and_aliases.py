@@ -29,7 +29,7 @@ def test_rate_counts_runs_and_single_packets(hot: Any) -> None:
     broker.send(publisher, publish(b"a", b"x") * 60)
     assert publisher.parked != 0
     broker.now_ns += SECOND
-    broker.round()
+    broker.turn()
     assert publisher.parked == 0
 
 

@@ -40,11 +40,11 @@ class Disks:
         """The primary's next life, which remembers nothing of what the former one refused."""
         self.primary = Node(self.broker, 3, "storage")
         self.broker.hot.replay_partition(5, self.primary.peer)
-        self.broker.round()
+        self.broker.turn()
 
     def pass_leases(self, count: float) -> None:
         self.broker.now_ns += int(count * LEASE_NS)
-        self.broker.round()
+        self.broker.turn()
 
     def keep_inbound(self) -> list[Any]:
         """Return the list of what the loop hands over from now on; the connection goes on at once."""
@@ -138,7 +138,7 @@ def test_what_the_core_sends_is_refused_as_well(hot: Any) -> None:
     told: list[int] = []
     route = disks.broker.hot.route(b"t")
     disks.broker.hot.publish(route, inbound, -1, 1, 9, 1, told.append)
-    disks.broker.round()
+    disks.broker.turn()
     assert told == [NO_ROOM] and disks.primary.records() == []
     assert disks.broker.take(disks.pub) == [ack(PUBREC, 2, 0x97)]
 
@@ -153,7 +153,7 @@ def test_a_retained_message_that_stands_ends_its_connection(hot: Any) -> None:
     disks.answer(record)
     route = disks.broker.hot.route(b"t")
     disks.broker.hot.publish(route, inbound, -1, 1, 9, 1, None, (77, 6))
-    disks.broker.round()
+    disks.broker.turn()
     assert disks.ended and disks.primary.records() == []
 
 

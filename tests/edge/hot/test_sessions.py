@@ -257,7 +257,7 @@ def test_repeated_pushes_after_a_failover_are_answered_not_written(hot: Any) -> 
     broker.send(conn, ack(0x40, 12))
     assert acks(store) == []
     broker.hot.set_primary_of(conn, other.peer)
-    broker.round()
+    broker.turn()
     assert acks(other) == [(2, 4, 0)]
     repeats = [
         Push(50, 6, 3, seq, identifier, qos, b"t", b"m")
@@ -294,10 +294,10 @@ def test_a_new_primary_gets_nothing_that_a_stored_session_sends_again(hot: Any) 
     broker.send(other, publish(b"t", b"n", 1, 1, 5))
     broker.hot.close(conn)
     broker.hot.close(other)
-    broker.round()
+    broker.turn()
     assert [record.payload for record in store.records()] == [b"register", b"m", b"n"]
     assert broker.hot.replay_partition(5, successor.peer) == 1
-    broker.round()
+    broker.turn()
     assert [record.payload for record in successor.records()] == [b"n"]
     assert codes == [0x8E]
 
@@ -317,7 +317,7 @@ def test_qos2_of_a_durable_publisher_goes_to_the_core(hot: Any) -> None:
     assert len(seen) == 1
     broker.hot.publish(broker.hot.route(b"t"), seen[0][1], origin_kind=1, origin_a=50, origin_b=77)
     broker.hot.resume(conn)
-    broker.round()
+    broker.turn()
     first, second = store.records()
     assert (first.origin_kind, first.origin_a, first.origin_b, first.session, first.owner_epoch) == (1, 50, 77, 50, 6)
     assert (second.origin_kind, second.origin_a, second.session) == (0, 7, 50)
