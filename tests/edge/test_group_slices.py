@@ -6,8 +6,8 @@ import pytest
 
 from mqtt.codec import encode_packet
 from mqtt.packets import Publish
-from tests.edge.rounds import TimedEdge, subscribe
 from tests.edge.session_answers import publishes
+from tests.edge.turns import TimedEdge, subscribe
 from tests.memory import without_collector
 from wire.messages.routes import Destinations, GroupDestinations
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.edge import edge_harness
-from tests.edge.rounds import TimedEdge
+from tests.edge.turns import TimedEdge
 from tests.memory import without_collector
 from wire.messages.cluster_map import ClusterMap, Delegation, ShardEntry
 from wire.messages.map_pages import map_pages

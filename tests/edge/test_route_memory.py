@@ -10,7 +10,7 @@ from edge.hot.state import Remote
 from edge.node.limits import EdgeLimits
 from edge.routes.shared_groups import HERE, SharedGroups
 from mqtt.packets import Publish
-from tests.edge.rounds import TimedEdge, subscribe
+from tests.edge.turns import TimedEdge, subscribe
 from wire.messages.routes import Destinations, GroupDestinations, Invalidate
 
 MIB = 1024 * 1024

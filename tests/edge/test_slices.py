@@ -15,7 +15,7 @@ from edge.subscriptions.subscribe import count_filters
 from mqtt.codec import encode_packet
 from mqtt.packets import Disconnect, Publish, Suback, Unsuback, Unsubscribe
 from tests.edge import edge_harness
-from tests.edge.rounds import TimedEdge, subscribe
+from tests.edge.turns import TimedEdge, subscribe
 from tests.memory import without_collector
 from wire.messages.cluster_map import ClusterMap, NodeState, ShardEntry
 from wire.messages.map_pages import map_pages
