@@ -53,6 +53,12 @@ FORMER_NAMES = [
     (r"\bstrike_(peer|dead)\b|\bstruck\b", "retire_peer, dead", r"^$", ("edge/",)),
     (r"\bset_home\b", "set_primary_of", r"^$", ROOMS),
     (r"\b(conn|options|peer|route)[.]owner\b", "context, key, audience", r"^$", ("edge/",)),
+    (
+        r"\b(is_repeated|_is_repeated|has_no_room|route_is_(slow|full)|_is_behind_refused|may_read|_may_create)\b",
+        "take_origin, park_if_full and other verbs: asking changes something",
+        r"^$",
+        ("edge/",),
+    ),
     (r"\bhot[.]named\b", "origin_tag", r"^$", ("edge/",)),
     (r"\bClaimTable\b|\bhosted\.(claims|core)\b", "ownership, and a hosted partition's partition", r"^$", ROOMS),
 ]

@@ -294,14 +294,14 @@ class Connecting:
             _will(packet),
             packet.protocol_version,
             receive_maximum,
-            may_create=self._may_create(client, now),
+            may_create=self._take_token(client, now),
         )
         client.opening = request
         if not self._requests.ask(request, _Claim(self, client).answered, now):
             self._settle_token(client, made=False)
             self._clients.refuse(client, ReasonCode.SERVER_BUSY)
 
-    def _may_create(self, client: Client, now: float) -> bool:
+    def _take_token(self, client: Client, now: float) -> bool:
         """Take a token of the client's address where its CONNECT may make a stored session."""
         if not client.expiry_s or not self._session_rate.enabled:
             return True

@@ -34,7 +34,7 @@ cdef bint free_identifier(Outbound outbound, int packet_identifier) except -1
 cdef int state_of(Outbound outbound, int packet_identifier) except -1
 cdef object set_state(Outbound outbound, int packet_identifier, int state)
 cdef object drain_pending(HotState hot, Conn conn)
-cdef bint route_is_slow(HotState hot, Conn publisher, Route route) except -1
+cdef bint park_if_slow(HotState hot, Conn publisher, Route route) except -1
 
 
 # private

@@ -30,8 +30,12 @@ if not cython.compiled:  # compiled, C constants: deliver.pxd
     ALIAS_BYTES = 6  # the property, and lengths that grow by it
 
 
-def route_is_slow(hot: HotState, publisher: Conn, route: Route) -> cython.bint:
-    """Park the publisher if a subscriber of the route is above the bound; called before it is read or parsed."""
+def park_if_slow(hot: HotState, publisher: Conn, route: Route) -> cython.bint:
+    """Park the publisher if a subscriber of the route is above the bound; called before it is read or parsed.
+
+    Returns:
+        Whether it is parked.
+    """
     sub: Sub
     conn: Conn
     slow: cython.bint = False

@@ -15,7 +15,7 @@ if not cython.compiled:
     from edge.hot.deliver import deliver_local, deliver_run, deliver_to
     from edge.hot.encode import load_plain
     from edge.hot.layout import QUOTA_EXCEEDED, SERVER_BUSY, SERVER_UNAVAILABLE
-    from edge.hot.origins import is_repeated, note_pick, was_picked
+    from edge.hot.origins import note_pick, take_origin, was_picked
     from edge.hot.outboxes import send_to_edge, send_to_partition, send_to_partitions
     from edge.hot.picks import keep_pick
     from edge.hot.records import load_record, record_of, renumbered
@@ -52,7 +52,7 @@ def fan_out(
         message.origin_b = packet.origin_b if packet.origin_kind else hot.origin_tag
     if message is not None and (route.subs or route.edges):
         message.delivered = True
-    if route.subs and not is_repeated(hot, packet.origin_kind, packet.origin_a, packet.origin_b):
+    if route.subs and take_origin(hot, packet.origin_kind, packet.origin_a, packet.origin_b):
         deliver_local(hot, publisher, route, packet)
     if not route.remote and extra_partition < 0:
         return

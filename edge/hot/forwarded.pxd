@@ -12,7 +12,7 @@ from edge.hot.layout cimport (
     PUBLISH_ACK_TAG_AT, PUSH, QOS_BITS, QUOTA_EXCEEDED, RETAIN_FLAG, RUN_HEAD, RUN_PACKET_BYTES_AT, RUN_RECORD,
     RUN_TOPIC_BYTES_AT, RUN_VERSION_AT, SERVER_BUSY, SHARE_FLAG, SUPERSEDED
 )
-from edge.hot.origins cimport is_repeated, was_picked
+from edge.hot.origins cimport take_origin, was_picked
 from edge.hot.output cimport mark_dirty
 from edge.hot.batches cimport note_room, publish_acks_of
 from edge.hot.outboxes cimport leave_outbox

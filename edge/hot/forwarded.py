@@ -56,7 +56,7 @@ if not cython.compiled:
         SHARE_FLAG,
         SUPERSEDED,
     )
-    from edge.hot.origins import is_repeated, was_picked
+    from edge.hot.origins import take_origin, was_picked
     from edge.hot.outboxes import leave_outbox
     from edge.hot.output import mark_dirty
     from edge.hot.pushes import receive_pushes
@@ -234,7 +234,7 @@ def _receive_message(
     hot.forwarded_in += 1
     if share:
         _receive_pick(hot, peer, packet, share, tag)
-    elif not is_repeated(hot, packet.origin_kind, packet.origin_a, packet.origin_b):
+    elif take_origin(hot, packet.origin_kind, packet.origin_a, packet.origin_b):
         deliver_local(hot, None, local_route(hot, packet.topic), packet)
     return stop
 

@@ -1,7 +1,7 @@
 # C form of inbound.py.
-from edge.hot.acks cimport answer, destination_done, reserve_ack, new_message
+from edge.hot.acks cimport answer, destination_done, new_message, reserve_ack
 from edge.hot.buffers cimport Buffer, get16, reserve, take_bytes
-from edge.hot.deliver cimport route_is_slow
+from edge.hot.deliver cimport park_if_slow
 from edge.hot.encode cimport copy_plain, valid_topic, walk_properties
 from edge.hot.excess cimport EXCEEDED, WAITS, hold_excess, judge_excess
 from edge.hot.fanout cimport fan_out
@@ -10,7 +10,7 @@ from edge.hot.layout cimport (
     QOS_NOT_SUPPORTED, QUOTA_EXCEEDED, RECEIVE_MAXIMUM_EXCEEDED, RETAIN_NOT_SUPPORTED, TOPIC_ALIAS_INVALID
 )
 from edge.hot.output cimport mark_dirty, pending_output
-from edge.hot.outboxes cimport route_is_full
+from edge.hot.outboxes cimport park_if_peers_full
 from edge.hot.refused_topics cimport ENDS, TAKES, judge_refused
 from edge.hot.routes cimport known_route
 from edge.hot.state cimport Conn, HotState, Inbound, PendingAck, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
@@ -21,7 +21,7 @@ cdef enum:
     INBOUND_BYTES = 65536
 
 
-cdef bint has_no_room(HotState hot, Conn conn, Route route) except -1
+cdef bint park_if_full(HotState hot, Conn conn, Route route) except -1
 cdef object fail(HotState hot, Conn conn, int reason_code)
 cdef Route find_route(HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t count)
 cdef bint single(
@@ -34,7 +34,7 @@ cdef Route _route_of(HotState hot, Conn conn, bytes topic, int qos)
 cdef Route _unless_refused(HotState hot, Conn conn, Route route, int qos)
 cdef int _permission(HotState hot, Conn conn, bytes topic)
 cdef int _load(Conn conn, Packet packet, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop)
-cdef bint _is_repeated(HotState hot, Conn conn, int packet_identifier)
+cdef bint _answer_repeat(HotState hot, Conn conn, int packet_identifier)
 cdef bytes _topic_of(HotState hot, Conn conn, Packet packet, bytes topic)
 cdef object _accept(HotState hot, Conn conn, Route route, Packet packet)
 cdef object _give_to_core(HotState hot, Conn conn, Route route, Packet packet)

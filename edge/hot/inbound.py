@@ -13,7 +13,7 @@ from edge.hot.state import Conn, HotState, Inbound, Packet, PendingAck, Route
 if not cython.compiled:
     from edge.hot.acks import answer, destination_done, new_message, reserve_ack
     from edge.hot.buffers import get16, reserve, take_bytes
-    from edge.hot.deliver import route_is_slow
+    from edge.hot.deliver import park_if_slow
     from edge.hot.encode import copy_plain, valid_topic, walk_properties
     from edge.hot.excess import EXCEEDED, WAITS, hold_excess, judge_excess
     from edge.hot.fanout import fan_out
@@ -30,7 +30,7 @@ if not cython.compiled:
         RETAIN_NOT_SUPPORTED,
         TOPIC_ALIAS_INVALID,
     )
-    from edge.hot.outboxes import route_is_full
+    from edge.hot.outboxes import park_if_peers_full
     from edge.hot.output import mark_dirty, pending_output
     from edge.hot.refused_topics import ENDS, TAKES, judge_refused
     from edge.hot.routes import known_route
@@ -42,12 +42,12 @@ if not cython.compiled:
 __all__: list[str] = []
 
 
-def has_no_room(hot: HotState, conn: Conn, route: Route) -> cython.bint:
-    """Whether a destination has no room; the publisher is parked on it then."""
-    if hot.high and route_is_slow(hot, conn, route):
+def park_if_full(hot: HotState, conn: Conn, route: Route) -> cython.bint:
+    """Park the publisher on a destination without room; return whether there was one."""
+    if hot.high and park_if_slow(hot, conn, route):
         return True
     if hot.full_peers > 0 or hot.outbox_bytes > hot.outbox_bytes_max:
-        return route_is_full(hot, conn, route)
+        return park_if_peers_full(hot, conn, route)
     return False
 
 
@@ -155,7 +155,7 @@ def single(
             conn.parked |= PARK_HANDLER
         mark_dirty(hot, conn)
         return False
-    if packet.qos == 2 and _is_repeated(hot, conn, packet.packet_identifier):
+    if packet.qos == 2 and _answer_repeat(hot, conn, packet.packet_identifier):
         return True
     topic = _topic_of(hot, conn, packet, data[body + 2 : body + 2 + get16(data, body)])
     if topic is None:
@@ -174,7 +174,7 @@ def single(
         fail(hot, conn, RECEIVE_MAXIMUM_EXCEEDED)
         return True
     route = _route_of(hot, conn, topic, packet.qos)
-    if route is None or has_no_room(hot, conn, route):
+    if route is None or park_if_full(hot, conn, route):
         return False
     packet.topic = topic
     packet.data = data  # a Handler call may have used the record
@@ -240,8 +240,12 @@ def _load(
     return 0
 
 
-def _is_repeated(hot: HotState, conn: Conn, packet_identifier: cython.int) -> cython.bint:
-    """QoS 2 of an ephemeral session: the same identifier before PUBREL gets PUBREC again [MQTT-4.3.3-10]."""
+def _answer_repeat(hot: HotState, conn: Conn, packet_identifier: cython.int) -> cython.bint:
+    """Answer a QoS 2 identifier that an ephemeral session uses again before PUBREL by PUBREC [MQTT-4.3.3-10].
+
+    Returns:
+        Whether it was a repeat: it is done then.
+    """
     if conn.session != 0 or conn.received is None:
         return False
     code = conn.received.get(packet_identifier)

@@ -8,7 +8,7 @@ from edge.hot.linux cimport (
 from edge.hot.output cimport mark_dirty
 from edge.hot.memory cimport count_held
 from edge.hot.pacing cimport Pacing, after_turn, gap_ns
-from edge.hot.parse cimport may_read, parse
+from edge.hot.parse cimport park_unread, parse
 from edge.hot.sockets cimport RECEIVE_BYTES, RECEIVE_BYTES_MAX, Sockets, TLS_RECORD_BYTES
 from edge.hot.state cimport Conn, UNREGISTERED
 from libc.errno cimport EAGAIN, EINTR, errno

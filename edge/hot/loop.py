@@ -23,7 +23,7 @@ if not cython.compiled:
     from edge.hot.memory import count_held
     from edge.hot.output import mark_dirty
     from edge.hot.pacing import after_turn, gap_ns
-    from edge.hot.parse import may_read, parse
+    from edge.hot.parse import park_unread, parse
     from edge.hot.sockets import (
         EPOLLERR,
         EPOLLHUP,
@@ -318,7 +318,7 @@ class Loop(Sockets):
             if not hot.reading:
                 mark_dirty(hot, conn)  # the flush asks epoll for no more of it
                 return
-            if not may_read(hot, conn):
+            if park_unread(hot, conn):
                 return
         if conn.tls is not None:
             self.read_tls(conn)

@@ -7,7 +7,7 @@ cdef enum:
     WILL = 2
 
 
-cdef bint is_repeated(HotState hot, int kind, unsigned long long origin_a, unsigned long long origin_b) except -1
+cdef bint take_origin(HotState hot, int kind, unsigned long long origin_a, unsigned long long origin_b) except -1
 cdef bint was_picked(
     HotState hot, bytes share, int kind, unsigned long long origin_a, unsigned long long origin_b
 ) except -1

@@ -20,8 +20,8 @@ if not cython.compiled:  # compiled, these are C constants: origins.pxd
     WILL = 2
 
 
-def is_repeated(hot: HotState, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong) -> cython.bint:
-    """Whether an ordinary copy with this origin was delivered here before; remembers it."""
+def take_origin(hot: HotState, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong) -> cython.bint:
+    """Remember the origin of an ordinary copy; false, counted, if one with this origin was delivered here before."""
     if kind == SESSION:
         window = hot.session_origins.get(origin_a)
         if window is None:
@@ -30,19 +30,19 @@ def is_repeated(hot: HotState, kind: cython.int, origin_a: cython.ulonglong, ori
             window = hot.session_origins[origin_a] = OriginWindow(SESSION_WINDOW)
         elif window.has(origin_b):
             hot.dropped_repeated += 1
-            return True
+            return False
         window.add(origin_b)
-        return False
+        return True
     if kind != WILL:
-        return False
+        return True
     key = (origin_a, origin_b)
     if key in hot.will_origins:
         hot.dropped_repeated += 1
-        return True
+        return False
     if len(hot.will_origins) >= hot.limits.will_origins_max:
         del hot.will_origins[next(iter(hot.will_origins))]
     hot.will_origins[key] = None
-    return False
+    return True
 
 
 def was_picked(

@@ -6,7 +6,7 @@ from edge.hot.state cimport Conn, HotState, PendingAck, Outbox, PARK_PEER, Peer,
 
 
 cdef object find_targets(HotState hot, Route route)
-cdef bint route_is_full(HotState hot, Conn publisher, Route route) except -1
+cdef bint park_if_peers_full(HotState hot, Conn publisher, Route route) except -1
 cdef object send_to_edge(HotState hot, Peer peer, bytes record, PendingAck message)
 cdef object send_to_partitions(HotState hot, Route route, bytes record, PendingAck message)
 cdef object send_to_partition(HotState hot, int partition, bytes record, PendingAck message, bytes share)

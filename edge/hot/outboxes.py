@@ -30,8 +30,8 @@ def find_targets(hot: HotState, route: Route) -> None:
     route.targets_version = hot.primaries_version
 
 
-def route_is_full(hot: HotState, publisher: Conn, route: Route) -> cython.bint:
-    """Park the publisher if a peer of the route, or the outboxes, have no room."""
+def park_if_peers_full(hot: HotState, publisher: Conn, route: Route) -> cython.bint:
+    """Park the publisher if a peer of the route, or the outboxes, have no room; return whether it is parked."""
     full: cython.bint = False
     peer: Peer
     if route.partitions and hot.outbox_bytes > hot.outbox_bytes_max:

@@ -3,7 +3,7 @@ from edge.hot.acks cimport acknowledged
 from edge.hot.buffers cimport Buffer, get16, read_varint, reserve, same_bytes, varint_end
 from edge.hot.encode cimport walk_properties
 from edge.hot.fanout cimport fan_out_run
-from edge.hot.inbound cimport fail, find_route, has_no_room, single
+from edge.hot.inbound cimport fail, find_route, park_if_full, single
 from edge.hot.layout cimport MALFORMED_PACKET, PACKET_TOO_LARGE, PROTOCOL_ERROR
 from edge.hot.output cimport mark_dirty, output_of, pending_output
 from edge.hot.state cimport Conn, HotState, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_RATE, Route
@@ -15,7 +15,7 @@ cdef enum:
 
 
 cdef Py_ssize_t parse(HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
-cdef bint may_read(HotState hot, Conn conn) except -1
+cdef bint park_unread(HotState hot, Conn conn) except -1
 
 
 # private

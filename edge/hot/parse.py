@@ -16,7 +16,7 @@ if not cython.compiled:
     from edge.hot.buffers import get16, read_varint, reserve, same_bytes, varint_end
     from edge.hot.encode import walk_properties
     from edge.hot.fanout import fan_out_run
-    from edge.hot.inbound import fail, find_route, has_no_room, single
+    from edge.hot.inbound import fail, find_route, park_if_full, single
     from edge.hot.layout import MALFORMED_PACKET, PACKET_TOO_LARGE, PROTOCOL_ERROR
     from edge.hot.output import mark_dirty, output_of, pending_output
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_RATE
@@ -27,12 +27,12 @@ if not cython.compiled:
 __all__: list[str] = []
 
 
-def may_read(hot: HotState, conn: Conn) -> cython.bint:
-    """Whether there is any use in reading a publisher: it is parked here if what it fed last has no room."""
+def park_unread(hot: HotState, conn: Conn) -> cython.bint:
+    """Park a publisher without reading it, if what it fed last has no room; return whether it is parked."""
     route: Route | None = conn.last_route
     if route is None or (hot.full_peers == 0 and not hot.high and hot.outbox_bytes <= hot.outbox_bytes_max):
-        return True
-    return not has_no_room(hot, conn, route)
+        return False
+    return park_if_full(hot, conn, route)
 
 
 def parse(
@@ -141,7 +141,7 @@ def parse(
                         hot.dropped_denied += 1
                     at = stop
                     continue
-                if has_no_room(hot, conn, route):
+                if park_if_full(hot, conn, route):
                     break
                 run_at = at
                 run_route = route

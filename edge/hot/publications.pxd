@@ -18,4 +18,4 @@ cdef class Publications(Connections):
 
 
 # private
-cdef bint _is_behind_refused(HotState hot, Inbound publish) except -1
+cdef bint _refuse_if_behind(HotState hot, Inbound publish) except -1

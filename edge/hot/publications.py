@@ -136,7 +136,7 @@ class Publications(Connections):
             message.delivered = written is not None
         if written is not None:
             self.origin_tag = written[0]  # one origin: a retained copy and its live twin are told by it
-        if code == 0 and message is not None and publish.qos > 0 and _is_behind_refused(self, publish):
+        if code == 0 and message is not None and publish.qos > 0 and _refuse_if_behind(self, publish):
             code = SERVER_BUSY  # as the partition says it
         if code == 0:
             fan_out(self, publish.conn, route, packet, message if publish.qos > 0 else None, extra_partition)
@@ -244,8 +244,12 @@ class Publications(Connections):
         return unfinished_picks(self, conn)
 
 
-def _is_behind_refused(hot: HotState, publish: Inbound) -> cython.bint:
-    """Whether a message of the core follows one that found no room, on its connection and topic."""
+def _refuse_if_behind(hot: HotState, publish: Inbound) -> cython.bint:
+    """Judge a message of the core that follows one without room, on its connection and topic: a client may end by it.
+
+    Returns:
+        Whether the message is refused.
+    """
     conn: Conn | None = publish.conn
     if conn is None or conn.closed or conn.refused is None:
         return False

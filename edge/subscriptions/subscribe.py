@@ -137,13 +137,13 @@ class Subscribing:
 
     def subscribe(self, client: Client, first_byte: int, body: bytes) -> None:
         """A SUBSCRIBE packet; the connection stays parked until SUBACK was written."""
-        if self._has_too_many(client, body, 1):
+        if self._refuse_too_many(client, body, 1):
             return
         packet = decode_packet(first_byte, body, client.version, self._limits)
         assert isinstance(packet, Subscribe)
         self._asked.add(self._subscribing(_Waiting(client, packet)))
 
-    def _has_too_many(self, client: Client, body: bytes, option_bytes: int) -> bool:
+    def _refuse_too_many(self, client: Client, body: bytes, option_bytes: int) -> bool:
         """End a connection whose packet has far more filters than a session may have: they are decoded in one go."""
         most = self._node.limits.filters_per_session_max + FILTERS_PER_PACKET
         if len(body) <= most * (2 + option_bytes) or count_filters(body, client.version, option_bytes, most) <= most:
@@ -303,7 +303,7 @@ class Subscribing:
 
     def unsubscribe(self, client: Client, first_byte: int, body: bytes) -> None:
         """An UNSUBSCRIBE packet."""
-        if self._has_too_many(client, body, 0):
+        if self._refuse_too_many(client, body, 0):
             return
         packet = decode_packet(first_byte, body, client.version, self._limits)
         assert isinstance(packet, Unsubscribe)
