@@ -23,7 +23,7 @@ FEW_CHILDREN = 16
 
 
 class Entries:
-    """What one filter holds: one key and value in place, or a dict of more."""
+    """Entries under one filter: one key and value in place, or a dict of more."""
 
     __slots__ = ("key", "many", "value")
 

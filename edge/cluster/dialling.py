@@ -32,7 +32,7 @@ class Dial(NamedTuple):
 
 
 class Dialling:
-    """Whom an edge dials.
+    """Nodes that an edge dials.
 
     Args:
         peers: The other nodes.

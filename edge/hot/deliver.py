@@ -303,7 +303,7 @@ def _pend(
 
 
 def _pending_entry(hot: HotState, packet: Packet, five: cython.bint, size: cython.Py_ssize_t) -> Waiting:
-    """What waits, as ``Outbound.pending`` holds it."""
+    """Return the encoded message as ``Outbound.pending`` holds it."""
     encoded: bytes
     if cython.compiled:  # pragma: no cover
         encoded = hot.scratch.data[0:size]

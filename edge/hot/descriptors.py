@@ -1,5 +1,5 @@
 # ruff: noqa: F821
-"""What the loop asks the kernel besides reading and writing, each once in C and once in Python.
+"""Calls of the loop into the kernel besides reading and writing, each once in C and once in Python.
 
 Decides nothing: the clock of leases, accepting, half-closing, how much waits, how many descriptors there may be.
 """

@@ -1,4 +1,4 @@
-"""What other nodes send here: messages for our own subscribers, acknowledgements, pushes.
+"""Frames of other nodes: messages for our own subscribers, acknowledgements, pushes.
 
 A forwarded message goes to local ephemeral sessions only and never further: the edge that took it from its client
 named every destination. A link is always read; a subscriber that is too slow for it loses QoS 0.

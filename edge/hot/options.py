@@ -1,4 +1,4 @@
-"""What the edge core tells the hot loop about itself, a connection and a session; plain values, read once.
+"""Options that the edge core gives the loop for itself, a connection and a session; plain values, read once.
 
 Decides defaults only. Where a bound is enforced stands beside its field. Source: MQTT 5.0 sections 3.1.2.11, 3.2.2.3;
 docs/adr/0008-trio-with-a-compiled-loop.md.
@@ -18,7 +18,7 @@ DEFAULT = EdgeSettings()  # one default per setting, and its description: conf/e
 
 
 class FirstBytes(Protocol):
-    """What comes on a socket before TLS, and is no part of it: a PROXY header."""
+    """Bytes on a socket before TLS that are no part of it: a PROXY header."""
 
     MORE, DONE, ENDED = 0, 1, 2
 
@@ -86,7 +86,7 @@ class ConnOptions(msgspec.Struct):  # one is made for each connection, and a dat
 
 
 class SessionOptions(msgspec.Struct):  # likewise
-    """What CONNECT and CONNACK agreed on. Intervals in nanoseconds, 0 for none."""
+    """Bounds of a session that CONNECT and CONNACK agreed on. Intervals in nanoseconds, 0 for none."""
 
     version: int  # 3 (MQTT 3.1), 4 (3.1.1) or 5
     receive_maximum: int = 65_535  # the client's: bounds QoS 1/2 towards it [MQTT-3.3.4-9]

@@ -1,4 +1,4 @@
-"""What a connection has to say, how much of it may wait, and who is paused by it.
+"""Output of a connection: how much of it may wait, and which publishers wait for it.
 
 Above ``output_high`` the publishers that feed a connection are parked on it until it is below ``output_low`` again, or
 for ``lag_after_ns``: then it is *lagging* and loses QoS 0 instead, so that one dead reader stops nobody for long.

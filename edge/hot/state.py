@@ -409,7 +409,7 @@ class Packet:
 
 
 class HotState(Counters):
-    """What all modules of the loop share; ``Engine`` adds the methods."""
+    """State that all modules of the loop share; ``Engine`` adds the methods."""
 
     def __init__(self, handler: object, incarnation: cython.ulonglong, limits: "HotLimits") -> None:
         Counters.__init__(self)
