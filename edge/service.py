@@ -32,6 +32,7 @@ from edge.listeners.proxied_socket import ProxiedSocket
 from edge.node.limits import EdgeLimits
 from edge.waiting import EdgeWaiting
 from membership.node_gossip import NodeGossip
+from mqtt.reasons import ReasonCode
 from wire.clock import boot_time
 from wire.links.connection import HELLO_TIMEOUT_S, open_stream
 from wire.links.tls import URI_SCHEME, peer_identity
@@ -166,7 +167,7 @@ class EdgeService:
             if self.core.lease.ended and not self.core.stopping.order.begun:
                 logger.warning("the map ended this incarnation; starting anew")
                 self._process.restart = True
-                self.core.clients.close_all(0x8B)
+                self.core.clients.close_all(ReasonCode.SERVER_SHUTTING_DOWN)
                 return
             if not said_ready and self.core.ready and not self._process.stopping.is_set():
                 said_ready = True

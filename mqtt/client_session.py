@@ -43,9 +43,9 @@ from mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
+from mqtt.reasons import FAILURE, ReasonCode
 
 __all__ = [
-    "FAILURE",
     "Accepted",
     "ClientBounds",
     "ClientSession",
@@ -61,7 +61,6 @@ __all__ = [
     "ToldToLeave",
 ]
 
-FAILURE = 0x80  # reason codes from here on are errors (section 2.4)
 PINGS_PER_SILENCE = 3
 
 
@@ -341,7 +340,7 @@ class ClientSession:
             case Pubrel():
                 known = packet.packet_identifier in self.inbound
                 self.inbound.discard(packet.packet_identifier)
-                self._put(Pubcomp(packet.packet_identifier, 0 if known else 0x92))
+                self._put(Pubcomp(packet.packet_identifier, 0 if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
             case Puback() | Pubrec() | Pubcomp():
                 return self._acknowledged(packet)
             case Suback() | Unsuback():
@@ -377,7 +376,9 @@ class ClientSession:
         publish = self.outbound.get(packet.packet_identifier)
         answer = None if publish is None else PublishAnswered(publish.token, packet.reason_code)
         if isinstance(packet, Pubrec) and packet.reason_code < FAILURE:
-            self._put(Pubrel(packet.packet_identifier, 0 if publish is not None else 0x92))
+            self._put(
+                Pubrel(packet.packet_identifier, 0 if publish is not None else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+            )
             if publish is None or publish.released:
                 return None
             publish.released = True

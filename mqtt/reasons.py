@@ -10,11 +10,14 @@ import enum
 __all__ = [
     "ALLOWED_REASON_CODES",
     "CLIENT_DISCONNECT_REASON_CODES",
+    "FAILURE",
     "ConnectReturnCode",
     "PacketType",
     "ReasonCode",
     "connect_return_code",
 ]
+
+FAILURE = 0x80  # reason codes from here on are errors (section 2.4); to 3.1.1 the one refusal in SUBACK
 
 
 class PacketType(enum.IntEnum):

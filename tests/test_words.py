@@ -49,6 +49,12 @@ FORMER_NAMES = [
         r"^$",
         ("edge/",),
     ),
+    (
+        r"code\w* *(==|!=|>=|<|in) *\(?0x[89]|\w\(0x[89][0-9A-Fa-f]\)",
+        "a name of mqtt/reasons.py",
+        r"\(code >= 0x80\) or died",
+        ("edge/",),
+    ),
     (r"\bhot[.]named\b", "origin_tag", r"^$", ("edge/",)),
     (r"\bClaimTable\b|\bhosted\.(claims|core)\b", "ownership, and a hosted partition's partition", r"^$", ROOMS),
 ]

@@ -97,7 +97,7 @@ class Clients:
         self.count_end(f"{int(reason_code):#04x}")
         if client.phase not in (Phase.NEW, Phase.OPENING, Phase.AUTHENTICATING):
             self.disconnect(client, reason_code)
-        elif client.phase == Phase.NEW or reason_code in (0x80, 0x8D):
+        elif client.phase == Phase.NEW or reason_code in (ReasonCode.UNSPECIFIED_ERROR, ReasonCode.KEEP_ALIVE_TIMEOUT):
             self.end(client)
         else:
             self.refuse(client, reason_code)

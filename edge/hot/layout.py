@@ -5,7 +5,7 @@ Compiled, the same names are C constants of ``layout.pxd``; a test compares the 
 byte.
 """
 
-from mqtt.reasons import ReasonCode
+from mqtt.reasons import FAILURE, ReasonCode
 from wire.messages.batches import NO_EXPIRY
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 
@@ -167,7 +167,6 @@ PUSH_ACK_BYTES = 30
 
 # Reason codes, under the names of mqtt/reasons.py; a code from FAILURE on is one.
 NO_MATCHING_SUBSCRIBERS = int(ReasonCode.NO_MATCHING_SUBSCRIBERS)
-FAILURE = 0x80
 UNSPECIFIED_ERROR = int(ReasonCode.UNSPECIFIED_ERROR)
 MALFORMED_PACKET = int(ReasonCode.MALFORMED_PACKET)
 PROTOCOL_ERROR = int(ReasonCode.PROTOCOL_ERROR)

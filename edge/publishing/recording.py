@@ -18,7 +18,7 @@ from edge.publishing.picking import Picking
 from edge.publishing.sending import Outgoing, Picks, Sending
 from edge.routes.shared_groups import HERE, SharedGroup
 from edge.subscriptions.topic_routes import TopicRoutes
-from mqtt.reasons import ReasonCode
+from mqtt.reasons import FAILURE, ReasonCode
 from wire.messages.batches import OriginKind
 from wire.messages.control import Control
 from wire.messages.redispatch import SharePick
@@ -72,7 +72,7 @@ class _Recorded(Outgoing):
         publish = self.publish
         conn = publish.conn
         assert conn is not None
-        if reason_code < 0x80 or conn.closed:
+        if reason_code < FAILURE or conn.closed:
             return False
         if publish.reserved_ack is not None and publish.reserved_ack.delivered:
             return False  # no answer either: the message comes again, and is the same one where it was taken

@@ -12,6 +12,7 @@ from edge.node.ports import Publisher
 from edge.publishing.picking import Picking
 from edge.routes.shared_groups import HERE, RecordedPick, SharedGroup
 from edge.subscriptions.topic_routes import TopicRoutes
+from mqtt.reasons import FAILURE
 from wire.messages.batches import OriginKind
 from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder
 
@@ -154,7 +155,7 @@ class Redispatching:
             copy.tried.append(sent.choice)
             pick = copy.order.pick
             self._choose(copy, sent.group, pick.attempt + 1 if pick is not None else 0)
-        elif reason_code >= 0x80:
+        elif reason_code >= FAILURE:
             self._forget(copy)
         else:
             self._node.count("shares_redispatched")

@@ -13,7 +13,7 @@ from edge.node.node import EdgeNode
 from edge.node.ports import Publisher
 from edge.routes.shared_groups import RecordedPick, SharedGroup
 from edge.subscriptions.topic_routes import TopicRoutes
-from mqtt.reasons import ReasonCode
+from mqtt.reasons import FAILURE, ReasonCode
 from wire.messages.batches import OriginKind
 
 __all__ = ["Outgoing", "Picks", "Sending"]
@@ -133,7 +133,7 @@ class Sending:
         if reason_code == ReasonCode.SESSION_TAKEN_OVER and conn is not None:
             if not conn.closed:
                 self._clients.error(conn, reason_code)
-        elif reason_code >= 0x80:
+        elif reason_code >= FAILURE:
             untold = reason_code == ReasonCode.SERVER_BUSY and publish.version != 5
             if untold and conn is not None and not conn.closed:  # its record stays for when the message comes again
                 self._clients.error(conn, ReasonCode.QUOTA_EXCEEDED)

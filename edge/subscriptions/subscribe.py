@@ -22,7 +22,7 @@ from mqtt import property_values
 from mqtt.codec import Limits, decode_packet, encode_packet
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Suback, Subscribe, Unsuback, Unsubscribe
-from mqtt.reasons import ReasonCode
+from mqtt.reasons import FAILURE, ReasonCode
 from mqtt.topics import parse_shared, validate_topic_filter
 from wire.messages.sessions import Subscription
 from wire.node.route_registrar import RouteRegistrar
@@ -162,7 +162,7 @@ class Subscribing:
                 if client.conn.closed:
                     return
             code = self._judge(client, wanted.topic_filter, len(granted))
-            if code < 0x80:
+            if code < FAILURE:
                 code = min(wanted.qos, self._node.limits.maximum_qos)
                 granted.append(
                     Subscription(
@@ -220,11 +220,11 @@ class Subscribing:
         """
         client = item.client
         results = iter(answers)
-        codes = [_refusal(client, next(results)) if code < 0x80 else code for code in item.codes]
+        codes = [_refusal(client, next(results)) if code < FAILURE else code for code in item.codes]
         self._suback(client, item.packet, codes)
         taken, before = [], []
         for subscription, code, stood in zip(granted, answers, existed, strict=True):
-            if code < 0x80:
+            if code < FAILURE:
                 client.subscriptions[subscription.topic_filter] = subscription
                 taken.append(subscription)
                 before.append(stood)
@@ -235,7 +235,7 @@ class Subscribing:
         client = item.client
         existed = [subscription.topic_filter in client.subscriptions for subscription in granted]
         item.hold = self._held.begin(client, granted, existed)
-        positions = [position for position, code in enumerate(item.codes) if code < 0x80]
+        positions = [position for position, code in enumerate(item.codes) if code < FAILURE]
         for start in range(0, len(granted), CHANGED_PER_STEP):
             if start:
                 yield CHANGED_COST
@@ -373,7 +373,7 @@ class Subscribing:
 
 def _refusal(client: Client, code: int) -> int:
     """Return a code as this client's SUBACK has it; 3.1.1 knows one refusal."""
-    return code if code < 0x80 or client.version == 5 else 0x80
+    return code if code < FAILURE or client.version == 5 else FAILURE
 
 
 def count_filters(body: bytes, version: int, option_bytes: int, most: int) -> int:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mqtt.client_session import (
-    FAILURE,
     Accepted,
     ClientBounds,
     ClientSession,
@@ -30,6 +29,7 @@ from mqtt.client_session import (
 )
 from mqtt.packets import Connect, Publish, Subscribe, SubscriptionRequest, Unsubscribe, Will
 from mqtt.properties import Properties, PropertyId
+from mqtt.reasons import FAILURE
 from stratamq.history.client_options import ClientOptions
 from stratamq.history.operations import Kind, Phase
 from stratamq.history.payloads import make_payload, read_payload
