@@ -63,11 +63,11 @@ class CatchUp:
 class Replication:
     """The backups of one partition."""
 
-    def __init__(self, core: Partition, node: str) -> None:
+    def __init__(self, partition: Partition, node: str) -> None:
         self.backups: dict[str, Progress] = {}
         self.transfers = 0
         self.transferred_rows = 0
-        self._core = core
+        self._partition = partition
         self._node = node
         self._epoch_start = 0
         self._placement = PartitionEntry()
@@ -87,42 +87,42 @@ class Replication:
             min_in_sync: Of the cluster.
             former: The one before it, where this primary was only a backup; otherwise what was configured last.
         """
-        core = self._core
+        partition = self._partition
         placed = (*placement.in_sync, *placement.joining)
         former = former or self._placement
         self._lost = [name for name in (*self._lost, *former.in_sync, *former.joining) if name not in placed]
         self._lost = list(dict.fromkeys(self._lost))
         self._placement = placement
-        core.epoch = placement.epoch
-        core.replicas = frozenset(name for name in placement.in_sync if name != self._node)
-        core.synced = {"": core.synced.get("", 0)}
-        core.acknowledges = len(placement.in_sync) >= min_in_sync
+        partition.epoch = placement.epoch
+        partition.replicas = frozenset(name for name in placement.in_sync if name != self._node)
+        partition.synced = {"": partition.synced.get("", 0)}
+        partition.acknowledges = len(placement.in_sync) >= min_in_sync
         self.backups = {}
 
     def begin(self, now: float) -> None:
         """The state is loaded, or was served all along: ask every replica what it shares."""
-        core = self._core
+        partition = self._partition
         self._began = True
-        self._epoch_start = core.meta.op_index
+        self._epoch_start = partition.meta.op_index
         self._short_since = self._blocked_since = float("inf")
         self._asked_at = float("-inf")
         for name in (*self._placement.in_sync, *self._placement.joining):
             if name != self._node:
                 in_sync = name in self._placement.in_sync
-                self.backups[name] = Progress(name, now, in_sync=in_sync, previous=core.meta.op_index)
-        core.settle_commit_index()
+                self.backups[name] = Progress(name, now, in_sync=in_sync, previous=partition.meta.op_index)
+        partition.settle_commit_index()
         self._keep_log()
 
     def _keep_log(self) -> None:
-        core = self._core
+        partition = self._partition
         needed = NO_REPLICA
         for backup in self.backups.values():
             reached = backup.transfer.base if backup.transfer is not None else backup.acked
             if not backup.counted:
                 # A joining replica that lags for ever takes a range transfer instead of holding up the log.
-                reached = max(reached, core.meta.op_index - 4 * core.settings.log_operations_max)
+                reached = max(reached, partition.meta.op_index - 4 * partition.settings.log_operations_max)
             needed = min(needed, reached - 1)  # the last shared one too, whose epoch is asked
-        core.log_needed = needed
+        partition.log_needed = needed
 
     # --- out
 
@@ -138,7 +138,7 @@ class Replication:
             if backup.node not in linked:
                 continue
             if backup.transfer is not None:
-                if self._core.number not in catch_up.transfers or catch_up.rows <= 0:
+                if self._partition.number not in catch_up.transfers or catch_up.rows <= 0:
                     continue
                 message = self._slice(backup, backup.transfer, now)
                 if message is not None:
@@ -154,13 +154,13 @@ class Replication:
     def _stream_to(
         self, backup: Progress, now: float, out: list[tuple[str, ReplicaMessage]], catch_up: CatchUp
     ) -> None:
-        core = self._core
+        partition = self._partition
         if backup.waits_for_answer and now - max(backup.answered_at, backup.sent_at) >= RETRY_S:
-            backup.lost(core.meta.op_index)  # frames are lost only with a process, but nothing here relies on it
+            backup.lost(partition.meta.op_index)  # frames are lost only with a process, but nothing here relies on it
             out.append((backup.node, self._append(backup, [], now)))
             return
         while (
-            backup.previous < core.meta.op_index
+            backup.previous < partition.meta.op_index
             and backup.on_its_way < WINDOW_OPERATIONS
             and (backup.counted or catch_up.rows > 0)
         ):
@@ -171,15 +171,15 @@ class Replication:
             if not backup.counted:
                 catch_up.rows -= len(rows)
             out.append((backup.node, self._append(backup, rows, now)))
-        if core.commit_index > backup.sent_commit and now - backup.sent_at >= COMMIT_TOLD_S:
+        if partition.commit_index > backup.sent_commit and now - backup.sent_at >= COMMIT_TOLD_S:
             out.append((backup.node, self._append(backup, [], now)))
 
     def _rows(self, previous: int, most: int) -> list[bytes]:
-        core = self._core
+        partition = self._partition
         rows: list[bytes] = []
         size = 0
-        for op_index in range(previous + 1, min(previous + most, core.meta.op_index) + 1):
-            value = core.get(keys.log_key(core.number, op_index))
+        for op_index in range(previous + 1, min(previous + most, partition.meta.op_index) + 1):
+            value = partition.get(keys.log_key(partition.number, op_index))
             if value is None or (rows and size + len(value) > APPEND_BYTES_MAX):
                 break
             rows.append(value)
@@ -187,43 +187,43 @@ class Replication:
         return rows
 
     def _append(self, backup: Progress, rows: list[bytes], now: float) -> Append:
-        core = self._core
+        partition = self._partition
         message = Append(
-            core.number,
-            core.epoch,
+            partition.number,
+            partition.epoch,
             backup.previous,
             self.epoch_at(backup.previous),
-            core.commit_index,
+            partition.commit_index,
             self._epoch_start,
-            core.local.log_start - 1,
+            partition.local.log_start - 1,
             rows,
         )
-        backup.appended(len(rows), core.commit_index, now)
-        assert backup.previous <= core.meta.op_index, "a backup is sent operations that are not there"
+        backup.appended(len(rows), partition.commit_index, now)
+        assert backup.previous <= partition.meta.op_index, "a backup is sent operations that are not there"
         return message
 
     def epoch_at(self, op_index: int) -> int:
         """Return the partition_epoch of an operation of the log; 0 if it is not there any more."""
-        core = self._core
-        if op_index == core.meta.op_index:
-            return core.meta.partition_epoch
-        value = core.get(keys.log_key(core.number, op_index))
+        partition = self._partition
+        if op_index == partition.meta.op_index:
+            return partition.meta.partition_epoch
+        value = partition.get(keys.log_key(partition.number, op_index))
         if value is not None:
             return unpack(LogRow, value).partition_epoch
-        value = core.get(keys.log_key(core.number, op_index + 1))
+        value = partition.get(keys.log_key(partition.number, op_index + 1))
         return unpack(LogRow, value).previous_epoch if value is not None else 0
 
     def next_stream(self, now: float, linked: set[str]) -> float:
         """Return when ``stream`` has something to send though nothing happens: infinity while nothing is owed."""
-        core, earliest = self._core, float("inf")
+        partition, earliest = self._partition, float("inf")
         for backup in self.backups.values():
             if backup.node not in linked or backup.transfer is not None:
                 continue  # the link comes; a transfer has its turn
             if backup.phase is ProgressPhase.PROBE:
                 earliest = min(earliest, backup.sent_at + RETRY_S)
-            elif backup.previous < core.meta.op_index and backup.on_its_way < WINDOW_OPERATIONS:
+            elif backup.previous < partition.meta.op_index and backup.on_its_way < WINDOW_OPERATIONS:
                 return now
-            elif core.commit_index > backup.sent_commit:
+            elif partition.commit_index > backup.sent_commit:
                 earliest = min(earliest, backup.sent_at + COMMIT_TOLD_S)
             elif backup.waits_for_answer:
                 earliest = min(earliest, max(backup.answered_at, backup.sent_at) + RETRY_S)
@@ -233,20 +233,20 @@ class Replication:
 
     def acked(self, node: str, ack: AppendAck, now: float) -> None:
         """A replica answered."""
-        core = self._core
+        partition = self._partition
         backup = self.backups.get(node)
-        if backup is None or ack.partition_epoch != core.epoch or ack.index == STALE:
-            core.count("replica_answers_of_other_epochs")
+        if backup is None or ack.partition_epoch != partition.epoch or ack.index == STALE:
+            partition.count("replica_answers_of_other_epochs")
             return
-        if ack.index > core.meta.op_index:
-            core.count("replica_answers_ahead")  # nobody has more than this primary gave
+        if ack.index > partition.meta.op_index:
+            partition.count("replica_answers_ahead")  # nobody has more than this primary gave
             return
         backup.answered(now)
         if ack.transfer_needed:
             self._transfer_answered(backup, ack)
         elif ack.matched:
             backup.matched(ack.index, whole=ack.whole)
-            core.note_synced(node, ack.index)
+            partition.note_synced(node, ack.index)
             self._count_joining(backup)
         else:
             self._find_shared(backup, ack)
@@ -258,16 +258,16 @@ class Replication:
         That is at most the log as it stood when this epoch began, and what this primary committed since. Its commit
         index alone says too little: a new primary's begins at 0.
         """
-        core = self._core
-        if not backup.counted and backup.whole and backup.acked >= max(core.commit_index, self._epoch_start):
+        partition = self._partition
+        if not backup.counted and backup.whole and backup.acked >= max(partition.commit_index, self._epoch_start):
             backup.counts()
-            core.replicas |= {backup.node}
+            partition.replicas |= {backup.node}
 
     def _find_shared(self, backup: Progress, ack: AppendAck) -> None:
         """The replica's log does not have what was sent before: go back to what may be shared, at most to its hint."""
-        core = self._core
-        index = min(ack.index, core.meta.op_index)
-        first = core.local.log_start - 1
+        partition = self._partition
+        index = min(ack.index, partition.meta.op_index)
+        first = partition.local.log_start - 1
         while index > first and self.epoch_at(index) > ack.index_epoch:
             index -= 1
         if index < first or self.epoch_at(index) > ack.index_epoch:
@@ -281,7 +281,7 @@ class Replication:
         if backup.counted:
             backup.diverged()
             return
-        start, _ = keys.partition_range(self._core.number)
+        start, _ = keys.partition_range(self._partition.number)
         self.transfers += 1
         backup.transfer_begins(self.transfers, start)
 
@@ -297,7 +297,7 @@ class Replication:
 
     def _after(self, stop: bytes) -> bytes:
         """Return where the next slice starts: the log is no part of the state."""
-        log_start, log_stop = keys.kind_range(self._core.number, keys.LOG)
+        log_start, log_stop = keys.kind_range(self._partition.number, keys.LOG)
         return log_stop if stop == log_start else stop
 
     def _slice(self, backup: Progress, transfer: Transfer, now: float) -> TransferSlice | None:
@@ -307,36 +307,36 @@ class Replication:
                 return None
             transfer.sent_at = now
             return transfer.message
-        core = self._core
-        log_start, _ = keys.kind_range(core.number, keys.LOG)
-        _, partition_stop = keys.partition_range(core.number)
+        partition = self._partition
+        log_start, _ = keys.kind_range(partition.number, keys.LOG)
+        _, partition_stop = keys.partition_range(partition.number)
         end = log_start if transfer.next_start < log_start else partition_stop
         rows, stop = self._range(transfer.next_start, end)
         if transfer.base == NO_REPLICA:
-            meta = next((value for key, value in rows if key == keys.meta_key(core.number)), None)
+            meta = next((value for key, value in rows if key == keys.meta_key(partition.number)), None)
             transfer.base = unpack(MetaRow, meta).op_index if meta is not None else 0
         rows_digest(transfer.digest, rows)
         self.transferred_rows += len(rows)
         message = TransferSlice(
-            core.number, core.epoch, transfer.number, transfer.slices, transfer.next_start, stop, rows
+            partition.number, partition.epoch, transfer.number, transfer.slices, transfer.next_start, stop, rows
         )
         if stop == partition_stop:
             message.last = True
             message.digest = transfer.digest.digest()
-            message.floor = core.meta.op_index
-            message.floor_epoch = core.meta.partition_epoch
+            message.floor = partition.meta.op_index
+            message.floor_epoch = partition.meta.partition_epoch
         transfer.sent(message, now)
         backup.sent_at = now
         return message
 
     def _range(self, start: bytes, end: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
         """Return the rows of one slice as they stand in the store, and where the slice stops."""
-        core = self._core
-        local = keys.local_key(core.number)
+        partition = self._partition
+        local = keys.local_key(partition.number)
         rows: list[tuple[bytes, bytes]] = []
         size = 0
         while len(rows) < SLICE_ROWS and size < SLICE_BYTES:
-            found = core.store.scan(start, end, SLICE_SCAN_ROWS)
+            found = partition.store.scan(start, end, SLICE_SCAN_ROWS)
             rows.extend(row for row in found if row[0] != local)
             size += sum(len(value) for _, value in found)
             if len(found) < SLICE_SCAN_ROWS:
@@ -358,7 +358,7 @@ class Replication:
         for backup in self.backups.values():
             if (since := linked_for.get(backup.node, 0.0)) < 0:
                 earliest = min(earliest, max(DROP_AFTER_S - since, now + TEND_S))
-            if backup.owes(self._core.meta.op_index):
+            if backup.owes(self._partition.meta.op_index):
                 earliest = min(earliest, max(backup.owed_from + STALL_S, now + TEND_S))
         return max(earliest, self._asked_at + ASK_AGAIN_S)
 
@@ -382,7 +382,7 @@ class Replication:
         for backup in self.backups.values():
             since = linked_for.get(backup.node, 0.0)
             unlinked = since < 0 and now + since >= DROP_AFTER_S
-            silent = backup.owes(self._core.meta.op_index) and now - backup.owed_from >= STALL_S
+            silent = backup.owes(self._partition.meta.op_index) and now - backup.owed_from >= STALL_S
             if not unlinked and not silent and not backup.broken:
                 continue
             left = [name for name in self._placement.in_sync if name != backup.node and cluster_map.has_live(name)]
@@ -429,4 +429,4 @@ class Replication:
         may_return = bool(self._lost) or living < len(placed)
         if (may_return or len(live) > cluster_map.replicas) and now - self._short_since < REFILL_S:
             return None
-        return ("add_joining", spare[self._core.number % len(spare)]) if spare else None
+        return ("add_joining", spare[self._partition.number % len(spare)]) if spare else None
