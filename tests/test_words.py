@@ -58,6 +58,12 @@ FORMER_NAMES = [
     (r"\bhot[.]named\b", "origin_tag", r"^$", ("edge/",)),
     (r"\bClaimTable\b|\bhosted\.(claims|core)\b", "ownership, and a hosted partition's partition", r"^$", ROOMS),
 ]
+QUESTIONS = ("is_", "has_", "may_")
+CHANGING_CALLS = {
+    "add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end", "pop", "popitem", "popleft",
+    "remove", "setdefault", "update",
+}  # fmt: skip
+# Questions of the compiled loop that change something still: (file, function).
 COMMITS = 50  # the last ones
 SUBJECT_CHARACTERS_MAX = 72
 
@@ -102,6 +108,32 @@ def test_former_names_stay_away(former: str, better: str, otherwise: str, where:
         if re.search(former, line) and not re.search(otherwise, line)
     ]
     assert not wrong, f"{better} is the name now:\n" + "\n".join(wrong)
+
+
+def changes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function writes to an attribute or an entry, or changes a collection that is one of an object."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            return True
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr in CHANGING_CALLS and isinstance(node.func.value, ast.Attribute):
+            return True
+    return False
+
+
+def test_a_question_changes_nothing() -> None:
+    """A function named ``is_``, ``has_`` or ``may_`` may be asked twice, and left out: others have a verb."""
+    found = {
+        (path.relative_to(ROOT).as_posix(), node.name)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.lstrip("_").startswith(QUESTIONS)
+        and changes(node)
+    }
+    wrong = sorted(f"{file}: {name}" for file, name in found)
+    assert not wrong, "named as a question, and changes something:\n" + "\n".join(wrong)
 
 
 def test_public_names_are_described() -> None:

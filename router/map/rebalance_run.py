@@ -80,7 +80,7 @@ class RebalanceRunner:
             busy += 1
             if busy > at_a_time:
                 break
-            if step.placement is None or not self._may_begin(now, job, move, step):
+            if step.placement is None or not self._take_turn(now, job, move, step):
                 continue
             epoch = step.placement.epoch - 1
             if self._due(now, "partition", move.number, epoch):
@@ -88,7 +88,7 @@ class RebalanceRunner:
                 self._propose(PlacePartitions({move.number: step.placement}))
         return busy
 
-    def _may_begin(self, now: float, job: RebalanceJob, move: Move, step: Step) -> bool:
+    def _take_turn(self, now: float, job: RebalanceJob, move: Move, step: Step) -> bool:
         """Spread the beginnings of copies over time, so that their bytes keep to the throttle."""
         key = (job.number, move.number)
         if step.verb != "add_joining" or not job.throttle_bytes_s or key in self._paid:

@@ -248,7 +248,7 @@ class HostedPartition:
     def publish(self, message: PublishMessage, peer: PeerKey) -> None:
         """Take one message: into this topic's register when it is retained, into the queues of its subscribers."""
         partition = self.partition
-        if self.publishers.is_superseded(message.session, message.owner_epoch, partition.now, self._map().lease_s):
+        if self.publishers.hear(message.session, message.owner_epoch, partition.now, self._map().lease_s):
             partition.count("superseded")
             self.delivery.acknowledge(message, peer.node, ReasonCode.SESSION_TAKEN_OVER)
             return

@@ -102,27 +102,28 @@ class Publishing:
         elif not hosted.wait_to_serve(message):
             # What an older connection of its publisher sent, and waits here, is not taken any more; what follows on
             # this one neither, for the message may come again behind it.
-            hosted.publishers.is_superseded(record.session, record.owner_epoch, self._turn.now, self._lease.map.lease_s)
+            hosted.publishers.hear(record.session, record.owner_epoch, self._turn.now, self._lease.map.lease_s)
             if record.qos:
                 hosted.publishers.refused(record.session, record.owner_epoch, self._turn.now)
             self._refuse(record, number, peer)
 
     def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:
         """Hand a message to its partition, unless the disk is full; one that stands already is acknowledged again."""
-        if (self.full or hosted.publishers.refusing) and self._has_no_room(hosted, record, peer):
+        if (self.full or hosted.publishers.refusing) and self._refuse_for_room(hosted, record, peer):
             self._refuse(record, hosted.partition.number, peer, "refused_store_full")
         else:
             hosted.publish(record, peer)
 
-    def _has_no_room(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> bool:
+    def _refuse_for_room(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> bool:
+        """Return whether a message finds no room, or follows one that found none; note the first of them."""
         publishers, session, owner_epoch, now = hosted.publishers, record.session, record.owner_epoch, self._turn.now
         lease_s = self._lease.map.lease_s
         if hosted.delivery.origins.is_repeat(record, peer.node, peer.incarnation):
             return False
-        if publishers.is_superseded(session, owner_epoch, now, lease_s):
+        if publishers.hear(session, owner_epoch, now, lease_s):
             return False  # the partition says so
         if not self.full:
-            return record.qos > 0 and publishers.is_behind_refused(session, owner_epoch, now, lease_s)
+            return record.qos > 0 and publishers.settle_refused(session, owner_epoch, now, lease_s)
         if record.qos:
             publishers.refused(session, owner_epoch, now)
         return True

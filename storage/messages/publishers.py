@@ -27,8 +27,8 @@ class Publishers:
     def __len__(self) -> int:
         return len(self._heard)
 
-    def is_superseded(self, session: int, owner_epoch: int, now: float, lease_s: float) -> bool:
-        """Hear of a publisher; whether a newer connection of it was heard before.
+    def hear(self, session: int, owner_epoch: int, now: float, lease_s: float) -> bool:
+        """Hear of a publisher; return whether a newer connection of it was heard before.
 
         Args:
             session: 0 for none: never superseded.
@@ -63,8 +63,8 @@ class Publishers:
                 self._refused.clear()
             self._refused[session] = (owner_epoch, now)
 
-    def is_behind_refused(self, session: int, owner_epoch: int, now: float, lease_s: float) -> bool:
-        """Whether a message may have been sent before its publisher heard of an earlier one that was refused."""
+    def settle_refused(self, session: int, owner_epoch: int, now: float, lease_s: float) -> bool:
+        """Return whether a message may follow a refusal its publisher had not heard of; forget one that is over."""
         known = self._refused.get(session)
         if known is None:
             return False

@@ -136,7 +136,7 @@ class RetainedRegisters:
             if session.reads is None or request.read not in session.reads:
                 partition.tell(edge, RetainedDelivered(request.request, again=bool(request.messages)))
                 return
-            for message in request.messages if session.reads.is_new(request.read, request.request) else ():
+            for message in request.messages if session.reads.take_request(request.read, request.request) else ():
                 if session.reads.is_older(request.read, message.topic.encode()):
                     continue  # a newer value of this register came live
                 if self._delivery.is_overtaken(session, message):

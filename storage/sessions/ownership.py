@@ -287,7 +287,7 @@ class Owners:
             present = resumed and session.session_present  # a former primary made the session for this very CONNECT
         self.wills.taken_over(client_id, resumed=resumed, clean=clean)
         if session is not None and not resumed:
-            if not self._is_gone(session, owner_epoch):
+            if not self._replace(session, owner_epoch):
                 self._wait_for_end(opening)
                 return
             session = None
@@ -318,7 +318,7 @@ class Owners:
         if session is not None:
             self._delivery.outbound.resume(session)
 
-    def _is_gone(self, session: DurableSession, owner_epoch: int) -> bool:
+    def _replace(self, session: DurableSession, owner_epoch: int) -> bool:
         """End a session that a CONNECT replaces; return whether nothing is left of it.
 
         One that ends in slices belongs to no connection from now on, whatever an edge claims to a later primary.

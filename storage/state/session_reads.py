@@ -48,8 +48,8 @@ class SessionReads:
             del self._reads[next(iter(self._reads))]
         self._reads[read] = _Read(deadline)
 
-    def is_new(self, read: int, request: int) -> bool:
-        """Whether this request's copies were not taken before; from now on they were."""
+    def take_request(self, read: int, request: int) -> bool:
+        """Take a request's copies; return whether they were not taken before."""
         known = self._reads[read]
         known.newest, former = max(known.newest, request), known.newest
         return request > former

@@ -303,7 +303,7 @@ RULES: tuple[SeededBug, ...] = (
         "is_repeat",
         _released_is_forgotten,
         test_link_schedules.test_c2_a_frame_older_than_the_release,
-        _wrapped(Publishers, "is_superseded", lambda *_: False),  # which would drop the old edge's frame first
+        _wrapped(Publishers, "hear", lambda *_: False),  # which would drop the old edge's frame first
     ),
     _rule(
         "C4: what waits for a partition loses its order",

@@ -37,18 +37,18 @@ def test_what_was_picked_survives_the_store() -> None:
 def test_a_lower_owner_epoch_is_superseded_for_four_leases() -> None:
     """After that nothing of the older connection can be on its way; without a session nobody is judged."""
     publishers = Publishers()
-    assert not publishers.is_superseded(7, 2, 100.0, 2.0)
-    assert publishers.is_superseded(7, 1, 107.9, 2.0)
-    assert not publishers.is_superseded(7, 2, 107.9, 2.0)
-    assert not publishers.is_superseded(0, 1, 108.0, 2.0)
-    assert not publishers.is_superseded(7, 1, 116.0, 2.0)
+    assert not publishers.hear(7, 2, 100.0, 2.0)
+    assert publishers.hear(7, 1, 107.9, 2.0)
+    assert not publishers.hear(7, 2, 107.9, 2.0)
+    assert not publishers.hear(0, 1, 108.0, 2.0)
+    assert not publishers.hear(7, 1, 116.0, 2.0)
 
 
 def test_publishers_are_bounded() -> None:
     """The longest silent one is forgotten first."""
     publishers = Publishers()
     for session in range(1, PUBLISHERS_MAX + 10):
-        publishers.is_superseded(session, 1, 100.0, 2.0)
+        publishers.hear(session, 1, 100.0, 2.0)
     assert len(publishers) <= PUBLISHERS_MAX
 
 
@@ -58,14 +58,14 @@ def test_what_was_on_its_way_behind_a_refused_message_is_refused_too() -> None:
     assert not publishers.refusing
     publishers.refused(7, 2, 100.0)
     publishers.refused(0, 1, 100.0)  # no session: nothing comes again
-    assert publishers.is_behind_refused(7, 2, 107.9, 2.0)
-    assert not publishers.is_behind_refused(8, 2, 100.9, 2.0)
-    assert not publishers.is_behind_refused(0, 1, 100.9, 2.0)
+    assert publishers.settle_refused(7, 2, 107.9, 2.0)
+    assert not publishers.settle_refused(8, 2, 100.9, 2.0)
+    assert not publishers.settle_refused(0, 1, 100.9, 2.0)
     assert publishers.refusing
-    assert not publishers.is_behind_refused(7, 3, 100.9, 2.0)  # its next connection
+    assert not publishers.settle_refused(7, 3, 100.9, 2.0)  # its next connection
     assert not publishers.refusing
     publishers.refused(7, 3, 101.0)
-    assert not publishers.is_behind_refused(7, 3, 109.0, 2.0)
+    assert not publishers.settle_refused(7, 3, 109.0, 2.0)
 
 
 def test_pick_and_ordinary_copy_are_remembered_apart() -> None:

@@ -102,11 +102,12 @@ class OrderlyStop:
             self._end("" if self.phase == Phase.LEAVING else unlisted)
         elif now >= self._until:
             self._end("" if self._alone else f"{self.phase} took too long; leases run out instead")
-        elif self.phase == Phase.DRAINING and self._is_drained(now):
+        elif self.phase == Phase.DRAINING and self._drain(now):
             holder.leave(now)
             self.phase, self._until, self._next = Phase.LEAVING, now + LEAVE_S, now
 
-    def _is_drained(self, now: float) -> bool:
+    def _drain(self, now: float) -> bool:
+        """Go on with draining; return whether nothing is left here."""
         holder = self._holder
         if self._hands_over and not self.relieved:
             if not holder.drains:

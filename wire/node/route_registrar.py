@@ -204,14 +204,15 @@ class RouteRegistrar:
             self._holders[name] -= 1
             if self._holders[name] == 0:
                 del self._holders[name]
-                if self._is_flapping(name):
+                if self._note_removal(name):
                     self._flapping[name] = self._now + FLAPPING_S
                     self._holders[name] = 0
                 else:
                     gone.append(name)
         self._let_go(gone)
 
-    def _is_flapping(self, name: str) -> bool:
+    def _note_removal(self, name: str) -> bool:
+        """Note that a filter is let go of; return whether it was so a moment ago, and is kept for a while."""
         if ("+" not in name and "#" not in name) or name.startswith("$share/") or name not in self._standing:
             return False
         before = self._removed.pop(name, None)
