@@ -20,7 +20,7 @@ from storage.hosting.partitions import Partitions
 from storage.hosting.placements import Placements
 from storage.hosting.retained_scans import RetainedScans
 from storage.hosting.route_reports import REPORT_ROOM_BYTES, RouteReports
-from storage.hosting.settling import ADVANCED_PER_TURN, Settling
+from storage.hosting.settling import ADVANCE_STEPS, Settling
 from storage.hosting.turn import Turn
 from storage.hosting.waiting import Waiting, WaitingAck, WaitingMessage, WaitingRequest
 from storage.hosting.write_batches import WriteBatches
@@ -123,6 +123,7 @@ class StorageCore:
         self._next_sweep = float("-inf")
         self._next_look = float("-inf")
         self._slice_at = float("-inf")
+        self._steps = 0  # that partitions took in this turn, on their way to serving
 
     @property
     def map(self) -> ClusterMap:
@@ -312,6 +313,7 @@ class StorageCore:
 
     def _advance(self) -> None:
         now = self._turn.now
+        self._steps = 0
         for hosted in self.placements.promote_some(now, self._batches.next):
             self._partitions.arrive(hosted)
         for hosted in self.placements.read_promoted(self._batches.synced, now):
@@ -327,13 +329,15 @@ class StorageCore:
         """Let some partitions go on towards serving: those that something happened to, and at times all."""
         settled_epoch, active = self.lease.settled_epoch, self._partitions.active
         self._settling.look(now, (self.map.epoch, settled_epoch), active)
-        left = ADVANCED_PER_TURN
+        left = ADVANCE_STEPS
         while left > 0 and (number := self._settling.take()) is not None:
             hosted = self.partitions.get(number)
             if hosted is not None and hosted.may_advance(now, settled_epoch):
                 self._partitions.touch(number, hosted)
-                hosted.advance(now, settled_epoch)
-                left -= 1
+                left -= hosted.advance(now, settled_epoch, left)
+                if hosted.goes_on:
+                    self._settling.look_again(number)
+        self._steps = ADVANCE_STEPS - left
         began = [hosted for number, hosted in active.items() if hosted.serving and number in self._settling]
         for hosted in began:
             self._settling.forget(hosted.partition.number)
@@ -365,7 +369,7 @@ class StorageCore:
         ready = Ready(ended=self._over, stopped=self.stop.ended, condemned=turn.take_condemned())
         fenced = not self.lease.has_lease(now)
         active = self._partitions.active
-        self._work.catch_up(active)
+        self._work.catch_up(active, self._steps)
         touched = sorted(active)
         for number in touched:
             hosted = active[number]

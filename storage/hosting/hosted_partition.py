@@ -4,7 +4,7 @@
 |---|---|---|---|
 | loading | the whole log is applied, on its way to the disk; rows are read in slices | all rows are read | settling |
 | settling | the state is whole; the log goes to every copy in sync | log committed, map epoch settled | polling |
-| polling | each edge that was alive is asked which connections it holds | all answered, or are dead | serving |
+| polling | each edge that was alive is asked which connections it holds | all are taken, or are dead | serving |
 | serving | requests are carried out; the served clock and its timers run | never | |
 
 The map epoch is settled when the former primary acknowledged it, or when its lease surely ran out. Before the last
@@ -64,6 +64,7 @@ DUE_MAX = 500  # of those taken from the clock at once: a million sessions may e
 STEPS_PER_TIMER = 4  # of about ten microseconds
 TIMER_STEPS = 100  # for the timers of one turn
 REQUEST_STEPS = 3  # for one that waited until this partition serves
+STEPS_PER_ADVANCE = 3  # of about ten microseconds
 COUNTED_AT_ONCE = 250  # sessions, of which one costs no more than a row that is read
 SESSION_BYTES = 256  # rows of a session without its queue, roughly
 
@@ -116,6 +117,8 @@ class HostedPartition:
         self._map = cluster_map
         self._polled: dict[str, int] = {}  # live edges that have not answered the claims poll
         self._claimed: dict[str, list[Claim]] = {}  # of those, what the pieces said that came so far
+        self._taken: dict[str, Iterator[int]] = {}  # of those, whose whole answer is taken, in slices
+        self._beginning: Iterator[int] | None = None  # what comes between the last answer and serving
         self._poll_at = float("-inf")
         self._poll_again_s = POLL_AGAIN_S
         self._looked_epoch = -1  # of the map, at the last step towards serving
@@ -193,12 +196,18 @@ class HostedPartition:
         """Whether ``advance`` has something to do."""
         if self.phase is Phase.SETTLING:
             return settled_epoch >= self.placed_at and self.partition.commit_index >= self.loaded_to
-        return self.phase is Phase.POLLING and (now >= self._poll_at or self._looked_epoch != self._map().epoch)
+        due = self.goes_on or now >= self._poll_at
+        return self.phase is Phase.POLLING and (due or self._looked_epoch != self._map().epoch)
 
-    def advance(self, now: float, settled_epoch: int) -> None:
-        """Go on towards serving as far as the map allows."""
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next turn has something to go on with, on the way to serving."""
+        return self.phase is Phase.POLLING and bool(self._taken or not self._polled)
+
+    def advance(self, now: float, settled_epoch: int, steps_max: int) -> int:
+        """Go on towards serving as far as the map allows; return the steps of ten microseconds that it took."""
         if not self.may_advance(now, settled_epoch):
-            return
+            return 0
         cluster_map = self._map()
         self._looked_epoch = cluster_map.epoch
         if self.phase is Phase.SETTLING:
@@ -207,15 +216,33 @@ class HostedPartition:
         for edge in [edge for edge, incarnation in self._polled.items() if not cluster_map.is_alive(edge, incarnation)]:
             del self._polled[edge]
             self._claimed.pop(edge, None)
-        if not self._polled:
-            self._serve()
-        elif now >= self._poll_at:  # again until answered: an edge's link may not stand yet
+            self._taken.pop(edge, None)  # what it holds is over
+        if self._polled and now >= self._poll_at:  # again until answered: an edge's link may not stand yet
             self._poll_at = now + self._poll_again_s
             self._poll_again_s = min(2 * self._poll_again_s, POLL_AGAIN_MAX_S)
-            for edge in self._polled:
+            for edge in [edge for edge in self._polled if edge not in self._taken]:
                 self.partition.tell(
                     edge, PollClaims(self.partition.number, self.partition.number, self.partition.epoch)
                 )
+        return STEPS_PER_ADVANCE + self._take_some(steps_max - STEPS_PER_ADVANCE)
+
+    def _take_some(self, steps_max: int) -> int:
+        """Take some of what edges claimed; once nothing is left of that, end what is over, and serve."""
+        steps = 0
+        for edge in list(self._taken):
+            for more in self._taken[edge]:
+                steps += more
+                if steps >= steps_max:
+                    return steps
+            del self._taken[edge], self._polled[edge]
+        if not self._polled:
+            self._beginning = self._beginning or self._begin()
+            for more in self._beginning:
+                steps += more
+                if steps >= steps_max:
+                    return steps
+            self._serve()
+        return steps
 
     def owns_session(self, number: int, peer: PeerKey) -> bool:
         """Whether a session's connection is at this edge."""
@@ -231,7 +258,7 @@ class HostedPartition:
 
     def claims_answered(self, answer: Claims, edge: str, incarnation: int) -> None:
         """One edge's answer to the claims poll."""
-        if self._polled.get(edge) == incarnation:
+        if self._polled.get(edge) == incarnation and edge not in self._taken:
             before = [] if answer.first else self._claimed.get(edge)
             if before is None or len(before) + len(answer.claims) > CLAIMS_MAX:
                 self._claimed.pop(edge, None)  # of an answer whose beginning is void: the poll comes again
@@ -240,10 +267,7 @@ class HostedPartition:
             self._claimed[edge] = before
             if not answer.last:
                 return
-            self.owners.claimed(edge, incarnation, self._claimed.pop(edge))
-            del self._polled[edge]
-            if not self._polled:
-                self._serve()
+            self._taken[edge] = self.owners.claimed(edge, incarnation, self._claimed.pop(edge))
 
     def publish(self, message: PublishMessage, peer: PeerKey) -> None:
         """Take one message: into this topic's register when it is retained, into the queues of its subscribers."""
@@ -264,9 +288,17 @@ class HostedPartition:
     def _holds_register(self, topic: bytes) -> bool:
         return self._map().partition_for(topic.decode()) == self.partition.number
 
+    def _begin(self) -> Iterator[int]:
+        """End what was open on edges that are gone, or go meanwhile: only who serves is told of those."""
+        ended_for: list[tuple[str, int]] | None = None
+        while ended_for != (live := [(edge.node, edge.incarnation) for edge in self._map().live("edge")]):
+            ended_for = live
+            yield from self.owners.absent(self._is_alive)
+
     def _serve(self) -> None:
+        self._beginning = None
         self._enter(Phase.SERVING)
-        self.owners.absent(self._is_alive)
+        self.owners.serve()
         live = {edge_sender(edge.node, edge.incarnation) for edge in self._map().live("edge")}
         self.delivery.origins.forget_dead_edges(live)
         self.subscriptions.serve()
@@ -303,6 +335,8 @@ class HostedPartition:
     def is_behind(self) -> bool:
         """Whether ``catch_up`` has something to do."""
         delivery = self.delivery
+        if self.goes_on:
+            return False  # windows are filled once the claims are taken
         if delivery.outbound.freed or delivery.consumed.saving:
             return True
         return self.serving and bool(self._more_due or self.waiting)

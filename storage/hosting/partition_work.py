@@ -32,12 +32,17 @@ class PartitionWork:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._behind)
 
-    def catch_up(self, active: dict[int, HostedPartition]) -> None:
-        """Let partitions go on with what belongs to a turn, and may be more than one turn takes."""
+    def catch_up(self, active: dict[int, HostedPartition], taken: int) -> None:
+        """Let partitions go on with what belongs to a turn, and may be more than one turn takes.
+
+        Args:
+            active: Partitions that something happened to.
+            taken: Steps that this turn took before.
+        """
         for number in sorted(active):
             if active[number].is_behind:
                 self._behind.setdefault(number, active[number])
-        left = TURN_STEPS
+        left = TURN_STEPS - taken
         for number in list(self._behind):
             if left <= 0:
                 return

@@ -6,9 +6,9 @@ times, because edges are asked again. A turn lets a bounded number go on.
 
 from collections.abc import Container, Iterable
 
-__all__ = ["ADVANCED_PER_TURN", "Settling"]
+__all__ = ["ADVANCE_STEPS", "Settling"]
 
-ADVANCED_PER_TURN = 200  # partitions that go a step towards serving, of some thirty microseconds
+ADVANCE_STEPS = 150  # of ten microseconds, in a turn, for partitions that go on towards serving
 ADVANCE_AGAIN_S = 0.1  # between two looks at those that wait for others
 
 
@@ -61,6 +61,10 @@ class Settling:
         if number is not None:
             del self._to_advance[number]
         return number
+
+    def look_again(self, number: int) -> None:
+        """Note that a partition is on its way still, and may go on in the next turn."""
+        self._to_advance[number] = None
 
     def deadline(self, now: float) -> float:
         """Return when to look again; infinity while every partition serves."""

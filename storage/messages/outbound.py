@@ -26,6 +26,7 @@ __all__ = ["Outbound"]
 HOLD_S = 5.0  # after which a retained read counts as ended
 IDENTIFIERS_AHEAD = 512  # given to entries that wait for the window, at most
 AHEAD_BYTES = 512 * 1024  # of their bodies, in memory
+GIVEN_PER_STEP = 2  # identifiers, with the entries that are read for them
 BYTES_PER_STEP = 8192  # of a message that is sent
 
 
@@ -136,7 +137,7 @@ class Outbound:
         while session.window_open and steps < steps_max:
             following = session.next_unsent()
             if following is None:  # all of them were finished before they left
-                self._give(session)
+                steps += self._give(session)
                 following = session.next_unsent()
             if following is None:
                 return steps  # or written by the operation being built and not readable yet; the next event goes on
@@ -156,11 +157,11 @@ class Outbound:
             settled = not session.given or session_seq < session.given[0][0]
             self.push(session, entry, flight, dup=dup, settled=settled)
         if session.sizes and session.edge and len(session.unsent) <= IDENTIFIERS_AHEAD // 2:
-            self._give(session)
+            steps += self._give(session)
         return steps
 
-    def _give(self, session: DurableSession) -> None:
-        """Give packet identifiers to the next entries of the queue, as one run of the session row."""
+    def _give(self, session: DurableSession) -> int:
+        """Give packet identifiers to the next entries of the queue, as one run of the session row; return the steps."""
         partition = self._partition
         ahead = min(IDENTIFIERS_AHEAD, partition.settings.queue_messages_max // 4)
         wanted = max(ahead, session.window - session.out) - len(session.unsent)
@@ -181,6 +182,7 @@ class Outbound:
         if session.push_seq > first:
             session.given.append((first, partition.building))
             partition.touch(session)
+        return (session.push_seq - first) // GIVEN_PER_STEP
 
     def _drop_unsent(self, session: DurableSession, session_seq: int, entry: Entry) -> bool:
         """Drop an entry that must not leave any more; its identifier is free again."""

@@ -37,6 +37,8 @@ __all__ = ["Owners"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 REPEAT_S = 1.0  # unanswered kicks are repeated this often
+PASSED_PER_STEP = 20  # connections, or messages in flight, that are looked at in one of ten microseconds
+STEPS_PER_CLAIM = 2  # with the session row that is written
 STEPS_PER_END = 4  # of a connection, whose will may have to be published
 SERVER_BUSY = 0x89
 SESSION_TAKEN_OVER = 0x8E
@@ -117,16 +119,18 @@ class Owners:
         if self.wills.restore(key, row) and row.client_id not in self._holders:
             self._holders[row.client_id] = Holder(row.edge, row.incarnation, row.connection, row.owner_epoch, 0)
 
-    def claimed(self, edge: str, incarnation: int, claims: list[Claim]) -> None:
-        """An edge told which connections of this partition it holds."""
+    def claimed(self, edge: str, incarnation: int, claims: list[Claim]) -> Iterator[int]:
+        """Take what an edge told: which connections of this partition it holds; yields the steps that it takes."""
         held = {claim.client_id: claim for claim in claims if claim.owner_epoch}
         opening: dict[str, set[int]] = {}
         for new in claims:  # one client may have several that are opening
             if not new.owner_epoch:
                 opening.setdefault(new.client_id, set()).add(new.connection)
-        for client_id in sorted(self._holders):
-            holder = self._holders[client_id]
-            if holder.edge != edge or holder.incarnation != incarnation:
+        for passed, client_id in enumerate(sorted(self._holders), 1):
+            if passed % PASSED_PER_STEP == 0:
+                yield 1
+            holder = self._holders.get(client_id)
+            if holder is None or holder.edge != edge or holder.incarnation != incarnation:
                 continue
             if (client_id, holder.owner_epoch) in self._reported:
                 continue  # how it ended is said by the report that waits
@@ -135,7 +139,9 @@ class Owners:
             claim = held.get(client_id)
             if claim is None or claim.owner_epoch < holder.owner_epoch:
                 self._end(client_id, holder, clean=False)
+                yield STEPS_PER_END
         for claim in held.values():
+            yield STEPS_PER_CLAIM
             current = self._holders.get(claim.client_id)
             holder = Holder(edge, incarnation, claim.connection, claim.owner_epoch, claim.session)
             session = self._partition.sessions.get(claim.session)
@@ -147,6 +153,7 @@ class Owners:
             if session is not None and session.owner_epoch == claim.owner_epoch:
                 self._bind(session, holder)
                 self._delivery.outbound.resume(session)
+                yield len(session.inflight) // PASSED_PER_STEP
 
     # --- open
 
@@ -418,16 +425,22 @@ class Owners:
         for _ in self.wills.leave(edge):
             yield STEPS_PER_END
 
-    def absent(self, is_alive: Callable[[str, int], bool]) -> None:
-        """End what the rows say is open on edges that are gone (after the claims poll)."""
-        for client_id in sorted(self._holders):
-            holder = self._holders[client_id]
-            waits = (client_id, holder.owner_epoch) in self._reported
-            if not waits and not is_alive(holder.edge, holder.incarnation):
+    def absent(self, is_alive: Callable[[str, int], bool]) -> Iterator[int]:
+        """End what the rows say is open on edges that are gone (after the claims poll); yields the steps it takes."""
+        for passed, client_id in enumerate(sorted(self._holders), 1):
+            if passed % PASSED_PER_STEP == 0:
+                yield 1
+            holder = self._holders.get(client_id)
+            if holder is None or (client_id, holder.owner_epoch) in self._reported:
+                continue
+            if not is_alive(holder.edge, holder.incarnation):
                 self._end(client_id, holder, clean=False)
+                yield STEPS_PER_END
+        yield from self.opened.forget_dead(is_alive)
+
+    def serve(self) -> None:
+        """Begin to serve: the reports that waited are carried out now."""
         self._reported.clear()
-        for _ in self.opened.forget_dead(is_alive):
-            pass
 
     def _end(self, client_id: str, holder: Holder, *, clean: bool) -> None:
         partition = self._partition

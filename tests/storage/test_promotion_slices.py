@@ -9,6 +9,7 @@ from tests.storage.rounds import timed_rounds
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage
+from wire.messages.sessions import SessionOpened
 
 TURN_MS = 5  # most processor time of one turn
 SIZES = [pytest.param(4_000, id="small"), pytest.param(10_000, id="full", marks=pytest.mark.slow)]
@@ -78,6 +79,44 @@ def test_a_start_with_many_sessions(monkeypatch: pytest.MonkeyPatch, count: int)
     hosted = cluster.primary(0).core.partitions[0]
     assert len(hosted.partition.sessions) == count and hosted.tally.online == 0 and hosted.tally.keys == count
     judge(found, f"{count} sessions")
+
+
+def test_a_failover_with_connections_and_connects_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(partitions=1, nodes=2, replicas=2)
+    one, two = cluster.edges["e1"], cluster.edges["e2"]
+    clients = opened(one, 1_000)
+    with timed_rounds(monkeypatch) as found:
+        cluster.kill(cluster.primary(0).key.node)
+        later = []
+        for number in range(1_000):
+            later.append(two.open(f"d{number}", settle=False))
+            if number % 100 == 99:
+                cluster.step()
+        cluster.run(4.0)
+    assert len(two.answers(SessionOpened)) == 1_000
+    sessions = cluster.primary(0).core.partitions[0].partition.by_client
+    assert all(sessions[client.client_id].edge == "e1" for client in clients)
+    assert all(sessions[client.client_id].edge == "e2" for client in later)
+    judge(found, "1 000 connections, 1 000 CONNECTs")
+
+
+def test_a_failover_with_queues_of_connected_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(partitions=1, nodes=2, replicas=2)
+    edge = cluster.edges["e1"]
+    clients = opened(edge, 300)
+    for client in clients:
+        edge.subscribe(client, "all", settle=False)
+    cluster.settle()
+    for _ in range(100):
+        edge.publish(PublishMessage(0, b"all", b"m", 1), 0)
+    cluster.run(3.0)
+    with timed_rounds(monkeypatch) as found:
+        cluster.kill(cluster.primary(0).key.node)
+        cluster.run(6.0)
+    sessions = cluster.primary(0).core.partitions[0].partition.sessions.values()
+    assert [session.edge for session in sessions] == ["e1"] * 300
+    assert all(session.queued == 100 for session in sessions)
+    judge(found, "300 connections, 100 messages each")
 
 
 def test_an_edge_dies_with_connections_in_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
