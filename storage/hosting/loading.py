@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 
+from storage.messages.bodies import Bodies
 from storage.messages.delivery import Delivery
 from storage.messages.inbound import Inbound
 from storage.messages.retained import RetainedRegisters
@@ -40,48 +41,47 @@ from storage.state.timers import EndSession
 __all__ = ["load"]
 
 SLICE_ROWS = 200  # about 1 ms
+READ_ROWS = 48  # of one look into the store, at most: each may be a quarter of a megabyte
+READ_BYTES = 256 * 1024  # likewise: how many rows a look asks for follows the one before
+ROW_BYTES = 4096  # of a long row that take as long as a short one
 Outline = tuple[bytes, int, int, int, int, int]  # key; qos, state, identifier, body, bytes without a shared body
 
 
 class _Rows:
     """Rows of one partition by kind, without those that are read on demand (log, bodies)."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, bodies: Bodies) -> None:
         self._partition = partition
+        self._bodies = bodies
         self._slices: dict[bytes, deque[list[tuple[bytes, bytes]]]] = {}  # by kind
         self.queues: deque[list[Outline]] = deque()  # in slices likewise
-        self.body_bytes: dict[int, int] = {}
 
     def read(self) -> Iterator[int]:
-        """Read them; yields the number of rows after each slice."""
-        number, store = self._partition.number, self._partition.store
-        start, stop = keys.partition_range(number)
-        while True:
-            rows = store.scan(start, stop, SLICE_ROWS)
-            logged = self._take(rows)
-            yield len(rows)
-            if logged:
-                start = keys.kind_range(number, keys.LOG)[1]
-            elif len(rows) < SLICE_ROWS:
-                return
-            else:
+        """Read them; yields what each slice cost, in short rows."""
+        number, scan = self._partition.number, self._partition.store.scan
+        first, stop = keys.partition_range(number)
+        logged, unlogged = keys.kind_range(number, keys.LOG)
+        wanted = READ_ROWS
+        for start, end in ((first, logged), (unlogged, stop)):
+            while True:
+                rows = scan(start, end, wanted)
+                self._take(rows)
+                size = sum(len(value) for _, value in rows)
+                yield len(rows) + size // ROW_BYTES
+                if len(rows) < wanted:
+                    break
                 start = rows[-1][0] + b"\x00"
+                wanted = min(READ_ROWS, 2 * wanted, max(1, wanted * READ_BYTES // max(1, size)))
 
-    def _take(self, rows: list[tuple[bytes, bytes]]) -> bool:
-        """Keep rows; True if they came to the log, which is passed over."""
+    def _take(self, rows: list[tuple[bytes, bytes]]) -> None:
         slices: dict[bytes, list[tuple[bytes, bytes]]] = {}
         outlines: list[Outline] = []
-        logged = False
         for key, value in rows:
             kind = key[2:3]
             if kind == keys.QUEUE:
                 outlines.append((key, *outline_entry(value)))
-            elif kind == keys.LOG:
-                logged = True
-                break
             elif kind == keys.BODY:
-                body = int.from_bytes(key[3:11], "big")
-                self.body_bytes[body] = self.body_bytes.get(body, 0) + len(value)
+                self._bodies.restore(int.from_bytes(key[3:11], "big"), len(value))
                 slices.setdefault(kind, []).append((key, b""))
             else:
                 slices.setdefault(kind, []).append((key, value))
@@ -89,7 +89,6 @@ class _Rows:
             self.queues.append(outlines)
         for kind, slice_ in slices.items():
             self._slices.setdefault(kind, deque()).append(slice_)
-        return logged
 
     def slices(self, kind: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         """Return the rows of a kind in key order, in slices; each is forgotten here as it is returned."""
@@ -111,7 +110,7 @@ def load(
     Raises:
         StoreDamaged: A row fails its check.
     """
-    rows = _Rows(partition)
+    rows = _Rows(partition, delivery.bodies)
     yield from rows.read()
     for slice_ in rows.slices(keys.META):
         partition.meta = unpack(MetaRow, slice_[0][1])
@@ -133,7 +132,7 @@ def load(
             subscriptions.restore_standing(names.get(route, route))
         yield len(slice_)
     yield from _load_senders(partition, rows, delivery, owners, inbound)
-    yield from _load_queues(partition, rows, gaps)
+    yield from _load_queues(partition, rows, gaps, delivery.bodies)
     for slice_ in rows.slices(keys.RETAINED):
         for _, value in slice_:
             row = unpack(RetainedRow, value)
@@ -147,7 +146,9 @@ def load(
         yield len(slice_)
     for slice_ in rows.slices(keys.BODY):
         for key, _ in slice_:
-            if int.from_bytes(key[3:11], "big") not in partition.body_references:
+            body = int.from_bytes(key[3:11], "big")
+            if body not in partition.body_references:
+                delivery.bodies.forget(body)
                 partition.delete(key)
         yield len(slice_)
     for slice_ in rows.slices(keys.WILL):
@@ -221,7 +222,7 @@ def _is_consumed(session: DurableSession, session_seq: int, gaps: list[int]) -> 
     return bisect_right(gaps, session_seq) % 2 == 1  # [start, stop) pairs, flat and ascending
 
 
-def _load_queues(partition: Partition, rows: _Rows, gaps: dict[int, list[int]]) -> Iterator[int]:
+def _load_queues(partition: Partition, rows: _Rows, gaps: dict[int, list[int]], bodies: Bodies) -> Iterator[int]:
     states: dict[bytes, InflightRow] = {}
     for slice_ in rows.slices(keys.INFLIGHT):
         states.update((key[3:19], unpack(InflightRow, value)) for key, value in slice_)
@@ -230,7 +231,7 @@ def _load_queues(partition: Partition, rows: _Rows, gaps: dict[int, list[int]]) 
     while rows.queues:
         outlines = rows.queues.popleft()
         for outline in outlines:
-            _load_entry(partition, outline, rows.body_bytes, gaps, states, found)
+            _load_entry(partition, outline, bodies, gaps, states, found)
         yield len(outlines)
     for at, name in enumerate(sorted(states), 1):  # released: the queue row is gone
         _load_released(partition, name, states.pop(name), gaps, found)
@@ -285,7 +286,7 @@ def _place_queues(partition: Partition, found: dict[int, dict[int, InFlight | in
 def _load_entry(
     partition: Partition,
     outline: Outline,
-    body_bytes: dict[int, int],
+    bodies: Bodies,
     gaps: dict[int, list[int]],
     states: dict[bytes, InflightRow],
     found: dict[int, dict[int, InFlight | int]],
@@ -301,7 +302,7 @@ def _load_entry(
         return
     if body:
         partition.body_references[body] = partition.body_references.get(body, 0) + 1
-        size += body_bytes.get(body, 0)
+        size += bodies.size(body)
     size += ENTRY_OVERHEAD_BYTES
     state = states.pop(key[3:19], None)
     place = found.setdefault(session.number, {})

@@ -1,7 +1,8 @@
 """Bodies that stand in the store once: those that several sessions share, and those too large for one row.
 
-A body is pieces named by its id; it goes when the last row that names it goes. How many do is counted in memory and
-counted anew from the rows when a partition is loaded. Decision: docs/adr/0009-key-order-and-sstables.md.
+A body is pieces named by its id; it goes when the last row that names it goes. How many do is counted in memory, like
+its pieces, and counted anew from the rows when a partition is loaded: no piece is read only to delete it.
+Decision: docs/adr/0009-key-order-and-sstables.md.
 """
 
 from storage.state import keys
@@ -15,6 +16,20 @@ class Bodies:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
+        self._stored: dict[int, tuple[int, int]] = {}  # id -> pieces, bytes
+
+    def restore(self, body: int, piece_bytes: int) -> None:
+        """Take over one more piece of a body from disk."""
+        pieces, size = self._stored.get(body, (0, 0))
+        self._stored[body] = pieces + 1, size + piece_bytes
+
+    def forget(self, body: int) -> None:
+        """Forget a body that no row names: whoever found that deletes its pieces."""
+        self._stored.pop(body, None)
+
+    def size(self, body: int) -> int:
+        """Return the bytes of a body; 0 for the id 0, which no body has."""
+        return self._stored.get(body, (0, 0))[1]
 
     def store(self, payload: bytes, references: int) -> int:
         """Write a body once, in pieces, for so many rows that will name it; return its id."""
@@ -22,21 +37,19 @@ class Bodies:
         body = partition.meta.next_body
         partition.meta.next_body += 1
         step = partition.settings.piece_bytes
-        for piece, start in enumerate(range(0, len(payload), step)):
+        pieces = range(0, len(payload), step)
+        for piece, start in enumerate(pieces):
             partition.put(keys.body_key(partition.number, body, piece), payload[start : start + step])
+        self._stored[body] = len(pieces), len(payload)
         partition.body_references[body] = references
         return body
 
     def read(self, body: int) -> bytes:
         """Return a body, its pieces joined."""
-        pieces = []
         partition = self._partition
-        for piece in range(1 << 16):
-            value = partition.get(keys.body_key(partition.number, body, piece))
-            if value is None:
-                break
-            pieces.append(value)
-        return b"".join(pieces)
+        pieces, _ = self._stored.get(body, (0, 0))
+        found = (partition.get(keys.body_key(partition.number, body, piece)) for piece in range(pieces))
+        return b"".join(value or b"" for value in found)
 
     def release(self, body: int) -> None:
         """One row that named it is gone."""
@@ -46,8 +59,5 @@ class Bodies:
         partition.body_references[body] -= 1
         if partition.body_references[body] == 0:
             del partition.body_references[body]
-            for piece in range(1 << 16):
-                key = keys.body_key(partition.number, body, piece)
-                if partition.get(key) is None:
-                    break
-                partition.delete(key)
+            for piece in range(self._stored.pop(body, (0, 0))[0]):
+                partition.delete(keys.body_key(partition.number, body, piece))

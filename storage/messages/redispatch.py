@@ -118,7 +118,7 @@ class RedispatchQueue:
         row = unpack(HandedRow, value)
         if row.body:
             partition.body_references[row.body] = partition.body_references.get(row.body, 0) + 1
-        self._add(number, len(value) + (len(self._bodies.read(row.body)) if row.body else 0))
+        self._add(number, len(value) + self._bodies.size(row.body))
 
     # --- out
 

@@ -31,7 +31,7 @@ class RetainedRegisters:
 
     def restore(self, row: RetainedRow) -> None:
         """Take over a register from disk."""
-        size = len(self._delivery.bodies.read(row.body)) if row.body else len(row.payload)
+        size = self._delivery.bodies.size(row.body) if row.body else len(row.payload)
         self._index(row.topic, size, row.deadline, row.body)
 
     def _index(self, topic: str, size: int, deadline: int, body: int) -> None:

@@ -5,13 +5,15 @@ The bound is one of processor time of the longest ``handle``, over the model's s
 
 import pytest
 
-from tests.storage.rounds import timed_rounds
+from storage.state import keys
+from tests.storage.rounds import middle_round_ms, timed_rounds
 from tests.storage.scripted_edge import Connection, Edge
-from tests.storage.storage_cluster import Cluster
+from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage
-from wire.messages.sessions import SessionOpened
+from wire.messages.sessions import SessionOpened, Subscription
 
 TURN_MS = 5  # most processor time of one turn
+LONGEST = 5  # turns, in the middle of which others are judged: a busy machine makes single ones longer
 SIZES = [pytest.param(4_000, id="small"), pytest.param(10_000, id="full", marks=pytest.mark.slow)]
 
 
@@ -129,3 +131,45 @@ def test_an_edge_dies_with_connections_in_many_partitions(monkeypatch: pytest.Mo
     hosted = cluster.nodes["s1"].core.partitions.values()
     assert not any(session.edge for one in hosted for session in one.partition.sessions.values())
     judge(found, "4 000 connections in 8 partitions")
+
+
+def test_a_session_with_many_gaps_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client acknowledged each second message of a large window."""
+    cluster = Cluster(partitions=1, settings=with_settings(outbound_window_max=8_000))
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice", receive_maximum=8_000)
+    edge.subscribe(alice, Subscription("q", 1))
+    publish(edge, b"q", 2_900)
+    for at, push in enumerate(list(alice.outbound.values())):
+        if at % 2:
+            edge.acknowledge(push, 4)
+    cluster.run(2.0)
+    assert len(alice.received) == 2_900
+    with timed_rounds(monkeypatch) as found:
+        cluster.restart("s1")
+        until_served(cluster)
+    hosted = cluster.primary(0).core.partitions[0]
+    (session,) = hosted.partition.sessions.values()
+    assert session.queued == len(alice.outbound) < 2_000
+    assert middle_round_ms(found, LONGEST) < TURN_MS
+
+
+def test_large_bodies_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """48 MB of messages, and as much in retained registers."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    edge.close(edge.open("alice", "q/#"))
+    for number in range(48):
+        edge.publish(PublishMessage(0, f"q/{number}".encode(), b"m" * 1_000_000, 1, retain=True), 0)
+        cluster.settle()
+    with timed_rounds(monkeypatch) as found:
+        cluster.restart("s1")
+        until_served(cluster)
+    hosted = cluster.primary(0).core.partitions[0]
+    (session,) = hosted.partition.sessions.values()
+    assert session.queued == 48 and len(hosted.retained) == 48
+    assert hosted.retained.payload_bytes == 48_000_000
+    assert middle_round_ms(found, LONGEST) < TURN_MS
+    alice = edge.open("alice")
+    assert [len(push.payload) for push in alice.received] == [1_000_000] * 48
+    assert cluster.nodes["s1"].store.scan(*keys.kind_range(0, keys.BODY), 1)
