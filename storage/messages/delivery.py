@@ -49,7 +49,7 @@ class Delivery:
         self.targets = Targets(partition)
         self.bodies = Bodies(partition)
         self.consumed = Consumed(partition, self.bodies)
-        self.outbound = Outbound(partition, self.bodies, self.consumed)
+        self.outbound = Outbound(partition, self.bodies, self.consumed, self.targets.groups)
         self.redispatches = RedispatchQueue(partition, self.bodies, live)
 
     # --- in

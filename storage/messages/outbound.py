@@ -11,6 +11,7 @@ from itertools import islice
 
 from storage.messages.bodies import Bodies
 from storage.messages.consumed import Consumed
+from storage.messages.groups import Groups
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.partition import Partition
@@ -33,10 +34,11 @@ BYTES_PER_STEP = 8192  # of a message that is sent
 class Outbound:
     """Entries on their way from one partition to the connections of its sessions."""
 
-    def __init__(self, partition: Partition, bodies: Bodies, consumed: Consumed) -> None:
+    def __init__(self, partition: Partition, bodies: Bodies, consumed: Consumed, groups: Groups) -> None:
         self._partition = partition
         self._bodies = bodies
         self._consumed = consumed
+        self._groups = groups
         self.freed: dict[int, DurableSession] = {}  # sessions whose window may have room: for ``pump_freed``
 
     def push_qos0(self, session: DurableSession, message: PublishMessage, retain: bool, properties: bytes) -> None:
@@ -114,7 +116,12 @@ class Outbound:
                 self._push_pubrel(session, session_seq, flight)
             else:
                 session.unsent.append((session_seq, None, 0))
+        self._free(session)
+
+    def _free(self, session: DurableSession) -> None:
+        """Note that a session's window may have room."""
         self.freed[session.number] = session
+        self._groups.wake(session)
 
     def pump_freed(self, steps_max: int) -> int:
         """Fill the windows that have room; return the steps of about ten microseconds that it took.
@@ -126,6 +133,7 @@ class Outbound:
             session = self.freed.pop(next(iter(self.freed)))
             if self._partition.sessions.get(session.number) is session:
                 steps += 1 + self._pump(session, steps_max - steps)
+                self._groups.wake(session)
                 if steps >= steps_max and session.window_open and not session.caught_up:
                     self.freed[session.number] = session
         return steps
@@ -248,14 +256,14 @@ class Outbound:
             if not session.reads:
                 session.reads = None
         if not session.held:
-            self.freed[session.number] = session
+            self._free(session)
 
     def hold_expired(self, session: DurableSession) -> None:
         """Live messages have waited long enough for one read; for later ones they go on waiting."""
         if session.reads is not None:
             session.reads.expire(self._partition.served_ms)
         if not session.held:
-            self.freed[session.number] = session
+            self._free(session)
 
     def push_retained(self, session: DurableSession, message: RetainedMessage) -> None:
         """Send a QoS 0 retained copy to the connection, if there is one."""
@@ -290,6 +298,7 @@ class Outbound:
         if ack.packet_type == 5 and ack.reason_code < 0x80:
             if flight.state != STATE_RELEASED:
                 session.received(flight)
+                self._groups.wake(session)
                 partition.put(
                     keys.inflight_key(partition.number, session.number, ack.session_seq),
                     pack(InflightRow(flight.packet_identifier, STATE_RELEASED, flight.qos)),
@@ -301,4 +310,4 @@ class Outbound:
         body = flight.body if flight.state != STATE_RELEASED else 0
         session.consume(ack.session_seq)
         self._consumed.note(session, body)
-        self.freed[session.number] = session
+        self._free(session)

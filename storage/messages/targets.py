@@ -1,12 +1,13 @@
 """Receivers of a message in a partition: subscriptions merged per session, and one member of a shared group.
 
-Source: MQTT 5.0 sections 3.3.4 and 4.8.2.
+Source: MQTT 5.0 section 3.3.4. Members of shared groups are in ``groups``.
 """
 
 from collections.abc import Iterable
 
 from mqtt.properties import encode_subscription_identifiers
 from mqtt.topics import parse_shared
+from storage.messages.groups import Groups
 from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.partition import Partition
 from wire.messages.batches import PublishMessage
@@ -22,30 +23,14 @@ class Targets:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self._groups: dict[bytes, list[DurableSession]] = {}
-
-    def join_group(self, share: bytes, session: DurableSession) -> int:
-        """Add a member and return how many there are."""
-        members = self._groups.setdefault(share, [])
-        if session not in members:
-            members.append(session)
-        return len(members)
-
-    def leave_group(self, share: bytes, session: DurableSession) -> int:
-        """Remove a member and return how many are left."""
-        members = self._groups.get(share, [])
-        if session in members:
-            members.remove(session)
-        if not members:
-            self._groups.pop(share, None)
-        return len(members)
+        self.groups = Groups()
 
     def forget_session(self, session: DurableSession) -> None:
         """The session ends: it is no member of any group."""
         for name in session.made("subscriptions") or ():
             shared = parse_shared(name)
             if shared is not None:
-                self.leave_group(f"{shared[0]}/{shared[1]}".encode(), session)
+                self.groups.leave(f"{shared[0]}/{shared[1]}".encode(), session)
 
     def of(self, message: PublishMessage) -> Iterable[Target]:
         """Yield (session, merged subscription, its identifiers encoded): one copy per session [MQTT-3.3.4-2]."""
@@ -76,20 +61,10 @@ class Targets:
 
     def _pick(self, share: bytes, qos: int) -> DurableSession | None:
         """Choose a member: the next one that is connected with room, else, for QoS 1/2, the next one at all."""
-        members = self._groups.get(share)
-        if not members:
-            if qos == 0:
-                self._partition.count("dropped_no_member")
-            return None
-        for index, member in enumerate(members):
-            if member.window_open and member.caught_up:
-                members.append(members.pop(index))
-                return member
-        if qos == 0:
+        member = self.groups.pick(share, absent=qos > 0)
+        if member is None and not qos:
             self._partition.count("dropped_no_member")
-            return None
-        members.append(members.pop(0))
-        return members[-1]
+        return member
 
 
 def _is_excepted(session: DurableSession, subscription: Subscription, message: PublishMessage) -> bool:

@@ -194,7 +194,7 @@ class Subscriptions:
         if shared is None:
             self._partition.trie.add(name, session.number, (session, subscription))
         else:
-            self._delivery.targets.join_group(f"{shared[0]}/{shared[1]}".encode(), session)
+            self._delivery.targets.groups.join(f"{shared[0]}/{shared[1]}".encode(), session)
 
     # --- unsubscribe
 
@@ -243,7 +243,7 @@ class Subscriptions:
         if shared is None:
             partition.trie.remove(name, session.number)
         else:
-            self._delivery.targets.leave_group(f"{shared[0]}/{shared[1]}".encode(), session)
+            self._delivery.targets.groups.leave(f"{shared[0]}/{shared[1]}".encode(), session)
         self.members[name] -= 1
         if self.members[name]:
             if shared is not None:

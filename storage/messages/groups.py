@@ -1,0 +1,93 @@
+"""Members of shared groups in one partition, and which of them takes the next message.
+
+Members take turns. One that has no room, because it is away or its window is full, *rests*: no message goes past it
+until it has room again, for a group may have thousands that are away. Whoever makes room in a session's window says so
+(``wake``). Source: MQTT 5.0 section 4.8.2.
+"""
+
+from collections import OrderedDict
+
+from storage.state.durable_sessions import DurableSession
+
+__all__ = ["Groups"]
+
+
+class _Group:
+    """Members of one group, in turn."""
+
+    __slots__ = ("ready", "resting")
+
+    def __init__(self) -> None:
+        self.ready: OrderedDict[int, DurableSession] = OrderedDict()  # by session number; may have no room any more
+        self.resting: OrderedDict[int, DurableSession] = OrderedDict()
+
+
+class Groups:
+    """The shared groups of one partition."""
+
+    def __init__(self) -> None:
+        self._groups: dict[bytes, _Group] = {}
+        self._resting: dict[int, list[bytes]] = {}  # session number -> the groups in which it rests
+
+    def join(self, share: bytes, session: DurableSession) -> None:
+        """Add a member, at the end of the turn; one that is there already stays where it is."""
+        group = self._groups.setdefault(share, _Group())
+        if session.number in group.ready or session.number in group.resting:
+            return
+        if _takes(session):
+            group.ready[session.number] = session
+        else:
+            self._rest(share, group, session)
+
+    def leave(self, share: bytes, session: DurableSession) -> None:
+        """Remove a member, if it is one."""
+        group = self._groups.get(share)
+        if group is None:
+            return
+        group.ready.pop(session.number, None)
+        if group.resting.pop(session.number, None) is not None:
+            shares = self._resting[session.number]
+            shares.remove(share)
+            if not shares:
+                del self._resting[session.number]
+        if not (group.ready or group.resting):
+            del self._groups[share]
+
+    def wake(self, session: DurableSession) -> None:
+        """Note that a session may have room again: it takes part in the turns of its groups if it has."""
+        if session.number in self._resting and _takes(session):
+            for share in self._resting.pop(session.number):
+                group = self._groups[share]
+                group.ready[session.number] = group.resting.pop(session.number)
+
+    def pick(self, share: bytes, *, absent: bool) -> DurableSession | None:
+        """Return the next member that is connected with room; None if there is none.
+
+        Args:
+            share: Of the group.
+            absent: The message can be queued: where nobody has room, return the next member at all.
+        """
+        group = self._groups.get(share)
+        if group is None:
+            return None
+        while group.ready:
+            number, session = next(iter(group.ready.items()))
+            if _takes(session):
+                group.ready.move_to_end(number)
+                return session
+            del group.ready[number]
+            self._rest(share, group, session)
+        if not absent:
+            return None
+        number, session = next(iter(group.resting.items()))
+        group.resting.move_to_end(number)
+        return session
+
+    def _rest(self, share: bytes, group: _Group, session: DurableSession) -> None:
+        group.resting[session.number] = session
+        self._resting.setdefault(session.number, []).append(share)
+
+
+def _takes(session: DurableSession) -> bool:
+    """Whether a message can go to a session's connection now."""
+    return session.window_open and session.caught_up
