@@ -35,7 +35,7 @@ def joining_counts_too_early(patch: pytest.MonkeyPatch) -> None:
     def count(self: Replication, backup: object) -> None:
         if not backup.counted:  # type: ignore[attr-defined]
             backup.counted = True  # type: ignore[attr-defined]
-            self._core.replicas |= {backup.node}  # type: ignore[attr-defined]
+            self._partition.replicas |= {backup.node}  # type: ignore[attr-defined]
 
     patch.setattr(Replication, "_count_joining", count)
 
