@@ -10,7 +10,8 @@ from edge.hot.layout cimport (
     MESSAGE_PROPERTY_BYTES_AT, MESSAGE_RECORD, MESSAGE_TAG_AT, MESSAGE_TOPIC_BYTES_AT, MESSAGE_VERSION_AT,
     NO_MEMBER, PLACE_BYTES, PUBLISH, PUBLISH_ACK, PUBLISH_ACK_BYTES, PUBLISH_ACK_CODE_AT, PUBLISH_ACK_PARTITION_AT,
     PUBLISH_ACK_TAG_AT, PUSH, QOS_BITS, QUOTA_EXCEEDED, RETAIN_FLAG, RUN_HEAD, RUN_PACKET_BYTES_AT, RUN_RECORD,
-    RUN_TOPIC_BYTES_AT, RUN_VERSION_AT, SERVER_BUSY, SHARE_FLAG, SUPERSEDED
+    RUN_TOPIC_BYTES_AT, RUN_VERSION_AT, SERVER_BUSY, SERVER_UNAVAILABLE, SHARE_FLAG,
+    SUPERSEDED
 )
 from edge.hot.origins cimport take_origin, was_picked
 from edge.hot.output cimport mark_dirty
@@ -40,5 +41,6 @@ cdef Py_ssize_t _receive_message(
 )
 cdef object _receive_pick(HotState hot, Peer peer, Packet packet, bytes share, unsigned long long tag)
 cdef Outbox _asked_before(HotState hot, Peer peer, Outbox outbox, unsigned long long tag, int code)
+cdef object _failed(HotState hot, PendingAck message, int code)
 cdef object _no_room(HotState hot, PendingAck message)
 cdef object _superseded(HotState hot, PendingAck message)

@@ -53,6 +53,7 @@ if not cython.compiled:
         RUN_TOPIC_BYTES_AT,
         RUN_VERSION_AT,
         SERVER_BUSY,
+        SERVER_UNAVAILABLE,
         SHARE_FLAG,
         SUPERSEDED,
     )
@@ -300,17 +301,12 @@ def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
                 leave_outbox(hot, message)
         if message is None:
             hot.acks_unknown += 1  # a repeat was answered twice, or by a former primary
-        elif code == SUPERSEDED:
-            _superseded(hot, message)
-        elif code >= FAILURE and message.pick is not None:
-            refused(hot, message, code)
-        elif code == SERVER_BUSY:
-            _no_room(hot, message)
+        elif code >= FAILURE:
+            _failed(hot, message, code)
         else:
-            if code < FAILURE:
-                message.delivered = True
-                if message.pick is not None:
-                    message.reason_code = 0  # refused by others before
+            message.delivered = True
+            if message.pick is not None:
+                message.reason_code = 0  # refused by others before
             destination_done(hot, message, code)
         at += PUBLISH_ACK_BYTES
 
@@ -326,8 +322,26 @@ def _asked_before(hot: HotState, peer: Peer, outbox: Outbox, tag: cython.ulonglo
     return outbox
 
 
+def _failed(hot: HotState, message: PendingAck, code: cython.int) -> None:
+    """A destination did not take a message, or cannot say whether it has it."""
+    if code == SERVER_UNAVAILABLE:  # it could neither look nor wait: a former primary may have taken the message
+        message.delivered = True
+        code = SERVER_BUSY
+    if code == SUPERSEDED:
+        _superseded(hot, message)
+    elif message.pick is not None:
+        refused(hot, message, code)
+    elif code == SERVER_BUSY:
+        _no_room(hot, message)
+    else:
+        destination_done(hot, message, code)
+
+
 def _no_room(hot: HotState, message: PendingAck) -> None:
-    """A disk is full. Where that cannot be said, the connection ends at once: nothing may overtake what comes again."""
+    """A disk or a waiting room is full. Where that cannot be told, the connection ends at once.
+
+    Nothing may overtake what comes again.
+    """
     conn: Conn | None = message.conn
     note_refused(hot, message)
     told: cython.bint = message.waiting == 1 and not message.delivered

@@ -2,7 +2,7 @@
 
 A message is for the time of one primary: that of its partition_epoch. For a later time it waits for the map; of an
 earlier one it is dropped, because another primary may have answered it. A full disk refuses new messages and
-acknowledges again those that stand already.
+acknowledges again those that stand already. A full waiting room cannot tell them apart, and says so.
 """
 
 from collections.abc import Iterable
@@ -110,7 +110,8 @@ class Publishing:
     def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:
         """Hand a message to its partition, unless the disk is full; one that stands already is acknowledged again."""
         if (self.full or hosted.publishers.refusing) and self._refuse_for_room(hosted, record, peer):
-            self._refuse(record, hosted.partition.number, peer, "refused_store_full")
+            self._turn.count("refused_store_full")
+            self._answer(record, hosted.partition.number, peer, ReasonCode.SERVER_BUSY)
         else:
             hosted.publish(record, peer)
 
@@ -128,11 +129,18 @@ class Publishing:
             publishers.refused(session, owner_epoch, now)
         return True
 
-    def _refuse(self, record: PublishMessage, number: int, peer: PeerKey, reason: str = "refused_not_serving") -> None:
-        """Refuse a message aloud: one that was dropped in silence would be taken for a repeat."""
-        self._turn.count(reason)
+    def _refuse(self, record: PublishMessage, number: int, peer: PeerKey) -> None:
+        """Refuse to keep a message until its partition serves, aloud: dropped in silence it would pass for a repeat.
+
+        A former primary may have committed it, and its origin cannot be asked yet: nobody may be told that it was
+        refused.
+        """
+        self._turn.count("refused_not_serving")
+        self._answer(record, number, peer, ReasonCode.SERVER_UNAVAILABLE)
+
+    def _answer(self, record: PublishMessage, number: int, peer: PeerKey, reason_code: int) -> None:
         if record.tag:
-            refusal = encode_publish_ack(record.tag, number, ReasonCode.SERVER_BUSY)
+            refusal = encode_publish_ack(record.tag, number, reason_code)
             self._turn.sends.append((peer.node, FrameKind.PUBLISH_ACK, refusal))
 
     # --- partitions that moved from here

@@ -93,7 +93,7 @@ def test_what_waits_is_not_taken_when_its_publisher_s_next_connection_was_refuse
     cluster.run(0.1)
     refused = newer.publish(message("m", session=77, owner_epoch=2), 0)
     cluster.run(0.1)
-    assert newer.acked[refused] == 0x89
+    assert newer.acked[refused] == 0x88
     cluster.filter = lambda *_: True
     cluster.run(0.5)
     assert former.acked[waiting] == 0x8E
@@ -113,15 +113,32 @@ def test_what_follows_a_message_that_could_not_wait_is_refused_too() -> None:
     waiting = publisher.publish(message("waits", session=78, owner_epoch=1), 0)
     refused = publisher.publish(message("first", session=77, owner_epoch=1), 0)
     cluster.run(0.1)
-    assert publisher.acked == {refused: 0x89}
+    assert publisher.acked == {refused: 0x88}
     cluster.filter = lambda *_: True
     cluster.run(0.5)
     behind = publisher.publish(message("behind", session=77, owner_epoch=1), 0)
     cluster.run(0.1)
     again = publisher.publish(message("first", session=77, owner_epoch=2), 0)
     cluster.run(0.1)
-    assert publisher.acked == {waiting: 0, refused: 0x89, behind: 0x89, again: 0}
+    assert publisher.acked == {waiting: 0, refused: 0x88, behind: 0x89, again: 0}
     assert [push.payload for push in alice.received] == [b"waits", b"first"]
+
+
+def test_a_replay_of_what_was_committed_is_not_said_to_be_refused() -> None:
+    """Too many wait until the partition serves: what has no room may stand, and 0x88 says no more than that."""
+    cluster = Cluster(nodes=2, replicas=2, partitions=1, settings=with_settings(waiting_opens_max=1))
+    publisher, other = cluster.edges["e2"], cluster.edges["e1"]
+    alice = other.open("alice", "a/#")
+    primary, backup = cluster.map.partitions[0].in_sync
+    cluster.filter = lambda _, target, kind, __: (target, kind) != ("e2", FrameKind.PUBLISH_ACK)
+    publisher.publish(message("first"), 0)
+    again = publisher.publish(message("again"), 0)
+    cluster.settle()
+    cluster.filter = lambda source, target, kind, _: (source.node, target, kind) != ("e1", backup, FrameKind.CONTROL)
+    cluster.kill(primary)  # the other one polls e1, gets no answer, and does not serve
+    cluster.run(1.0)
+    assert publisher.acked == {again: 0x88}
+    assert [push.payload for push in alice.received] == [b"first", b"again"]
 
 
 def test_what_waited_for_the_map_is_not_overtaken_by_what_comes_with_it() -> None:

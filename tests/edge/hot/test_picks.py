@@ -79,6 +79,24 @@ def test_shared_pick_that_no_member_has_room_for_is_refused(hot: Any, code: int,
     assert broker.take(pub) == [ack(0x40, 3, answered) if answered else ack(0x40, 3)]
 
 
+def test_shared_pick_that_a_member_s_partition_may_have_is_not_told_as_refused(hot: Any) -> None:
+    """Too many wait for it to serve, and it could not look: another member gets the message, or nobody is told."""
+    broker = Broker(hot)
+    store = Node(broker, 3, "storage")
+    broker.hot.set_primary(5, store.peer)
+    broker.route_to(groups=(hot.state.Group(),))
+    broker.handler.pick = lambda *_: hot.state.Remote(None, 5, b"g/t")  # type: ignore[method-assign]
+    choices = [hot.state.Remote(None, 5, b"g/t"), None, None]
+    broker.handler.refused = lambda *_: choices.pop(0)  # type: ignore[method-assign]
+    pub = broker.client(5)
+    for identifier, code in ((3, 0), (4, 0x88)):
+        broker.send(pub, publish(b"t", b"a", 1, identifier, 5))
+        for answer in (0x88, code):
+            for record in store.records():
+                store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(record.tag, 5, answer))
+    assert broker.take(pub) == [ack(0x40, 3), b"\xe0\x01\x97"]
+
+
 def test_shared_pick_for_us_is_delivered_or_refused(hot: Any) -> None:
     broker = Broker(hot)
     edge = Node(broker, 2, "edge")

@@ -11,7 +11,7 @@ from wire.messages.frames import FrameKind
 
 LEASE_NS = 2_000_000_000
 PUBACK, PUBREC = 0x40, 0x50
-NO_ROOM, QUOTA_EXCEEDED = 0x89, 0x97
+NO_ROOM, CANNOT_WAIT, QUOTA_EXCEEDED = 0x89, 0x88, 0x97
 
 
 class Disks:
@@ -155,6 +155,19 @@ def test_a_retained_message_that_stands_ends_its_connection(hot: Any) -> None:
     disks.broker.hot.publish(route, inbound, -1, 1, 9, 1, None, (77, 6))
     disks.broker.turn()
     assert disks.ended and disks.primary.records() == []
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("session", [0, 9])
+def test_nobody_is_told_of_a_refusal_by_a_partition_that_could_not_look(hot: Any, session: int, version: int) -> None:
+    """A former primary may have committed it: the connection ends, and nothing of it is refused or acknowledged."""
+    disks = Disks(hot, session, version)
+    data = publish(b"t", b"1", 1, 1, version) + publish(b"t", b"2", 1, 2, version)
+    disks.broker.send(disks.pub, data)
+    first, second = disks.primary.records()
+    disks.answer(first, code=CANNOT_WAIT)
+    disks.answer(second, code=0)
+    assert disks.ended and disks.broker.take(disks.pub) == ([b"\xe0\x01\x97"] if version == 5 else [])
 
 
 def test_topics_are_counted(hot: Any) -> None:
