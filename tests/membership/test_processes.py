@@ -8,20 +8,22 @@ import pytest
 
 from membership.keyring import generate_key, key_id
 from tests.membership.processes import Cluster, encode_key
+from tests.turn_time import assert_within, timed
 
 
+@timed
 def test_newcomer_with_one_seed_joins_within_two_seconds(tmp_path: Path) -> None:
     """From its open sockets to being known by every member (bench/membership.py counts interpreter start as well)."""
     with Cluster(tmp_path) as cluster:
         cluster.start_many(3)
         newcomer = cluster.start("new")
         told = [
-            member.wait_for("NodeJoin", 5, name="new")["at"]
+            member.wait_for("NodeJoin", 20, name="new")["at"]
             for name, member in cluster.members.items()
             if name != "new"
         ]
-        assert max(told) - newcomer.ready_at < 2.0
-        cluster.wait_all_alive(5)
+        assert_within("the join", (max(told) - newcomer.ready_at) * 1e3, 2_000)
+        cluster.wait_all_alive(20)
 
 
 def test_key_never_shows_outside(tmp_path: Path) -> None:

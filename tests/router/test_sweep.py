@@ -8,6 +8,7 @@ import pytest
 import router.routes.shard
 from mqtt.topics import matches
 from router.routes.shard import RouteShard
+from tests.turn_time import assert_within, timed
 from wire.messages.routes import (
     AddRoutes,
     Destinations,
@@ -21,6 +22,7 @@ from wire.messages.routes import (
 )
 
 EDGES = ["e0", "e1", "e2"]
+SLICE_MS = 5  # most processor time of a slice
 
 
 class Shard:
@@ -129,6 +131,7 @@ def test_no_answer_lacks_a_route_that_is_acknowledged(monkeypatch: pytest.Monkey
     assert shard.checked > 10
 
 
+@timed
 def test_a_thousand_filters_against_many_cached_topics_go_in_slices() -> None:
     """65 536 topics of two edges: no slice takes 5 ms of the processor, and the answer waits for both edges."""
     shard = RouteShard(0, 1, [], [], 100_000)
@@ -147,7 +150,7 @@ def test_a_thousand_filters_against_many_cached_topics_go_in_slices() -> None:
     times.sort()
     print(f"{len(times)} slices, median {times[len(times) // 2] * 1e3:.2f} ms, longest {times[-1] * 1e3:.2f} ms")
     assert len(times) > 100
-    assert times[len(times) * 9 // 10] < 0.005  # a busy machine makes single ones longer
+    assert_within("nine of ten slices", times[len(times) * 9 // 10] * 1e3, SLICE_MS)
     orders = [(edge, message) for edge, message in shard.take_sends() if isinstance(message, Invalidate)]
     assert [edge for edge, _ in orders] == ["e0", "e1"]
     for edge, order in orders:
@@ -159,5 +162,5 @@ def test_a_thousand_filters_against_many_cached_topics_go_in_slices() -> None:
         began = time.thread_time()
         shard.go_on(400)
         times.append(time.thread_time() - began)
-    assert sorted(times)[len(times) * 9 // 10] < 0.005
+    assert_within("nine of ten, to the end", sorted(times)[len(times) * 9 // 10] * 1e3, SLICE_MS)
     assert len(shard.cached.leaving_topics) == 0

@@ -10,6 +10,7 @@ from router.map.commands import DeclareDead, RegisterNode, encode_command
 from router.routes.sender_routes import SenderRoutes
 from router.routes.shard_work import STEPS_PER_TURN, WAITING_MAX
 from router.service import events_of_turn
+from tests.turn_time import assert_within, timed
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
@@ -30,7 +31,7 @@ from wire.node.route_registrar import REPORT_ROUTES_MAX, ROUTES_PER_REQUEST
 
 WILD = [f"site/+/line/{number}/+" for number in range(5000)]
 TOPICS = [f"site/a/line/{number}/temperature" for number in range(20_000)]
-LIMIT_S = 0.005  # of the processor, for three of four turns: a busy machine makes single ones longer
+LIMIT_MS = 5  # of the processor, for three of four turns
 
 
 def frame(peer: PeerKey, message: Control) -> FrameArrived:
@@ -76,12 +77,12 @@ class Turns:
     def taken(self, kind: type[Control]) -> list[Control]:
         return [message for _, message in self.sent if isinstance(message, kind)]
 
-    def check(self, turns: int) -> None:
+    def check(self, what: str, turns: int) -> None:
         """The work took so many turns at least, none of them long."""
         times = sorted(self.times)
         print(f"{len(times)} turns, median {times[len(times) // 2] * 1e3:.2f} ms, longest {times[-1] * 1e3:.2f} ms")
         assert len(times) >= turns
-        assert times[len(times) * 3 // 4] < LIMIT_S
+        assert_within(what, times[len(times) * 3 // 4] * 1e3, LIMIT_MS)
 
 
 def reports(turns: Turns, version: int, names: list[str]) -> list[FrameArrived]:
@@ -99,17 +100,19 @@ def reports(turns: Turns, version: int, names: list[str]) -> list[FrameArrived]:
     ]
 
 
+@timed
 def test_a_long_report_is_taken_in_turns() -> None:
     """5 000 wildcard filters of one edge; then a report of none of them, after which they go."""
     turns = Turns()
     turns.run(*reports(turns, 1, WILD))
     assert turns.router.core.shards[turns.shard].routes == len(WILD)
-    turns.check(len(WILD) // STEPS_PER_TURN // 2)
+    turns.check("a report", len(WILD) // STEPS_PER_TURN // 2)
     turns.run(*reports(turns, 2, WILD[:1]))
     assert turns.router.core.shards[turns.shard].routes == 1
-    turns.check(len(WILD) // STEPS_PER_TURN)
+    turns.check("a report of one", len(WILD) // STEPS_PER_TURN)
 
 
+@timed
 def test_a_dead_edge_with_many_filters_leaves_in_turns() -> None:
     """Those that are left may still be answered; a topic answered with them is dropped when they are gone."""
     turns = Turns()
@@ -119,7 +122,7 @@ def test_a_dead_edge_with_many_filters_leaves_in_turns() -> None:
     assert turns.router.core.shards[turns.shard].routes > 0
     turns.run(frame(EDGES[1], Resolve(9, turns.shard, turns.epoch, TOPICS[:5000:500])))
     assert turns.router.core.shards[turns.shard].routes == 0
-    turns.check(len(WILD) // STEPS_PER_TURN)
+    turns.check("a dead edge", len(WILD) // STEPS_PER_TURN)
     (answer,) = turns.taken(Resolved)
     assert isinstance(answer, Resolved)
     if any(item.edges for item in answer.destinations):
@@ -142,6 +145,7 @@ def test_an_edge_that_comes_back_keeps_what_it_says_anew() -> None:
     assert [answer.destinations[place].edges for place in answer.answers] == [[EDGES[0].node]] * 3 + [[]]
 
 
+@timed
 def test_many_questions_are_answered_in_turns() -> None:
     """One of 2 000 topics gets its first ones; a hundred of 200 topics wait for each other."""
     turns = Turns()
@@ -154,7 +158,7 @@ def test_many_questions_are_answered_in_turns() -> None:
         Resolve(2 + at // 200, turns.shard, turns.epoch, TOPICS[at : at + 200]) for at in range(0, 20_000, 200)
     ]
     turns.run(*[frame(EDGES[1], question) for question in questions])
-    turns.check(20_000 // STEPS_PER_TURN // 2)
+    turns.check("questions", 20_000 // STEPS_PER_TURN // 2)
     answers = [answer for answer in turns.taken(Resolved)[1:] if isinstance(answer, Resolved)]
     assert [(answer.request, len(answer.answers)) for answer in answers] == [(2 + at, 200) for at in range(100)]
 

@@ -7,6 +7,7 @@ from storage.state.rows import NEVER, RetainedRow
 from tests.storage.rounds import timed_rounds
 from tests.storage.scripted_edge import Edge
 from tests.storage.storage_cluster import Cluster, with_edge
+from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
@@ -45,6 +46,7 @@ def answered(edge: Edge, request: int) -> set[int]:
 
 
 @pytest.mark.parametrize("topics", [30_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@timed
 def test_a_thousand_filters_against_many_topics_make_no_long_round(
     monkeypatch: pytest.MonkeyPatch, topics: int
 ) -> None:
@@ -65,7 +67,7 @@ def test_a_thousand_filters_against_many_topics_make_no_long_round(
             cluster.step()
     times = sorted(found)
     print(f"{topics} topics: median {times[len(times) // 2]:.2f} ms, longest {times[-1]:.2f} ms, {steps} steps")
-    assert times[len(times) * 9 // 10] < ROUND_MS  # a busy machine makes single ones longer
+    assert_within("nine of ten turns", times[len(times) * 9 // 10], ROUND_MS)
     assert not all(answered(edge, request) for request in hostile)  # they had no time for all of it
 
 

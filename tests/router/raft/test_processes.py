@@ -19,6 +19,7 @@ from router.raft.events import RaftConfig
 from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry
 from router.raft.node import NotLeader, RaftNode, Unavailable
+from tests.turn_time import assert_within, timed
 
 pytestmark = pytest.mark.slow
 
@@ -136,6 +137,7 @@ def group(tmp_path: Path) -> Iterator[Processes]:
         listener.close()
 
 
+@timed
 def test_the_leader_is_killed_again_and_again(group: Processes) -> None:
     """A new leader answers within 3 s of each kill, and every acknowledged value is applied everywhere, once known."""
     acknowledged: list[bytes] = []
@@ -162,4 +164,4 @@ def test_the_leader_is_killed_again_and_again(group: Processes) -> None:
     assert values[0] == values[1] == values[2]
     assert set(acknowledged) <= set(values[0])
     print(f"{KILLS} kills, {len(acknowledged)} acknowledged, longest pause {worst:.2f} s")
-    assert worst < 3.0
+    assert_within("the longest pause", worst * 1e3, 3_000)

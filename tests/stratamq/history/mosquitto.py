@@ -14,7 +14,7 @@ import trio
 
 EXECUTABLE = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 INSTALLED = Path(EXECUTABLE).exists()
-START_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 20.0
 
 __all__ = ["INSTALLED", "Mosquitto", "running_mosquitto"]
 
