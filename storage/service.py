@@ -17,6 +17,7 @@ from membership.node_gossip import NodeGossip
 from storage.core import BatchSynced, Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Tick
 from storage.export.export_desk import ExportDesk
 from storage.hosting.live_copies import LiveCopies
+from storage.incoming.turn_events import events_of_turn
 from storage.state.ledger import PartitionLedger
 from storage.state.settings import PartitionSettings
 from storage.store.aside_stores import AsideStores
@@ -50,7 +51,6 @@ IDLE_TICK_MAX_S = 1.0  # otherwise: the core names every deadline, and a wake-up
 PROGRESS_S = 1.0  # between two lines about copies that are made anew
 LAST_SYNC_S = 1.0  # at an orderly end; what was acknowledged is on disk before that
 ROOM_LOOK_S = 0.1  # between two looks at the free space of the disk
-EVENTS_PER_TURN_MAX = 2_000  # frames handled before the next commit is handed out
 # What the thread that syncs may wait for the interpreter, before a sync and after it, while the loop computes; the
 # default of 5 ms was longer than the sync.
 SWITCH_S = 0.0005
@@ -273,8 +273,9 @@ class StorageService:
             if self._events:
                 await trio.lowlevel.checkpoint()  # more of them may be on their way
             await self._committer.room()
-            events = self._events[:EVENTS_PER_TURN_MAX]
-            del self._events[:EVENTS_PER_TURN_MAX]
+            count = events_of_turn(self._events)
+            events = self._events[:count]
+            del self._events[:count]
             if self._events:
                 self._wake.set()
             self._look_for_room()

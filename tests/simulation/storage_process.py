@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass
 
 from storage.core import BatchSynced, Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore
+from storage.incoming.turn_events import events_of_turn
 from storage.state.settings import PartitionSettings
 from storage.store.errors import StoreDamaged, StoreShort, SyncFailed
 from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
@@ -135,7 +136,8 @@ class StorageProcess(LinkProcess):
     def turn(self) -> None:
         """One turn: links, the core, its batch."""
         self.read_links()
-        events, self._events = self._events, []
+        count = events_of_turn(self._events)
+        events, self._events = self._events[:count], self._events[count:]
         self.core.full = self.disk.full
         try:
             ready = self.core.handle(self.clock(), events)
