@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable
 
 __all__ = ["ADVANCE_STEPS", "Settling"]
 
-ADVANCE_STEPS = 150  # of ten microseconds, in a turn, for partitions that go on towards serving
+ADVANCE_STEPS = 100  # of ten microseconds, in a turn, for partitions that go on towards serving
 ADVANCE_AGAIN_S = 0.1  # between two looks at those that wait for others
 
 

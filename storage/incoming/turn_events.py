@@ -10,8 +10,8 @@ __all__ = ["events_of_turn"]
 WEIGHT_MAX = 2_000  # microseconds, about, that the events of one turn take
 # A request may end a session and begin another one; what it leaves to do is cut into slices where that may be long. Of
 # messages and acknowledgements an edge packs what it has into one frame.
-REQUEST_WEIGHT = 50
-FRAME_WEIGHT = 8
+REQUEST_WEIGHT = 70
+FRAME_WEIGHT = 12
 
 
 def events_of_turn(events: Sequence[object]) -> int:

@@ -12,7 +12,7 @@ from storage.state.timers import SaveAcks
 
 __all__ = ["Consumed"]
 
-ROWS_PER_STEP = 10
+ROWS_PER_STEP = 4
 
 
 class Consumed:
