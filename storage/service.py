@@ -17,7 +17,6 @@ from membership.node_gossip import NodeGossip
 from storage.core import BatchSynced, Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Tick
 from storage.export.export_desk import ExportDesk
 from storage.hosting.live_copies import LiveCopies
-from storage.incoming.turn_events import events_of_turn
 from storage.state.ledger import PartitionLedger
 from storage.state.settings import PartitionSettings
 from storage.store.aside_stores import AsideStores
@@ -32,6 +31,7 @@ from storage.store.errors import (
 from storage.store.group_committer import GroupCommitter
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from storage.store.store import Store, quarantine
+from storage.turn_events import events_of_turn
 from wire.clock import boot_time
 from wire.links.hub import LinkHub
 from wire.messages.control import decode_control, encode_control

@@ -5,11 +5,11 @@ import random
 from dataclasses import dataclass
 
 from storage.core import BatchSynced, Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore
-from storage.incoming.turn_events import events_of_turn
 from storage.state.settings import PartitionSettings
 from storage.store.errors import StoreDamaged, StoreShort, SyncFailed
 from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
 from storage.store.settings import GroupCommitSettings, StoreSettings
+from storage.turn_events import events_of_turn
 from tests.simulation.link_process import CLUSTER, LinkProcess
 from tests.simulation.model_store import ModelDisk, ModelStore, ModelSync
 from tests.simulation.process import World

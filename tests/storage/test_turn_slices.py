@@ -2,8 +2,8 @@
 
 import pytest
 
-from storage.incoming.turn_events import FRAME_WEIGHT, REQUEST_WEIGHT, WEIGHT_MAX, events_of_turn
 from storage.state import keys
+from storage.turn_events import FRAME_WEIGHT, REQUEST_WEIGHT, WEIGHT_MAX, events_of_turn
 from tests.storage.rounds import timed_rounds
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_edge
@@ -97,7 +97,7 @@ def test_many_sessions_save_their_acknowledgements_at_once(monkeypatch: pytest.M
     cluster.step()
     sessions = cluster.primary(0).core.partitions[0].partition.sessions.values()
     with timed_rounds(monkeypatch) as found:
-        cluster.run(1.0)
+        cluster.run(3.0)
     assert not any(session.acked_rows for session in sessions)
     assert_within("500 sessions that save", max(found), ROUND_MS)
 
