@@ -393,7 +393,7 @@ class StorageService:
             ("state",),
         )
         metrics.gauge("queued_messages", "Unconsumed entries of all sessions.", lambda: float(core.figures.queued()))
-        metrics.gauge("retained_messages", "Retained registers.", lambda: float(core.figures.retained()))
+        metrics.gauge("retained_messages", "Retained messages.", lambda: float(core.figures.retained()))
         metrics.counter(
             "storage_events_total",
             "Events of the partitions by name; what begins with dropped_ is a drop by that reason.",

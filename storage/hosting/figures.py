@@ -1,4 +1,4 @@
-"""Figures of a node's partitions, as its metrics show them: sessions, queues, retained registers, counts of events.
+"""Figures of a node's partitions, as its metrics show them: sessions, queues, retained messages, counts of events.
 
 Only partitions that changed are counted anew, up to a number of sessions in one look: a million would keep the loop.
 """
@@ -33,7 +33,7 @@ class Figures:
         return sum(tally.queued for tally in self._tallies())
 
     def retained(self) -> int:
-        """Return retained registers."""
+        """Return retained messages."""
         return sum(len(hosted.retained) for hosted in self._hosted.values())
 
     def event_counts(self, of_the_node: Mapping[str, int]) -> dict[str, int]:

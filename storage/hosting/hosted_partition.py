@@ -27,7 +27,7 @@ from storage.messages.delivery import Delivery
 from storage.messages.inbound import Inbound
 from storage.messages.origins import edge_sender
 from storage.messages.publishers import Publishers
-from storage.messages.retained import RetainedRegisters
+from storage.messages.retained import RetainedStore
 from storage.sessions.ownership import Owners
 from storage.sessions.route_window import RouteWindow
 from storage.sessions.subscriptions import Subscriptions
@@ -104,7 +104,7 @@ class HostedPartition:
         self.delivery = Delivery(self.partition, self._live)
         self.subscriptions = Subscriptions(self.partition, self.delivery, cluster_map, window)
         self.owners = Owners(self.partition, self.delivery, self.subscriptions, self._is_alive, self._live)
-        self.retained = RetainedRegisters(self.partition, self.delivery)
+        self.retained = RetainedStore(self.partition, self.delivery)
         self.inbound = Inbound(self.partition)
         self.publishers = Publishers()
         self.tally = Tally(0, 0, 0, 0)
@@ -270,14 +270,14 @@ class HostedPartition:
             self._taken[edge] = self.owners.claimed(edge, incarnation, self._claimed.pop(edge))
 
     def publish(self, message: PublishMessage, peer: PeerKey) -> None:
-        """Take one message: into this topic's register when it is retained, into the queues of its subscribers."""
+        """Take one message: into the store of retained ones when it is retained, into the queues of its subscribers."""
         partition = self.partition
         if self.publishers.hear(message.session, message.owner_epoch, partition.now, self._map().lease_s):
             partition.count("superseded")
             self.delivery.acknowledge(message, peer.node, ReasonCode.SESSION_TAKEN_OVER)
             return
-        registered = message.retain and not message.share and self._holds_register(message.topic)
-        if registered and not self.delivery.origins.is_repeat(message, peer.node, peer.incarnation):
+        kept = message.retain and not message.share and self._retains(message.topic)
+        if kept and not self.delivery.origins.is_repeat(message, peer.node, peer.incarnation):
             refusal = self.retained.refusal(message)
             if refusal:
                 self.delivery.acknowledge(message, peer.node, refusal)
@@ -285,7 +285,7 @@ class HostedPartition:
             self.retained.store(message, peer.incarnation)
         self.delivery.publish(message, peer.node, peer.incarnation)
 
-    def _holds_register(self, topic: bytes) -> bool:
+    def _retains(self, topic: bytes) -> bool:
         return self._map().partition_for(topic.decode()) == self.partition.number
 
     def _begin(self) -> Iterator[int]:

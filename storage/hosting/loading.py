@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from storage.messages.bodies import Bodies
 from storage.messages.delivery import Delivery
 from storage.messages.inbound import Inbound
-from storage.messages.retained import RetainedRegisters
+from storage.messages.retained import RetainedStore
 from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
 from storage.state import keys
@@ -102,7 +102,7 @@ def load(
     delivery: Delivery,
     subscriptions: Subscriptions,
     owners: Owners,
-    retained: RetainedRegisters,
+    retained: RetainedStore,
     inbound: Inbound,
 ) -> Iterator[int]:
     """Fill a partition that was just made, from its store; yields what each slice cost, in rows.

@@ -1,6 +1,6 @@
 """Messages of a partition: taken once, queued, pushed to connections, finished.
 
-Owns: Repeats and their windows, targets, shared bodies, queues out, identifiers of QoS 2 in, retained registers, copies
+Owns: Repeats and their windows, targets, shared bodies, queues out, identifiers of QoS 2 in, retained messages, copies
 for another member.
 
 Doors: ``delivery`` takes a message, ``outbound`` pushes and counts what comes back, ``retained`` keeps one value per

@@ -210,7 +210,7 @@ class Delivery:
     # --- retained copies and their live twins
 
     def _remember_live(self, session: DurableSession, message: PublishMessage) -> None:
-        """A retained message comes live: its register may be written only later, in another partition."""
+        """A retained message comes live: it may be retained only later, in another partition."""
         live = session.live_retained
         live.pop(message.topic, None)
         live[message.topic] = message.origin_kind, message.origin_a, message.origin_b or message.tag
@@ -220,7 +220,7 @@ class Delivery:
     def is_overtaken(self, session: DurableSession, message: RetainedMessage) -> bool:
         """Whether a retained copy must not go out, because the session was sent another message of the topic live.
 
-        Either the copy is older, its register not having been written yet when it was read, or it is newer, and comes
+        Either the copy is older, the live one not having been retained yet when it was read, or it is newer, and comes
         live as well: what brought the other one still stands (``forget_live``).
         """
         known = session.live_retained.get(message.topic.encode())

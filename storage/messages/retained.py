@@ -1,6 +1,6 @@
-"""Retained registers of a partition: one linearizable value per topic, on disk, found by wildcard.
+"""Retained messages of a partition: one linearizable value per topic, on disk, found by wildcard.
 
-Topics stand in memory (``TopicIndex``), payloads do not. The register keeps the origin of its message, so that a copy
+Topics stand in memory (``TopicIndex``), payloads do not. A row keeps the origin of its message, so that a copy
 read for a new subscription is told from the live one. Delivery to a durable session goes through its queue.
 """
 
@@ -14,11 +14,11 @@ from storage.state.timers import ExpireRetained
 from wire.messages.batches import NO_EXPIRY, PublishMessage
 from wire.messages.retained import DeliverRetained, ReadRetained, RetainedDelivered, RetainedMessage, RetainedPage
 
-__all__ = ["RetainedRegisters"]
+__all__ = ["RetainedStore"]
 
 
-class RetainedRegisters:
-    """Registers of one partition."""
+class RetainedStore:
+    """Retained messages of one partition."""
 
     def __init__(self, partition: Partition, delivery: Delivery) -> None:
         self._partition = partition
@@ -30,7 +30,7 @@ class RetainedRegisters:
         return len(self._topics)
 
     def restore(self, row: RetainedRow) -> None:
-        """Take over a register from disk."""
+        """Take over a topic's retained message from disk."""
         size = self._delivery.bodies.size(row.body) if row.body else len(row.payload)
         self._index(row.topic, size, row.deadline, row.body)
 
@@ -49,7 +49,7 @@ class RetainedRegisters:
                 self._delivery.bodies.release(known[2])
 
     def refusal(self, message: PublishMessage) -> int:
-        """Return 0, or the reason code that refuses a retained message because the registers are full."""
+        """Return 0, or the reason code that refuses a retained message because the store is full."""
         settings = self._partition.settings
         known = self._topics.get(message.topic.decode())
         if not message.payload or known is not None:
@@ -63,7 +63,7 @@ class RetainedRegisters:
         return 0
 
     def store(self, message: PublishMessage, incarnation: int) -> None:
-        """Set a topic's register; an empty payload clears it [MQTT-3.3.1-6]."""
+        """Set a topic's retained message; an empty payload clears it [MQTT-3.3.1-6]."""
         partition = self._partition
         topic = message.topic.decode()
         self._unindex(topic)
@@ -88,7 +88,7 @@ class RetainedRegisters:
         self._index(topic, len(message.payload), deadline, row.body)
 
     def expire(self, topic: str) -> None:
-        """A register's deadline came; it may have been written again since."""
+        """A topic's deadline came; its message may have been replaced since."""
         known = self._topics.get(topic)
         if known is not None and known[1] != NEVER and known[1] <= self._partition.served_ms:
             self._unindex(topic)
@@ -96,11 +96,11 @@ class RetainedRegisters:
             self._partition.count("retained_expired")
 
     def page(self, topic_filter: str, after: str | None, visits_max: int) -> Page[tuple[int, int, int]]:
-        """Return registers that a filter matches, as (topic, (bytes, deadline, body id))."""
+        """Return topics that a filter matches, as (topic, (bytes, deadline, body id))."""
         return self._topics.page(topic_filter, after=after, visits_max=visits_max)
 
     def message(self, topic: str, deadline: int) -> RetainedMessage | None:
-        """Return the message of a register, with its remaining time; None if that is over."""
+        """Return the retained message of a topic, with its remaining time; None if that is over."""
         partition = self._partition
         expiry_s = NO_EXPIRY
         if deadline != NEVER:
@@ -117,7 +117,7 @@ class RetainedRegisters:
         )
 
     def read(self, request: ReadRetained, edge: str) -> None:
-        """Answer the register of a topic; a filter with a wildcard takes a ``RetainedScan``."""
+        """Answer the retained message of a topic; a filter with a wildcard takes a ``RetainedScan``."""
         known = self._topics.get(request.topic_filter)
         message = self.message(request.topic_filter, known[1]) if known is not None else None
         found = [message] if message is not None and not request.after else []
@@ -138,7 +138,7 @@ class RetainedRegisters:
                 return
             for message in request.messages if session.reads.take_request(request.read, request.request) else ():
                 if session.reads.is_older(request.read, message.topic.encode()):
-                    continue  # a newer value of this register came live
+                    continue  # a newer value of this topic came live
                 if self._delivery.is_overtaken(session, message):
                     partition.count("retained_overtaken")
                     continue

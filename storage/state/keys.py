@@ -142,7 +142,7 @@ def handed_pick_key(partition: int, number: int) -> bytes:
 
 
 def retained_key(partition: int, topic: str) -> bytes:
-    """Return the key of a topic's register."""
+    """Return the key of a topic's retained message."""
     return _HEAD.pack(partition, RETAINED) + digest(topic)
 
 

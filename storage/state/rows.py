@@ -152,7 +152,7 @@ class HandedRow(msgspec.Struct, array_like=True):
 
 
 class RetainedRow(msgspec.Struct, array_like=True):
-    """One register: the last accepted retained PUBLISH of a topic, with its origin."""
+    """The last accepted retained PUBLISH of a topic, with its origin."""
 
     topic: str
     payload: bytes
@@ -192,7 +192,7 @@ class Entry(msgspec.Struct, gc=False):
     origin_a: int = 0
     origin_b: int = 0
     body: int = 0  # body id when the payload stands in BODY rows
-    copy: bool = False  # of a retained register: it must not leave behind a newer value of its topic
+    copy: bool = False  # of a retained message: it must not leave behind a newer value of its topic
     share: bytes = b""  # the group that it is a copy for
     published: int = 0  # of a group's copy: QoS as published, plus 4 if published with RETAIN
     own_bytes: int = 0  # of a group's copy: at the end of properties, the member's subscription identifiers

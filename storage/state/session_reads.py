@@ -73,6 +73,6 @@ class SessionReads:
                     read.topics = None
 
     def is_older(self, read: int, topic: bytes) -> bool:
-        """Whether the read's copy of this topic's register may be older than what came live."""
+        """Whether the read's copy of this topic's retained message may be older than what came live."""
         topics = self._reads[read].topics
         return topics is None or topic in topics

@@ -20,7 +20,7 @@ class PartitionSettings:
     inbound_unreleased_max: int = DEFAULT.inbound_unreleased_max  # QoS 2 counters above the lowest unreleased one
     sessions_max: int = DEFAULT.sessions_max  # stored ones; CONNECTs for more get 0x97
     filters_per_session_max: int = DEFAULT.filters_per_session_max  # subscriptions; more are refused (0x97)
-    retained_messages_max: int = DEFAULT.retained_messages_max  # registers per partition
+    retained_messages_max: int = DEFAULT.retained_messages_max  # topics, per partition
     retained_bytes_max: int = DEFAULT.retained_bytes_max  # of payloads, per partition
     waiting_opens_max: int = 10_000  # CONNECTs of a partition that wait for a kick or for the claims poll
     kick_wait_s: float = 0.2  # how long CONNACK waits for the older connection's edge

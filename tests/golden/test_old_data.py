@@ -12,6 +12,6 @@ def test_store_raft_log_and_export_of_an_earlier_tree_are_read_whole(tmp_path: P
 
 
 def test_the_old_store_has_what_a_restart_must_find() -> None:
-    """Sessions, subscriptions, queues, retained registers, a will, a body apart, and QoS 2 on its way in."""
+    """Sessions, subscriptions, queues, retained messages, a will, a body apart, and QoS 2 on its way in."""
     kinds = {bytes.fromhex(line.split()[0])[2:3] for line in DUMP.read_text().split("# Raft log")[0].splitlines()[1:]}
     assert kinds >= {b"A", b"a", b"b", b"f", b"i", b"l", b"n", b"o", b"q", b"r", b"s", b"u", b"w"}

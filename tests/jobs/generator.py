@@ -1,4 +1,4 @@
-"""A seeded storage node in miniature: sessions, queues, QoS 2 state, retained registers, exported in generations.
+"""A seeded storage node in miniature: sessions, queues, QoS 2 state, retained messages, exported in generations.
 
 It keeps the rules that the audit checks, so what it exports has no finding, and it leaves behind what a compaction is
 there to remove: superseded versions, tombstones, expired rows, entries finished by the session row alone.
@@ -231,7 +231,7 @@ class PartitionModel:
             )  # fmt: skip
 
     def retain(self) -> None:
-        """A retained register is set or cleared."""
+        """A retained message is set or cleared."""
         topic = self.random.randrange(200)
         key = self._key(RowKind.RETAINED, topic)
         if self.random.random() < 0.2 and topic in self.retained:

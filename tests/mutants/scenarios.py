@@ -112,7 +112,7 @@ def answer_overtaken_by_its_invalidation_is_void() -> None:
 
 
 def invalidation_waits_for_retained_write() -> None:
-    """A retained write left with the old answer: the subscriber may read the register only behind it."""
+    """A retained write left with the old answer: the subscriber may read the retained message only behind it."""
     barrier = _Barrier()
     barrier.cache.resolved(barrier.answer(barrier.ask()))
     barrier.cache.retained_started(TOPIC)

@@ -20,7 +20,7 @@ from router.routes.shard import RouteShard
 from storage.messages.inbound import Inbound
 from storage.messages.origins import Origins
 from storage.messages.outbound import Outbound
-from storage.messages.retained import RetainedRegisters
+from storage.messages.retained import RetainedStore
 from storage.replication.backup import Replica
 from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
@@ -154,8 +154,8 @@ def _do_not_wait_for_the_kick(_: Any, table: Owners, opening: Any) -> None:
     table._finish(opening, clean=False)
 
 
-def _empty_is_a_value(original: Any, registers: RetainedRegisters, message: Any, incarnation: int) -> None:
-    original(registers, message if message.payload else msgspec.structs.replace(message, payload=b" "), incarnation)
+def _empty_is_a_value(original: Any, store: RetainedStore, message: Any, incarnation: int) -> None:
+    original(store, message if message.payload else msgspec.structs.replace(message, payload=b" "), incarnation)
 
 
 def _identifiers_begin_again(original: Any, session: DurableSession, entry: Any, size: int) -> InFlight:
@@ -334,10 +334,10 @@ BUGS: tuple[SeededBug, ...] = (
     ),
     _bug(
         "an empty retained payload is kept",
-        RetainedRegisters,
+        RetainedStore,
         "store",
         _empty_is_a_value,
-        test_retained_reads.test_registers_keep_the_newest_and_an_empty_payload_clears,
+        test_retained_reads.test_the_store_keeps_the_newest_and_an_empty_payload_clears,
     ),
     _bug(
         "live messages overtake retained copies",

@@ -1,4 +1,4 @@
-"""Requests that storage tests share: messages, reads of registers, wills that fired."""
+"""Requests that storage tests share: messages, reads of retained ones, wills that fired."""
 
 from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage
@@ -12,7 +12,7 @@ def retained(topic: str, text: str, *, qos: int = 1, **more: object) -> PublishM
 
 
 def read(cluster: Cluster, topic_filter: str, partition: int = 0, limit: int = 100) -> list[RetainedMessage]:
-    """Read every page of the registers of one partition."""
+    """Read every page of the retained messages of one partition."""
     edge = cluster.edges["e1"]
     found: list[RetainedMessage] = []
     after = ""

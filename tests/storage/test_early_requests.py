@@ -59,7 +59,7 @@ def test_what_waited_for_the_map_is_dropped_when_its_edge_has_died_meanwhile(die
 
 
 def test_what_waited_until_its_partition_serves_is_dropped_when_its_edge_has_died_meanwhile() -> None:
-    """Simulation seed 66076: it was taken when the edge's origins were forgotten, and a register went back to it."""
+    """Simulation seed 66076: it was taken when the edge's origins were forgotten, and a topic went back to it."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
     former, other = cluster.edges["e2"], cluster.edges["e1"]
     primary, backup = cluster.map.partitions[0].in_sync

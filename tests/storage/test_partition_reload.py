@@ -152,7 +152,7 @@ class Run:
 @given(operations)
 @example(WAITING_COPY)  # of a group: what its row says of the group is no part of what the queue weighs
 def test_what_is_read_back_is_what_stood_in_memory(chosen: list[tuple[Any, ...]]) -> None:
-    """Every state of sessions, queues, windows, origins, bodies, wills and registers survives a crash."""
+    """Every state of sessions, queues, windows, origins, bodies, wills and retained messages survives a crash."""
     run = Run()
     for operation in chosen:
         run.apply(operation)

@@ -163,7 +163,7 @@ def test_a_session_with_many_gaps_is_read(monkeypatch: pytest.MonkeyPatch) -> No
 
 @timed
 def test_large_bodies_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """48 MB of messages, and as much in retained registers."""
+    """48 MB of messages, and as much in retained messages."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     edge.close(edge.open("alice", "q/#"))

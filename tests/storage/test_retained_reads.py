@@ -1,4 +1,4 @@
-"""Retained registers and reads of them, in order with live messages."""
+"""Retained messages and reads of them, in order with live messages."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from wire.messages.retained import DeliverRetained, RetainedDelivered, RetainedM
 from wire.messages.sessions import SubscribeSession, Subscription
 
 
-def test_registers_keep_the_newest_and_an_empty_payload_clears() -> None:
+def test_the_store_keeps_the_newest_and_an_empty_payload_clears() -> None:
     """Read by wildcard, page by page, also after a crash and at 1 MiB."""
     cluster, edge = with_edge(partitions=1)
     for number in range(7):
@@ -29,7 +29,7 @@ def test_registers_keep_the_newest_and_an_empty_payload_clears() -> None:
     assert not any(key[2:3] == b"b" for key in cluster.disks["s1"].records)
 
 
-def test_registers_expire_and_are_bounded() -> None:
+def test_the_store_lets_messages_expire_and_is_bounded() -> None:
     """The rest of the expiry is told; past the bound a new topic is refused, a known one is not."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(retained_messages_max=2))
     edge.publish(retained("t/1", "a", expiry_s=5), 0)
@@ -96,7 +96,7 @@ def test_a_read_that_never_ends_holds_five_seconds_whatever_comes_after_it() -> 
 
 
 def test_no_retained_copy_follows_a_newer_message_that_came_before_the_subscribe() -> None:
-    """A live message may come before its register is written: a read then finds the older one (chaos F20 seed 200)."""
+    """A live message may come before it is retained: a read then finds the older one (chaos F20 seed 200)."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     bring(cluster, alice, begin_read(cluster, alice))

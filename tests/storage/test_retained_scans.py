@@ -17,16 +17,16 @@ from wire.node.events import FrameArrived, Tick
 ROUND_MS = 5  # most processor time of one round
 
 
-def register(topic: str) -> RetainedRow:
-    """Return a register of one byte."""
+def retained_row(topic: str) -> RetainedRow:
+    """Return a retained message of one byte."""
     return RetainedRow(topic, b"x", 1, b"", NEVER, 0, 0, 0, 1)
 
 
 def fill(cluster: Cluster, topics: int) -> None:
-    """Put topics into the registers as a restart would, without their rows."""
+    """Put topics into the stores as a restart would, without their rows."""
     for number, hosted in cluster.nodes["s1"].core.partitions.items():
         for topic in range(topics // len(cluster.map.partitions)):
-            hosted.retained.restore(register(f"plant/s{topic % 100}/l{topic // 100}/d{number}/state"))
+            hosted.retained.restore(retained_row(f"plant/s{topic % 100}/l{topic // 100}/d{number}/state"))
 
 
 def ask_all(edge: Edge, topic_filter: str, limit: int = 100, waits_s: float = 5.0) -> int:
@@ -96,7 +96,7 @@ def test_look_ups_are_bounded() -> None:
 
 @pytest.mark.parametrize("limit", [1, 7, 100])
 def test_slices_find_what_one_look_would(limit: int) -> None:
-    """Over many rounds and pages, in order, each message once; the register that is written meanwhile too."""
+    """Over many rounds and pages, in order, each message once; the topic that is written meanwhile too."""
     cluster, edge = with_edge(partitions=1)
     for number in range(300):
         edge.publish(PublishMessage(0, f"a/{number:03}/{'x' if number % 3 else 'y'}".encode(), b"p", 1, retain=True), 0)
@@ -122,7 +122,7 @@ def test_a_partition_that_moved_away_is_not_looked_into() -> None:
     before = set(cluster.nodes["s1"].core.partitions)
     for hosted in cluster.nodes["s1"].core.partitions.values():
         for number in range(5000):
-            hosted.retained.restore(register(f"a/{number}"))
+            hosted.retained.restore(retained_row(f"a/{number}"))
     request = ask_all(edge, "+/+/x")
     cluster.step()
     moved = min(before)
