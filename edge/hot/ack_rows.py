@@ -42,9 +42,9 @@ def record_ack(hot: HotState, message: PendingAck) -> None:
     append_bytes(rows, b",")
     append_decimal(rows, (message.at_ns + hot.ledger_offset_ns) // NS_PER_MS)
     append_bytes(rows, route.recorded)
-    if message.register >= 0:
+    if message.retained_partition >= 0:
         append_bytes(rows, b",")
-        append_decimal(rows, message.register)
+        append_decimal(rows, message.retained_partition)
     append_bytes(rows, b"],")
     hot.ledger_count += 1
 

@@ -15,7 +15,7 @@ cdef enum:
     PICK_BYTES = 4096
 
 
-cdef object fan_out(HotState hot, Conn publisher, Route route, Packet packet, PendingAck message, int extra_partition)
+cdef object fan_out(HotState hot, Conn publisher, Route route, Packet packet, PendingAck message, int retained_partition)
 cdef object fan_out_run(
     HotState hot, Conn publisher, Route route, int version, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
     Py_ssize_t packet_max, Py_ssize_t count

@@ -31,7 +31,7 @@ def fan_out(
     route: Route,
     packet: Packet,
     message: PendingAck | None,
-    extra_partition: cython.int,
+    retained_partition: cython.int,
 ) -> None:
     """Send the message at hand everywhere; destinations to wait for are added to ``message.waiting``.
 
@@ -41,12 +41,12 @@ def fan_out(
         route: Where to.
         packet: What.
         message: Set for QoS 1/2.
-        extra_partition: The topic's retained register, -1 for none.
+        retained_partition: The partition that retains the message, -1 for none.
     """
     record: bytes
     if hot.ledger is not None and message is not None:
         message.route = route
-        message.register = extra_partition
+        message.retained_partition = retained_partition
         message.origin_kind = packet.origin_kind
         message.origin_a = packet.origin_a
         message.origin_b = packet.origin_b if packet.origin_kind else hot.origin_tag
@@ -54,19 +54,19 @@ def fan_out(
         message.delivered = True
     if route.subs and take_origin(hot, packet.origin_kind, packet.origin_a, packet.origin_b):
         deliver_local(hot, publisher, route, packet)
-    if not route.remote and extra_partition < 0:
+    if not route.remote and retained_partition < 0:
         return
     if message is None and not hot.leased:
         hot.dropped_no_lease += 1  # QoS 1/2 was parked before, or is the core's own and waits in the batch
         return
-    if route.edges or route.partitions or extra_partition >= 0:
+    if route.edges or route.partitions or retained_partition >= 0:
         record = record_of(hot, packet, message.tag if message is not None else 0)
         for peer in route.edges:
             send_to_edge(hot, peer, record, message)
         if route.partitions:
             send_to_partitions(hot, route, record, message)
-        if extra_partition >= 0 and (message is not None or extra_partition not in route.partitions):
-            send_to_partition(hot, extra_partition, record, message, b"")
+        if retained_partition >= 0 and (message is not None or retained_partition not in route.partitions):
+            send_to_partition(hot, retained_partition, record, message, b"")
     for group in route.groups:
         _pick(hot, publisher, route, packet, message, group)
 

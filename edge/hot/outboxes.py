@@ -100,7 +100,7 @@ def send_to_partitions(hot: HotState, route: Route, record: bytes, message: Pend
 def send_to_partition(
     hot: HotState, partition: cython.int, record: bytes, message: PendingAck | None, share: bytes
 ) -> None:
-    """Send to one partition: its register, a shared pick, or one whose outbox is held."""
+    """Send to one partition: the retained one, a shared pick, or one whose outbox is held."""
     peer: Peer | None = _primary_of(hot, partition)
     if message is None:
         if peer is None:
@@ -110,7 +110,7 @@ def send_to_partition(
         return
     outbox: Outbox = _outbox(hot, partition)
     if message.tag in outbox.messages:
-        return  # the register's partition is among the subscribers' as well: one copy, one acknowledgement
+        return  # the retained partition is among the subscribers' as well: one copy, one acknowledgement
     _keep(hot, outbox, record, message)
     if outbox.held or peer is None:
         outbox.held = True

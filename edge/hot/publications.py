@@ -90,7 +90,7 @@ class Publications(Connections):
         self,
         route: Route,
         publish: Inbound,
-        extra_partition: int = -1,
+        retained_partition: int = -1,
         origin_kind: int = 0,
         origin_a: int = 0,
         origin_b: int = 0,
@@ -105,13 +105,13 @@ class Publications(Connections):
 
         Args:
             route: The topic's route, from ``route`` or made for this call.
-            publish: What to send. ``retain`` goes to ``extra_partition`` and to subscribers with retain_as_published.
-            extra_partition: The partition of the topic's retained register, -1 for none.
+            publish: What to send. ``retain`` goes to the partition below and to subscribers with retain_as_published.
+            retained_partition: The partition that retains the message, -1 for none.
             origin_kind: OriginKind; EDGE gives (incarnation, tag) and ignores the other two.
             origin_a: Session number, or will partition << 32 | partition_epoch.
             origin_b: Inbound counter, or op_index.
             on_done: Called once; what it returns says whether the acknowledgement waits for ``acknowledge``.
-            written: (tag, partition) of what this method returned when the same message went to its register.
+            written: (tag, partition) of what this method returned when the same message was retained.
 
         Returns:
             Its tag, 0 for QoS 0.
@@ -139,13 +139,13 @@ class Publications(Connections):
         if code == 0 and message is not None and publish.qos > 0 and _refuse_if_behind(self, publish):
             code = SERVER_BUSY  # as the partition says it
         if code == 0:
-            fan_out(self, publish.conn, route, packet, message if publish.qos > 0 else None, extra_partition)
+            fan_out(self, publish.conn, route, packet, message if publish.qos > 0 else None, retained_partition)
         self.origin_tag = 0
         if message is None:
             return 0
         tag: int = message.tag
         if written is not None:
-            message.register = written[1]  # for the audit: both went by one origin
+            message.retained_partition = written[1]  # for the audit: both went by one origin
         if code == 0 and route.empty:
             code = NO_MATCHING_SUBSCRIBERS  # kept as retained, perhaps; nobody subscribed
         destination_done(self, message, code)

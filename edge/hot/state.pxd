@@ -175,7 +175,7 @@ cdef class PendingAck:
     cdef readonly Group group
     cdef public list tried
     cdef Route route
-    cdef int register
+    cdef int retained_partition
     cdef int origin_kind
     cdef unsigned long long origin_a
     cdef unsigned long long origin_b

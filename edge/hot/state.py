@@ -328,7 +328,7 @@ class PendingAck:
         self.group: Group | None = None
         self.tried: list[Remote] | None = None  # destinations that refused it, for the core
         self.route: Route | None = None  # with a ledger, once it is sent: this and all below
-        self.register = -1  # partition of the retained register, -1 for none
+        self.retained_partition = -1  # that retains the message, -1 for none
         self.origin_kind = 0
         self.origin_a = 0
         self.origin_b = 0

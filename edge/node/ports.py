@@ -105,7 +105,7 @@ class Publisher(Protocol):
         self,
         route: Route,
         publish: Inbound,
-        extra_partition: int = -1,
+        retained_partition: int = -1,
         origin_kind: int = 0,
         origin_a: int = 0,
         origin_b: int = 0,

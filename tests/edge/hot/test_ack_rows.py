@@ -86,7 +86,7 @@ def test_what_was_refused_has_no_row(hot: Any) -> None:
 
 
 def test_a_live_copy_goes_by_the_origin_of_its_retained_one(hot: Any) -> None:
-    """The message was written to its register before: one origin, and the register is among the partitions."""
+    """The message was retained before: one origin, and the retained partition is among the partitions."""
     broker, store, sink = _with_storage(hot, 4)
     pub = broker.client()
     broker.handler.inbound = lambda _, inbound, _route: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]

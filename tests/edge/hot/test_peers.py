@@ -343,7 +343,7 @@ def test_publish_of_the_core_reports_when_done(hot: Any) -> None:
     route = hot.state.Route(b"w", broker.handler.subscribers(b"w"))
     will = hot.state.Inbound(b"w", b"gone", 1, retain=True, properties=b"\x01\x01")
     broker.hot.publish(
-        route, will, extra_partition=5, origin_kind=OriginKind.WILL, origin_a=3, origin_b=4, on_done=done.append
+        route, will, retained_partition=5, origin_kind=OriginKind.WILL, origin_a=3, origin_b=4, on_done=done.append
     )
     broker.turn()
     assert broker.take(sub) == [publish(b"w", b"gone")]

@@ -144,7 +144,7 @@ def test_what_the_core_sends_is_refused_as_well(hot: Any) -> None:
 
 
 def test_a_retained_message_that_stands_ends_its_connection(hot: Any) -> None:
-    """Its register has it, so nobody may be told that it was refused."""
+    """Its partition has it, so nobody may be told that it was refused."""
     disks = Disks(hot)
     (record,) = disks.publish(1)
     handed = disks.keep_inbound()

@@ -288,14 +288,14 @@ def test_a_new_primary_gets_nothing_that_a_stored_session_sends_again(hot: Any) 
     broker.route_to(partitions=(5,))
     other = broker.client(5)
     codes: list[int] = []
-    retained = hot.state.Inbound(b"r", b"register", 1, True, conn=conn)
+    retained = hot.state.Inbound(b"r", b"kept", 1, True, conn=conn)
     broker.hot.publish(hot.state.Route(b"r"), retained, 5, on_done=codes.append)
     broker.send(conn, publish(b"t", b"m", 1, 1, 5))
     broker.send(other, publish(b"t", b"n", 1, 1, 5))
     broker.hot.close(conn)
     broker.hot.close(other)
     broker.turn()
-    assert [record.payload for record in store.records()] == [b"register", b"m", b"n"]
+    assert [record.payload for record in store.records()] == [b"kept", b"m", b"n"]
     assert broker.hot.replay_partition(5, successor.peer) == 1
     broker.turn()
     assert [record.payload for record in successor.records()] == [b"n"]
