@@ -1,6 +1,6 @@
-"""Sending one message everywhere: to the topic's retained register first, then to everybody else.
+"""Sending one message everywhere: to the topic's retained partition first, then to everybody else.
 
-A retained message goes to the partition that holds the topic's register, and to everybody else when it stands there:
+A retained message goes to the topic's retained partition, and to everybody else when it stands there:
 who has a value live finds no older one any more. Source: MQTT 5.0 section 3.3; docs/protocol.md section 7.
 """
 
@@ -28,15 +28,15 @@ class Outgoing:
     Attributes:
         origin: OriginKind, and its two numbers.
         picks: Where its copies for shared groups go; None: nothing is recorded, and each group picks as it likes.
-        register: The partition of the topic's retained register, -1 for none.
-        tag: Of the copy that went to the register first.
+        retained_partition: The partition that retains the message, -1 for none.
+        tag: Of the copy that went to the retained partition first.
     """
 
     sending: "Sending"
     publish: Inbound
     origin: tuple[int, int, int] = (OriginKind.EDGE, 0, 0)
     picks: Picks | None = None
-    register: int = -1
+    retained_partition: int = -1
     tag: int = 0
 
     @property
@@ -45,9 +45,9 @@ class Outgoing:
         return self.publish.topic.decode()
 
     @property
-    def waits_for_register(self) -> bool:
+    def waits_for_retained(self) -> bool:
         """Whether the acknowledgement of a retained write is counted."""
-        return self.register >= 0 and self.publish.qos > 0
+        return self.retained_partition >= 0 and self.publish.qos > 0
 
     @property
     def on_done(self) -> Callable[[int], object] | None:
@@ -60,18 +60,18 @@ class Outgoing:
             self.sending.send(self, route)
 
     def routed_again(self, route: Route) -> None:
-        """Send it to everybody beside its register, where it stands."""
-        self.sending.send_behind_register(self, route)
+        """Send it to everybody beside its retained partition, where it stands."""
+        self.sending.send_to_others(self, route)
 
     def sent(self, reason_code: int) -> bool:
         """Take the outcome of a message that went everywhere at once."""
-        if self.waits_for_register:
-            self.sending.register_written(self)
+        if self.waits_for_retained:
+            self.sending.retained_written(self)
         return self.finished(reason_code)
 
     def stands(self, reason_code: int) -> None:
-        """Take the outcome of the write to its register."""
-        self.sending.register_written(self)
+        """Take the outcome of the write to its retained partition."""
+        self.sending.retained_written(self)
         self.sending.stands(self, reason_code)
 
     def finished(self, reason_code: int) -> bool:
@@ -97,19 +97,20 @@ class Sending:
         self._routes = routes
 
     def send(self, item: Outgoing, route: Route) -> None:
-        """Send a message everywhere, and go on with its connection; QoS 1 and 2 to the topic's register first."""
+        """Send a message everywhere, and go on with its connection; QoS 1 and 2 to the retained partition first."""
         publish = item.publish
-        item.register = self._node.map.partition_for(item.name) if publish.retain else -1
-        if not publish.qos or item.register < 0 or _others(route, item.register).empty:
-            if item.waits_for_register:
+        item.retained_partition = self._node.map.partition_for(item.name) if publish.retain else -1
+        if not publish.qos or item.retained_partition < 0 or _others(route, item.retained_partition).empty:
+            if item.waits_for_retained:
                 self._routes.cache.retained_started(item.name)
-            self._loop.publish(_with_picks(route, item.picks), publish, item.register, *item.origin, item.on_done)
+            bound = _with_picks(route, item.picks)
+            self._loop.publish(bound, publish, item.retained_partition, *item.origin, item.on_done)
             self._go_on(publish.conn)
             return
-        self._to_register(item)
+        self._retain_first(item)
 
-    def _to_register(self, item: Outgoing) -> None:
-        """Write a message to its register and the queues beside it, then send it to everybody else.
+    def _retain_first(self, item: Outgoing) -> None:
+        """Write a message to its retained partition and the queues there, then send it to everybody else.
 
         Meanwhile its connection waits, so that nothing overtakes it. What is refused reaches nobody.
         """
@@ -119,14 +120,14 @@ class Sending:
             publish.topic, publish.payload, publish.qos, True, publish.properties, publish.version, publish.expiry_s,
             conn=publish.conn,
         )  # fmt: skip
-        item.tag = self._loop.publish(Route(publish.topic), copy, item.register, *item.origin, item.stands)
+        item.tag = self._loop.publish(Route(publish.topic), copy, item.retained_partition, *item.origin, item.stands)
 
-    def register_written(self, item: Outgoing) -> None:
+    def retained_written(self, item: Outgoing) -> None:
         """Note that a retained write is acknowledged, or refused."""
         self._routes.cache.retained_finished(item.name)
 
     def stands(self, item: Outgoing, reason_code: int) -> None:
-        """Send a message to everybody else once it stands in its register."""
+        """Send a message to everybody else once it stands in its retained partition."""
         publish, conn = item.publish, item.publish.conn
         if conn is not None and conn.closed and conn.session:
             return  # its client sends it again, and may have elsewhere, with newer ones behind it
@@ -141,20 +142,20 @@ class Sending:
                 self._loop.acknowledge(publish, reason_code)
             self._go_on(conn)
         else:
-            # Who subscribed meanwhile reads the register behind this write; who stopped holding back its live
+            # Who subscribed meanwhile reads the retained message behind this write; who stopped holding back its live
             # messages no longer takes them where the Route of that time says.
             self._routes.with_route(publish.topic, item.routed_again)
 
-    def send_behind_register(self, item: Outgoing, route: Route) -> None:
-        """Send a message to everybody beside its register."""
+    def send_to_others(self, item: Outgoing, route: Route) -> None:
+        """Send a message to everybody beside its retained partition."""
         publish = item.publish
-        others = _others(route, item.register)
+        others = _others(route, item.retained_partition)
         if others.empty:
             code = 0 if route.partitions else ReasonCode.NO_MATCHING_SUBSCRIBERS
             self._loop.acknowledge(publish, code)
             item.finished(code)
         else:
-            written = (item.tag, item.register)
+            written = (item.tag, item.retained_partition)
             self._loop.publish(_with_picks(others, item.picks), publish, -1, *item.origin, item.finished, written)
         self._go_on(publish.conn)
 
@@ -163,9 +164,9 @@ class Sending:
             self._loop.resume(conn)
 
 
-def _others(route: Route, register: int) -> Route:
-    """Return where a message goes beside its register's partition, which finds the subscribers that it has itself."""
-    partitions = tuple(number for number in route.partitions if number != register)
+def _others(route: Route, retained_partition: int) -> Route:
+    """Return where a message goes beside its retained partition, which finds the subscribers that it has itself."""
+    partitions = tuple(number for number in route.partitions if number != retained_partition)
     return Route(route.topic, route.subs, route.edges, partitions, route.groups, route.reason_code)
 
 

@@ -185,7 +185,7 @@ def test_settings_reach_the_core_and_the_loop() -> None:
 
 
 def test_retain_is_cleared_on_live_copies_unless_published_so() -> None:
-    """[MQTT-3.3.1-12] [MQTT-3.3.1-13]; the copies leave although the register's partition has not answered yet."""
+    """[MQTT-3.3.1-12] [MQTT-3.3.1-13]; the copies leave although the retained partition has not answered yet."""
     edge = Edge()
     plain, kept, publisher = edge.client("1"), edge.client("2"), edge.client("p")
     plain.subscribe("a", qos=0)

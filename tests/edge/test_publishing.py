@@ -1,4 +1,4 @@
-"""PUBLISH at one edge's core: topics, aliases, registers, QoS 2 records, a fenced edge."""
+"""PUBLISH at one edge's core: topics, aliases, retained messages, QoS 2 records, a fenced edge."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from mqtt.packets import Puback, Pubrec
 from mqtt.properties import PropertyId
 from tests.clients.packets import ack
 from tests.edge.edge_harness import Edge, with_clients
-from tests.edge.registers import Registers
+from tests.edge.retained_partitions import RetainedPartitions
 from tests.edge.session_answers import DURABLE, publishes, said
 from wire.messages.redispatch import SharePick
 from wire.messages.routes import (
@@ -34,7 +34,7 @@ def test_topics_that_are_ours(topic: str, code: int) -> None:
     assert isinstance(pubrec, Pubrec)
     session.publish(topic, b"x", 1, 3, retain=True)
     refused = [packet.reason_code for packet in said(session, Puback)]
-    assert refused == ([code] if code == 0x87 else [])  # or it waits for its register
+    assert refused == ([code] if code == 0x87 else [])  # or it waits for its partition
 
 
 @pytest.mark.parametrize("topic", ["a/" * 40, "a" * 2000, "/" * 65535])
@@ -65,16 +65,16 @@ def test_topic_aliases_towards_the_client() -> None:
     assert [copy.topic_name for copy in publishes(plain)] == ["topic/1"] * 3 + ["topic/2"]
 
 
-def test_a_retained_message_is_live_when_it_stands_in_its_register() -> None:
+def test_a_retained_message_is_live_when_it_stands_in_its_partition() -> None:
     """Before that a SUBSCRIBE of somebody who has it could still read the one before it."""
     edge, session, publisher = with_clients()
     session.subscribe("a")
     session.read()
-    registers = Registers(edge)
+    stores = RetainedPartitions(edge)
     publisher.publish("a", b"new", 1, 1, retain=True)
     publisher.publish("a", b"next", 1, 2)
     assert session.read() == publisher.read() == []
-    registers.waiting.pop()(0)
+    stores.waiting.pop()(0)
     edge.turn()
     assert [copy.payload for copy in publishes(session)] == [b"new", b"next"]
     assert [packet.reason_code for packet in said(publisher, Puback)] == [0, 0]
@@ -103,14 +103,14 @@ def test_a_route_that_the_loop_holds_is_not_looked_up_again(
     assert asked == [b"a"] * looks
 
 
-def test_what_the_register_refuses_reaches_nobody() -> None:
+def test_what_the_retained_partition_refuses_reaches_nobody() -> None:
     """Simulation --hardware, seed 105: it was delivered live, and answered with a failure."""
     edge, session, publisher = with_clients()
     session.subscribe("a")
     session.read()
-    registers = Registers(edge)
+    stores = RetainedPartitions(edge)
     publisher.publish("a", b"new", 1, 1, retain=True)
-    registers.waiting.pop()(0x89)
+    stores.waiting.pop()(0x89)
     edge.turn()
     assert publishes(session) == []
     assert [packet.reason_code for packet in said(publisher, Puback)] == [0x97]
@@ -123,10 +123,10 @@ def test_what_a_durable_client_sends_again_elsewhere_is_not_live_here_as_well() 
     publisher = edge.client("p", properties=DURABLE)
     subscriber.subscribe("a")
     subscriber.read()
-    registers = Registers(edge)
+    stores = RetainedPartitions(edge)
     publisher.publish("a", b"resent elsewhere", 1, 1, retain=True)
     publisher.drop()
-    registers.waiting.pop()(0)
+    stores.waiting.pop()(0)
     edge.turn()
     assert publishes(subscriber) == []
 
@@ -155,11 +155,11 @@ def test_a_refused_qos2_message_is_told_when_its_record_is_gone() -> None:
     subscriber, session = edge.client("s"), edge.client("d", properties=DURABLE)
     subscriber.subscribe("a")
     subscriber.read()
-    registers = Registers(edge)
+    stores = RetainedPartitions(edge)
     edge.held = {ReleaseInbound}
     session.publish("a", b"x", 2, 5, retain=True)
     edge.turn()
-    registers.waiting.pop()(0x97)
+    stores.waiting.pop()(0x97)
     session.publish("b", b"y", 1, 6)
     edge.turn()
     assert session.read() == []

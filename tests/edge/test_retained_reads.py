@@ -7,7 +7,7 @@ from mqtt.codec import encode_packet
 from mqtt.packets import Puback, Publish, Suback, Unsuback
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, with_clients
-from tests.edge.registers import Registers, retained
+from tests.edge.retained_partitions import RetainedPartitions, retained
 from tests.edge.session_answers import publishes, said
 from wire.messages.retained import (
     DeliverRetained,
@@ -246,18 +246,18 @@ def test_silent_partition_is_counted_and_live_messages_go_on() -> None:
     assert edge.core.counts["retained_partitions_missed"] == 4
 
 
-def test_holding_that_ends_while_a_register_is_written_loses_nothing() -> None:
+def test_holding_that_ends_while_a_message_is_retained_loses_nothing() -> None:
     """Simulation seed 1005: the message went where live ones had been held when it came, and nobody looked there."""
     edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
     session.subscribe("a")
     session.read()
-    registers = Registers(edge)
+    stores = RetainedPartitions(edge)
     publisher.publish("a", b"new", 1, 1, retain=True)
     (read,) = edge.take(ReadRetained)
     edge.storage(RetainedPage(read.request, [retained("a", b"old")], partition=read.partition))
     edge.turn()
-    registers.waiting.pop()(0)
+    stores.waiting.pop()(0)
     edge.turn()
     assert [copy.payload for copy in publishes(session)] == [b"old", b"new"]
     assert [packet.reason_code for packet in said(publisher, Puback)] == [0]

@@ -6,7 +6,7 @@ from edge.node.limits import EdgeLimits
 from mqtt.packets import Suback, Unsuback
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, with_clients
-from tests.edge.registers import retained
+from tests.edge.retained_partitions import retained
 from tests.edge.session_answers import DURABLE, publishes
 from wire.messages.retained import (
     DeliverRetained,

@@ -1,4 +1,4 @@
-"""Retained registers that answer when a test says so, and retained messages as partitions send them."""
+"""Retained partitions that answer when a test says so, and retained messages as partitions send them."""
 
 from typing import Any, cast
 
@@ -16,8 +16,8 @@ def retained(topic: str, payload: bytes = b"old") -> RetainedMessage:
     return RetainedMessage(topic, payload, 1)
 
 
-class Registers:
-    """Stands before the loop and keeps what goes to a register alone until the test says that it stands there."""
+class RetainedPartitions:
+    """Stands before the loop and keeps what goes to a retained partition alone until the test says so."""
 
     def __init__(self, edge: Edge) -> None:
         self.waiting: list[Any] = []  # what to call with the reason code
@@ -30,8 +30,8 @@ class Registers:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._hot, name)
 
-    def publish(self, route: Any, publish: Any, register: int = -1, *more: Any) -> int:
-        if register < 0:
-            return int(self._hot.publish(route, publish, register, *more))
+    def publish(self, route: Any, publish: Any, retained_partition: int = -1, *more: Any) -> int:
+        if retained_partition < 0:
+            return int(self._hot.publish(route, publish, retained_partition, *more))
         self.waiting.append(more[3])
         return 1
