@@ -252,7 +252,7 @@ RULES: tuple[SeededBug, ...] = (
         RouteCache,
         "retained_started",
         None,
-        test_route_schedules.test_a10_a_retained_publish_on_its_way_to_the_register,
+        test_route_schedules.test_a10_a_retained_publish_on_its_way_to_its_partition,
         _without(RouteCache, "retained_finished"),
     ),
     _rule(

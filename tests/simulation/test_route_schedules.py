@@ -359,7 +359,7 @@ def test_a10_a_retained_publish_between_the_live_path_and_the_read(after_ms: int
     assert "new" in subscriber.received, "neither live nor retained"
 
 
-def test_a10_a_retained_publish_on_its_way_to_the_register() -> None:
+def test_a10_a_retained_publish_on_its_way_to_its_partition() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1")
     scene.publish(publisher, "t/x", "old", retain=True)

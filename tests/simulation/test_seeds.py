@@ -15,7 +15,7 @@ REGRESSIONS: list[tuple[int, Mode, float]] = [
     (2023, "safety", 60.0),  # QoS 2 repeated through another edge reached an ephemeral subscriber twice
     (2027, "liveness", 60.0),  # DISCONNECT 0x00 was confirmed by the close before its partition knew
     (3014, "liveness", 60.0),  # what was held for one subscription was overtaken by what another one got
-    (4003, "safety", 60.0),  # a retained message reached subscribers before its register
+    (4003, "safety", 60.0),  # a retained message reached subscribers before it was retained
     (5001, "safety", 60.0),  # QoS 0 passed several retained copies in a queue, and one was dropped
     (5006, "liveness", 60.0),  # the same, and the primary changed
     (4009, "safety", 60.0),  # retained copies that were older than what had come live
@@ -71,7 +71,7 @@ def test_flipped_bits_of_one_node_lose_nothing(seed: int) -> None:
     ("seed", "mode", "seconds"),
     [
         (100, "safety", 15.0),  # copies for a shared group were dropped, and acknowledged
-        (105, "safety", 10.0),  # refused by the register, delivered live
+        (105, "safety", 10.0),  # refused by its retained partition, delivered live
         (10030, "safety", 60.0),  # what was refused came again behind later messages
         (10037, "liveness", 60.0),  # a dead edge's CONNECT was carried out again
         (10152, "safety", 60.0),  # a dead edge's message, kept for a later map, was taken behind newer ones

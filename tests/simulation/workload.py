@@ -1,7 +1,7 @@
 """What the clients of a simulated seed do; the words are those of ``stratamq/history/workloads``.
 
 One seed mixes kinds of work: durable queues, routes that come and go, contested client identifiers, wills, retained
-registers, a shared group. Every payload is unique. What is promised about them is judged by the checkers.
+messages, a shared group. Every payload is unique. What is promised about them is judged by the checkers.
 """
 
 import random
@@ -329,7 +329,7 @@ class Workload:
                     mortal.drop()
             await self._pace(rng, 4.0)
 
-    # -- retained: registers that are written and read
+    # -- retained: messages that are written and read
 
     def _retained(self) -> None:
         topics = ["retained/0", "retained/1"]

@@ -200,7 +200,7 @@ class ClusterMap(msgspec.Struct, tag="ClusterMap"):
         ]
 
     def partition_for(self, key: str) -> int:
-        """Return the partition of a client ID, or of a topic's retained register."""
+        """Return the partition of a client ID, or of a topic's retained message."""
         return partition_of(key, len(self.partitions))
 
     def jurisdiction(self, levels: list[str]) -> tuple[int, int]:

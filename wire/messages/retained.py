@@ -1,4 +1,4 @@
-"""Control messages about retained registers: reads of them, and copies for a durable session."""
+"""Control messages about retained messages: reads of them, and copies for a durable session."""
 
 from typing import Annotated
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class RetainedMessage(msgspec.Struct, array_like=True):
-    """One register as read: committed state with its origin."""
+    """One retained message as read: committed state with its origin."""
 
     topic: TopicName
     payload: bytes
@@ -47,7 +47,7 @@ class RetainedMessage(msgspec.Struct, array_like=True):
 
 
 class ReadRetained(Message, tag="ReadRetained"):
-    """Edge to a partition's primary: registers that a filter matches, sorted by topic, after a topic."""
+    """Edge to a partition's primary: retained messages that a filter matches, sorted by topic, after a topic."""
 
     request: U64
     partition: PartitionNumber
@@ -68,7 +68,7 @@ class ReadRetainedAll(Message, tag="ReadRetainedAll"):
 
 
 class RetainedPage(Message, tag="RetainedPage"):
-    """One partition's registers; ``more``: ask that partition again after the last topic."""
+    """One partition's retained messages; ``more``: ask that partition again after the last topic."""
 
     request: U64
     messages: Annotated[list[RetainedMessage], Meta(max_length=ROUTES_MAX)]
@@ -77,7 +77,7 @@ class RetainedPage(Message, tag="RetainedPage"):
 
 
 class RetainedNone(Message, tag="RetainedNone"):
-    """These partitions of the asked node have no register that matches."""
+    """These partitions of the asked node have no retained message that matches."""
 
     request: U64
     partitions: Annotated[list[PartitionNumber], Meta(max_length=PARTITIONS_MAX)]
