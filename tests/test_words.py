@@ -57,6 +57,13 @@ FORMER_NAMES = [
     ),
     (r"\bhot[.]named\b", "origin_tag", r"^$", ("edge/",)),
     (r"\bClaimTable\b|\bhosted\.(claims|core)\b", "ownership, and a hosted partition's partition", r"^$", ROOMS),
+    (r"\bextra[_ ]partition|RetainedRegisters", "retained_partition, RetainedStore", r"^$", ROOMS),
+    (
+        r"\b[Rr]egisters\b|\bregister\b|_registers?\b|\bregister_written\b",
+        "a topic's retained message, its retained partition",  # to register is what nodes, filters and sockets do
+        r"[.]register\(|(def|object) register\(|it registers|[:,] register (its|the cached)|# register (saw|keeps)",
+        ("storage/", "wire/", "edge/"),
+    ),
 ]
 QUESTIONS = ("is_", "has_", "may_")
 CHANGING_CALLS = {
