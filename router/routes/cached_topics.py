@@ -41,7 +41,7 @@ class CachedTopics:
 
     def __init__(self) -> None:
         self._holders: TopicIndex[int] = TopicIndex()
-        self._order: OrderedDict[str, None] = OrderedDict()
+        self._order: OrderedDict[str, float] = OrderedDict()  # when each was held first
         self._leaving: TopicIndex[list[Invalidation]] = TopicIndex()  # type: ignore[type-arg]
         self._bits: dict[str, int] = {}  # edge -> its bit
         self._live = 0  # bits of edges that live
@@ -50,7 +50,7 @@ class CachedTopics:
     def __len__(self) -> int:
         return len(self._order)
 
-    def hold(self, edge: str, topics: Sequence[str]) -> None:
+    def hold(self, edge: str, topics: Sequence[str], now: float) -> None:
         """An edge was answered these topics."""
         bit = self._bits.get(edge)
         if bit is None:
@@ -59,15 +59,15 @@ class CachedTopics:
             holders = self._holders.get(topic)
             if holders is None:
                 self._holders.add(topic, bit)
-                self._order[topic] = None
+                self._order[topic] = now
             elif not holders & bit:
                 self._holders.add(topic, holders | bit)
 
-    def oldest(self, count: int) -> list[str]:
-        """Return the topics that were held first."""
+    def oldest(self, count: int, until: float) -> list[str]:
+        """Return at most ``count`` topics, those that were held first, and not after ``until``."""
         names: list[str] = []
-        for name in self._order if count > 0 else ():
-            if len(names) == count:
+        for name, since in self._order.items() if count > 0 else ():
+            if len(names) == count or since > until:
                 break
             names.append(name)
         return names

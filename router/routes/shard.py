@@ -34,6 +34,9 @@ INVALIDATE_FILTERS_MAX = 1_000  # in one message
 HELD_MAX = 10_000  # messages that wait for the reports; the oldest is dropped, its sender repeats it
 VISITS_AT_ONCE = 300  # cached topics looked at when a message comes; what is left goes on in later turns
 LEAVING_AT_ONCE = 100  # of an order that is over: topics forgotten when the last edge acknowledges it
+YOUNG_S = 1.0  # an answer stays as long, or an edge with more topics under way than the table holds asks for ever
+YOUNG_MAX = 10_000  # topics beyond the table's bound that may stay for that
+FORGOTTEN_AT_ONCE = 400  # topics, twice what a question may bring
 REPEAT_S = 1.0  # an invalidation that was not acknowledged is sent again: a full link may have refused it
 
 
@@ -181,15 +184,21 @@ class RouteShard:
                 break
         self.steps += table.steps
         self.answers_shortened += table.shortened
-        self.cached.hold(edge, request.topics[: len(table.answers)])
+        self.cached.hold(edge, request.topics[: len(table.answers)], self.now)
         answer = Resolved(request.request, self.epoch, table.destinations, table.answers)
         self._sends.append((edge, answer))
         if request.kept and edge in self.unregistered:
             # Registered is who has *taken* the answer: what comes back for this order was read behind it.
             self._order([edge], [], []).registers = edge
-        excess = self.cached.oldest(len(self.cached) - self._cached_max)
-        if excess:
-            self._invalidate(excess)
+        self._bound_cached()
+
+    def _bound_cached(self) -> None:
+        """Have the oldest topics dropped that the table has no room for."""
+        excess = len(self.cached) - self._cached_max
+        if excess <= 0:
+            return
+        until = self.now - YOUNG_S if excess <= YOUNG_MAX else self.now
+        self._invalidate(self.cached.oldest(min(excess, FORGOTTEN_AT_ONCE), until))
 
     # --- registrations
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from router.routes.shard import RouteShard
+from router.routes.shard import FORGOTTEN_AT_ONCE, YOUNG_MAX, YOUNG_S, RouteShard
 from wire.messages.control import Control
 from wire.messages.routes import (
     AddRoutes,
@@ -48,6 +48,10 @@ class Owner:
             if isinstance(message, Invalidate) and (not edges or node in edges):
                 self.sent.remove((node, message))
                 self.shard.invalidated(node, Invalidated(message.number, 3, 7))
+
+    def dropped(self) -> list[list[str]]:
+        """Return the filters of each order that was sent since the last ``take``."""
+        return [message.topic_filters for _, message in self.take() if isinstance(message, Invalidate)]
 
     def resolve(self, edge: str, *topics: str, kept: bool = False) -> None:
         self.request += 1
@@ -141,6 +145,7 @@ def test_an_answer_that_is_evicted_or_unrouted_holds_up_add_routes() -> None:
     """A lazy invalidation (the table's bound, RemoveRoutes) is under way when a route is added."""
     owner = Owner(bound=1).ready()
     owner.answer("e1", "a/b")
+    owner.shard.now += YOUNG_S
     owner.answer("e1", "c")  # evicts a/b
     request = owner.add("e2", "a/b")
     assert request not in owner.added()
@@ -323,10 +328,34 @@ def test_the_table_of_cached_topics_is_bounded() -> None:
     """Past the bound the oldest are invalidated at their edges."""
     owner = Owner(bound=2).ready()
     for topic in "abcd":
+        owner.shard.now += YOUNG_S
         owner.resolve("e1", topic)
     assert owner.shard.cached_topics == 2
-    orders = [message for _, message in owner.take() if isinstance(message, Invalidate)]
-    assert [order.topic_filters for order in orders] == [["a"], ["b"]]
+    assert owner.dropped() == [["a"], ["b"]]
+
+
+def test_an_answer_stays_until_its_edge_could_use_it() -> None:
+    """Several topics under way for each place in the table: an answer that is void when it comes is asked for again."""
+    owner = Owner(bound=2).ready()
+    for topic in "abcd":
+        owner.resolve("e1", topic)
+    assert (owner.shard.cached_topics, owner.dropped()) == (4, [])
+    owner.shard.now += YOUNG_S
+    owner.resolve("e1", "e")
+    assert (owner.shard.cached_topics, owner.dropped()) == (2, [["a", "b", "c"]])
+
+
+def test_young_answers_have_a_bound_too() -> None:
+    """However many topics are asked for within a second, and a question has but some dropped in one go."""
+    owner = Owner(bound=10).ready()
+    topics = [f"t/{number}" for number in range(YOUNG_MAX + 1_000)]
+    for begin in range(0, len(topics), 200):
+        owner.resolve("e1", *topics[begin : begin + 200])
+    assert owner.shard.cached_topics <= 10 + YOUNG_MAX
+    owner.take()
+    owner.shard.now += YOUNG_S
+    owner.resolve("e1", "last")
+    assert [len(names) for names in owner.dropped()] == [FORGOTTEN_AT_ONCE]
 
 
 def test_an_unanswered_invalidation_is_repeated_and_reported() -> None:

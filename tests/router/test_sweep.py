@@ -137,7 +137,7 @@ def test_a_thousand_filters_against_many_cached_topics_go_in_slices() -> None:
     shard = RouteShard(0, 1, [], [], 100_000)
     topics = [f"plant/s{number % 100}/l{number // 100}/state" for number in range(65_536)]
     for edge in ("e0", "e1"):
-        shard.cached.hold(edge, topics)
+        shard.cached.hold(edge, topics, 0.0)
     entries = [RouteEntry(f"+/+/+/x{number}") for number in range(999)] + [RouteEntry("plant/+/+/state")]
     began = time.thread_time()
     shard.add("e2", AddRoutes(1, 0, 1, -1, 1, 1, entries))
