@@ -31,7 +31,7 @@ from storage.store.errors import (
 from storage.store.group_committer import GroupCommitter
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from storage.store.store import Store, quarantine
-from storage.turn_events import events_of_turn
+from storage.turn_events import TurnEvents
 from wire.clock import boot_time
 from wire.links.hub import LinkHub
 from wire.messages.control import decode_control, encode_control
@@ -90,7 +90,7 @@ class StorageService:
     def __init__(self, process: NodeProcess, config: StorageConfig) -> None:
         self._process = process
         self._config = config
-        self._events: list[Event] = []
+        self._events = TurnEvents()
         self._wake = trio.Event()
         self._hub = LinkHub(
             process.identity,
@@ -273,9 +273,7 @@ class StorageService:
             if self._events:
                 await trio.lowlevel.checkpoint()  # more of them may be on their way
             await self._committer.room()
-            count = events_of_turn(self._events)
-            events = self._events[:count]
-            del self._events[:count]
+            events = self._events.take()
             if self._events:
                 self._wake.set()
             self._look_for_room()

@@ -4,12 +4,12 @@ them."""
 import random
 from dataclasses import dataclass
 
-from storage.core import BatchSynced, Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore
+from storage.core import BatchSynced, FrameArrived, LinkDown, LinkUp, Ready, StorageCore
 from storage.state.settings import PartitionSettings
 from storage.store.errors import StoreDamaged, StoreShort, SyncFailed
 from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
 from storage.store.settings import GroupCommitSettings, StoreSettings
-from storage.turn_events import events_of_turn
+from storage.turn_events import TurnEvents
 from tests.simulation.link_process import CLUSTER, LinkProcess
 from tests.simulation.model_store import ModelDisk, ModelStore, ModelSync
 from tests.simulation.process import World
@@ -61,7 +61,7 @@ class StorageProcess(LinkProcess):
 
     def start(self, incarnation: int, ended_incarnation: int, seed: str) -> None:
         """Begin a life on the disk."""
-        self._events: list[Event] = []
+        self._events = TurnEvents()
         self._peers: dict[str, tuple[str, str, int]] = {}
         self._followed = -1  # epoch of the map that they are from
         try:
@@ -136,8 +136,7 @@ class StorageProcess(LinkProcess):
     def turn(self) -> None:
         """One turn: links, the core, its batch."""
         self.read_links()
-        count = events_of_turn(self._events)
-        events, self._events = self._events[:count], self._events[count:]
+        events = self._events.take()
         self.core.full = self.disk.full
         try:
             ready = self.core.handle(self.clock(), events)

@@ -5,6 +5,8 @@ takes nothing of a former primary), and does nothing else by itself.
 """
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +83,23 @@ class Edge:
         self.requests = itertools.count(1)
         self.primaries: dict[int, tuple[int, str, int]] = {}
         self.acked: dict[int, int] = {}  # tag -> reason code
+        self._frame: dict[tuple[int, int], list[bytes]] | None = None  # partition, kind -> records that share a frame
 
     # --- sending
 
+    @contextmanager
+    def one_frame(self) -> Iterator[None]:
+        """Send the records of one kind to one partition in one frame, as an edge sends those of a turn."""
+        self._frame = {}
+        yield
+        frames, self._frame = self._frame, None
+        for (partition, kind), records in frames.items():
+            self._send(partition, kind, b"".join(records))
+
     def _send(self, partition: int, kind: int, payload: bytes) -> None:
+        if self._frame is not None:
+            self._frame.setdefault((partition, kind), []).append(payload)
+            return
         primary = self.cluster.map.partitions[partition].primary
         node = self.cluster.nodes.get(primary)
         if node is not None and self.cluster.map.is_alive(primary, node.key.incarnation):

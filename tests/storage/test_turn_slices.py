@@ -3,17 +3,13 @@
 import pytest
 
 from storage.state import keys
-from storage.turn_events import FRAME_WEIGHT, REQUEST_WEIGHT, WEIGHT_MAX, events_of_turn
 from tests.storage.rounds import timed_rounds
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_edge
 from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage
-from wire.messages.frames import FrameKind
-from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
 from wire.messages.sessions import SessionOpened
 from wire.messages.wills import Will
-from wire.node.events import FrameArrived, LinkUp
 
 ROUND_MS = 5  # most processor time of one round
 WILL = Will("gone", b"", 0, False, b"", 0, 0xFFFFFFFF)
@@ -183,12 +179,27 @@ def test_many_clients_begin_anew_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert_within("500 CONNECTs", max(found), ROUND_MS)
 
 
-def test_what_waits_is_taken_in_order_and_never_nothing() -> None:
-    edge, router = PeerKey("e1", TIER_EDGE, 1), PeerKey("r1", TIER_ROUTER, 1)
-    requests = [FrameArrived(edge, FrameKind.CONTROL, b"")] * 100
-    messages = [FrameArrived(edge, FrameKind.PUBLISH, b"")] * 100
-    assert events_of_turn([]) == 0
-    assert events_of_turn(requests[:1]) == 1
-    assert events_of_turn(messages * 30) == WEIGHT_MAX // FRAME_WEIGHT
-    assert events_of_turn([*messages, *requests]) == 100 + (WEIGHT_MAX - 100 * FRAME_WEIGHT) // REQUEST_WEIGHT
-    assert events_of_turn([LinkUp(router)] * 50) == 50
+@timed
+def test_one_frame_of_thousands_of_messages_and_of_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What many clients of an edge send within one of its turns comes in one frame."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    clients = [edge.open(f"c{number}", receive_maximum=200, settle=False) for number in range(20)]
+    cluster.settle()
+    for client in clients:
+        edge.subscribe(client, client.client_id, settle=False)
+    cluster.settle()
+    with timed_rounds(monkeypatch) as found:
+        with edge.one_frame():
+            for number in range(3_000):
+                edge.publish(PublishMessage(0, f"c{number % 20}".encode(), b"m", 1), 0)
+        cluster.settle()
+    assert not edge.unfinished
+    with timed_rounds(monkeypatch) as acknowledged:
+        with edge.one_frame():
+            for client in clients:
+                for push in list(client.outbound.values()):
+                    edge.acknowledge(push, 4)
+        cluster.settle()
+    assert_within("3 000 messages", max(found), ROUND_MS)
+    assert_within("their acknowledgements", max(acknowledged), ROUND_MS)

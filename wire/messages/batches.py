@@ -62,6 +62,8 @@ __all__ = [
     "encode_push",
     "encode_push_ack",
     "encode_run",
+    "publish_records",
+    "push_ack_records",
 ]
 
 NO_EXPIRY = 0xFFFFFFFF
@@ -74,6 +76,7 @@ RUN_TYPE = 0
 MESSAGE_TYPE = 1
 _RUN = struct.Struct(">BBBHI")
 _MESSAGE = struct.Struct(">BBBBQQQQQIHHII")
+_MESSAGE_SIZES = struct.Struct(">xxBx44xHHII")  # flags, partitions and bytes of a MSG record
 _PLACE = struct.Struct(">HI")
 _ACK = struct.Struct(">QHB")
 _PUSH = struct.Struct(">QQIQHBIHII")
@@ -278,6 +281,37 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
         epochs,
     )
     return message, payload_end
+
+
+def publish_records(data: bytes, offset: int, most: int) -> tuple[int, int]:
+    """Return where the records of a PUBLISH payload end that name ``most`` partitions, and how many those name.
+
+    A record counts one at least. The last of them may name more; what is no record reaches to the end.
+    """
+    places, end = 0, len(data)
+    while offset < end and places < most:
+        kind, left = data[offset], end - offset
+        if kind == MESSAGE_TYPE and left >= _MESSAGE.size:
+            flags, count, topics, properties, payloads = _MESSAGE_SIZES.unpack_from(data, offset)
+            offset += _MESSAGE.size + _PLACE.size * count
+            if flags & FLAG_SHARE:
+                offset += 2 + int.from_bytes(data[offset : offset + 2], "big")
+            offset += topics + properties + payloads
+            places += count or 1
+        elif kind == RUN_TYPE and left >= _RUN.size:
+            _, _, _, topics, packets = _RUN.unpack_from(data, offset)
+            offset += _RUN.size + topics + packets
+            places += 1
+        else:
+            return end, places + 1
+    return min(offset, end), places
+
+
+def push_ack_records(data: bytes, offset: int, most: int) -> tuple[int, int]:
+    """Return where ``most`` records of a PUSH_ACK payload end, and how many there are; a cut one reaches to the end."""
+    left = -(-(len(data) - offset) // _PUSH_ACK.size)
+    count = min(left, most)
+    return min(offset + count * _PUSH_ACK.size, len(data)), count
 
 
 def encode_publish_ack(tag: int, partition: int, reason_code: int) -> bytes:
