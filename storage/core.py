@@ -123,6 +123,7 @@ class StorageCore:
         self._next_sweep = float("-inf")
         self._next_look = float("-inf")
         self._slice_at = float("-inf")
+        self._goes_on = False  # the turn under way has more events
         self._steps = 0  # that partitions took in this turn, on their way to serving
 
     @property
@@ -173,8 +174,34 @@ class StorageCore:
 
     # --- the one entry
 
-    def handle(self, now: float, events: Sequence[Event]) -> Ready:
-        """Take the events of one turn."""
+    def handle(self, now: float, events: Sequence[Event], *, goes_on: bool = False) -> Ready:
+        """Take the events of one turn; if it ``goes_on``, nothing of it is done or said before the rest is here."""
+        begun, self._goes_on = self._goes_on, goes_on
+        calm = not begun and self._begin(now) and not events
+        self._turn.now = now
+        for event in events:
+            self._take(event, now)
+            while self._moved:  # at once: what comes next in this turn may not overtake what waited
+                number = self._moved.pop(0)
+                self._partitions.here(number)
+                self._take_up_early(number)
+        if goes_on:
+            return Ready(next_deadline=now)
+        if now >= self._next_look:
+            calm = False
+            self._look(now)
+        self.stop.step(now)
+        self.lease.beat(now)
+        if calm and self._rests(now):
+            return Ready(next_deadline=self._deadline(now), ended=self._over, stopped=self.stop.ended)
+        self._advance()
+        self._go_on(idle=all(isinstance(event, Tick) for event in events))
+        if len(self._reports):
+            self._turn.sends.extend(self._reports.send(now, loading=self.loading))
+        return self._ready(now)
+
+    def _begin(self, now: float) -> bool:
+        """Begin a turn; return whether it looks at nothing of itself."""
         turn = self._turn
         fenced = not self.lease.has_lease(now)
         if fenced != turn.fenced:
@@ -186,25 +213,7 @@ class StorageCore:
         self._sweeps = not fenced and now >= self._next_sweep and now >= self._due_at()
         if self._sweeps:
             self._next_sweep = now + SWEEP_S
-        for event in events:
-            self._take(event, now)
-            while self._moved:  # at once: what comes next in this turn may not overtake what waited
-                number = self._moved.pop(0)
-                self._partitions.here(number)
-                self._take_up_early(number)
-        calm = not (events or self._sweeps)
-        if now >= self._next_look:
-            calm = False
-            self._look(now)
-        self.stop.step(now)
-        self.lease.beat(now)
-        if calm and self._rests(now):
-            return Ready(next_deadline=self._deadline(now), ended=self._over, stopped=self.stop.ended)
-        self._advance()
-        self._go_on(idle=all(isinstance(event, Tick) for event in events))
-        if len(self._reports):
-            turn.sends.extend(self._reports.send(now, loading=self.loading))
-        return self._ready(now)
+        return not self._sweeps
 
     def _take(self, event: Event, now: float) -> None:
         if isinstance(event, FrameArrived):

@@ -278,7 +278,7 @@ class StorageService:
                 self._wake.set()
             self._look_for_room()
             _tend_garbage(loading=self.core.loading)
-            ready = self.core.handle(boot_time(), events or [Tick()])
+            ready = self.core.handle(boot_time(), events or [Tick()], goes_on=self._events.goes_on)
             if not self._whole and self.core.lease.active:
                 self._created.remove()
                 self._whole = True

@@ -1,7 +1,8 @@
-"""Events that wait for a storage node's loop, and how many of them it takes in one turn.
+"""Events that wait for a storage node's loop, and how many of them it takes in one go.
 
-So many that no client makes the turn long. A frame of many messages or acknowledgements is taken in several turns, in
-its order: an edge packs what its clients sent into one.
+So many that no client keeps the loop long. A frame of many messages or acknowledgements is taken in parts, in its
+order: an edge packs what its clients sent into one. Several such goes are one turn to the core, so that what is written
+to disk at once stays large; the loop sees to others between them.
 """
 
 from collections import deque
@@ -13,20 +14,33 @@ from wire.node.events import FrameArrived
 
 __all__ = ["TurnEvents"]
 
-WEIGHT_MAX = 2_000  # microseconds, about, that the events of one turn take
+WEIGHT_MAX = 2_000  # microseconds, about, of what is taken in one go
+TURN_WEIGHT = 9_000  # beyond it the core's turn ends: what it writes and says takes a third of that
 REQUEST_WEIGHT = 70  # it may end a session and begin another one; what it leaves to do is cut where that may be long
 MESSAGE_WEIGHT = 12  # of a message, for each of its partitions
 ACK_WEIGHT = 7
 SYNCED_WEIGHT = 200  # of a batch that is on disk: its rows leave the memory of what is not
-SHORT_BYTES = 1_000  # of a frame that is not looked into
+SHORT_BYTES = 1_000  # of a frame that is not looked into: its records are estimated
+RECORD_BYTES = 100
+
+RECORDS = {
+    FrameKind.PUBLISH: (publish_records, MESSAGE_WEIGHT),
+    FrameKind.PUSH_ACK: (push_ack_records, ACK_WEIGHT),
+}
 
 
 class TurnEvents:
-    """Events in the order in which they came."""
+    """Events in the order in which they came.
+
+    Attributes:
+        goes_on: What was taken last and what is taken next are one turn to the core.
+    """
 
     def __init__(self) -> None:
+        self.goes_on = False
         self._events: deque[Event] = deque()
         self._begin = 0  # of what is left of the first one, a frame
+        self._weight = 0  # of the core's turn
 
     def __bool__(self) -> bool:
         return bool(self._events)
@@ -36,41 +50,42 @@ class TurnEvents:
         self._events.append(event)
 
     def take(self) -> list[Event]:
-        """Remove and return the events of the next turn: something of the first one at least, if there is one."""
+        """Remove and return what is taken next: something of the first event at least, if there is one."""
         taken: list[Event] = []
-        room = WEIGHT_MAX
-        events = self._events
-        while events:
-            event = events[0]
-            if isinstance(event, FrameArrived):
-                weight, rest = self._weigh(event, room)
-                if weight > room and taken:
-                    break
-                if rest:
-                    taken.append(FrameArrived(event.peer, event.kind, event.payload[self._begin : rest]))
-                    self._begin = rest
-                    break
-                if self._begin:
-                    event = FrameArrived(event.peer, event.kind, event.payload[self._begin :])
-                    self._begin = 0
-            else:
-                weight = SYNCED_WEIGHT if isinstance(event, BatchSynced) else 1
-                if weight > room and taken:
-                    break
+        left = WEIGHT_MAX
+        while self._events and left > 0:
+            event = self._events[0]
+            weight, end = self._weigh(event, left)
+            if weight > left and taken:
+                break
+            left -= weight
+            if isinstance(event, FrameArrived) and (self._begin or end):
+                event = FrameArrived(event.peer, event.kind, event.payload[self._begin : end or None])
             taken.append(event)
-            events.popleft()
-            room -= weight
+            self._begin = end
+            if not end:
+                self._events.popleft()
+        self._weight += WEIGHT_MAX - left
+        self.goes_on = self._weight < TURN_WEIGHT and self._is_next_packed()
+        if not self.goes_on:
+            self._weight = 0
         return taken
 
-    def _weigh(self, event: FrameArrived, room: int) -> tuple[int, int]:
-        """Return the weight of what there is room for in a frame, and where that ends; 0: all that is left of it."""
-        if event.kind == FrameKind.PUBLISH:
-            records, weight = publish_records, MESSAGE_WEIGHT
-        elif event.kind == FrameKind.PUSH_ACK:
-            records, weight = push_ack_records, ACK_WEIGHT
-        else:
+    def _is_next_packed(self) -> bool:
+        """Whether the next event is a frame of messages or acknowledgements."""
+        if not self._events:
+            return False
+        event = self._events[0]
+        return isinstance(event, FrameArrived) and event.kind in RECORDS
+
+    def _weigh(self, event: Event, left: int) -> tuple[int, int]:
+        """Return the weight of what there is room for in an event, and where that ends in a frame; 0: with it."""
+        if not isinstance(event, FrameArrived):
+            return SYNCED_WEIGHT if isinstance(event, BatchSynced) else 1, 0
+        if event.kind not in RECORDS:
             return REQUEST_WEIGHT if event.kind == FrameKind.CONTROL else MESSAGE_WEIGHT, 0
+        records, weight = RECORDS[event.kind]
         if len(event.payload) <= SHORT_BYTES:
-            return weight, 0
-        end, count = records(event.payload, self._begin, max(1, room // weight))
-        return count * weight, 0 if end == len(event.payload) else end
+            return weight * (1 + len(event.payload) // RECORD_BYTES), 0
+        end, count = records(event.payload, self._begin, max(1, left // weight))
+        return count * weight, end if end < len(event.payload) else 0

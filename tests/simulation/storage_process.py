@@ -139,7 +139,7 @@ class StorageProcess(LinkProcess):
         events = self._events.take()
         self.core.full = self.disk.full
         try:
-            ready = self.core.handle(self.clock(), events)
+            ready = self.core.handle(self.clock(), events, goes_on=self._events.goes_on)
         except StoreDamaged:  # the service ends, and puts its store aside when it starts again
             self._put_aside()
             self.failed()

@@ -18,9 +18,9 @@ def timed_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     found: list[float] = []
     handle = StorageCore.handle
 
-    def timed(self: StorageCore, now: float, events: Sequence[Event]) -> Ready:
+    def timed(self: StorageCore, now: float, events: Sequence[Event], *, goes_on: bool = False) -> Ready:
         began = time.thread_time()
-        ready = handle(self, now, events)
+        ready = handle(self, now, events, goes_on=goes_on)
         found.append((time.thread_time() - began) * 1e3)
         return ready
 
