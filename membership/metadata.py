@@ -30,8 +30,6 @@ class NodeMetadata(msgspec.Struct, frozen=True, array_like=True):
     addresses: Annotated[dict[Purpose, HostPort], msgspec.Meta(max_length=8)] = {}
     zone: Annotated[str, msgspec.Meta(max_length=32, pattern=_PRINTABLE)] = ""
     weight: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0  # share of placement this node asks for
-    load: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # 0 idle, 1 saturated
-    version: Annotated[str, msgspec.Meta(max_length=32, pattern=_PRINTABLE)] = ""
 
 
 def metadata_bytes(metadata: NodeMetadata) -> int:

@@ -29,7 +29,7 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 # "Class.field" that no product code reads by its name, and why it stands.
 WITHOUT_READER = {
     **dict.fromkeys(
-        ("Manifest.crc", "Manifest.sort_order", "Manifest.writer", "RingEntry.hash"),
+        ("Manifest.crc", "Manifest.sort_order", "Manifest.writer", "RingEntry.epoch", "RingEntry.hash"),
         "how an export was made, for whoever reads it without StrataMQ (docs/jobs.md)",
     ),
     **dict.fromkeys(("JobEntry.inputs", "FileEntry.live_bytes"), "the same: which job made it of what"),
@@ -184,7 +184,9 @@ def unread_fields() -> list[str]:
     found = []
     for kind in kinds().values():
         unread = kind.__struct_fields__
-        for name in (one.__name__ for one in kind.__mro__ if issubclass(one, msgspec.Struct)):
+        for name in (
+            one.__name__ for one in kind.__mro__ if issubclass(one, msgspec.Struct) and one is not msgspec.Struct
+        ):
             unread = product.unread(name, unread)
         found += [f"{kind.__name__}.{field}" for field in unread if not read_in_the_loop(kind.__name__, field, loop)]
     return sorted(set(found))

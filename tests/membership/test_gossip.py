@@ -81,7 +81,7 @@ async def test_join_update_leave() -> None:
             joined = await next_event(first, NodeJoin)
             assert isinstance(joined, NodeJoin) and joined.member.name == "b"
             await next_event(second, NodeJoin)
-            second.update_metadata(NodeMetadata("b", "edge", 1, zone="z9", load=0.5))
+            second.update_metadata(NodeMetadata("b", "edge", 1, zone="z9"))
             updated = await next_event(first, NodeUpdate)
             assert isinstance(updated, NodeUpdate) and updated.member.metadata.zone == "z9"
             await second.leave()

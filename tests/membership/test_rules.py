@@ -217,7 +217,6 @@ def test_cores_have_no_clock_no_dice_no_sockets(core: str) -> None:
         NodeMetadata("a b", "edge", 1),
         NodeMetadata("a", "edge", -1),
         NodeMetadata("a", "edge", 1, weight=float("nan")),
-        NodeMetadata("a", "edge", 1, load=1.5),
         NodeMetadata("a", "edge", 1, {f"p{number}": "h:1" for number in range(9)}),
         NodeMetadata("a", "edge", 1, {f"purpose{number}": "h" * 90 for number in range(8)}),
         NodeMetadata("a", "edge", 1, zone="z" * 33),
