@@ -209,7 +209,6 @@ class StorageCore:
             turn.fenced = fenced
             if not fenced:
                 self._partitions.lease_came()
-        turn.now = now
         self._sweeps = not fenced and now >= self._next_sweep and now >= self._due_at()
         if self._sweeps:
             self._next_sweep = now + SWEEP_S

@@ -36,7 +36,7 @@ VISITS_AT_ONCE = 300  # cached topics looked at when a message comes; what is le
 LEAVING_AT_ONCE = 100  # of an order that is over: topics forgotten when the last edge acknowledges it
 YOUNG_S = 1.0  # an answer stays as long, or an edge with more topics under way than the table holds asks for ever
 YOUNG_MAX = 10_000  # topics beyond the table's bound that may stay for that
-FORGOTTEN_AT_ONCE = 400  # topics, twice what a question may bring
+FORGOTTEN_AT_ONCE = 400  # topics; more than one question adds, which AnswerTable bounds: so the table shrinks
 REPEAT_S = 1.0  # an invalidation that was not acknowledged is sent again: a full link may have refused it
 
 

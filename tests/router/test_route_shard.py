@@ -351,6 +351,8 @@ def test_young_answers_have_a_bound_too() -> None:
     topics = [f"t/{number}" for number in range(YOUNG_MAX + 1_000)]
     for begin in range(0, len(topics), 200):
         owner.resolve("e1", *topics[begin : begin + 200])
+    for question in range(10):  # longer than those of our edges
+        owner.resolve("e1", *(f"long/{question}/{number}" for number in range(5_000)))
     assert owner.shard.cached_topics <= 10 + YOUNG_MAX
     owner.take()
     owner.shard.now += YOUNG_S
