@@ -268,22 +268,19 @@ class StorageCore:
         if self._dead.drops(peer) or (self._turn.condemned and peer in self._turn.condemned):
             return  # what a peer sends behind a broken frame is void
         try:
-            self._decoded(peer, kind, payload)
+            if kind not in self._kinds.get(peer.tier, ()):
+                self._turn.condemn(peer, f"frame kind {kind}", TIER)
+            elif kind == FrameKind.CONTROL:
+                self._control.take(peer, decode_control(payload))
+            elif kind == FrameKind.PUBLISH:
+                self._publishing.frame(peer, decode_publish(payload))
+            elif kind == FrameKind.PUSH_ACK:
+                self._requests.push_acks(peer, decode_push_acks(payload))
+            else:
+                self._replica_message(peer, kind, payload)
         except Unreadable as error:
             self._turn.count("frames_unreadable")
             self._turn.condemned[peer] = str(error)
-
-    def _decoded(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        if kind not in self._kinds.get(peer.tier, ()):
-            self._turn.condemn(peer, f"frame kind {kind}", TIER)
-        elif kind == FrameKind.CONTROL:
-            self._control.take(peer, decode_control(payload))
-        elif kind == FrameKind.PUBLISH:
-            self._publishing.frame(peer, decode_publish(payload))
-        elif kind == FrameKind.PUSH_ACK:
-            self._requests.push_acks(peer, decode_push_acks(payload))
-        else:
-            self._replica_message(peer, kind, payload)
 
     def _replica_message(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         message = decode_replica_message(payload)
@@ -385,7 +382,8 @@ class StorageCore:
             if not self.placements.loaded(number):
                 continue
             hosted.subscriptions.tell_counts()
-            self._work.look(number, hosted)
+            if partition.work:
+                self._work.look(number, hosted)
             if partition.dirty or partition.clock_due:
                 writes = partition.close_operation()
                 if writes:

@@ -51,6 +51,7 @@ IDLE_TICK_MAX_S = 1.0  # otherwise: the core names every deadline, and a wake-up
 PROGRESS_S = 1.0  # between two lines about copies that are made anew
 LAST_SYNC_S = 1.0  # at an orderly end; what was acknowledged is on disk before that
 ROOM_LOOK_S = 0.1  # between two looks at the free space of the disk
+OTHERS_EVERY_S = 0.001  # other tasks of this process have their turn so often, if a part takes no longer
 # What the thread that syncs may wait for the interpreter, before a sync and after it, while the loop computes; the
 # default of 5 ms was longer than the sync.
 SWITCH_S = 0.0005
@@ -273,12 +274,9 @@ class StorageService:
             if self._events:
                 await trio.lowlevel.checkpoint()  # more of them may be on their way
             await self._committer.room()
-            events = self._events.take()
-            if self._events:
-                self._wake.set()
             self._look_for_room()
             _tend_garbage(loading=self.core.loading)
-            ready = self.core.handle(boot_time(), events or [Tick()], goes_on=self._events.goes_on)
+            ready = self._take_some()
             if not self._whole and self.core.lease.active:
                 self._created.remove()
                 self._whole = True
@@ -291,6 +289,17 @@ class StorageService:
                 logger.warning("the map ended this incarnation; starting anew")
                 self._process.restart = True
                 return
+
+    def _take_some(self) -> Ready:
+        """Take events for about a millisecond: of a turn that goes on, as many parts as that lasts."""
+        others_at = boot_time() + OTHERS_EVERY_S
+        ready = None
+        while ready is None or (self._events.goes_on and boot_time() < others_at):
+            events = self._events.take() or [Tick()]
+            ready = self.core.handle(boot_time(), events, goes_on=self._events.goes_on)
+        if self._events:
+            self._wake.set()
+        return ready
 
     async def _stop_when_told(self) -> None:
         await self._process.stopping.wait()

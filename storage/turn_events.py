@@ -66,17 +66,10 @@ class TurnEvents:
             if not end:
                 self._events.popleft()
         self._weight += WEIGHT_MAX - left
-        self.goes_on = self._weight < TURN_WEIGHT and self._is_next_packed()
+        self.goes_on = self._weight < TURN_WEIGHT and bool(self._events)
         if not self.goes_on:
             self._weight = 0
         return taken
-
-    def _is_next_packed(self) -> bool:
-        """Whether the next event is a frame of messages or acknowledgements."""
-        if not self._events:
-            return False
-        event = self._events[0]
-        return isinstance(event, FrameArrived) and event.kind in RECORDS
 
     def _weigh(self, event: Event, left: int) -> tuple[int, int]:
         """Return the weight of what there is room for in an event, and where that ends in a frame; 0: with it."""

@@ -335,11 +335,10 @@ class HostedPartition:
     def is_behind(self) -> bool:
         """Whether ``catch_up`` has something to do."""
         delivery = self.delivery
-        if self.goes_on:
-            return False  # windows are filled once the claims are taken
-        if delivery.outbound.freed or delivery.consumed.saving:
-            return True
-        return self.serving and bool(self._more_due or self.waiting)
+        fills = delivery.outbound.freed or delivery.consumed.saving
+        if self.serving:
+            return bool(fills or self._more_due or self.waiting)
+        return bool(fills) and not self.goes_on  # windows are filled once the claims are taken
 
     def catch_up(self, steps_max: int, take_up: "TakeUp") -> int:
         """Go on with what belongs to a turn, and is more than one may take; return the steps that it took.

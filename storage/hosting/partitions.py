@@ -56,7 +56,9 @@ class Partitions:
 
     def reach(self, number: int) -> HostedPartition | None:
         """Return a partition that something happens to; None if another node is its primary."""
-        hosted = self.here(number)
+        hosted = self.hosted.get(number)
+        if hosted is None:
+            hosted = self.here(number)
         if hosted is not None:
             self.touch(number, hosted)
         return hosted
@@ -97,7 +99,7 @@ class Partitions:
     def touch(self, number: int, hosted: HostedPartition, *, changed: bool = True) -> None:
         """Note that something happens to a partition in this turn."""
         hosted.changed = hosted.changed or changed
-        self.tick(hosted)
+        hosted.partition.tick(self._turn.now, running=hosted.serving and not self._turn.fenced)
         self._active[number] = hosted
 
     @property

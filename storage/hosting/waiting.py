@@ -129,6 +129,9 @@ class UntilServing:
     def __len__(self) -> int:
         return len(self._passed_on) + len(self._waiting)
 
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._passed_on)
+
     def keep(self, waiting: Waiting) -> bool:
         """Keep a request; False if too many wait already: refuse it."""
         if len(self._waiting) >= self._most:

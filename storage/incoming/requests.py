@@ -81,12 +81,13 @@ class Requests:
         """Hand a request to the part that decides it. The partition serves."""
         assert hosted.serving, "a request reaches a partition that does not serve"
         edge = peer.node
+        if isinstance(request, OpenSession):
+            hosted.owners.open(request, edge, peer.incarnation)
+            return
         if not hosted.may_ask(request, peer):
             self._turn.count("requests_of_others")
             request = replace(request, owner_epoch=NOBODY)  # answered as one of a connection that is over
-        if isinstance(request, OpenSession):
-            hosted.owners.open(request, edge, peer.incarnation)
-        elif isinstance(request, CloseSession):
+        if isinstance(request, CloseSession):
             hosted.owners.close(request, edge)
         elif isinstance(request, SubscribeSession):
             hosted.subscriptions.subscribe(request, edge)

@@ -39,12 +39,18 @@ class OpenedConnects:
     def __len__(self) -> int:
         return sum(len(known.done) for known in self._edges.values())
 
+    def _of(self, edge: str, incarnation: int) -> _FromEdge:
+        known = self._edges.get((edge, incarnation))
+        if known is None:
+            known = self._edges[edge, incarnation] = _FromEdge()
+        return known
+
     def restore(self, row: OpenedRow) -> None:
         """Take over a row from disk."""
         self._add(row.edge, row.incarnation, row.request, stored=True)
 
     def _add(self, edge: str, incarnation: int, request: int, *, stored: bool) -> None:
-        known = self._edges.setdefault((edge, incarnation), _FromEdge())
+        known = self._of(edge, incarnation)
         if request not in known.done:
             heappush(known.numbers, request)
         known.done[request] = stored or known.done.get(request, False)
@@ -63,7 +69,7 @@ class OpenedConnects:
 
     def answered(self, edge: str, incarnation: int, request: OpenSession) -> None:
         """Forget what the edge has the answers of."""
-        known = self._edges.setdefault((edge, incarnation), _FromEdge())
+        known = self._of(edge, incarnation)
         known.below = max(known.below, request.answered_below)
         while known.numbers and known.numbers[0] < known.below:
             self._drop(edge, incarnation, known, heappop(known.numbers))

@@ -9,6 +9,8 @@ stay in memory; a new primary asks all edges for them before it opens anything.
 from collections import deque
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from storage.messages.delivery import Delivery
 from storage.messages.origins import edge_sender
 from storage.sessions.dead_edges import DeadEdges
@@ -45,19 +47,16 @@ SESSION_TAKEN_OVER = 0x8E
 QUOTA_EXCEEDED = 0x97
 
 
-class Holder:
+class Holder(msgspec.Struct, eq=False):  # one for each CONNECT, like the next
     """The connection that owns a client ID."""
 
-    __slots__ = ("connection", "edge", "incarnation", "opened_here", "owner_epoch", "session", "session_present")
-
-    def __init__(self, edge: str, incarnation: int, connection: int, owner_epoch: int, session: int) -> None:
-        self.edge = edge
-        self.incarnation = incarnation
-        self.connection = connection
-        self.owner_epoch = owner_epoch
-        self.session = session
-        self.opened_here = False  # by this incarnation of the primary, which knows what it answered
-        self.session_present = False
+    edge: str
+    incarnation: int
+    connection: int
+    owner_epoch: int
+    session: int
+    opened_here: bool = False  # by this incarnation of the primary, which knows what it answered
+    session_present: bool = False
 
     def is_for(self, opening: "Opening") -> bool:
         """Whether this very connection asks again."""
@@ -65,16 +64,13 @@ class Holder:
         return mine == (opening.edge, opening.incarnation, opening.request.connection)
 
 
-class Opening:
+class Opening(msgspec.Struct, eq=False):
     """A CONNECT that waits for the end of the connection, or of the session, before it."""
 
-    __slots__ = ("edge", "ends", "incarnation", "request")
-
-    def __init__(self, request: OpenSession, edge: str, incarnation: int) -> None:
-        self.request = request
-        self.edge = edge
-        self.incarnation = incarnation
-        self.ends = False  # it waits for the end of the session that it replaces
+    request: OpenSession
+    edge: str
+    incarnation: int
+    ends: bool = False  # it waits for the end of the session that it replaces
 
 
 class Owners:
@@ -201,16 +197,19 @@ class Owners:
         )
 
     def _refusal(self, request: OpenSession) -> str:
-        """Return why a CONNECT may not make a stored session, "" if it may or makes none."""
+        """Return why a CONNECT may not make a stored session, "" if it may."""
         partition = self._partition
-        if not request.expiry_s or request.client_id in partition.by_client:
+        if request.client_id in partition.by_client:
             return ""
         if not request.may_create:
             return "refused_session_rate"
         return "refused_sessions_max" if len(partition.sessions) >= partition.settings.sessions_max else ""
 
     def _is_refused(self, opening: Opening) -> bool:
-        refusal = "" if opening.ends else self._refusal(opening.request)
+        request = opening.request
+        if not request.expiry_s or opening.ends:
+            return False  # it makes no stored session
+        refusal = self._refusal(request)
         if refusal:
             self._partition.count(refusal)
             self._refuse(opening, QUOTA_EXCEEDED)
