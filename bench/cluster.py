@@ -48,8 +48,9 @@ class Cluster:
     """A local cluster, all processes on CPU 0; ``tree`` is another checkout with a ``.venv`` of its own."""
 
     def __init__(self, folder: Path, edges: int, tree: Path | None = None) -> None:
-        self.data = folder / f"cluster-{edges}"
-        self._log = (folder / f"cluster-{edges}.log").open("w+")
+        name = f"cluster-{edges}{'-other' * (tree is not None)}"
+        self.data = folder / name
+        self._log = (folder / f"{name}.log").open("w+")
         python = str(tree / ".venv" / "bin" / "python") if tree else sys.executable
         command = ["taskset", "-c", "0", python, "-m", "stratamq", "up", "--data", str(self.data)]
         command += ["--edges", str(edges), "--tls-port", "0", "--plain-port", "0"]
@@ -92,10 +93,11 @@ class Cluster:
         return int(total)
 
     def stop(self) -> None:
-        """End all processes."""
+        """End all processes, and remove what they kept."""
         os.killpg(self.process.pid, signal.SIGINT)
         self.process.wait(30)
         self._log.close()
+        shutil.rmtree(self.data, ignore_errors=True)
 
 
 def _run(
@@ -122,35 +124,38 @@ def _run(
     return report
 
 
-def ours(mqload: Path, folder: Path, row: Row, tree: Path | None = None) -> dict[str, Any]:
-    """One run of a row on a fresh cluster of this tree, or of another checkout."""
-    cluster = Cluster(folder, 2 if row.linked else 1, tree)
+def ours(mqload: Path, folder: Path, row: Row) -> dict[str, Any]:
+    """One run of a row on a fresh cluster."""
+    cluster = Cluster(folder, 2 if row.linked else 1)
     try:
-        ports = cluster.ports("tls" if row.tls else "plain")
-        authority = cluster.data / "tls" / "ca.pem"
         if row.idle_bytes_max:
-            _run(mqload, ports, [], replace(WARM_UP, tls=row.tls), authority)
+            run_on(cluster, mqload, replace(WARM_UP, tls=row.tls))
         time.sleep(row.settle_s)
-        before = cluster.resident_kib()
-        most = dict(before)
-
-        def watch() -> None:
-            most.update({node: max(most[node], kib) for node, kib in cluster.resident_kib().items()})
-
-        pids = list(cluster.pids.values())
-        report = _run(mqload, ports, pids, row, authority, watch if row.idle_bytes_max else None)
-        if len(cluster.resident_kib()) < len(pids):
-            report["exit"] = report["exit"] or "a node ended"
-            report["logs"] = {path.name: path.read_text()[-3000:] for path in (cluster.data / "logs").iterdir()}
-        elif row.idle_bytes_max:
-            count = max(1, int(report.get("connected", 0)) or 15_000)  # said in connect mode only
-            report["bytes_per_connection"] = {n: (most[n] - kib) * 1024 // count for n, kib in before.items()}
-        if row.pacing_off:
-            report["pacing_switched_on"] = cluster.pacing_switched_on()
-        return report
+        return run_on(cluster, mqload, row)
     finally:
         cluster.stop()
-        shutil.rmtree(cluster.data, ignore_errors=True)
+
+
+def run_on(cluster: Cluster, mqload: Path, row: Row) -> dict[str, Any]:
+    """One run of a row on a cluster that is up."""
+    before = cluster.resident_kib()
+    most = dict(before)
+
+    def watch() -> None:
+        most.update({node: max(most[node], kib) for node, kib in cluster.resident_kib().items()})
+
+    ports, pids = cluster.ports("tls" if row.tls else "plain"), list(cluster.pids.values())
+    authority = cluster.data / "tls" / "ca.pem"
+    report = _run(mqload, ports, pids, row, authority, watch if row.idle_bytes_max else None)
+    if len(cluster.resident_kib()) < len(pids):
+        report["exit"] = report["exit"] or "a node ended"
+        report["logs"] = {path.name: path.read_text()[-3000:] for path in (cluster.data / "logs").iterdir()}
+    elif row.idle_bytes_max:
+        count = max(1, int(report.get("connected", 0)) or 15_000)  # said in connect mode only
+        report["bytes_per_connection"] = {n: (most[n] - kib) * 1024 // count for n, kib in before.items()}
+    if row.pacing_off:
+        report["pacing_switched_on"] = cluster.pacing_switched_on()
+    return report
 
 
 def theirs(mqload: Path, folder: Path, row: Row) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """Two trees in turns: processor time per message (or connect) of this checkout against another one's.
 
-    python -m bench.two_trees ../other                        every row, five turns
-    python -m bench.two_trees ../other --runs 9 --only QoS    rows whose name contains it
+    python -m bench.two_trees ../other                         every row, nine turns
+    python -m bench.two_trees ../other --runs 25 --only QoS    rows whose name contains it
 
-The other checkout has a ``.venv`` of its own with its modules compiled (``make setup`` there). Each turn runs a row on
-a fresh cluster of one tree, then of the other, both by this tree's generator; every second turn begins with the other
-tree. A row is judged by the median of the turns' ratios: the speed of a shared machine drifts between turns, and less
-within one. The smallest values of both say what the trees cost when nothing disturbs; where the two judgements differ,
-the machine was not quiet. The exit code is 1 if a row is slower than ``--tolerance`` by both.
+The other checkout has a ``.venv`` of its own with its modules compiled (``make setup`` there). A cluster of each tree
+stands at the same time, the idle one waits. Each turn runs a row on one, then on the other, both by this tree's
+generator; every second turn begins with the other tree. After every few turns both clusters are started anew, since
+two processes of one program differ too. A row is judged by the median of the turns' ratios: the speed of a shared
+machine drifts between turns, and less within one. The smallest values of both say what the trees cost when nothing
+disturbs; where the two judgements differ, the machine was not quiet. The exit code is 1 if a row is slower than
+``--tolerance`` by both.
 """
 
 import argparse
@@ -15,19 +17,23 @@ import shutil
 import statistics
 import sys
 import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
 
-from bench.cluster import IDLE_ROWS, machine, ours
+from bench.cluster import IDLE_ROWS, WARM_UP, Cluster, machine, run_on
 from bench.hot import ROWS, Row, build_mqload, figure, make_certificate
 
 __all__ = ["main"]
+
+TURNS_OF_A_PAIR = 5
 
 
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path, help="the other checkout")
-    parser.add_argument("--runs", type=int, default=5, help="turns of each row")
+    parser.add_argument("--runs", type=int, default=9, help="turns of each row")
     parser.add_argument("--only", default="", help="rows whose name contains it")
     parser.add_argument("--tolerance", type=float, default=0.03, help="of a row, as a share")
     arguments = parser.parse_args()
@@ -51,9 +57,21 @@ def _within(row: Row, mqload: Path, folder: Path, other: Path, arguments: argpar
     """Run the turns of a row, print its line, and return whether this tree is no slower than allowed."""
     here: list[float] = []
     there: list[float] = []
-    for turn in range(arguments.runs):
-        for tree in (other, None) if turn % 2 else (None, other):
-            (here if tree is None else there).append(figure(ours(mqload, folder, row, tree))[0])
+    while len(here) < arguments.runs:
+        turns = range(len(here), min(len(here) + TURNS_OF_A_PAIR, arguments.runs))
+        edges = 2 if row.linked else 1
+        pair = [Cluster(folder, edges)]
+        try:
+            pair.append(Cluster(folder, edges, other))
+            for cluster in pair:
+                run_on(cluster, mqload, replace(WARM_UP, tls=row.tls))
+            time.sleep(row.settle_s)
+            for turn in turns:
+                for index in (1, 0) if turn % 2 else (0, 1):
+                    (there if index else here).append(figure(run_on(pair[index], mqload, row))[0])
+        finally:
+            for cluster in pair:
+                cluster.stop()
     by_turns = (
         statistics.median(mine / its for mine, its in zip(here, there, strict=True) if its) if any(there) else 1.0
     )
