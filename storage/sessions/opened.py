@@ -55,11 +55,6 @@ class OpenedConnects:
             heappush(known.numbers, request)
         known.done[request] = stored or known.done.get(request, False)
 
-    def was_carried_out(self, edge: str, incarnation: int, request: int) -> bool:
-        """Whether this CONNECT had its effect before, here or at a former primary."""
-        known = self._edges.get((edge, incarnation))
-        return known is not None and (request < known.below or request in known.done)
-
     def remember(self, edge: str, incarnation: int, request: int, *, stored: bool) -> None:
         """A CONNECT is carried out with the operation being built; ``stored``: by a row, for whoever serves next."""
         self._add(edge, incarnation, request, stored=stored)
@@ -67,12 +62,17 @@ class OpenedConnects:
             key = keys.opened_key(self._partition.number, edge, incarnation, request)
             self._partition.put(key, pack(OpenedRow(edge, incarnation, request)))
 
-    def answered(self, edge: str, incarnation: int, request: OpenSession) -> None:
-        """Forget what the edge has the answers of."""
+    def take_up(self, edge: str, incarnation: int, request: OpenSession) -> bool:
+        """Forget what the edge has the answers of; return whether this CONNECT had its effect before.
+
+        It may have had it here, or at a former primary.
+        """
         known = self._of(edge, incarnation)
-        known.below = max(known.below, request.answered_below)
+        if request.answered_below > known.below:
+            known.below = request.answered_below
         while known.numbers and known.numbers[0] < known.below:
             self._drop(edge, incarnation, known, heappop(known.numbers))
+        return request.request < known.below or request.request in known.done
 
     def _drop(self, edge: str, incarnation: int, known: _FromEdge, request: int) -> None:
         if known.done.pop(request):

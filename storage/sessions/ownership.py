@@ -162,14 +162,14 @@ class Owners:
             self._partition.count("opens_of_the_dead")
             return
         opening = Opening(request, edge, incarnation)
-        self.opened.answered(edge, incarnation, request)
+        was_carried_out = self.opened.take_up(edge, incarnation, request)
         waiting = self._openings.get(request.client_id)
         holder = self._holders.get(request.client_id)
         for other in waiting or ():
             if other.edge == edge and other.incarnation == incarnation and other.request.request == request.request:
                 return  # it is answered when its turn comes
         mine = holder is not None and holder.is_for(opening)
-        if request.withdrawn or (not mine and self.opened.was_carried_out(edge, incarnation, request.request)):
+        if request.withdrawn or (was_carried_out and not mine):
             if mine and holder is not None and waiting is None:
                 self._end(request.client_id, holder, clean=False)
             self._refuse(opening, SESSION_TAKEN_OVER)

@@ -43,7 +43,7 @@ class Scale:
     cached: int
     filters: int
     leavers: int
-    seconds: float  # that somebody comes and goes
+    seconds: float  # that somebody subscribes, or comes, and goes
     groups: int
     topics: int  # of the groups
     flood_s: float
@@ -53,7 +53,7 @@ class Scale:
     growth_max: int
 
 
-DEFAULT = Scale(1_500, 1_500, 1_000, 200, 1.0, 200, 500, 1.0, 0.3, 0.3, 0.05, 128 * MIB)
+DEFAULT = Scale(1_500, 1_500, 1_000, 200, 2.0, 200, 500, 1.0, 1.0, 0.3, 0.05, 128 * MIB)
 LARGE = Scale(300_000, 65_536, 1_000, 1_000, 5.0, 1_000, 65_536, 120.0, 3.0, 5.0, 0.02, 256 * MIB)
 
 
@@ -192,8 +192,8 @@ def judge(scale: Scale, storages: int) -> None:
         slow: dict[str, list[str]] = {}
         done: dict[str, int] = {}
         attacks = [
-            ("filters", scale.filters, 0.0, scale.allowance_s),
-            ("stored_filters", scale.filters, 0.0, scale.allowance_s + STORAGE_S),
+            ("filters", scale.filters, scale.seconds, scale.allowance_s),
+            ("stored_filters", scale.filters, scale.seconds, scale.allowance_s + STORAGE_S),
             ("leavers", scale.leavers, 0.0, scale.allowance_s),
             ("comers_and_goers", 1, scale.seconds, scale.allowance_s),
             ("groups", scale.groups, scale.flood_s, scale.allowance_s),

@@ -17,6 +17,7 @@ from router.core import RouterCore
 from router.events import Applied, RoleChanged, RoundEnded
 from router.map.commands import encode_command
 from router.settings import RouterSettings
+from storage.turn_events import RECORDS
 from tests.edge.edge_harness import Edge
 from tests.fuzz.good_messages import CONTROLS
 from tests.fuzz.nested import mutate_tree
@@ -46,6 +47,7 @@ __all__ = [
 ]
 
 INPUTS_MAX = 200
+RECORDS_MANY = 40
 ASKED: set[type] = {AddRoutes, OpenSession, ReadRetained, ReadRetainedAll, RecordInbound, Resolve, SubscribeSession}
 OPERATOR = PeerKey("operator/cli-1", "operator", 1)
 
@@ -149,10 +151,12 @@ def _storage() -> Callable[[bytes], None]:
 
     def take(data: bytes) -> None:
         choice = data[0] if data else 0
+        kind = kinds[choice // 4 % len(kinds)]
+        times = RECORDS_MANY if choice & 0x80 and kind in RECORDS else 1  # so many are taken in parts
         for node in cluster.nodes.values():
-            node.receive(peers[choice % 4], kinds[choice // 4 % len(kinds)], data[1:])
-        cluster.step()
-        cluster.step()
+            node.receive(peers[choice % 4], kind, data[1:] * times)
+        for _ in range(2 * times):
+            cluster.step()
         for node in cluster.nodes.values():
             assert len(node.core.placements.replicas) <= INPUTS_MAX + 4
             assert sum(len(item.partition.sessions) for item in node.core.partitions.values()) <= INPUTS_MAX + 4
