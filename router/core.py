@@ -372,13 +372,13 @@ class RouterCore:
     def _control(self, node: str, peer: PeerKey | None, message: Control) -> None:
         if isinstance(message, Heartbeat):
             self._heartbeat(node, message)
+        elif isinstance(message, ShardMessage):
+            if peer is None or not self._owned.add(peer, message):
+                self.count("shard_messages_dropped")
         elif isinstance(message, Register):
             self._register(node, message)
         elif isinstance(message, FollowMap):
             self._follow(node, peer, message)
-        elif isinstance(message, ShardMessage):
-            if peer is None or not self._owned.add(peer, message):
-                self.count("shard_messages_dropped")
         elif isinstance(message, RequestChange):
             self._request_change(node, message)
         elif isinstance(message, Drain | Leave):

@@ -35,6 +35,8 @@ class PlacementRequests:
 
     def take(self) -> list[tuple[PlacePartitions, Askers]]:
         """Return the commands for what was asked, each with the nodes to answer, and begin anew."""
+        if not self._requests:
+            return []
         requests, self._requests = list(self._requests.items()), {}
         commands = []
         for at in range(0, len(requests), CHANGES_MAX):

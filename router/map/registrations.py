@@ -28,7 +28,7 @@ class Registrations:
 
     def take_due(self, now: float, cluster_map: ClusterMap, leases: LeaseTable) -> list[tuple[RegisterNode, Asker]]:
         """Return the registrations to propose now, by name, each with the node that asked, and let them go."""
-        if not cluster_map.cluster:
+        if not (self._waiting and cluster_map.cluster):
             return []
         due = [
             node for node in sorted(self._waiting) if _may_enter(now, cluster_map, leases, node, self._waiting[node])

@@ -60,7 +60,9 @@ class ShardWork:
         return self._slices(now, shards, max(SLICES_MIN, left))
 
     def _slices(self, now: float, shards: Mapping[int, RouteShard], left: int) -> set[int]:
-        share = max(STEPS_PER_SLICE, left // max(1, len(self._shards)))
+        if not self._shards:
+            return set()
+        share = max(STEPS_PER_SLICE, left // len(self._shards))
         went_on = set()
         for number in sorted(self._shards, key=lambda number: (number - self._next) % (1 << 20)):
             shard = shards.get(number)
