@@ -33,6 +33,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "edge.hot.pushes",
     "edge.hot.fanout",
     "edge.hot.forwarded",
+    "edge.hot.verdicts",
     "edge.hot.inbound",
     "edge.hot.parse",
     "edge.hot.connections",

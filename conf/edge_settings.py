@@ -9,9 +9,12 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from conf.limit_settings import EdgeConduct, ListenerLimits
+from conf.login_settings import EdgeLogin, ListenerLogin
 from conf.node_settings import NAME_PATTERN
+from conf.rules_settings import EdgeRules, ListenerRules
 
 __all__ = ["EdgeSettings", "ListenerSettings"]
 
@@ -20,7 +23,7 @@ MIB = 1024 * KIB
 PACKET_BYTES_MAX = 8 * MIB - 320 * KIB  # with its partitions and share it fits into one frame between nodes (8 MiB)
 
 
-class ListenerSettings(BaseModel, frozen=True, extra="forbid"):
+class ListenerSettings(ListenerLogin, ListenerRules, ListenerLimits, frozen=True, extra="forbid"):
     """One address that MQTT clients connect to: table ``[edge.listeners.<name>]``."""
 
     name: str = Field(pattern=NAME_PATTERN, max_length=32, description="the table's name; label in metrics and logs")
@@ -82,7 +85,7 @@ class ListenerSettings(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
-class EdgeSettings(BaseModel, frozen=True, extra="forbid"):
+class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid"):
     """Room ``edge``."""
 
     listeners: tuple[ListenerSettings, ...] = Field(default=(), description="where clients connect; none: nobody can")

@@ -9,6 +9,9 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, field_validator
 
+from conf.audit_settings import NodeAudit
+from conf.crl_settings import NodeRevocation
+
 __all__ = ["LogSettings", "MetricsSettings", "NodeSettings", "split_list"]
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -21,7 +24,7 @@ def split_list(value: object) -> object:
     return value
 
 
-class NodeSettings(BaseModel, frozen=True, extra="forbid"):
+class NodeSettings(NodeAudit, NodeRevocation, frozen=True, extra="forbid"):
     """Room ``node``: identity, links to other nodes, data folder."""
 
     cluster: str = Field(

@@ -6,8 +6,8 @@ passes the model in.
 """
 
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class NodeConfig:
     metrics: MetricsSettings
     logs: LogSettings
     sources: Mapping[str, str]  # "edge.receive_maximum" -> where the value came from; defaults are not listed
+    # Reads and judges every source again, as at the start; None: this process does not reload.
+    again: "Callable[[], NodeConfig] | None" = field(default=None, kw_only=True, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,13 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
         description="bytes of retained payloads per partition; more are refused (0x97)",
     )
 
+    retained_per_user_max: int = Field(
+        default=100_000,
+        ge=0,
+        le=1_000_000_000,
+        description="retained topics of one user per partition; more are refused (0x97)",
+    )
+
     # --- op log and disk
     log_operations_max: int = Field(
         default=10_000,

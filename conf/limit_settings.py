@@ -1,0 +1,106 @@
+"""Settings of limits: what one address, one client or all clients of a listener may use.
+
+A setting enters with its reader; ``conf/edge_settings.py`` takes both models as they are.
+"""
+
+from pydantic import BaseModel, Field, model_validator
+
+__all__ = ["EdgeConduct", "ListenerLimits"]
+
+
+class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
+    """Part of ``[edge.listeners.<name>]``: rates and numbers of its clients."""
+
+    accept_rate_max: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="connections per second taken here, 0: no limit; more are closed before their handshake",
+    )
+    accept_rate_address_max: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="those of one address (IPv6: /64), 0: no limit; not for proxy_trusted",
+    )
+    connections_listener_max: int = Field(
+        default=0,
+        ge=0,
+        le=10_000_000,
+        description="connections open here at once, 0: no limit of its own; more are closed before their handshake",
+    )
+    connections_address_max: int = Field(
+        default=0,
+        ge=0,
+        le=10_000_000,
+        description="those of one address (IPv6: /64), 0: no limit; not for proxy_trusted",
+    )
+    publish_rate_max: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e7,
+        description="messages per second read from one client here, 0: the edge's; the rest waits unread",
+    )
+    byte_rate_max: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e12,
+        description="bytes per second read from one client here, 0: no limit; the rest waits unread",
+    )
+    subscribe_rate_max: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="filters per second that one client here may ask for and let go, 0: no limit; more wait unread",
+    )
+    proxy_identity: bool = Field(
+        default=False,
+        description="a certificate that a sender in proxy_trusted verified (PROXY v2, its CN) names the client",
+    )
+
+    @model_validator(mode="after")
+    def _identity_of_headers(self) -> "ListenerLimits":
+        if self.proxy_identity and getattr(self, "proxy_protocol", "none") not in ("v2", "any"):
+            raise ValueError('proxy_identity needs proxy_protocol = "v2" or "any"')
+        return self
+
+
+class EdgeConduct(BaseModel, frozen=True, extra="forbid"):
+    """Part of ``[edge]``: takeovers, flapping, failed logins, wills."""
+
+    failed_logins_max: int = Field(
+        default=10,
+        ge=0,
+        le=1_000_000,
+        description="wrong credentials of one address within a minute, 0: no limit; then refused here for 5 minutes",
+    )
+    flapping_ends_max: int = Field(
+        default=15,
+        ge=0,
+        le=1_000_000,
+        description="ends of one client ID from one address within a minute, 0: no limit; then 0x9F for 5 minutes",
+    )
+    takeovers_max: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="takeovers of one client ID within a minute, 0: no limit; then 0x9F for a delay that doubles",
+    )
+    will_rate_max: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="wills per second that this edge publishes, 0: no limit; more wait at their partition",
+    )
+    packet_timeout_s: float = Field(
+        default=30.0,
+        ge=0,
+        le=3600,
+        description="s from the first byte of a packet to its last, 0: no limit; slower clients are closed (0x8D)",
+    )
+    packet_rate_min: int = Field(
+        default=64,
+        ge=0,
+        le=1_000_000,
+        description="bytes per second of a packet that began 10 s ago or more; slower clients are closed (0x8D)",
+    )

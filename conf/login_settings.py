@@ -1,0 +1,122 @@
+"""Settings of logins: what a listener asks of a client that connects, and the work that an edge does for it.
+
+A setting enters with its reader; ``conf/edge_settings.py`` takes both models as they are.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+__all__ = ["EdgeLogin", "ListenerLogin", "StepName"]
+
+StepName = Literal["certificate", "token", "password", "scram"]
+
+
+class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
+    """Part of ``[edge.listeners.<name>]``: the chain of authenticators."""
+
+    authentication: tuple[StepName, ...] = Field(
+        default=(),
+        description="steps in order, the first that knows a client's credentials decides; none: each one whose "
+        "settings are there",
+    )
+    crl_files: tuple[Path, ...] = Field(
+        default=(),
+        max_length=64,
+        description="revocation lists of client_ca, PEM or DER, looked at every 30 s; stale or none: 0x87 at CONNECT",
+    )
+    certificate_name: Literal["cn", "san_dns", "san_uri", "san_email", "dn", "fingerprint"] = Field(
+        default="cn", description="part of a client's certificate that names it; it must be there exactly once"
+    )
+    certificate_use: Literal["user", "client_id", "both"] = Field(
+        default="user", description="meaning of that name: user, client identifier, or both"
+    )
+    password_file: Path | None = Field(
+        default=None, description="users of the step password, as mosquitto_passwd writes them; not readable by others"
+    )
+    cluster_users: bool = Field(
+        default=False, description="the step password also takes users of the cluster (`stratamq user`), after the file"
+    )
+    scram_without_tls: bool = Field(
+        default=False, description="take SCRAM on a plain listener, where an observer may try passwords against it"
+    )
+    token_keys: tuple[Path, ...] = Field(
+        default=(), max_length=64, description="public keys in PEM, one a file, that verify tokens (JWT) of clients"
+    )
+    token_secret: Path | None = Field(
+        default=None, description="shared secret that signs tokens, 32 bytes or more; not readable by others"
+    )
+    token_secret_algorithm: Literal["HS256", "HS384", "HS512"] = Field(
+        default="HS256", description="the one algorithm of token_secret"
+    )
+    token_jwks_url: str = Field(
+        default="",
+        max_length=2048,
+        pattern=r"^(https://[^\s]+|http://(127\.0\.0\.1|\[::1\]|localhost)[:/][^\s]*)?$",
+        description="address of a key set (JWKS), fetched every 300 s, kept 24 h; https, or http on loopback",
+    )
+    token_jwks_ca: Path | None = Field(
+        default=None, description="PEM that verifies that address; none: the authorities of the system"
+    )
+    token_issuer: str = Field(default="", max_length=1024, description="iss that a token must have; none: any")
+    token_audience: str = Field(
+        default="", max_length=1024, description="aud that a token must name; none: a token with an aud is refused"
+    )
+    token_user_claim: str = Field(
+        default="sub", min_length=1, max_length=256, description="claim of a token that names the user"
+    )
+    token_acl: bool = Field(
+        default=False, description="rules in a token's claim acl count, in EMQX's two forms, behind all other rules"
+    )
+    client_id_form: str = Field(
+        default="",
+        max_length=1024,
+        pattern=r"^(?:[^{}]|\{user\}|\{cn\})*$",
+        description="form of client identifiers: text with {user} and {cn}, ... at its end for any text; none: any",
+    )
+
+    @model_validator(mode="after")
+    def _steps(self) -> "ListenerLogin":
+        if len(set(self.authentication)) != len(self.authentication):
+            raise ValueError("authentication names a step twice")
+        asks_passwords = not self.authentication or "password" in self.authentication
+        if "password" in self.authentication and self.password_file is None and not self.cluster_users:
+            raise ValueError('authentication has "password", which needs password_file or cluster_users')
+        if self.password_file is not None and not asks_passwords:
+            raise ValueError('password_file is read by the step "password", which authentication does not have')
+        if self.cluster_users and not asks_passwords:
+            raise ValueError('cluster_users is for the step "password", which authentication does not have')
+        self._token_settings()
+        if self.crl_files and getattr(self, "client_ca", None) is None:
+            raise ValueError("crl_files needs client_ca, which signs them")
+        if self.crl_files and getattr(self, "proxy_identity", False):
+            raise ValueError("crl_files and proxy_identity: the one who verifies certificates has to look at the lists")
+        verified = getattr(self, "client_ca", None) is not None or getattr(self, "proxy_identity", False)
+        if "certificate" in self.authentication and not verified:
+            raise ValueError('authentication has "certificate", which needs client_ca or proxy_identity')
+        return self
+
+    @property
+    def has_token_keys(self) -> bool:
+        """Whether tokens can be verified."""
+        return bool(self.token_keys or self.token_secret is not None or self.token_jwks_url)
+
+    def _token_settings(self) -> None:
+        if "token" in self.authentication and not self.has_token_keys:
+            raise ValueError('authentication has "token", which needs token_keys, token_secret or token_jwks_url')
+        if self.has_token_keys and self.authentication and "token" not in self.authentication:
+            raise ValueError('keys of tokens are for the step "token", which authentication does not have')
+        if self.token_jwks_ca is not None and not self.token_jwks_url.startswith("https://"):
+            raise ValueError("token_jwks_ca verifies an address of token_jwks_url that begins with https://")
+
+
+class EdgeLogin(BaseModel, frozen=True, extra="forbid"):
+    """Part of ``[edge]``: bounds of hashes, callouts and key sets, for all listeners together."""
+
+    hashes_waiting_max: int = Field(
+        default=200,
+        ge=1,
+        le=100_000,
+        description="logins that wait for the one thread of password hashes; more get 0x89, by address in turn",
+    )
