@@ -1,0 +1,255 @@
+"""The step ``password``: a user name and a password against records of a file or of the cluster.
+
+Unknown names cost the same hash as wrong passwords. Good logins are remembered for a minute under a key that a stolen
+memory image does not turn into passwords; wrong ones are not remembered. The shell bounds the queue of hashes.
+"""
+
+import hashlib
+import hmac
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from access.identity.passwords import (
+    OWN_DIGEST_BYTES,
+    OWN_LANES,
+    OWN_MEMORY_KIB,
+    OWN_PASSES,
+    OWN_SALT_BYTES,
+    HashJob,
+    HashKind,
+    PasswordRecord,
+    encode_record,
+)
+from access.identity.principal import (
+    Allow,
+    Answer,
+    Credentials,
+    Deny,
+    Failed,
+    Job,
+    Moment,
+    Pass,
+    Principal,
+    Wait,
+    name_fault,
+)
+from mqtt.reasons import ReasonCode
+
+__all__ = ["AskUser", "FileUsers", "KnownLogins", "PasswordStep", "RouterUsers", "UserFound", "UserRecord"]
+
+REMEMBERED_S = 60.0
+REMEMBERED_MAX = 10_000  # logins; the oldest makes room
+OWN = PasswordRecord(
+    HashKind.ARGON2ID, bytes(OWN_SALT_BYTES), bytes(OWN_DIGEST_BYTES), OWN_PASSES, OWN_MEMORY_KIB, OWN_LANES
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecord:
+    """A user: the password's record, and the rights that come with the name."""
+
+    password: PasswordRecord
+    version: int = 0
+    made: int = 0
+    disabled: bool = False
+    roles: tuple[str, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AskUser:
+    """Ask any router for a user; the result is a ``UserFound``, or any other object if no router answered."""
+
+    user: str
+    kind: str = field(default="user", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class UserFound:
+    """The routers' answer; None for an unknown name."""
+
+    user: str
+    record: UserRecord | None
+
+
+class Users(Protocol):
+    """Source of users."""
+
+    def find(self, name: str) -> UserRecord | AskUser | None:
+        """Return a user's record, None for an unknown name, or the question to ask."""
+
+    def decoy(self, name: str) -> PasswordRecord:
+        """Return the record on which an unknown name spends its time; the same for a name each time."""
+
+
+class FileUsers:
+    """Users of a password file, with the rights that settings give their names.
+
+    Args:
+        records: From the file.
+        secret: Of this process, 16 bytes or more.
+    """
+
+    def __init__(self, records: Mapping[str, PasswordRecord], secret: bytes) -> None:
+        self._records = records
+        self._secret = secret
+        # A file may mix formats, whose hashes differ in time by 10 000: unknown names are as mixed as known ones.
+        self._shapes = list(records.values()) or [OWN]
+
+    def find(self, name: str) -> UserRecord | None:
+        """Return a user's record."""
+        record = self._records.get(name)
+        return None if record is None else UserRecord(record)
+
+    def decoy(self, name: str) -> PasswordRecord:
+        """Return a record with the costs of some user of the file, and with made-up salt and hash."""
+        drawn = hmac.digest(self._secret, b"decoy" + name.encode(), "sha512")
+        return _made_up(self._shapes[int.from_bytes(drawn[:8], "big") % len(self._shapes)], drawn)
+
+
+class RouterUsers:
+    """Users of the cluster, each asked for by name at login."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def find(self, name: str) -> AskUser:
+        """Return the question for a name."""
+        return AskUser(name)
+
+    def decoy(self, name: str) -> PasswordRecord:
+        """Return a record as the cluster makes them."""
+        return _made_up(OWN, hmac.digest(self._secret, b"decoy" + name.encode(), "sha512"))
+
+
+def _made_up(shape: PasswordRecord, drawn: bytes) -> PasswordRecord:
+    salt, digest = drawn[: len(shape.salt)], drawn[-len(shape.digest) :]
+    return PasswordRecord(shape.kind, salt, digest, shape.iterations, shape.memory_kib, shape.lanes)
+
+
+class KnownLogins:
+    """Good logins of the last minute, by a keyed digest of user, password and record.
+
+    Args:
+        secret: Of this process, 16 bytes or more; never written anywhere.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._until: OrderedDict[bytes, float] = OrderedDict()
+
+    def key(self, user: str, password: bytes, record: UserRecord) -> bytes:
+        """Return the key of a login; another record of the user gives another key."""
+        parts = user.encode(), password, encode_record(record.password).encode(), b"%d" % record.version
+        framed = b"".join(b"%d:" % len(part) + part for part in parts)
+        return hmac.digest(self._secret, framed, hashlib.sha256)
+
+    def knows(self, key: bytes, now: float) -> bool:
+        """Return True if the login was good within the last minute."""
+        until = self._until.get(key)
+        if until is None:
+            return False
+        if now < until:
+            return True
+        del self._until[key]
+        return False
+
+    def remember(self, key: bytes, now: float) -> None:
+        """Note a good login; a minute counts from its hash, so no stream of logins prolongs it."""
+        self._until.pop(key, None)
+        self._until[key] = now + REMEMBERED_S
+        if len(self._until) > REMEMBERED_MAX:
+            self._until.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all of them: users were read anew."""
+        self._until.clear()
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+
+class PasswordStep:
+    """The step ``password`` over one source of users."""
+
+    name = "password"
+    methods: tuple[str, ...] = ()
+
+    def __init__(self, users: Users, known: KnownLogins) -> None:
+        self._users = users
+        self._known = known
+
+    def replace(self, users: Users) -> None:
+        """Take users that were read anew; hashes that run are judged by the new ones."""
+        self._users = users
+        self._known.clear()
+
+    def begin(self, credentials: Credentials, moment: Moment) -> Answer:
+        """Look the user up; ask for a hash unless this login was good a moment ago."""
+        user = credentials.user
+        if user is None or credentials.password is None or credentials.method:
+            return Pass()
+        if name_fault(user):  # no user has such a name; it may not even be Unicode
+            return self._hash(credentials, "?", None, moment)
+        found = self._users.find(user)
+        return Wait(found) if isinstance(found, AskUser) else self._hash(credentials, user, found, moment)
+
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
+        """Judge by the hash, or go on with the user whom the routers found."""
+        if isinstance(job, AskUser):
+            if not isinstance(result, UserFound) or result.user != job.user:
+                return Failed("password: no router told the user")
+            return self._hash(credentials, job.user, result.record, moment)
+        if not isinstance(job, _Asked) or not isinstance(result, bool):
+            return Failed("password: the hash was not computed")
+        if not job.known:
+            return Pass()  # an unknown name: another step may know it
+        if not result or job.user != credentials.user or job.password != credentials.password:
+            return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong password")
+        found = self._users.find(job.user)
+        current = job.found if isinstance(found, AskUser) else found
+        if current is None or current.password != job.record:
+            return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the password was changed meanwhile")
+        self._known.remember(self._known.key(job.user, job.password, current), moment.now)
+        return self._allow(credentials, job.user, current)
+
+    def _hash(self, credentials: Credentials, user: str, found: UserRecord | None, moment: Moment) -> Answer:
+        """Ask for a hash, or allow a login that was good a moment ago.
+
+        Known and unknown names go the same way up to the answer: beside a weak record's 70 us, each step would show.
+        """
+        assert credentials.password is not None
+        decoy = UserRecord(self._users.decoy(user))
+        record = decoy if found is None else found
+        remembered = self._known.knows(self._known.key(user, credentials.password, record), moment.now)
+        if remembered and found is not None:
+            return self._allow(credentials, user, found)
+        return Wait(_Asked(user, record.password, credentials.password, found is not None, found))
+
+    def _allow(self, credentials: Credentials, user: str, found: UserRecord) -> Answer:
+        if found.disabled:  # told only to the owner of the password
+            return Deny(ReasonCode.NOT_AUTHORIZED, "user disabled")
+        return Allow(
+            Principal(
+                user,
+                self.name,
+                credentials.client_id,
+                found.roles,
+                attributes=found.attributes,
+                limits=found.limits,
+                made=found.made,
+                version=found.version,
+                groups=found.groups,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked(HashJob):
+    """The hash job of this step, with the record that it was asked for."""
+
+    found: UserRecord | None = None

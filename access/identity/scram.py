@@ -1,0 +1,235 @@
+"""SCRAM-SHA-256 as an authentication method of MQTT 5: the server's side of the exchange, and the file of users.
+
+The file has one line per user, ``name:iterations:salt:stored_key:server_key`` (the last three in base64), so that it
+lets nobody log in elsewhere; ``user_line`` makes one. A name that is not in the file takes as long as one that is.
+Channel binding is not offered. Source: RFC 5802 (messages), RFC 7677 (SHA-256), RFC 4013 (preparation of strings).
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import stringprep
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.errors import UserError
+
+__all__ = ["Answer", "Scram", "ScramUser", "load_users", "saslprep", "user_line"]
+
+NAME = "SCRAM-SHA-256"
+ITERATIONS = 4096  # the least that RFC 7677 allows; a line may have more
+MESSAGE_BYTES_MAX = 4096
+NONCE_CHARACTERS_MAX = 256
+SALT_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ScramUser:
+    """Facts that the server keeps of a user: nothing that a client could log in with."""
+
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer of an exchange to one message of the client; ``Said`` of ``scram_step``."""
+
+    data: bytes = b""
+    identity: str = ""
+    refused: bool = False
+
+
+REFUSED = Answer(refused=True)
+
+
+def saslprep(text: str) -> str:
+    """Return the prepared form in which names and passwords are compared (RFC 4013).
+
+    Raises:
+        ValueError: It has a character that none may have, or mixes directions of writing.
+    """
+    mapped = "".join(
+        " " if stringprep.in_table_c12(char) else char for char in text if not stringprep.in_table_b1(char)
+    )
+    prepared = unicodedata.normalize("NFKC", mapped)
+    forbidden = (
+        stringprep.in_table_c12,
+        stringprep.in_table_c21_c22,
+        stringprep.in_table_c3,
+        stringprep.in_table_c4,
+        stringprep.in_table_c5,
+        stringprep.in_table_c6,
+        stringprep.in_table_c7,
+        stringprep.in_table_c8,
+        stringprep.in_table_c9,
+    )
+    if any(test(char) for char in prepared for test in forbidden):
+        raise ValueError("forbidden character")
+    if any(map(stringprep.in_table_d1, prepared)) and (
+        any(map(stringprep.in_table_d2, prepared))
+        or not (stringprep.in_table_d1(prepared[0]) and stringprep.in_table_d1(prepared[-1]))
+    ):
+        raise ValueError("left-to-right and right-to-left text mixed")
+    return prepared
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
+
+
+def make_user(password: str, salt: bytes, iterations: int = ITERATIONS) -> ScramUser:
+    """Derive what the server keeps of a password (RFC 5802 section 3)."""
+    salted = hashlib.pbkdf2_hmac("sha256", saslprep(password).encode(), salt, iterations)
+    stored_key = hashlib.sha256(_hmac(salted, b"Client Key")).digest()
+    return ScramUser(iterations, salt, stored_key, _hmac(salted, b"Server Key"))
+
+
+def user_line(name: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> str:
+    """Return a user's line of the file, without newline.
+
+    Args:
+        salt: ``SALT_BYTES`` of randomness, never used for another user.
+
+    Raises:
+        ValueError: The name is empty or has a colon or a forbidden character.
+    """
+    prepared = saslprep(name)
+    if not prepared or ":" in prepared:
+        raise ValueError(f"{name!r} is no user name: empty, or with a colon")
+    user = make_user(password, salt, iterations)
+    fields = (base64.b64encode(field).decode() for field in (user.salt, user.stored_key, user.server_key))
+    return ":".join((prepared, str(iterations), *fields))
+
+
+def load_users(path: Path) -> dict[str, ScramUser]:
+    """Read the file of users.
+
+    Raises:
+        UserError: It is missing, readable by others than its owner, or a line (named by number) is malformed.
+    """
+    try:
+        if path.stat().st_mode & 0o077:
+            raise UserError(f"{path}: readable by others; run chmod 600 {path}")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    users: dict[str, ScramUser] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            name, iterations, *keys = line.split(":")
+            salt, stored_key, server_key = (base64.b64decode(key, validate=True) for key in keys)
+            user = ScramUser(int(iterations), salt, stored_key, server_key)
+            if not name or name in users or user.iterations < ITERATIONS or not salt:
+                raise ValueError
+            if len(stored_key) != 32 or len(server_key) != 32:
+                raise ValueError
+        except (ValueError, binascii.Error):
+            raise UserError(
+                f"{path}:{number}: expected name:iterations:salt:stored_key:server_key, each name once"
+            ) from None
+        users[name] = user
+    return users
+
+
+class Scram:
+    """The method; ``Method`` of ``scram_step``.
+
+    Args:
+        users: By prepared name.
+        new_nonce: Returns a fresh printable nonce without commas.
+        secret: Of this process; makes what unknown names are shown.
+    """
+
+    name = NAME
+
+    def __init__(self, users: Mapping[str, ScramUser], new_nonce: Callable[[], str], secret: bytes) -> None:
+        self._users = users
+        self._new_nonce = new_nonce
+        self._secret = secret
+        self._iterations = max((user.iterations for user in users.values()), default=ITERATIONS)
+
+    def begin(self) -> "ScramExchange":
+        """Start an exchange."""
+        return ScramExchange(self.lookup, self._new_nonce())
+
+    def lookup(self, name: str) -> tuple[ScramUser, bool]:
+        """Return what to show for a name, and whether it is a user; an unknown one always has the same salt."""
+        made_up = ScramUser(
+            self._iterations,
+            _hmac(self._secret, b"salt" + name.encode())[:SALT_BYTES],
+            _hmac(self._secret, b"stored" + name.encode()),
+            _hmac(self._secret, b"server" + name.encode()),
+        )
+        known = self._users.get(name)
+        return (made_up, False) if known is None else (known, True)
+
+
+class ScramExchange:
+    """One exchange: client-first, server-first, client-final, server-final (RFC 5802 section 5)."""
+
+    def __init__(self, lookup: Callable[[str], tuple[ScramUser, bool]], nonce: str) -> None:
+        self._lookup = lookup
+        self._nonce = nonce
+        self._name = ""
+        self._header = ""
+        self._first_bare = ""
+        self._server_first = ""
+        self._user: ScramUser | None = None
+        self._known = False
+
+    def receive(self, data: bytes) -> Answer:
+        """Take a message of the client."""
+        if len(data) > MESSAGE_BYTES_MAX:
+            return REFUSED
+        try:
+            message = data.decode()
+            return self._first(message) if self._user is None else self._final(message)
+        except (ValueError, binascii.Error):
+            return REFUSED
+
+    def _first(self, message: str) -> Answer:
+        binding, authorized_as, bare = message.split(",", 2)
+        if binding not in ("n", "y") or authorized_as:
+            return REFUSED  # "p": demands a channel binding, which we never offered; no acting for others
+        name, nonce = bare.split(",")[:2]
+        if not name.startswith("n=") or not nonce.startswith("r=") or not 2 < len(nonce) <= NONCE_CHARACTERS_MAX:
+            return REFUSED  # "m=" too: an extension that we must understand
+        escapes = name.replace("=2C", "").replace("=3D", "")
+        if "=" in escapes[2:]:
+            return REFUSED
+        self._name = saslprep(name[2:].replace("=2C", ",").replace("=3D", "="))
+        self._header = f"{binding},{authorized_as},"
+        self._first_bare = bare
+        self._nonce = nonce[2:] + self._nonce
+        self._user, self._known = self._lookup(self._name)
+        salt = base64.b64encode(self._user.salt).decode()
+        self._server_first = f"r={self._nonce},s={salt},i={self._user.iterations}"
+        return Answer(self._server_first.encode())
+
+    def _final(self, message: str) -> Answer:
+        user, self._user = self._user, None  # nothing may follow
+        assert user is not None
+        without_proof, _, proof = message.rpartition(",p=")
+        fields = without_proof.split(",")
+        bound = base64.b64encode(self._header.encode()).decode()
+        if len(fields) < 2 or fields[0] != f"c={bound}" or fields[1] != f"r={self._nonce}":
+            return REFUSED
+        signed = ",".join((self._first_bare, self._server_first, without_proof)).encode()
+        given = base64.b64decode(proof, validate=True)
+        signature = _hmac(user.stored_key, signed)
+        if len(given) != len(signature):
+            return REFUSED
+        client_key = bytes(one ^ two for one, two in zip(given, signature, strict=True))
+        right = hmac.compare_digest(hashlib.sha256(client_key).digest(), user.stored_key)
+        verifier = base64.b64encode(_hmac(user.server_key, signed))
+        if not (right and self._known):
+            return REFUSED
+        return Answer(b"v=" + verifier, self._name)

@@ -1,0 +1,249 @@
+"""The step ``token``: a JSON Web Token in the password field, or in the data of the MQTT 5 method JWT.
+
+The header is judged before a library sees the token; the signature is PyJWT's business; the claims are judged here,
+by the clock that is passed in and by strict types. Source: RFC 7515, RFC 7519, RFC 8725.
+"""
+
+import base64
+import re
+from dataclasses import dataclass
+
+import jwt
+
+from access.identity.attributes import read_attributes
+from access.identity.key_set import KID_CHARACTERS_MAX, FetchKeys, KeySet, TokenKey
+from access.identity.principal import (
+    UTC_MAX,
+    AclReader,
+    Allow,
+    Answer,
+    Credentials,
+    Deny,
+    Failed,
+    Job,
+    Moment,
+    Pass,
+    Principal,
+    Wait,
+    name_fault,
+    no_acl,
+)
+from access.identity.strict_json import is_number, read_json
+from access.rules.who import NOTHING
+from mqtt.reasons import ReasonCode
+
+__all__ = ["METHOD", "TokenStep", "WrongToken", "read_header", "verified_claims"]
+
+METHOD = "JWT"
+TOKEN_BYTES_MAX = 8192
+HEADER_DEPTH_MAX = 4
+CLAIMS_DEPTH_MAX = 8
+CLAIMS_MAX = 256
+LEEWAY_S = 30.0
+BRACE = b"eyJ"  # a map of JSON in base64, {" first
+AUDIENCES_MAX = 32
+ALGORITHMS = frozenset(
+    (
+        "HS256",
+        "HS384",
+        "HS512",
+        "RS256",
+        "RS384",
+        "RS512",
+        "PS256",
+        "PS384",
+        "PS512",
+        "ES256",
+        "ES384",
+        "ES512",
+        "EdDSA",
+    )
+)
+VERIFIERS = {name: jwt.PyJWS([name]) for name in ALGORITHMS}  # each knows one algorithm
+COMPACT = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)\.([A-Za-z0-9_-]*)")
+
+
+class WrongToken(Exception):
+    """A token that is refused; the text quotes nothing of it."""
+
+    def __init__(self, text: str, code: ReasonCode = ReasonCode.BAD_USER_NAME_OR_PASSWORD) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class TokenHeader:
+    """The parts of a token's header that are read; keys and addresses that it brings are not."""
+
+    algorithm: str
+    kid: str
+
+
+def read_header(token: bytes) -> TokenHeader | None:
+    """Return the header of a token, None for bytes that are no token, such as a password.
+
+    Raises:
+        WrongToken: It is a token, and one that is never accepted.
+    """
+    found = COMPACT.fullmatch(token)
+    if found is None:
+        return None
+    if len(token) > TOKEN_BYTES_MAX:
+        if token.startswith(BRACE):
+            raise WrongToken(f"a token of {len(token)} bytes")
+        return None
+    try:
+        header = read_json(_decoded(found[1]), TOKEN_BYTES_MAX, HEADER_DEPTH_MAX)
+    except ValueError:
+        if token.startswith(BRACE):
+            raise WrongToken("a header that is unreadable") from None
+        return None
+    if not isinstance(header, dict) or "alg" not in header:
+        return None
+    algorithm, kid = header["alg"], header.get("kid", "")
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        raise WrongToken("an algorithm that is not accepted")
+    if not isinstance(kid, str) or len(kid) > KID_CHARACTERS_MAX:
+        raise WrongToken("a kid that is no name")
+    if "crit" in header or "b64" in header:
+        raise WrongToken("a header with critical parts")
+    return TokenHeader(algorithm, kid)
+
+
+def _decoded(part: bytes) -> bytes:
+    return base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
+
+
+def verified_claims(token: bytes, header: TokenHeader, key: TokenKey) -> dict[str, object]:
+    """Return the claims of a token that the key signed; their content is not judged.
+
+    Raises:
+        WrongToken: The signature is not the key's, or the claims are no map within bounds.
+    """
+    if header.algorithm not in key.algorithms:
+        raise WrongToken("an algorithm that its key has not")
+    try:
+        payload = VERIFIERS[header.algorithm].decode_complete(token, key.key, [header.algorithm])["payload"]
+    except Exception:  # of the library, or of those below it
+        raise WrongToken("a signature that is not its key's") from None
+    try:
+        claims = read_json(payload, TOKEN_BYTES_MAX, CLAIMS_DEPTH_MAX)
+    except ValueError as error:
+        raise WrongToken(f"claims: {error}") from None
+    if not isinstance(claims, dict) or len(claims) > CLAIMS_MAX:
+        raise WrongToken(f"claims that are no map of at most {CLAIMS_MAX}")
+    return claims
+
+
+class TokenStep:
+    """The step ``token``.
+
+    Args:
+        keys: That tokens are verified by.
+        issuer: That ``iss`` must be; empty accepts each.
+        audience: That ``aud`` must have; without one a token with ``aud`` is refused, because it is for others.
+        user_claim: Claim that becomes the user.
+        read_acl: Reads the claim ``acl``.
+    """
+
+    name = "token"
+    methods: tuple[str, ...] = (METHOD,)
+
+    def __init__(
+        self,
+        keys: KeySet,
+        issuer: str = "",
+        audience: str = "",
+        user_claim: str = "sub",
+        read_acl: AclReader = no_acl,
+    ) -> None:
+        self._keys = keys
+        self._issuer = issuer
+        self._audience = audience
+        self._user_claim = user_claim
+        self._read_acl = read_acl
+
+    def begin(self, credentials: Credentials, moment: Moment) -> Answer:
+        """Judge the token, or ask for new keys if its key is not known."""
+        return self._judge(credentials, moment, may_fetch=True)
+
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
+        """Judge again by the keys that a fetch brought, or left as they were."""
+        del result
+        if not isinstance(job, FetchKeys):
+            return Failed("token: a result that nobody asked for")
+        return self._judge(credentials, moment, may_fetch=False)
+
+    def _judge(self, credentials: Credentials, moment: Moment, may_fetch: bool) -> Answer:
+        if credentials.method not in ("", METHOD):
+            return Pass()
+        token = credentials.data if credentials.method else credentials.password
+        try:
+            header = read_header(token) if token else None
+            if header is None or token is None:
+                return self._no_token(credentials)
+            key = self._keys.find(header.kid, header.algorithm, moment.now)
+            if key is None:
+                return self._no_key(moment.now, may_fetch)
+            return self._allow(credentials, verified_claims(token, header, key), moment.utc)
+        except WrongToken as error:
+            return Deny(error.code, f"token with {error}")
+
+    def _no_token(self, credentials: Credentials) -> Answer:
+        if credentials.method:
+            return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the method JWT without a token")
+        return Pass()
+
+    def _no_key(self, now: float, may_fetch: bool) -> Answer:
+        source = self._keys.source
+        if may_fetch and source is not None and source.grant_fetch(now):
+            return Wait(FetchKeys())
+        if self._keys.is_stale(now):
+            return Failed("token: no JWKS within 24 h")
+        return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "token with a key that is not known")
+
+    def _allow(self, credentials: Credentials, claims: dict[str, object], utc: float) -> Answer:
+        expires = _time(claims, "exp")
+        if expires is None:
+            raise WrongToken("no exp")
+        if not utc < expires + LEEWAY_S:
+            raise WrongToken("an exp that has passed", ReasonCode.NOT_AUTHORIZED)
+        for name in ("nbf", "iat"):
+            if not (_time(claims, name) or 0) <= utc + LEEWAY_S:
+                raise WrongToken(f"an {name} of the future", ReasonCode.NOT_AUTHORIZED)
+        if self._issuer and claims.get("iss") != self._issuer:
+            raise WrongToken("another issuer", ReasonCode.NOT_AUTHORIZED)
+        if not _is_for(claims.get("aud"), self._audience):
+            raise WrongToken("another audience", ReasonCode.NOT_AUTHORIZED)
+        user = claims.get(self._user_claim)
+        if not isinstance(user, str) or name_fault(user):
+            raise WrongToken(f"no plain name as {self._user_claim}", ReasonCode.NOT_AUTHORIZED)
+        try:
+            tiers = self._read_acl(claims["acl"]) if "acl" in claims else ()
+            attributes = read_attributes(claims["client_attrs"]) if "client_attrs" in claims else NOTHING
+        except ValueError as error:
+            raise WrongToken(f"rights that are none: {error}", ReasonCode.NOT_AUTHORIZED) from None
+        return Allow(
+            Principal(
+                user, self.name, credentials.client_id, tiers=tiers, attributes=attributes, expires_at_utc=expires
+            )
+        )
+
+
+def _time(claims: dict[str, object], name: str) -> float | None:
+    if name not in claims:
+        return None
+    value = claims[name]
+    if not is_number(value) or not 0 <= value <= UTC_MAX:
+        raise WrongToken(f"an {name} that is no time")
+    return float(value)
+
+
+def _is_for(audience: object, own: str) -> bool:
+    """Return True if a token is for this listener (RFC 7519 section 4.1.3)."""
+    if audience is None:
+        return not own
+    listed = [audience] if isinstance(audience, str) else audience
+    if not isinstance(listed, list) or len(listed) > AUDIENCES_MAX or not all(isinstance(each, str) for each in listed):
+        return False
+    return bool(own) and own in listed

@@ -1,0 +1,92 @@
+"""Token buckets by key: how many of something an address, a user or a listener may have in a second.
+
+A bucket holds ``burst`` tokens and gets ``rate`` new ones in a second. It is kept as one number, the time at which it
+is full again, so a table of 100 000 keys is small and a key that is not in the table has a full bucket. Source: the
+generic cell rate algorithm, ITU-T I.371.
+
+A table that is full drops the key that was used longest ago. An attacker with more addresses than the table has places
+begins each with a full bucket; the limits of the listener, which have one key, hold then.
+"""
+
+import math
+from collections.abc import Hashable
+
+from access.limits.addresses import TrustedNetworks, address_key
+
+__all__ = ["KEYS_MAX", "AddressBuckets", "Buckets"]
+
+KEYS_MAX = 100_000  # some 20 MB
+SWEPT_PER_KEY = 2  # full buckets that leave the table when a key enters it
+
+
+class Buckets:
+    """Equal token buckets, one for each key.
+
+    Args:
+        rate: Tokens in a second, above 0; where there is no limit, there is no bucket.
+        burst: Tokens of a full bucket, 1 or more.
+        keys_max: Bound of the table.
+    Attributes:
+        dropped: Keys that left the table before their bucket was full again.
+    Raises:
+        ValueError: A rate or a burst that would let nobody in, or everybody.
+    """
+
+    def __init__(self, rate: float, burst: float, keys_max: int = KEYS_MAX) -> None:
+        if not (0 < rate < math.inf and 1 <= burst < math.inf and keys_max >= 1):
+            raise ValueError(f"rate {rate}, burst {burst}, {keys_max} keys: a bucket needs finite ones above 0")
+        self._token_s = 1.0 / rate
+        self._full_s = burst / rate
+        self._keys_max = keys_max
+        self._full_at: dict[Hashable, float] = {}  # the key that was used longest ago first
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def take(self, key: Hashable, now: float, tokens: float = 1.0) -> bool:
+        """Take tokens if they are there; return False, and take none, if they are not.
+
+        A key that is refused stays in the table as one that was used just now.
+        """
+        full_at = max(self._full_at.pop(key, now), now)
+        after = full_at + tokens * self._token_s
+        taken = after - now <= self._full_s * (1 + 1e-12)
+        self._put(key, after if taken else full_at, now)
+        return taken
+
+    def wait_s(self, key: Hashable, now: float, tokens: float = 1.0) -> float:
+        """Return the seconds until ``take`` would succeed; changes nothing."""
+        return max(max(self._full_at.get(key, now), now) + tokens * self._token_s - now - self._full_s, 0.0)
+
+    def forget(self, key: Hashable) -> None:
+        """Remove the bucket of a key that ended: a connection, a session."""
+        self._full_at.pop(key, None)
+
+    def _put(self, key: Hashable, full_at: float, now: float) -> None:
+        self._full_at[key] = full_at
+        for _ in range(SWEPT_PER_KEY):
+            oldest = next(iter(self._full_at))
+            if oldest == key or self._full_at[oldest] > now:
+                break
+            del self._full_at[oldest]
+        while len(self._full_at) > self._keys_max:
+            del self._full_at[next(iter(self._full_at))]
+            self.dropped += 1
+
+
+class AddressBuckets:
+    """Token buckets of addresses: an IPv4 address, an IPv6 /64. Trusted proxies are never counted."""
+
+    def __init__(self, buckets: Buckets, trusted: TrustedNetworks) -> None:
+        self._buckets = buckets
+        self._trusted = trusted
+
+    @property
+    def dropped(self) -> int:
+        """Return how many addresses left the table before their bucket was full again."""
+        return self._buckets.dropped
+
+    def take(self, address: str, now: float, tokens: float = 1.0) -> bool:
+        """Take tokens of an address if they are there."""
+        return address in self._trusted or self._buckets.take(address_key(address), now, tokens)

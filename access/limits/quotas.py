@@ -1,0 +1,45 @@
+"""Daily quotas: bytes that a user publishes through this edge on a day of UTC.
+
+Each edge counts by itself and begins anew when it starts: a quota bounds what one edge carries for a user, and is no
+account. Names are those of users that the chain has admitted, so strangers cannot fill the table.
+"""
+
+__all__ = ["DailyBytes"]
+
+DAY_S = 86_400
+USERS_MAX = 200_000
+
+
+class DailyBytes:
+    """Bytes of today, by user.
+
+    Attributes:
+        dropped: Users that left the table because it was full: they begin with nothing spent.
+    """
+
+    def __init__(self, users_max: int = USERS_MAX) -> None:
+        if users_max < 1:
+            raise ValueError("a table of quotas has room for one user at least")
+        self._users_max = users_max
+        self._day = -1
+        self._spent: dict[str, int] = {}  # the user that published longest ago first
+        self.dropped = 0
+
+    def spend(self, user: str, octets: int, quota: int, now_utc: float) -> bool:
+        """Count bytes; return False, and count none, if they are more than is left of the day's quota."""
+        day = int(now_utc // DAY_S)
+        if day > self._day:  # a clock that is set back does not bring yesterday's quota again
+            self._day = day
+            self._spent.clear()
+        spent = self._spent.pop(user, 0)
+        fits = octets >= 0 and spent + octets <= quota
+        self._spent[user] = spent + octets if fits else spent
+        while len(self._spent) > self._users_max:
+            del self._spent[next(iter(self._spent))]
+            self.dropped += 1
+        return fits
+
+    def left(self, user: str, quota: int, now_utc: float) -> int:
+        """Return the bytes that a user may still publish today."""
+        spent = self._spent.get(user, 0) if int(now_utc // DAY_S) <= self._day else 0
+        return max(quota - spent, 0)

@@ -1,0 +1,201 @@
+"""Arguments of the verbs about users, rights, bans, audit and reloads, and of ``client kick``.
+
+Passwords never come here: the command line makes the record (argon2id) and, where it is wanted, the verifier (SCRAM),
+and sends those. Other verbs have theirs in ``access/operators/cluster_arguments.py``. Ranges of names are those of the
+policy (``access/policy/records.py``), which judges them again.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from wire.messages.ranges import NodeName, SomeNode
+
+__all__ = [
+    "AboutGroup",
+    "AboutRole",
+    "AboutUser",
+    "AuditTail",
+    "BanAdd",
+    "BanDelete",
+    "GroupPut",
+    "Kick",
+    "List",
+    "PolicyStatus",
+    "Reload",
+    "Revoke",
+    "RolePut",
+    "RuleText",
+    "Unrevoke",
+    "UserAdd",
+    "UserChange",
+    "UserPassword",
+]
+
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Names = Annotated[list[Name], Meta(max_length=64)]
+Record = Annotated[str, Meta(max_length=512, pattern=r"^(\$argon2id\$[!-~]+)?\Z")]
+Verifier = Annotated[str, Meta(max_length=512, pattern=r"^(SCRAM-SHA-(256|512)\$[!-~]+)?\Z")]
+Limits = Annotated[
+    dict[Annotated[str, Meta(max_length=32)], Annotated[int, Meta(ge=0, lt=1 << 62)]], Meta(max_length=32)
+]
+Subject = Annotated[str, Meta(min_length=1, max_length=65_535)]
+Reason = Annotated[str, Meta(max_length=256)]
+Seconds = Annotated[float, Meta(ge=0, le=315_360_000)]  # ten years; 0: until it is taken back
+
+
+class _Arguments(Struct, forbid_unknown_fields=True):
+    """Arguments of one verb."""
+
+
+class List(_Arguments):
+    """``user list`` and its like: at most ``count`` names behind ``after``."""
+
+    after: Annotated[str, Meta(max_length=65_535)] = ""
+    count: Annotated[int, Meta(ge=1, le=1_000)] = 100
+
+
+class AboutUser(_Arguments):
+    """``user show | disable | enable | delete``."""
+
+    user: Name
+    dry_run: bool = False
+
+
+class UserAdd(_Arguments):
+    """``user add``."""
+
+    user: Name
+    record: Record = ""
+    verifier: Verifier = ""
+    roles: Names = []
+    groups: Names = []
+    limits: Limits = {}
+    dry_run: bool = False
+
+
+class UserChange(_Arguments):
+    """``user change``: a field that is not given stays."""
+
+    user: Name
+    roles: Names | None = None
+    groups: Names | None = None
+    limits: Limits | None = None
+    dry_run: bool = False
+
+
+class UserPassword(_Arguments):
+    """``user password``; without a verifier the user has none afterwards."""
+
+    user: Name
+    record: Record = ""
+    verifier: Verifier = ""
+    dry_run: bool = False
+
+
+class RuleText(_Arguments):
+    """One rule of a role, as the policy keeps it."""
+
+    allow: bool
+    actions: Annotated[int, Meta(ge=1, le=63)]
+    filter: Annotated[str, Meta(min_length=1, max_length=1_024)]
+    qos_max: Annotated[int, Meta(ge=0, le=2)] = 2
+    listener: Annotated[str, Meta(max_length=32)] = ""
+    network: Annotated[str, Meta(max_length=64)] = ""
+
+
+class RolePut(_Arguments):
+    """``role put``: a new role, or other rules for one."""
+
+    role: Name
+    rules: Annotated[list[RuleText], Meta(max_length=1_024)]
+    priority: Annotated[int, Meta(ge=-1_000, le=1_000)] = 0
+    dry_run: bool = False
+
+
+class AboutRole(_Arguments):
+    """``role show | delete``."""
+
+    role: Name
+    dry_run: bool = False
+
+
+class GroupPut(_Arguments):
+    """``group put``: a new group, or other roles for one."""
+
+    group: Name
+    roles: Names = []
+    limits: Limits = {}
+    dry_run: bool = False
+
+
+class AboutGroup(_Arguments):
+    """``group show | delete``."""
+
+    group: Name
+    dry_run: bool = False
+
+
+class BanAdd(_Arguments):
+    """``ban add``; ``for_s`` counts from when a router takes the order."""
+
+    kind: Literal["user", "client_id", "address", "network", "certificate"]
+    value: Subject
+    for_s: Seconds = 0.0
+    reason: Reason = ""
+    dry_run: bool = False
+
+
+class BanDelete(_Arguments):
+    """``ban del``."""
+
+    kind: Literal["user", "client_id", "address", "network", "certificate"]
+    value: Subject
+    dry_run: bool = False
+
+
+class Revoke(_Arguments):
+    """``revoke``: a certificate's serial number (hexadecimal, with its issuer)."""
+
+    kind: Literal["serial"]
+    value: Annotated[str, Meta(min_length=1, max_length=256)]
+    issuer: Annotated[str, Meta(max_length=1_024)] = ""
+    for_s: Seconds = 0.0
+    reason: Reason = ""
+    dry_run: bool = False
+
+
+class Unrevoke(_Arguments):
+    """``unrevoke``."""
+
+    kind: Literal["serial"]
+    value: Annotated[str, Meta(min_length=1, max_length=256)]
+    issuer: Annotated[str, Meta(max_length=1_024)] = ""
+    dry_run: bool = False
+
+
+class PolicyStatus(_Arguments):
+    """``policy status``: which nodes have yet to acknowledge an epoch; 0 is the newest."""
+
+    epoch: Annotated[int, Meta(ge=0, lt=1 << 62)] = 0
+
+
+class Kick(_Arguments):
+    """``client kick``."""
+
+    client_id: Subject
+    dry_run: bool = False
+
+
+class Reload(_Arguments):
+    """``reload``: one node, or all."""
+
+    node: SomeNode = ""
+    dry_run: bool = False
+
+
+class AuditTail(_Arguments):
+    """``audit tail``: the last lines of one node's audit."""
+
+    node: NodeName
+    count: Annotated[int, Meta(ge=1, le=1_000)] = 20

@@ -1,0 +1,164 @@
+"""Arguments of the verbs about the cluster, the ring, keys of gossip, and the stores of storage nodes.
+
+A question comes from a socket: its arguments have the types, lengths and ranges that stand here, or the node refuses it
+in one line and does nothing. Which role a verb takes, and who answers it, stands in ``access/operators/verbs.py``; the
+meaning in ``router/operators/queries.py``, ``router/operators/group_verbs.py`` and ``storage/export/export_desk.py``.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from wire.messages.ranges import NodeName, SomeNode
+
+__all__ = [
+    "AboutNode",
+    "AboutRouter",
+    "AsideRemove",
+    "Change",
+    "Copies",
+    "Delegation",
+    "Explain",
+    "Export",
+    "InstallKey",
+    "Lost",
+    "NamedKey",
+    "Nothing",
+    "PlanFor",
+    "Rebalance",
+    "Recover",
+    "Transfer",
+    "Undelegate",
+]
+
+INT64_MAX = (1 << 63) - 1
+
+NodeNames = Annotated[list[NodeName], Meta(max_length=1024)]
+Name = Annotated[str, Meta(max_length=65_535)]  # a topic or a client identifier
+Folder = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
+Key = Annotated[str, Meta(max_length=128)]
+Partition = Annotated[int, Meta(ge=0, lt=0xFFFF)]
+PartitionText = Annotated[str, Meta(pattern=r"^([0-9]{1,5}|all)$")]  # as the command line gives it
+Count = Annotated[int, Meta(ge=0, le=INT64_MAX)]
+PartitionCounts = Annotated[dict[Annotated[str, Meta(pattern=r"^[0-9]{1,5}$")], Count], Meta(max_length=0xFFFF)]
+
+
+class _Arguments(Struct, forbid_unknown_fields=True):
+    """Arguments of one verb."""
+
+
+class Nothing(_Arguments):
+    """A verb that takes no argument."""
+
+
+class Change(_Arguments):
+    """A verb that changes the map."""
+
+    dry_run: bool = False
+
+
+class AboutNode(_Arguments):
+    """A verb that changes something about one node."""
+
+    node: NodeName
+    dry_run: bool = False
+
+
+class AboutRouter(_Arguments):
+    """A step of the routers' group; it has no trial run."""
+
+    node: NodeName
+
+
+class Explain(_Arguments):
+    """``ring explain``."""
+
+    name: Name
+
+
+class PlanFor(_Arguments):
+    """``ring plan``: as if these nodes were added or emptied."""
+
+    add: NodeNames = []
+    drain: NodeNames = []
+
+
+class Lost(_Arguments):
+    """``ring lost``."""
+
+    partition: PartitionText
+
+
+class Recover(_Arguments):
+    """``ring recover``: begin with what a node has."""
+
+    partition: PartitionText
+    node: NodeName
+    dry_run: bool = False
+
+
+class Delegation(_Arguments):
+    """``ring delegate``."""
+
+    prefix: Name
+    depth: Annotated[int, Meta(ge=1, le=32)]
+    pin: SomeNode = ""
+    dry_run: bool = False
+
+
+class Undelegate(_Arguments):
+    """``ring undelegate``."""
+
+    prefix: Name
+    dry_run: bool = False
+
+
+class Rebalance(_Arguments):
+    """``ring rebalance``."""
+
+    throttle_bytes_s: Count = 0
+    map_epoch: Count | None = None  # only if the map is still that of a plan
+    dry_run: bool = False
+
+
+class Transfer(_Arguments):
+    """``cluster transfer``: to this router, or to any."""
+
+    node: SomeNode = ""
+
+
+class InstallKey(_Arguments):
+    """``membership keys install``: base64."""
+
+    key: Key
+
+
+class NamedKey(_Arguments):
+    """``membership keys use`` and ``remove``: hexadecimal."""
+
+    key_id: Annotated[str, Meta(pattern=r"^([0-9a-fA-F]{2}){1,32}$")]
+    force: bool = False
+
+
+class Export(_Arguments):
+    """``store export``: ``folder`` is below ``root``, which holds the manifests."""
+
+    root: Folder
+    folder: Folder
+    now_ms: Count
+    replicas: bool = False
+    since: PartitionCounts = {}  # partition -> op_index of the base
+    generations: PartitionCounts = {}
+
+
+class Copies(_Arguments):
+    """``store copies``."""
+
+    partitions: Annotated[list[Partition], Meta(max_length=0xFFFF)]
+
+
+class AsideRemove(_Arguments):
+    """``store aside remove``: one store, by its name in ``store aside``."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:+-]{0,127}$")]
+    dry_run: bool = False

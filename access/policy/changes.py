@@ -1,0 +1,143 @@
+"""The records of the policy together, and the changes that one command makes in them.
+
+Nothing of the policy changes until the whole command is judged; then the changes are put in place at once.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from access.policy import bounds
+from access.policy import commands as c
+from access.policy.records import Ban, Group, Revoked, Role, User
+from access.policy.tables import R, Table, bans_table, groups_table, revoked_table, roles_table, users_table
+
+__all__ = ["Changes", "Tables"]
+
+
+class Changes:
+    """Records that one command changes; None instead of a record: it goes."""
+
+    def __init__(self, epoch: int, tables: "Tables") -> None:
+        self.epoch = epoch  # of the policy, if the command is carried out
+        self.tables = tables
+        self.users: dict[str, User | None] = {}
+        self.groups: dict[str, Group | None] = {}
+        self.roles: dict[str, Role | None] = {}
+        self.bans: dict[str, Ban | None] = {}
+        self.revoked: dict[str, Revoked | None] = {}
+        self.takes_users: list[str] = []
+        self.takes_groups: list[str] = []
+        self.takes_roles: list[str] = []
+        self.takes_bans: list[str] = []
+        self.takes_revoked: list[str] = []
+
+    @property
+    def changed(self) -> bool:
+        """True if the policy would be another one."""
+        return bool(self.users or self.groups or self.roles or self.bans or self.revoked)
+
+    def lacking(self, roles: Iterable[str], groups: Iterable[str] = ()) -> str:
+        """Return why a record may not refer to roles and groups, "" if all are there."""
+        for role in roles:
+            if role not in self.tables.roles:
+                return f"no role {role!r}: `stratamq role put` makes it"
+        for group in groups:
+            if group not in self.tables.groups:
+                return f"no group {group!r}: `stratamq group put` makes it"
+        return ""
+
+
+class Tables:
+    """All records, and how many refer to each role and group."""
+
+    def __init__(self) -> None:
+        self.users: Table[User] = users_table()
+        self.groups: Table[Group] = groups_table()
+        self.roles: Table[Role] = roles_table()
+        self.bans: Table[Ban] = bans_table()
+        self.revoked: Table[Revoked] = revoked_table()
+        self.role_uses: Counter[str] = Counter()
+        self.group_uses: Counter[str] = Counter()
+
+    @property
+    def view_octets(self) -> int:
+        """Return the bytes of what every node holds."""
+        return self.groups.octets + self.roles.octets + self.bans.octets + self.revoked.octets
+
+    def put(self, changes: Changes) -> None:
+        """Put the changes of a command in place."""
+        for name, user in changes.users.items():
+            self._count(self.users.get(name), -1)
+            self._count(user, 1)
+        for name, group in changes.groups.items():
+            self._count(self.groups.get(name), -1)
+            self._count(group, 1)
+        _put(self.users, changes.users)
+        _put(self.groups, changes.groups)
+        _put(self.roles, changes.roles)
+        _put(self.bans, changes.bans)
+        _put(self.revoked, changes.revoked)
+
+    def too_large(self, changes: Changes | None = None) -> str:
+        """Return why the policy has no room for changes, "" if it has; a command that adds no byte always has."""
+        users = view = 0
+        if changes is not None:
+            users = _growth(self.users, changes.users)
+            view = _growth(self.groups, changes.groups) + _growth(self.roles, changes.roles)
+            view += _growth(self.bans, changes.bans) + _growth(self.revoked, changes.revoked)
+        for what, growth, octets, most in (
+            ("users", users, self.users.octets, bounds.USERS_BYTES_MAX),
+            ("groups, roles, bans and revocations", view, self.view_octets, bounds.VIEW_BYTES_MAX),
+        ):
+            if octets + growth > most and (growth > 0 or changes is None):
+                return f"the {what} would have {octets + growth} bytes, at most {most}: delete some first"
+        return ""
+
+    def view_commands(self) -> Iterator[c.SimpleCommand]:
+        """Yield the command that makes each record that every node holds; a snapshot is judged by their ranges."""
+        yield from (c.PutGroup(group.name, group.roles, group.limits) for group in self.groups.records())
+        yield from (c.PutRole(role.name, role.rules, role.priority) for role in self.roles.records())
+        yield from (c.AddBan(ban) for ban in self.bans.records())
+        yield from (c.Revoke(revoked) for revoked in self.revoked.records())
+
+    def _count(self, record: User | Group | None, by: int) -> None:
+        if record is None:
+            return
+        self.role_uses.update(dict.fromkeys(record.roles, by))
+        if isinstance(record, User):
+            self.group_uses.update(dict.fromkeys(record.groups, by))
+
+    def count_uses(self) -> None:
+        """Count anew who refers to what, after all records were replaced.
+
+        Raises:
+            ValueError: A record refers to a role or a group that is not there.
+        """
+        self.role_uses.clear()
+        self.group_uses.clear()
+        for user in self.users.records():
+            self.role_uses.update(user.roles)
+            self.group_uses.update(user.groups)
+        for group in self.groups.records():
+            self.role_uses.update(group.roles)
+        if any(role not in self.roles for role in self.role_uses):
+            raise ValueError("a role is missing")
+        if any(group not in self.groups for group in self.group_uses):
+            raise ValueError("a group is missing")
+
+
+def _put(table: Table[R], changed: Mapping[str, R | None]) -> None:
+    for key, record in changed.items():
+        if record is None:
+            table.remove(key)
+        else:
+            table.put(record)
+
+
+def _growth(table: Table[R], changed: Mapping[str, R | None]) -> int:
+    return sum(
+        (0 if record is None else len(msgspec.msgpack.encode(record)) + len(key.encode())) - table.octets_of(key)
+        for key, record in changed.items()
+    )

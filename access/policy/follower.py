@@ -1,0 +1,174 @@
+"""A node's side of the policy stream: it asks a router for the view, applies its steps, and asks another if it lags.
+
+A view or a step of a lower epoch than the node's own changes nothing: rights that were taken would come back. What is
+received is not yet in force: the owner judges its clients by it first, and says so in its heartbeats. Sans-IO.
+Rules: docs/adr/0034, rules 2 and 4.
+"""
+
+from collections.abc import Callable
+
+from access.policy.pages import PolicyPage, PolicyReader
+from access.policy.step import PolicyStep, decode_step
+from access.policy.view import PolicyView
+from wire.messages.control import Control
+from wire.messages.nodes import HeartbeatReply
+from wire.messages.policy import FollowPolicy, PolicyPaged, PolicyStepped
+
+__all__ = ["PolicyFollower"]
+
+LAG_S = 0.5  # behind the leader's epoch for this long: whoever tells us the policy is cut off from the leader
+ANSWER_S = 2.0  # for what was asked for, of a router that lives
+RETRY_S = 0.25
+
+
+class PolicyFollower:
+    """The view of the policy, and where its next step comes from.
+
+    Args:
+        send: Sends a control message to a router; False when that is not possible now.
+        on_step: Called behind each step, with the view moved already.
+        on_view: Called with another whole view, which does not say what it takes: all are to be judged anew.
+        count: Counts an event by name.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[str, Control], bool],
+        on_step: Callable[[PolicyStep], None],
+        on_view: Callable[[PolicyView], None],
+        count: Callable[[str], None],
+    ) -> None:
+        self.view = PolicyView()
+        self.following = ""  # the router that tells the steps; none while this node is to ask one
+        self._send = send
+        self._on_step = on_step
+        self._on_view = on_view
+        self._count = count
+        self._reader = PolicyReader()
+        self._routers: list[str] = []
+        self._leader = ""
+        self._turn = 0
+        self._next_try = float("-inf")
+        self._answer_by = float("inf")
+        self._behind_since = float("inf")
+
+    @property
+    def received(self) -> int:
+        """Return the epoch of the view."""
+        return self.view.epoch
+
+    # --- links and time
+
+    def router_up(self, node: str, now: float) -> None:
+        """A link to a router stands."""
+        if node not in self._routers:
+            self._routers.append(node)
+        if not self.following:
+            self._next_try = now
+
+    def router_down(self, node: str, now: float) -> None:
+        """The link to a router is gone: what it sent of a view is worth nothing at another one."""
+        if node in self._routers:
+            self._routers.remove(node)
+        if self._leader == node:
+            self._leader = ""
+        if self.following == node:
+            self._follow_again(now)
+
+    def step(self, now: float) -> None:
+        """Ask for the policy as far as it is due."""
+        if now >= self._answer_by:
+            self._follow_again(now)
+        if self.following or now < self._next_try or not self._routers:
+            return
+        self._next_try = now + RETRY_S
+        router = self._router()
+        if self._send(router, FollowPolicy(self.view.epoch)):
+            self.following = router
+            self._answer_by = now + ANSWER_S
+
+    def next_deadline(self) -> float:
+        """Return when ``step`` has something to do."""
+        return self._answer_by if self.following else self._next_try if self._routers else float("inf")
+
+    # --- messages
+
+    def handle(self, now: float, message: Control) -> bool:
+        """Take a router's message; False if it is not for this part, or not for this part alone."""
+        if isinstance(message, PolicyPaged):
+            self._page(now, message)
+        elif isinstance(message, PolicyStepped):
+            self._stepped(now, message.step)
+        else:
+            if isinstance(message, HeartbeatReply):
+                self.wanted(now, message.policy_epoch, message.leader)
+            return False
+        return True
+
+    def wanted(self, now: float, epoch: int, leader: str) -> None:
+        """Ask the leader itself where it has had a higher epoch for longer than a step takes."""
+        self._leader = leader
+        if epoch <= self.view.epoch:
+            self._behind_since = float("inf")
+        elif self._behind_since == float("inf"):
+            self._behind_since = now
+        elif now - self._behind_since > LAG_S and self.following != leader:
+            self._count("policy_lagged")
+            self._follow_again(now)
+
+    def _page(self, now: float, page: PolicyPaged) -> None:
+        self._answer_by = float("inf")
+        if page.epoch <= self.view.epoch:  # also an answer that says so without a byte
+            self._reader.forget()
+            return
+        part = PolicyPage(page.epoch, page.offset, page.size, page.checksum, page.data)
+        try:
+            view = self._reader.take(part, self.view.epoch)
+        except ValueError:
+            self._refused(now)
+            return
+        if view is not None and view.epoch > self.view.epoch:
+            self.view = view
+            self._behind_since = float("inf")
+            self._on_view(view)
+        elif (wanted := self._reader.wanted) is not None and self.following:
+            self._answer_by = now + ANSWER_S
+            self._send(self.following, FollowPolicy(self.view.epoch, *wanted))
+
+    def _stepped(self, now: float, data: bytes) -> None:
+        try:
+            step = decode_step(data)
+            reads = self._reader.wanted is not None
+            if reads and not self._reader.keep(step):
+                raise ValueError("too many steps wait for a view")
+            if step.epoch == self.view.epoch + 1:
+                self.view.apply(step)
+            elif step.epoch > self.view.epoch and not reads:
+                raise ValueError("a step is missing")
+            else:
+                return
+        except ValueError:
+            self._refused(now)
+            return
+        if not reads:
+            self._answer_by = float("inf")
+        self._behind_since = float("inf")
+        self._on_step(step)
+
+    def _refused(self, now: float) -> None:
+        """Count what cannot be taken, and ask again in a while: a router that sends such things must cost little."""
+        self._count("policy_refused")
+        self._follow_again(now + RETRY_S)
+
+    def _follow_again(self, at: float) -> None:
+        self._reader.forget()
+        self.following = ""
+        self._answer_by = self._behind_since = float("inf")
+        self._next_try = at
+
+    def _router(self) -> str:
+        """Return the next router in turn; the leader where one of them stayed behind it."""
+        self._turn += 1
+        if self._leader in self._routers and self._turn > 1:
+            return self._leader
+        return self._routers[self._turn % len(self._routers)]

@@ -1,0 +1,236 @@
+"""The policy's state machine: committed commands in, one step out. The truth about who may log in, and by which rights.
+
+Deterministic: the same policy and the same command give the same step on every router. A command that does not apply
+changes nothing and says why; one that is out of its ranges is such a one (``access/policy/bounds.py``), and so is one
+whose rule raises. It stands beside the map's machine in the routers' log and shares no state with it; its epoch is
+``policy_epoch``. Source: docs/adr/0019, docs/adr/0034.
+"""
+
+import logging
+
+import msgspec
+
+from access.policy import bounds
+from access.policy.bounds import out_of_range
+from access.policy.changes import Changes, Tables
+from access.policy.commands import PolicyCommand, PolicyOrder, SimpleCommand
+from access.policy.records import User
+from access.policy.rules import RULES
+from access.policy.step import PolicyStep, Takes
+from wire.decoding import Payload, strictly
+
+__all__ = ["ORDERS_MAX", "OrderOutcome", "PolicyMachine", "PolicyOutcome"]
+
+logger = logging.getLogger(__name__)
+
+ORDERS_MAX = 1_000  # whose outcomes are known: a command line repeats an order for seconds
+
+
+class OrderOutcome(msgspec.Struct, frozen=True, array_like=True):
+    """Outcome of an operator's order; ``epoch`` is the policy's behind it."""
+
+    refusal: str
+    epoch: int
+
+
+class PolicyOutcome(msgspec.Struct, frozen=True):
+    """Effect of a command: the step, or why there is none; neither where nothing differs."""
+
+    step: PolicyStep | None = None
+    refusal: str = ""
+    order: OrderOutcome | None = None  # of an order: how it ended when it came first
+
+
+class _State(msgspec.Struct, array_like=True):
+    """The snapshot: each record as its table keeps it."""
+
+    epoch: int
+    users: list[msgspec.Raw]
+    groups: list[msgspec.Raw]
+    roles: list[msgspec.Raw]
+    bans: list[msgspec.Raw]
+    revoked: list[msgspec.Raw]
+    orders: dict[str, OrderOutcome]
+
+
+_decoder = msgspec.msgpack.Decoder(_State)
+
+
+def _read(data: Payload) -> tuple[int, Tables, dict[str, OrderOutcome]]:
+    state = _decoder.decode(data)
+    tables = Tables()
+    tables.users.load(state.users)
+    tables.groups.load(state.groups)
+    tables.roles.load(state.roles)
+    tables.bans.load(state.bans)
+    tables.revoked.load(state.revoked)
+    tables.count_uses()
+    newest = max((user.version for user in tables.users.records()), default=0)
+    if not newest <= state.epoch < bounds.NUMBER_MAX or len(state.orders) > ORDERS_MAX:
+        raise ValueError(f"{len(state.orders)} orders, a user of epoch {newest}, at epoch {state.epoch}")
+    refusals = (out_of_range(command) for command in tables.view_commands())
+    refusal = tables.too_large() or next(filter(None, refusals), "")
+    if refusal:
+        raise ValueError(refusal)
+    return state.epoch, tables, state.orders
+
+
+_strictly_read = strictly(_read, "snapshot of the policy")
+
+
+class PolicyMachine:
+    """The policy and its transitions.
+
+    Attributes:
+        epoch: Raised by one with each step.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._tables = Tables()
+        self._orders: dict[str, OrderOutcome] = {}  # oldest first
+
+    @property
+    def tables(self) -> Tables:
+        """Return the records, to read."""
+        return self._tables
+
+    def user(self, name: str) -> User | None:
+        """Return a user, None if there is none; the answer to a node is of ``epoch``."""
+        return self._tables.users.get(name)
+
+    def snapshot(self) -> bytes:
+        """Return the whole state."""
+        tables = self._tables
+        state = _State(
+            self.epoch,
+            tables.users.raw(),
+            tables.groups.raw(),
+            tables.roles.raw(),
+            tables.bans.raw(),
+            tables.revoked.raw(),
+            self._orders,
+        )
+        return msgspec.msgpack.encode(state)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no command has left anything."""
+        return not self.epoch and not self._orders
+
+    def capture(self) -> list[bytes | list[bytes]]:
+        """Return the parts of ``snapshot``, to be joined by whoever has the time; the lists are of encoded records.
+
+        Only references are copied, so that the machine may go on.
+        """
+        tables = self._tables
+        parts: list[bytes | list[bytes]] = [ARRAY_OF_7, msgspec.msgpack.encode(self.epoch)]
+        for table in (tables.users, tables.groups, tables.roles, tables.bans, tables.revoked):
+            encoded = table.encoded()
+            parts += [_array_of(len(encoded)), encoded]
+        parts.append(msgspec.msgpack.encode(self._orders))
+        return parts
+
+    def restore(self, data: Payload) -> None:
+        """Replace the whole state.
+
+        Raises:
+            Unreadable: The data is no snapshot that commands can have made; nothing changed.
+        """
+        self.epoch, self._tables, self._orders = _strictly_read(data)
+
+    def clear(self) -> None:
+        """Be as new: the snapshot of the log has no policy."""
+        self.epoch, self._tables, self._orders = 0, Tables(), {}
+
+    def apply(self, command: PolicyCommand) -> PolicyOutcome:
+        """Carry out one committed command; one that cannot be carried out is refused, and changes nothing.
+
+        Never raises: it is committed, so every router meets it, again at each start.
+        """
+        if not isinstance(command, PolicyOrder):
+            return self._carry_out(command)
+        known = self._known(command)
+        if known is not None:
+            return known
+        outcome = self._carry_out(command.command)
+        first = OrderOutcome(outcome.refusal, self.epoch)
+        self._orders[command.identifier] = first
+        while len(self._orders) > ORDERS_MAX:
+            del self._orders[next(iter(self._orders))]
+        return msgspec.structs.replace(outcome, order=first)
+
+    def suppose(self, command: PolicyCommand) -> PolicyOutcome:
+        """Return what a command would do now, without doing it; never raises."""
+        if not isinstance(command, PolicyOrder):
+            return self._judged(command)[0]
+        return self._known(command) or self._judged(command.command)[0]
+
+    def _known(self, command: PolicyOrder) -> PolicyOutcome | None:
+        """Return the outcome of an order that came before, or of one that no order can be."""
+        first = self._orders.get(command.identifier)
+        if first is not None:
+            return PolicyOutcome(refusal=first.refusal, order=first)
+        refusal = self._refused(command)
+        return PolicyOutcome(refusal=refusal) if refusal else None
+
+    def _refused(self, command: PolicyCommand) -> str:
+        try:
+            return out_of_range(command)
+        except MemoryError:
+            raise
+        except Exception as error:
+            return _cannot(command, error)
+
+    def _carry_out(self, command: SimpleCommand) -> PolicyOutcome:
+        outcome, changes = self._judged(command)
+        if outcome.step is not None and changes is not None:
+            self._tables.put(changes)
+            self.epoch = changes.epoch
+        return outcome
+
+    def _judged(self, command: SimpleCommand) -> tuple[PolicyOutcome, Changes | None]:
+        """Return a command's outcome and its changes, all of it made and nothing of it done."""
+        try:
+            return self._judge(command)
+        except MemoryError:
+            raise  # of this router alone: the others carried it out
+        except Exception as error:  # the same at every router, for it comes of the command and the policy
+            logger.exception("a committed %s cannot be carried out", type(command).__name__)
+            return PolicyOutcome(refusal=_cannot(command, error)), None
+
+    def _judge(self, command: SimpleCommand) -> tuple[PolicyOutcome, Changes | None]:
+        refusal = out_of_range(command)
+        if refusal:
+            return PolicyOutcome(refusal=refusal), None
+        changes = Changes(self.epoch + 1, self._tables)
+        refusal = RULES[type(command)](changes, command) or self._tables.too_large(changes)
+        if refusal or not changes.changed:
+            return PolicyOutcome(refusal=refusal), None
+        return PolicyOutcome(_step(changes)), changes
+
+
+def _array_of(length: int) -> bytes:
+    """Return the head of a msgpack array."""
+    if length < 16:
+        return bytes([0x90 | length])
+    return b"\xdc" + length.to_bytes(2, "big") if length < 1 << 16 else b"\xdd" + length.to_bytes(4, "big")
+
+
+ARRAY_OF_7 = _array_of(7)  # the fields of _State
+
+
+def _cannot(command: PolicyCommand, error: Exception) -> str:
+    return f"{type(command).__struct_config__.tag} cannot be carried out: {type(error).__name__}"
+
+
+def _step(changes: Changes) -> PolicyStep:
+    takes = Takes(
+        tuple(changes.takes_users),
+        tuple(changes.takes_groups),
+        tuple(changes.takes_roles),
+        tuple(changes.takes_bans),
+        tuple(changes.takes_revoked),
+    )
+    users = tuple(changes.users)
+    return PolicyStep(changes.epoch, users, changes.groups, changes.roles, changes.bans, changes.revoked, takes)

@@ -1,0 +1,47 @@
+"""The rules of the cluster's roles, in the form that decides.
+
+The policy keeps a rule as it was given, with few types; the room of the rules compiles it. A role that commands can
+make is always one that can be compiled: ``role_fault`` judges it before.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from access.policy.records import Role, Rule
+from access.rules import rules
+from access.rules.rules import Action, Tier
+
+__all__ = ["role_fault", "tiers_of"]
+
+SHARE = int(Action.SHARE)
+
+
+def tiers_of(roles: Iterable[Role]) -> tuple[Tier, ...]:
+    """Return the tiers of some roles together, the highest priority first; roles of one priority decide together.
+
+    Raises:
+        ValueError: A rule is none: the policy never holds one.
+    """
+    by_priority: dict[int, list[rules.Rule]] = {}
+    for role in roles:
+        by_priority.setdefault(role.priority, []).extend(map(_compiled, role.rules))
+    return tuple(tuple(by_priority[priority]) for priority in sorted(by_priority, reverse=True))
+
+
+def role_fault(given: Sequence[Rule]) -> str:
+    """Return why the rules of a role cannot be carried out, "" if they can; the text quotes nothing of them."""
+    for number, rule in enumerate(given):
+        try:
+            _compiled(rule)
+        except ValueError as error:
+            return f"rule {number} cannot be kept: {error}"
+    try:
+        rules.check_cost(tuple(map(_compiled, given)))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _compiled(rule: Rule) -> rules.Rule:
+    if rule.actions & SHARE and (rule.actions != SHARE or "/" in rule.filter or "#" in rule.filter):
+        raise ValueError("a rule about groups names one group, or + for every group, and nothing else")
+    return rules.make_rule(rule.allow, Action(rule.actions), rule.filter, rule.qos_max, rule.listener, rule.network)

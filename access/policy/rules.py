@@ -1,0 +1,199 @@
+"""The rule of each command: which records it changes, what it takes away, or why it is refused.
+
+A rule reads the policy as it is and writes into ``Changes``; the machine puts those in place when the whole command is
+judged, so a refused command leaves no trace. Source: docs/adr/0034.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from access.policy import bounds
+from access.policy import commands as c
+from access.policy.changes import Changes
+from access.policy.records import Group, Role, User, ban_key, revoked_key
+from access.policy.step import RECORDS_MAX
+
+__all__ = ["RULES"]
+
+
+def _add_user(changes: Changes, command: c.AddUser) -> str:
+    users = changes.tables.users
+    if command.name in users:
+        return f"user {command.name!r} is there already: `user change` or `user password` change it"
+    if len(users) >= bounds.USERS_MAX:
+        return f"the policy holds {bounds.USERS_MAX} users: delete one first"
+    changes.users[command.name] = User(
+        command.name,
+        changes.epoch,
+        changes.epoch,
+        False,
+        command.record,
+        command.verifier,
+        command.roles,
+        command.groups,
+        command.limits,
+    )
+    return changes.lacking(command.roles, command.groups)
+
+
+def _user(changes: Changes, name: str) -> User | str:
+    return changes.tables.users.get(name) or f"no user {name!r}"
+
+
+def _set_user(changes: Changes, before: User, *, takes: bool = True, **fields: Any) -> None:
+    """Set fields of a user; without a difference nothing changes."""
+    if all(getattr(before, name) == value for name, value in fields.items()):
+        return
+    changes.users[before.name] = msgspec.structs.replace(before, version=changes.epoch, **fields)
+    if takes:
+        changes.takes_users.append(before.name)
+
+
+def _change_user(changes: Changes, command: c.ChangeUser) -> str:
+    user = _user(changes, command.name)
+    if isinstance(user, str):
+        return user
+    given = {name: getattr(command, name) for name in ("roles", "groups", "limits")}
+    _set_user(changes, user, **{name: value for name, value in given.items() if value is not None})
+    return changes.lacking(command.roles or (), command.groups or ())
+
+
+def _set_password(changes: Changes, command: c.SetPassword) -> str:
+    user = _user(changes, command.name)
+    if isinstance(user, str):
+        return user
+    _set_user(changes, user, record=command.record, verifier=command.verifier)
+    return ""
+
+
+def _set_disabled(changes: Changes, command: c.SetDisabled) -> str:
+    user = _user(changes, command.name)
+    if isinstance(user, str):
+        return user
+    _set_user(changes, user, takes=command.disabled, disabled=command.disabled)
+    return ""
+
+
+def _delete_user(changes: Changes, command: c.DeleteUser) -> str:
+    if command.name not in changes.tables.users:
+        return f"no user {command.name!r}"
+    changes.users[command.name] = None
+    changes.takes_users.append(command.name)
+    return ""
+
+
+def _put_role(changes: Changes, command: c.PutRole) -> str:
+    roles = changes.tables.roles
+    before, after = roles.get(command.name), Role(command.name, command.rules, command.priority)
+    if before is None and len(roles) >= bounds.ROLES_MAX:
+        return f"the policy holds {bounds.ROLES_MAX} roles: delete one first"
+    if before != after:
+        changes.roles[command.name] = after
+        changes.takes_roles += [command.name] * (before is not None)
+    return ""
+
+
+def _delete_role(changes: Changes, command: c.DeleteRole) -> str:
+    if command.name not in changes.tables.roles:
+        return f"no role {command.name!r}"
+    uses = changes.tables.role_uses[command.name]
+    if uses:  # a later role of that name would give its rights to those who still have it
+        return f"role {command.name!r} belongs to {uses} users and groups: take it from them first"
+    changes.roles[command.name] = None
+    changes.takes_roles.append(command.name)
+    return ""
+
+
+def _put_group(changes: Changes, command: c.PutGroup) -> str:
+    groups = changes.tables.groups
+    before, after = groups.get(command.name), Group(command.name, command.roles, command.limits)
+    if before is None and len(groups) >= bounds.GROUPS_MAX:
+        return f"the policy holds {bounds.GROUPS_MAX} groups: delete one first"
+    if before != after:
+        changes.groups[command.name] = after
+        changes.takes_groups += [command.name] * (before is not None)
+    return changes.lacking(command.roles)
+
+
+def _delete_group(changes: Changes, command: c.DeleteGroup) -> str:
+    if command.name not in changes.tables.groups:
+        return f"no group {command.name!r}"
+    uses = changes.tables.group_uses[command.name]
+    if uses:
+        return f"group {command.name!r} has {uses} users: take them out first"
+    changes.groups[command.name] = None
+    changes.takes_groups.append(command.name)
+    return ""
+
+
+def _add_ban(changes: Changes, command: c.AddBan) -> str:
+    bans = changes.tables.bans
+    key = ban_key(command.ban.kind, command.ban.value)
+    if key not in bans and len(bans) >= bounds.BANS_MAX:
+        return f"the policy holds {bounds.BANS_MAX} bans: take one back first"
+    if bans.get(key) != command.ban:
+        changes.bans[key] = command.ban
+        changes.takes_bans.append(key)
+    return ""
+
+
+def _delete_ban(changes: Changes, command: c.DeleteBan) -> str:
+    key = ban_key(command.kind, command.value)
+    if key not in changes.tables.bans:
+        return f"{command.kind} {command.value!r} is not banned"
+    changes.bans[key] = None
+    return ""
+
+
+def _revoke(changes: Changes, command: c.Revoke) -> str:
+    revoked = changes.tables.revoked
+    entry = command.revoked
+    key = revoked_key(entry.kind, entry.issuer, entry.value)
+    if key not in revoked and len(revoked) >= bounds.REVOKED_MAX:
+        return f"the policy holds {bounds.REVOKED_MAX} revocations: those of certificates belong into a CRL"
+    if revoked.get(key) != entry:
+        changes.revoked[key] = entry
+        changes.takes_revoked.append(key)
+    return ""
+
+
+def _unrevoke(changes: Changes, command: c.Unrevoke) -> str:
+    key = revoked_key(command.kind, command.issuer, command.value)
+    if key not in changes.tables.revoked:
+        return f"{command.kind} {command.value!r} is not revoked"
+    changes.revoked[key] = None
+    return ""
+
+
+def _prune(changes: Changes, command: c.Prune) -> str:
+    for key, ban in zip(changes.tables.bans.keys(), changes.tables.bans.records(), strict=True):
+        if len(changes.bans) >= RECORDS_MAX:
+            break
+        if not ban.holds(command.now_utc):
+            changes.bans[key] = None
+    for key, entry in zip(changes.tables.revoked.keys(), changes.tables.revoked.records(), strict=True):
+        if len(changes.revoked) >= RECORDS_MAX:
+            break
+        if entry.until_utc and entry.until_utc <= command.now_utc:
+            changes.revoked[key] = None
+    return ""
+
+
+RULES: dict[type[c.PolicyCommand], Callable[[Changes, Any], str]] = {
+    c.AddUser: _add_user,
+    c.ChangeUser: _change_user,
+    c.SetPassword: _set_password,
+    c.SetDisabled: _set_disabled,
+    c.DeleteUser: _delete_user,
+    c.PutRole: _put_role,
+    c.DeleteRole: _delete_role,
+    c.PutGroup: _put_group,
+    c.DeleteGroup: _delete_group,
+    c.AddBan: _add_ban,
+    c.DeleteBan: _delete_ban,
+    c.Revoke: _revoke,
+    c.Unrevoke: _unrevoke,
+    c.Prune: _prune,
+}

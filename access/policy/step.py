@@ -1,0 +1,55 @@
+"""One step of the policy: the records that changed, and which of them took something away.
+
+``users`` names users only: nodes do not hold them, and let go of one that they had asked for. ``takes`` names what a
+node must judge again before it acknowledges the step; a step that only gives takes nothing, and nobody waits for it.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from access.policy.records import Ban, Epoch, Group, Name, Revoked, Role
+from wire.decoding import strictly
+
+__all__ = ["RECORDS_MAX", "PolicyStep", "Takes", "decode_step", "encode_step"]
+
+RECORDS_MAX = 64  # of a step: ``Prune`` removes as many at a time, so a step fits a page
+
+Key = Annotated[str, Meta(max_length=2_048)]
+
+
+class Takes(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Names of what lost a right, or may have: a role may hold a deny, so each change of an existing one counts."""
+
+    users: Annotated[tuple[Name, ...], Meta(max_length=RECORDS_MAX)] = ()
+    groups: Annotated[tuple[Name, ...], Meta(max_length=RECORDS_MAX)] = ()
+    roles: Annotated[tuple[Name, ...], Meta(max_length=RECORDS_MAX)] = ()
+    bans: Annotated[tuple[Key, ...], Meta(max_length=RECORDS_MAX)] = ()
+    revoked: Annotated[tuple[Key, ...], Meta(max_length=RECORDS_MAX)] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.users or self.groups or self.roles or self.bans or self.revoked)
+
+
+class PolicyStep(msgspec.Struct, frozen=True, array_like=True):
+    """The next policy_epoch; None instead of a record says that it is gone."""
+
+    epoch: Epoch
+    users: Annotated[tuple[Name, ...], Meta(max_length=RECORDS_MAX)] = ()
+    groups: Annotated[dict[Name, Group | None], Meta(max_length=RECORDS_MAX)] = {}
+    roles: Annotated[dict[Name, Role | None], Meta(max_length=RECORDS_MAX)] = {}
+    bans: Annotated[dict[Key, Ban | None], Meta(max_length=RECORDS_MAX)] = {}
+    revoked: Annotated[dict[Key, Revoked | None], Meta(max_length=RECORDS_MAX)] = {}
+    takes: Takes = Takes()
+
+
+_decoder = msgspec.msgpack.Decoder(PolicyStep)
+
+# Returns the step. Raises Unreadable: the payload is none, or a value is out of its range.
+decode_step = strictly(_decoder.decode, "policy step")
+
+
+def encode_step(step: PolicyStep) -> bytes:
+    """Return the bytes of a step; the same at every router."""
+    return msgspec.msgpack.encode(step)

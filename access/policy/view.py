@@ -1,0 +1,121 @@
+"""A node's view of the policy: roles, groups, bans and revocations, and which step comes next.
+
+Users are not in it: a node asks a router for one by name, and takes an answer only if its epoch is not below the view's
+(docs/adr/0034). A whole view that comes in pages says nothing of what changed, so the node judges everybody anew.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from access.limits.bans import BanTable, normal_value
+from access.policy.changes import Tables
+from access.policy.records import Group, Revoked, Role, ban_key, revoked_key
+from access.policy.role_tiers import tiers_of
+from access.policy.step import PolicyStep
+from access.policy.tables import Table, bans_table, groups_table, revoked_table, roles_table
+from access.rules.rules import Action, Tier
+from wire.decoding import Payload, strictly
+
+__all__ = ["PolicyView", "decode_view", "encode_view"]
+
+
+class _Encoded(msgspec.Struct, array_like=True):
+    epoch: int
+    groups: list[msgspec.Raw]
+    roles: list[msgspec.Raw]
+    bans: list[msgspec.Raw]
+    revoked: list[msgspec.Raw]
+
+
+class PolicyView:
+    """The part of the policy that every node knows, at one epoch; epoch 0 is a policy without a record."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.bans = BanTable()
+        self._groups: Table[Group] = groups_table()
+        self._roles: Table[Role] = roles_table()
+        self._revoked: Table[Revoked] = revoked_table()
+        self._groups_named: bool | None = None  # not known before somebody asks
+
+    def role(self, name: str) -> Role | None:
+        """Return a role, None if there is none: it gives no right."""
+        return self._roles.get(name)
+
+    def tiers(self, roles: Iterable[str]) -> tuple[Tier, ...]:
+        """Return the rules of some roles together, the highest priority first; a role that is not there has none."""
+        return tiers_of(role for name in roles if (role := self._roles.get(name)) is not None)
+
+    @property
+    def groups_named(self) -> bool:
+        """Whether any role names groups of subscribers: then no client joins one without the right."""
+        if self._groups_named is None:
+            self._groups_named = any(
+                rule.actions & Action.SHARE for role in self._roles.records() for rule in role.rules
+            )
+        return self._groups_named
+
+    def group(self, name: str) -> Group | None:
+        """Return a group, None if there is none."""
+        return self._groups.get(name)
+
+    def is_revoked(self, kind: str, issuer: str, value: str) -> bool:
+        """Return whether a certificate or a token is void; the end of a revocation is the log's business."""
+        return revoked_key(kind, issuer, value) in self._revoked
+
+    def apply(self, step: PolicyStep) -> None:
+        """Move to the step's epoch.
+
+        Raises:
+            ValueError: The step does not follow this epoch, or has a ban that is none; nothing changed.
+        """
+        if step.epoch != self.epoch + 1:
+            raise ValueError(f"a step to policy epoch {step.epoch} does not follow epoch {self.epoch}")
+        for key, ban in step.bans.items():
+            kind, _, value = key.partition(" ")
+            if normal_value(kind, value) != value or (ban is not None and ban_key(ban.kind, ban.value) != key):
+                raise ValueError("a step with a ban that is none")
+        for key, ban in step.bans.items():
+            if ban is None:
+                kind, _, value = key.partition(" ")
+                self.bans.remove(kind, value)
+            else:
+                self.bans.put(ban)
+        for name, group in step.groups.items():
+            self._groups.remove(name) if group is None else self._groups.put(group)
+        for name, role in step.roles.items():
+            self._groups_named = None
+            self._roles.remove(name) if role is None else self._roles.put(role)
+        for key, revoked in step.revoked.items():
+            self._revoked.remove(key) if revoked is None else self._revoked.put(revoked)
+        self.epoch = step.epoch
+
+    def _load(self, encoded: _Encoded) -> None:
+        bans = bans_table()
+        bans.load(encoded.bans)
+        self._groups.load(encoded.groups)
+        self._roles.load(encoded.roles)
+        self._revoked.load(encoded.revoked)
+        for ban in bans.records():
+            self.bans.put(ban)
+        self.epoch = encoded.epoch
+
+
+def encode_view(epoch: int, tables: Tables) -> bytes:
+    """Return what every node holds of a policy at an epoch."""
+    encoded = _Encoded(epoch, tables.groups.raw(), tables.roles.raw(), tables.bans.raw(), tables.revoked.raw())
+    return msgspec.msgpack.encode(encoded)
+
+
+_decoder = msgspec.msgpack.Decoder(_Encoded)
+
+
+def _read(data: Payload) -> PolicyView:
+    view = PolicyView()
+    view._load(_decoder.decode(data))
+    return view
+
+
+# Returns a view. Raises Unreadable: the payload is none, or a record is out of its range.
+decode_view = strictly(_read, "policy view")

@@ -1,0 +1,267 @@
+"""Classes of equal rights, and where their decisions are kept so that a message pays for none.
+
+Connections with the same roles and rules share a class. The first 64 classes have a number: a decision for such a class
+and a topic is two bits on the topic's route. Decisions that depend on the client, on QoS or RETAIN, and those of later
+classes lie in a table of the connection. One number, the epoch, makes all of them void at once; no connection is
+visited. The edge's loop has the same two ideas compiled; these are their pure form.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from access.rules.rules import Action, Grant, Policy, Tier, Who
+
+__all__ = ["NO_NUMBER", "ConnectionRights", "RightsClass", "RightsClasses", "RightsKey", "RouteRights"]
+
+NUMBERS = 64  # classes with bits on a route: a machine word for each of two masks
+NO_NUMBER = -1
+TOPICS_PER_CONNECTION = 64  # in its table; the oldest goes first
+TOPIC_CHARACTERS_MAX = 1_024  # of a topic in that table
+IDLE_CLASSES = 256  # without a connection, kept because compiling 10 000 rules costs tens of milliseconds
+RECLAIM_INTERVAL_S = 10.0  # between two times that numbers of ended classes void all routes' bits
+QOS = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class RightsKey:
+    """Two connections with equal keys have equal rules.
+
+    Attributes:
+        names: Of roles and sections of files, which ``Source`` knows.
+        tiers: Rules of a token or an HTTP answer.
+    """
+
+    names: tuple[str, ...] = ()
+    tiers: tuple[Tier, ...] = ()
+
+
+# Returns the tiers of a key in the order that they decide. A name that it does not know gives no rule.
+Source: TypeAlias = Callable[[RightsKey], Sequence[Tier]]
+
+
+class RightsClass:
+    """Connections with the same rules; made by ``RightsClasses.join``."""
+
+    __slots__ = ("_classes", "_policy", "_policy_epoch", "connections", "key", "number")
+
+    def __init__(self, classes: "RightsClasses", key: RightsKey, number: int) -> None:
+        self._classes = classes
+        self.key = key
+        self.number = number  # of its bits on routes, NO_NUMBER if it has none
+        self.connections = 0
+        self._policy = Policy(())
+        self._policy_epoch: int | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Decisions made under another one are void."""
+        return self._classes.epoch
+
+    @property
+    def steps(self) -> int:
+        """Changes of rules so far."""
+        return self._classes.steps
+
+    @property
+    def policy(self) -> Policy:
+        """The rules of now, compiled at the first use after a change."""
+        if self._policy_epoch != self._classes.steps:
+            self._policy = self._classes.compiled(self.key)
+            self._policy_epoch = self._classes.steps
+        return self._policy
+
+
+class RightsClasses:
+    """All classes of an edge.
+
+    Attributes:
+        policy_epoch: Of the cluster's policy that the rules are of.
+        epoch: Of decisions on routes and in tables.
+        steps: Changes of rules so far.
+    """
+
+    def __init__(self, source: Source, policy_epoch: int = 0, groups_named: bool = False) -> None:
+        self._source = source
+        self._groups_named = groups_named
+        self.policy_epoch = policy_epoch
+        self.epoch = 1
+        self.steps = 0
+        self._classes: dict[RightsKey, RightsClass] = {}
+        self._idle: OrderedDict[RightsKey, None] = OrderedDict()
+        self._free = list(range(NUMBERS - 1, -1, -1))
+        self._used: list[int] = []  # numbers of ended classes, whose bits are still on routes
+        self._reclaim_at = 0.0
+
+    def __len__(self) -> int:
+        """Return how many classes there are, those without a connection included."""
+        return len(self._classes)
+
+    def join(self, key: RightsKey, now: float) -> RightsClass:
+        """Return the class of a new connection; each join ends with one ``leave``."""
+        joined = self._classes.get(key)
+        if joined is None:
+            joined = self._classes[key] = RightsClass(self, key, self._number(now))
+        self._idle.pop(key, None)
+        joined.connections += 1
+        return joined
+
+    def leave(self, left: RightsClass) -> None:
+        """Note that a connection of a class ended."""
+        left.connections -= 1
+        if left.connections == 0:
+            self._idle[left.key] = None
+            if len(self._idle) > IDLE_CLASSES:
+                self._end(next(iter(self._idle)))
+
+    def step(self, source: Source, policy_epoch: int, groups_named: bool = False) -> None:
+        """Replace the rules of all classes; decisions made before are void when this returns."""
+        self._source = source
+        self._groups_named = groups_named
+        self.policy_epoch = policy_epoch
+        self.steps += 1
+        self._void()
+        for rights_class in self._classes.values():
+            if not self._free:
+                break
+            if rights_class.number == NO_NUMBER:
+                rights_class.number = self._free.pop()
+
+    def compiled(self, key: RightsKey) -> Policy:
+        """Return the rules of a key, compiled."""
+        return Policy(self._source(key), self._groups_named)
+
+    def _number(self, now: float) -> int:
+        if not self._free and now >= self._reclaim_at:
+            # Strangers with rules of their own may come and go as they like: numbers return, but rarely.
+            for key in [key for key in self._idle if self._classes[key].number != NO_NUMBER]:
+                self._end(key)
+            if self._used:
+                self._reclaim_at = now + RECLAIM_INTERVAL_S
+                self._void()
+        return self._free.pop() if self._free else NO_NUMBER
+
+    def _void(self) -> None:
+        self.epoch += 1
+        self._free += self._used
+        self._used = []
+
+    def _end(self, key: RightsKey) -> None:
+        del self._idle[key]
+        ended = self._classes.pop(key)
+        if ended.number != NO_NUMBER:
+            self._used.append(ended.number)
+
+
+class RouteRights:
+    """Decisions about plain publishing to one topic, a bit for each numbered class."""
+
+    __slots__ = ("_allowed", "_decided", "_epoch")
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._decided = 0
+        self._allowed = 0
+
+    def verdict(self, number: int, epoch: int) -> bool | None:
+        """Return the decision of a class, None if there is none of this epoch."""
+        if self._epoch != epoch or not self._decided >> number & 1:
+            return None
+        return bool(self._allowed >> number & 1)
+
+    def note(self, number: int, epoch: int, allowed: bool) -> None:
+        """Keep a decision."""
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._decided = self._allowed = 0
+        self._decided |= 1 << number
+        self._allowed |= allowed << number
+
+
+class ConnectionRights:
+    """Rights of one connection, and the decisions that only it can use."""
+
+    __slots__ = ("_epoch", "_has_levels", "_joined_at", "_table", "rights_class", "who")
+
+    def __init__(self, rights_class: RightsClass, who: Who) -> None:
+        self.rights_class = rights_class
+        self.who = who
+        self._joined_at = rights_class.steps
+        self._epoch = 0
+        self._has_levels = False  # decisions of the whole class hold for this client
+        self._table: dict[str, int] = {}  # topic -> a bit for each QoS, plain in 0 to 2, with RETAIN in 3 to 5
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the rules are those by which its class was chosen; else its names may stand for another one."""
+        return self._joined_at == self.rights_class.steps
+
+    def judge_publish(self, topic: str, qos: int = 0, retain: bool = False, route: RouteRights | None = None) -> bool:
+        """Return True if the connection may publish, and keep the decision.
+
+        Args:
+            topic: The topic name.
+            qos: Of the PUBLISH.
+            retain: Of the PUBLISH.
+            route: Of the topic, if there is one.
+        """
+        rights_class = self.rights_class
+        number, epoch = rights_class.number, rights_class.epoch
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._has_levels = rights_class.policy.has_levels(self.who)
+            self._table.clear()
+        if route is not None and number != NO_NUMBER and not retain and self._has_levels:
+            verdict = route.verdict(number, epoch)
+            if verdict is None and not rights_class.policy.by_qos:
+                verdict = rights_class.policy.decide_for_all(Action.PUBLISH, topic)
+                if verdict is not None:
+                    route.note(number, epoch, verdict)
+            if verdict is not None:
+                return verdict
+        verdicts = self._table.get(topic)
+        if verdicts is None:
+            verdicts = self._decide(topic)
+            if len(topic) <= TOPIC_CHARACTERS_MAX:
+                while len(self._table) >= TOPICS_PER_CONNECTION:
+                    del self._table[next(iter(self._table))]
+                self._table[topic] = verdicts
+        return bool(verdicts >> (qos + 3 * retain) & 1)
+
+    def verdicts(self, topic: str) -> tuple[int, bool]:
+        """Return what the connection may publish to a topic, for a caller that keeps it.
+
+        Returns:
+            A bit for each QoS, plain in 0 to 2, with RETAIN in 3 to 5; and whether the plain ones hold, at each QoS,
+            for all connections of the class.
+        """
+        rights_class = self.rights_class
+        policy = rights_class.policy
+        for_all = None
+        if rights_class.number != NO_NUMBER and not policy.by_qos and policy.has_levels(self.who):
+            for_all = policy.decide_for_all(Action.PUBLISH, topic)
+        return (self._decide(topic) if for_all is not False else 0), for_all is not None
+
+    def may_receive(self, topic: str, qos: int = 0) -> bool:
+        """Return True if the connection may be sent a message of a topic."""
+        return self.rights_class.policy.decide(Action.RECEIVE, topic, self.who, qos)
+
+    def may_will(self, topic: str, qos: int, retain: bool) -> bool:
+        """Return True if the connection may leave a will, now or when it fires."""
+        actions = (Action.PUBLISH, Action.WILL, Action.RETAIN)[: 3 if retain else 2]
+        return all(self.rights_class.policy.decide(action, topic, self.who, qos) for action in actions)
+
+    def grant(self, topic_filter: str, qos: int = 0) -> Grant:
+        """Return how much of a filter the connection may subscribe to."""
+        return self.rights_class.policy.grant(topic_filter, self.who, qos)
+
+    def _decide(self, topic: str) -> int:
+        policy, who = self.rights_class.policy, self.who
+        verdicts = 0
+        for qos in QOS if policy.by_qos else QOS[:1]:
+            if policy.decide(Action.PUBLISH, topic, who, qos):
+                verdicts |= 1 << qos
+                if policy.decide(Action.RETAIN, topic, who, qos):
+                    verdicts |= 8 << qos
+        return verdicts if policy.by_qos else verdicts * 0b111

@@ -1,0 +1,285 @@
+"""The chain: every order of answers and errors gives the outcome of the first that is no Pass (protect)."""
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+from msgspec.structs import replace
+
+from access.identity.chain import WAITS_MAX, Admitted, Chain, ChainRules, Outcome, Refused, Waiting
+from access.identity.principal import (
+    Allow,
+    Answer,
+    CertificateFacts,
+    Credentials,
+    Deny,
+    Failed,
+    Job,
+    Moment,
+    Pass,
+    Principal,
+    Step,
+    Wait,
+)
+from mqtt.reasons import ReasonCode
+
+NOW = Moment(1.0, 2.0)
+GIVEN = Credentials("l", "::1", "id", "alice", b"secret")
+NOTHING = Credentials("l", "::1", "id", "alice")
+FACTS = CertificateFacts({"cn": ("device",)}, "abc", "ff" * 32, "issuer")
+
+
+@dataclass(frozen=True)
+class Errand:
+    """A job whose result is the answer that the step gives then."""
+
+    kind: str = "errand"
+
+
+class Scripted:
+    """A step that answers as it is told; an exception is raised, text is returned as nonsense."""
+
+    def __init__(self, answer: object, later: object = None, methods: tuple[str, ...] = ()) -> None:
+        self.name = "scripted"
+        self.methods = methods
+        self._answer, self._later = answer, later
+        self.asked = 0
+
+    def begin(self, credentials: Credentials, moment: Moment) -> Answer:
+        del credentials, moment
+        self.asked += 1
+        return self._give(self._answer)
+
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
+        del credentials, result, moment
+        assert isinstance(job, Errand)
+        return self._give(self._later)
+
+    @staticmethod
+    def _give(answer: object) -> Answer:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+
+def allow(user: str = "alice", **more: object) -> Allow:
+    return Allow(Principal(user, "scripted", "id", **more))  # type: ignore[arg-type]
+
+
+DENY = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong")
+ANSWERS: dict[str, object] = {
+    "allow": allow(),
+    "deny": DENY,
+    "pass": Pass(),
+    "failed": Failed("no backend"),
+    "raised": RuntimeError("bug"),
+    "deep": RecursionError(),
+    "nonsense": "allow",
+    "none": None,
+    "true": True,
+}
+ENDS = {"allow": "admitted", "deny": 0x86}  # each other but pass: 0x88
+SCRIPTS = [*ANSWERS, *(f"wait, {name}" for name in ANSWERS)]
+
+
+def script(name: str) -> Scripted:
+    if name.startswith("wait, "):
+        return Scripted(Wait(Errand()), ANSWERS[name.removeprefix("wait, ")])
+    return Scripted(ANSWERS[name])
+
+
+def run(chain: Chain, credentials: Credentials = GIVEN) -> Outcome:
+    """Return the last outcome; each wait is answered."""
+    outcome = chain.begin(credentials, NOW)
+    while isinstance(outcome, Waiting):
+        assert isinstance(outcome.job, Errand)
+        outcome = chain.resume(outcome.ticket, object(), NOW)
+    return outcome
+
+
+def told(outcome: Outcome) -> object:
+    assert not isinstance(outcome, Waiting)
+    return "admitted" if isinstance(outcome, Admitted) else outcome.code
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_every_order_of_answers_and_errors(length: int, anonymous: bool) -> None:
+    """Protect: the first answer that is no Pass decides, and no later step is asked."""
+    for names in itertools.product(SCRIPTS, repeat=length):
+        steps = [script(name) for name in names]
+        outcome = run(Chain(steps, ChainRules(anonymous)))
+        plain = [name.removeprefix("wait, ") for name in names]
+        decides = next((at for at, name in enumerate(plain) if name != "pass"), None)
+        expected = 0x86 if decides is None else ENDS.get(plain[decides], 0x88)
+        assert told(outcome) == expected, names
+        last = length if decides is None else decides + 1
+        assert [step.asked for step in steps] == [1] * last + [0] * (length - last), names
+
+
+@pytest.mark.parametrize(
+    ("steps", "anonymous", "credentials", "expected"),
+    [
+        (1, True, NOTHING, "admitted"),
+        (1, False, NOTHING, 0x87),
+        (1, True, replace(NOTHING, user=None), "admitted"),
+        (1, True, replace(NOTHING, user=None, password=b"x"), 0x86),
+        (1, True, replace(NOTHING, password=b""), 0x86),
+        (1, True, GIVEN, 0x86),
+        (1, False, GIVEN, 0x86),
+        (1, True, replace(NOTHING, method="TEST"), 0x86),
+        (1, True, replace(NOTHING, method="OTHER"), 0x8C),
+        (1, True, replace(NOTHING, certificate=FACTS), "admitted"),
+        (0, True, GIVEN, "admitted"),
+        (0, True, NOTHING, "admitted"),
+        (0, False, GIVEN, 0x86),
+        (0, False, NOTHING, 0x87),
+        (0, True, replace(NOTHING, method="TEST"), 0x8C),
+    ],
+)
+def test_the_end_of_the_chain(steps: int, anonymous: bool, credentials: Credentials, expected: object) -> None:
+    """Protect: nothing given, something given, and anonymous; an anonymous client's user name is dropped."""
+    outcome = run(Chain([Scripted(Pass(), methods=("TEST",))] * steps, ChainRules(anonymous)), credentials)
+    assert told(outcome) == expected
+    if isinstance(outcome, Admitted):
+        assert (outcome.principal.user, outcome.principal.method, outcome.principal.roles) == ("", "anonymous", ())
+
+
+class Lists:
+    def __init__(self, *refusals: str | Exception) -> None:
+        self._refusals = list(refusals)
+
+    def refusal(self, issuer: str, serial: str, utc: float) -> str:
+        assert (issuer, serial, utc) == ("issuer", "abc", 2.0)
+        found = self._refusals.pop(0) if self._refusals else ""
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+class Banned:
+    """Bans by a list of answers, one for each question."""
+
+    def __init__(self, *answers: object) -> None:
+        self._answers = list(answers)
+        self.asked: list[str | None] = []
+
+    def is_banned(self, credentials: Credentials, principal: Principal | None, utc: float) -> bool:
+        del credentials, utc
+        self.asked.append(None if principal is None else principal.user)
+        found = self._answers.pop(0) if self._answers else False
+        if isinstance(found, Exception):
+            raise found
+        return bool(found)
+
+
+def test_certificates_of_the_cluster_are_never_clients() -> None:
+    """Protect: whatever the steps say, and on a listener without any."""
+    node = replace(GIVEN, certificate=replace(FACTS, of_cluster=True))
+    for steps in ([], [Scripted(allow())]):
+        assert told(run(Chain(steps, ChainRules(True)), node)) == 0x87
+
+
+def test_a_revoked_certificate_is_refused_whichever_step_would_admit() -> None:
+    """Protect: also one that was revoked while the chain waited, and when the list itself fails."""
+    client = replace(GIVEN, certificate=FACTS)
+    for lists, expected in (
+        (Lists(), "admitted"),
+        (Lists("revoked"), 0x87),
+        (Lists("", "revoked"), 0x87),
+        (Lists(OSError()), 0x88),
+    ):
+        step = Scripted(Wait(Errand()), allow())
+        assert told(run(Chain([step], ChainRules(), lists), client)) == expected
+    outcome = run(Chain([Scripted(allow())], ChainRules(), Lists()), client)
+    assert isinstance(outcome, Admitted)
+    assert (outcome.principal.serial, outcome.principal.issuer) == ("abc", "issuer")
+
+
+def test_bans_come_before_the_first_step_and_after_the_last() -> None:
+    """Protect: 0x8A; the address first, then the principal; a table that fails refuses."""
+    for banned, expected, asked in (
+        (Banned(), "admitted", [None, "alice"]),
+        (Banned(True), 0x8A, [None]),
+        (Banned(False, True), 0x8A, [None, "alice"]),
+        (Banned(RuntimeError()), 0x88, [None]),
+        (Banned(False, RuntimeError()), 0x88, [None, "alice"]),
+    ):
+        step = Scripted(allow())
+        assert told(run(Chain([step], ChainRules(), None, banned))) == expected
+        assert banned.asked == asked
+        assert step.asked == (0 if asked == [None] else 1)
+    banned = Banned(False, True)
+    assert told(run(Chain([], ChainRules(True), None, banned))) == 0x8A
+
+
+def test_a_step_that_waits_for_ever_is_an_error() -> None:
+    step = Scripted(Wait(Errand()), Wait(Errand()))
+    chain = Chain([step], ChainRules())
+    outcome, waits = chain.begin(GIVEN, NOW), 0
+    while isinstance(outcome, Waiting):
+        outcome, waits = chain.resume(outcome.ticket, None, NOW), waits + 1
+    assert (told(outcome), waits) == (0x88, WAITS_MAX)
+
+
+def test_a_ticket_of_the_chain_before_a_reload_is_judged_anew() -> None:
+    """Protect: no step of the new chain is jumped over, and none of the old one admits."""
+    outcome = Chain([Scripted(Pass()), Scripted(Wait(Errand()), allow())], ChainRules()).begin(GIVEN, NOW)
+    assert isinstance(outcome, Waiting)
+    for steps, expected in (([Scripted(DENY)], 0x86), ([Scripted(allow())], "admitted"), ([], 0x86)):
+        assert told(Chain(steps, ChainRules()).resume(outcome.ticket, object(), NOW)) == expected
+
+
+def test_a_code_of_success_is_no_refusal_and_a_bad_name_no_user() -> None:
+    """Protect: mistakes of a step."""
+    assert told(run(Chain([Scripted(Deny(ReasonCode.SUCCESS, "odd"))], ChainRules(True)))) == 0x87
+    for name in ("alice\0", "a\nb", "\ud800", "e\u0301"):
+        assert told(run(Chain([Scripted(allow(name))], ChainRules(True)))) == 0x87
+
+
+@pytest.mark.parametrize(
+    ("form", "client_id", "expected"),
+    [
+        ("", "anything", True),
+        ("{user}", "alice", True),
+        ("{user}", "alice2", False),
+        ("{user}", "", False),
+        ("{user}/...", "alice/1", True),
+        ("{user}/...", "alice/", False),
+        ("{user}/...", "alic", False),
+        ("{user}/...", "bob/alice/1", False),
+        ("{cn}", "device", True),
+        ("x-{cn}-{user}", "x-device-alice", True),
+        ("x-{cn}-{user}", "x-device-bob", False),
+        ("fixed", "fixed", True),
+        ("...", "x", True),
+        ("...", "", False),
+    ],
+)
+def test_a_form_of_client_ids(form: str, client_id: str, expected: bool) -> None:
+    """Protect: RELIABILITY A6; a name that is missing has no form."""
+    principal = Principal("alice", "scripted", client_id, common_name="device")
+    outcome = run(Chain([Scripted(Allow(principal))], ChainRules(True, form)))
+    assert told(outcome) == ("admitted" if expected else 0x85)
+    without = Principal("", "scripted", client_id)
+    if "{" in form:
+        assert told(run(Chain([Scripted(Allow(without))], ChainRules(True, form)))) == 0x85
+
+
+def test_a_user_whose_name_looks_like_a_placeholder() -> None:
+    principal = Principal("{cn}", "scripted", "device", common_name="device")
+    assert told(run(Chain([Scripted(Allow(principal))], ChainRules(True, "{user}")))) == 0x85
+    with pytest.raises(ValueError, match="placeholders"):
+        ChainRules(True, "{User}")
+
+
+def test_answers_are_counted_without_names_of_clients() -> None:
+    chain = Chain([Scripted(Pass()), Scripted(DENY)], ChainRules())
+    run(chain)
+    assert chain.outcomes == {"scripted pass": 1, "scripted deny": 1, "refused 0x86": 1}
+
+
+def test_a_refusal_says_nothing_secret() -> None:
+    steps: list[Step] = [Scripted(Pass())]
+    outcome = run(Chain(steps, ChainRules()))
+    assert isinstance(outcome, Refused) and "secret" not in repr((outcome, GIVEN))

@@ -1,0 +1,295 @@
+"""Tokens: keys choose algorithms, claims are judged strictly (RELIABILITY 4.4; protect)."""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from access.identity.key_set import FetchKeys, KeySet, KeySource, TokenKey, key_of_pem, key_of_secret
+from access.identity.principal import Allow, Answer, Credentials, Deny, Failed, Moment, Pass, Wait
+from access.identity.tokens import TOKEN_BYTES_MAX, TokenStep, read_header
+from access.rules.rules import Action, Tier, make_rule
+from mqtt.reasons import ReasonCode
+
+NOW = Moment(100.0, 1_800_000_000.0)
+EXP = int(NOW.utc) + 600
+SECRET = b"s" * 64
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+RSA_KEY = rsa.generate_private_key(65537, 2048)
+ED_KEY = ed25519.Ed25519PrivateKey.generate()
+
+
+def pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
+    public = key.public_key()
+    return public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+KEYS = KeySet(
+    [
+        key_of_pem(pem(EC_KEY), "ec"),
+        key_of_pem(pem(RSA_KEY), "rsa"),
+        key_of_pem(pem(ED_KEY), "ed"),
+        key_of_secret(SECRET, "HS256", "hs"),
+    ]
+)
+SIGNERS: Mapping[str, tuple[str, object]] = {
+    "ES256": ("ec", EC_KEY),
+    **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("rsa", RSA_KEY)),
+    "EdDSA": ("ed", ED_KEY),
+    "HS256": ("hs", SECRET),
+}
+
+
+def token(claims: object | None = None, algorithm: str = "ES256", **header: object) -> bytes:
+    """Return a token of good claims, or of others."""
+    kid, key = SIGNERS[algorithm]
+    payload = json.dumps({"sub": "alice", "exp": EXP} if claims is None else claims).encode()
+    return signed(payload, algorithm, key, {"kid": kid, **header})
+
+
+def signed(payload: bytes, algorithm: str, key: object, header: dict[str, object]) -> bytes:
+    return jwt.PyJWS().encode(payload, key, algorithm, header).encode()  # type: ignore[arg-type]
+
+
+def part(value: object) -> bytes:
+    text = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.urlsafe_b64encode(text).rstrip(b"=")
+
+
+def by_hand(header: object, claims: object, key: bytes = SECRET) -> bytes:
+    """Return a token of HMAC-SHA-256 whatever its header is, where a library would refuse to make it."""
+    body = part(header) + b"." + part(claims)
+    return body + b"." + part(hmac.digest(key, body, hashlib.sha256))
+
+
+def given_by(password: bytes | None, method: str = "", data: bytes = b"") -> Credentials:
+    return Credentials("l", "::1", "id", "mallory", password, None, method, data)
+
+
+def judged(password: bytes, step: TokenStep | None = None, moment: Moment = NOW) -> Answer:
+    return (step or TokenStep(KEYS)).begin(given_by(password), moment)
+
+
+@pytest.mark.parametrize("algorithm", SIGNERS)
+def test_each_algorithm_by_its_key(algorithm: str) -> None:
+    """Identify: the user is the claim's, never the CONNECT's."""
+    answer = judged(token(algorithm=algorithm))
+    assert isinstance(answer, Allow)
+    assert (answer.principal.user, answer.principal.expires_at_utc, answer.principal.client_id) == ("alice", EXP, "id")
+    damaged = token(algorithm=algorithm)[:-8] + b"AAAAAAAA"
+    assert judged(damaged) == Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "token with a signature that is not its key's")
+
+
+def test_a_token_in_authentication_data() -> None:
+    """MQTT 5 section 4.12: the method JWT; the password is not looked at then."""
+    step = TokenStep(KEYS)
+    assert isinstance(step.begin(given_by(b"secret", "JWT", token()), NOW), Allow)
+    assert isinstance(step.begin(given_by(token(), "JWT", b""), NOW), Deny)
+    assert isinstance(step.begin(given_by(token(), "JWT", b"no token"), NOW), Deny)
+    assert isinstance(step.begin(given_by(token(), "SCRAM-SHA-256", token()), NOW), Pass)
+
+
+@pytest.mark.parametrize(
+    "password",
+    [
+        None,
+        b"",
+        b"secret",
+        b"a.b",
+        b"a.b.c",
+        b"1.2.3.4",
+        b"\0.\0.\0",
+        b"e30.e30.",
+        b"x" * 65_535,
+        b"x.y." + b"z" * 60_000,
+    ],
+)
+def test_passwords_are_for_another_step(password: bytes | None) -> None:
+    assert TokenStep(KEYS).begin(given_by(password), NOW) == Pass()
+
+
+HEADERS: dict[str, object] = {
+    "none": {"alg": "none", "kid": "ec"},
+    "None": {"alg": "None"},
+    "empty": {"alg": ""},
+    "number": {"alg": 1},
+    "list": {"alg": ["HS256"]},
+    "unknown": {"alg": "ES256K"},
+    "public key as secret": {"alg": "HS256", "kid": "rsa"},
+    "another of HMAC": {"alg": "HS512", "kid": "hs"},
+    "kid as number": {"alg": "HS256", "kid": 1},
+    "long kid": {"alg": "HS256", "kid": "x" * 257},
+    "unknown kid": {"alg": "HS256", "kid": "../../etc/passwd"},
+    "critical": {"alg": "HS256", "kid": "hs", "crit": ["exp"]},
+    "b64": {"alg": "HS256", "kid": "hs", "b64": False},
+    "own key": {"alg": "ES256", "kid": "x", "jwk": {"kty": "oct", "k": "AAAA"}},
+    "nested": b'{"alg":"HS256","kid":"hs","x":' + b"[" * 1000 + b"]" * 1000 + b"}",
+    "doubled": b'{"alg":"HS256","kid":"hs","alg":"none"}',
+    "cut": b'{"alg":"HS256"',
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_headers_that_are_refused(name: str) -> None:
+    """Protect: RFC 8725 section 3.1; the key signs right in each of them."""
+    for key in (SECRET, pem(RSA_KEY), b""):
+        answer = judged(by_hand(HEADERS[name], {"sub": "alice", "exp": EXP}, key))
+        assert isinstance(answer, Deny) and answer.code == ReasonCode.BAD_USER_NAME_OR_PASSWORD
+
+
+def test_a_token_without_signature() -> None:
+    header, claims = part({"alg": "HS256", "kid": "hs"}), part({"sub": "alice", "exp": EXP})
+    for text in (
+        header + b"." + claims + b".",
+        header + b"." + claims + b"." + b"A" * 43,
+        header + b"..",
+        header + b"..A",
+    ):
+        assert isinstance(judged(text), Deny)
+
+
+CLAIMS: dict[str, object] = {
+    "no exp": {"sub": "alice"},
+    "exp of text": {"sub": "alice", "exp": str(EXP)},
+    "exp of true": {"sub": "alice", "exp": True},
+    "exp null": {"sub": "alice", "exp": None},
+    "exp list": {"sub": "alice", "exp": [EXP]},
+    "exp 2^63": {"sub": "alice", "exp": 2**63},
+    "exp -2^63": {"sub": "alice", "exp": -(2**63)},
+    "exp 1e308": {"sub": "alice", "exp": 1e308},
+    "exp NaN": b'{"sub":"alice","exp":NaN}',
+    "exp infinite": b'{"sub":"alice","exp":1e999}',
+    "exp 1000 digits": b'{"sub":"alice","exp":1' + b"0" * 1000 + b"}",
+    "passed": {"sub": "alice", "exp": int(NOW.utc) - 30},
+    "not yet": {"sub": "alice", "exp": EXP, "nbf": int(NOW.utc) + 31},
+    "nbf of text": {"sub": "alice", "exp": EXP, "nbf": "0"},
+    "nbf null": {"sub": "alice", "exp": EXP, "nbf": None},
+    "iat of the future": {"sub": "alice", "exp": EXP, "iat": int(NOW.utc) + 31},
+    "aud of others": {"sub": "alice", "exp": EXP, "aud": "bank"},
+    "empty aud": {"sub": "alice", "exp": EXP, "aud": []},
+    "no sub": {"exp": EXP},
+    "empty sub": {"sub": "", "exp": EXP},
+    "sub of NUL": {"sub": "alice\0", "exp": EXP},
+    "sub with a break": {"sub": "alice\nadmin", "exp": EXP},
+    "sub of numbers": {"sub": 1, "exp": EXP},
+    "sub of half a character": b'{"sub":"\\ud800","exp":%d}' % EXP,
+    "doubled sub": b'{"sub":"alice","exp":%d,"sub":"bob"}' % EXP,
+    "acl without reader": {"sub": "alice", "exp": EXP, "acl": []},
+    "acl null": {"sub": "alice", "exp": EXP, "acl": None},
+    "attributes of numbers": {"sub": "alice", "exp": EXP, "client_attrs": {"a": 1}},
+    "nested": b'{"sub":"alice","exp":%d,"x":' % EXP + b"[" * 1000 + b"]" * 1000 + b"}",
+    "300 claims": {"sub": "alice", "exp": EXP, **{f"c{number}": 1 for number in range(300)}},
+    "10 000 claims": {"sub": "alice", "exp": EXP, **{f"c{number}": 1 for number in range(10_000)}},
+    "a list": [1],
+    "a string": "x",
+    "no JSON": b"\xff",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_claims_that_are_refused(name: str) -> None:
+    """Protect: the signature is right in each of them."""
+    assert isinstance(judged(by_hand({"alg": "HS256", "kid": "hs"}, CLAIMS[name])), Deny)
+
+
+def test_leeway_is_half_a_minute() -> None:
+    """Identify: clocks of issuers differ."""
+    for claims in ({"exp": int(NOW.utc) - 29}, {"exp": EXP, "nbf": int(NOW.utc) + 30, "iat": int(NOW.utc) + 30}):
+        assert isinstance(judged(token({"sub": "alice", **claims})), Allow)
+    assert isinstance(judged(token(), moment=Moment(0.0, float("nan"))), Deny)
+
+
+def test_issuer_and_audience_are_demanded_where_set() -> None:
+    step = TokenStep(KEYS, issuer="https://id", audience="mqtt", user_claim="name")
+    good = {"name": "bob", "exp": EXP, "iss": "https://id", "aud": ["web", "mqtt"]}
+    answer = judged(token(good), step)
+    assert isinstance(answer, Allow) and answer.principal.user == "bob"
+    assert isinstance(judged(token({**good, "aud": "mqtt"}), step), Allow)
+    wrong: list[dict[str, object]] = [
+        {"iss": "https://id/"},
+        {"iss": ["https://id"]},
+        {"aud": "web"},
+        {"aud": ["mqtt", 1]},
+    ]
+    wrong += [{"aud": {"mqtt": 1}}, {"aud": ["x"] * 32 + ["mqtt"]}]
+    for change in wrong:
+        assert isinstance(judged(token({**good, **change}), step), Deny)
+    for missing in ("iss", "aud"):
+        assert isinstance(judged(token({key: good[key] for key in good if key != missing}), step), Deny)
+
+
+def test_rights_of_a_token_are_handed_on_raw() -> None:
+    """Protect: rules that cannot be read refuse the client, instead of being left out."""
+    seen: list[object] = []
+    tiers = ((make_rule(True, Action.PUBLISH, "a/+"),),)
+
+    def read(acl: object) -> tuple[Tier, ...]:
+        seen.append(acl)
+        if acl == "bad":
+            raise ValueError("no rules")
+        return tiers
+
+    step = TokenStep(KEYS, read_acl=read)
+    acl = {"pub": ["a/+"], "sub": [], "all": []}
+    answer = judged(token({"sub": "alice", "exp": EXP, "acl": acl, "client_attrs": {"site": "x"}}), step)
+    assert isinstance(answer, Allow) and seen == [acl]
+    assert (answer.principal.tiers, answer.principal.attributes) == (tiers, {"site": "x"})
+    assert isinstance(judged(token({"sub": "alice", "exp": EXP, "acl": "bad"}), step), Deny)
+    answer = judged(token({"sub": "alice", "exp": EXP, "is_superuser": True}), step)
+    assert isinstance(answer, Allow) and answer.principal.roles == ()
+
+
+def test_a_long_token() -> None:
+    """Protect: 8 KiB and not a byte more."""
+
+    def long(size: int) -> bytes:
+        text = token({"sub": "alice", "exp": EXP, "x": ""})
+        return token({"sub": "alice", "exp": EXP, "x": "y" * ((size - len(text)) * 3 // 4)})
+
+    fits, too_long = long(TOKEN_BYTES_MAX), long(TOKEN_BYTES_MAX + 4)
+    assert len(fits) <= TOKEN_BYTES_MAX < len(too_long)
+    assert isinstance(judged(fits), Allow)
+    assert isinstance(judged(too_long), Deny)
+
+
+def test_an_unknown_key_waits_for_a_fetch_once_in_half_a_minute() -> None:
+    """Recover: keys that rotate; a flood of unknown names asks no more often."""
+    source = KeySource()
+    step = TokenStep(KeySet(source=source))
+    wait = judged(token(), step)
+    assert wait == Wait(FetchKeys())
+    assert judged(token(), step) == Wait(FetchKeys())  # of the same moment: it is under way
+    source.failed(99.0)
+    assert isinstance(judged(token(), step), Failed)  # nothing was ever fetched, and one has asked
+    source.began(100.0)
+    assert judged(token(), step) == Wait(FetchKeys())  # shares the fetch that runs
+    public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(EC_KEY.public_key()))
+    assert source.loaded(json.dumps({"keys": [{**public, "kid": "ec"}]}).encode(), 101.0) == ""
+    assert isinstance(step.resume(given_by(token()), FetchKeys(), None, NOW), Allow)
+    strange = token(kid="new")
+    for now, kind in ((102.0, Deny), (129.9, Deny), (130.0, Wait), (131.0, Deny), (159.9, Deny), (160.0, Wait)):
+        assert isinstance(judged(strange, step, Moment(now, NOW.utc)), kind), now
+        if kind is Wait:
+            source.failed(now)
+    assert isinstance(step.resume(given_by(strange), FetchKeys(), None, NOW), Deny)
+    assert isinstance(judged(token(), step, Moment(101.0 + 24 * 3600 - 1, NOW.utc)), Allow)
+    stale = Moment(101.0 + 24 * 3600, NOW.utc)
+    assert isinstance(judged(token(), step, stale), Wait)
+    assert isinstance(step.resume(given_by(token()), FetchKeys(), None, stale), Failed)
+
+
+def test_a_key_without_the_algorithm_is_not_used_even_when_handed_in() -> None:
+    header = read_header(token())
+    assert header is not None and (header.algorithm, header.kid) == ("ES256", "ec")
+    two = KeySet([TokenKey("", frozenset(("ES256",)), EC_KEY.public_key())] * 2)
+    assert two.find("", "ES256", 0) is None  # which of them is not a choice of the token
+    assert KEYS.find("", "ES256", 0) is not None
+    assert KEYS.find("", "RS256", 0) is KEYS.find("rsa", "RS256", 0)
+    assert KEYS.find("ec", "RS256", 0) is None

@@ -1,0 +1,118 @@
+"""Token buckets, and the keys that addresses count under."""
+
+import random
+
+import pytest
+
+from access.limits.addresses import Networks, TrustedNetworks, address_key, parse_network
+from access.limits.buckets import AddressBuckets, Buckets
+
+
+@pytest.mark.parametrize(
+    ("address", "key"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8:0:0:ffff::9", "2001:db8::/64"),
+        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+        ("localhost", ""),
+        ("1.2.3.4\x00", ""),
+        ("9" * 10_000, ""),
+    ],
+)
+def test_an_address_counts_under_its_network(address: str, key: str) -> None:
+    """IPv4 alone, IPv6 with its /64; texts that are no address share one key, so they do not escape a limit."""
+    assert address_key(address) == key
+
+
+def test_a_network_look_up_finds_the_longest_prefix_first() -> None:
+    """And costs a step for each length, not for each network."""
+    networks: Networks[str] = Networks()
+    for number in range(20_000):
+        networks.put(f"10.{number >> 8}.{number & 255}.0/24", f"n{number}")
+    networks.put("10.0.0.0/8", "eight")
+    networks.put("::ffff:192.0.2.0/120", "mapped")
+    networks.put("2001:db8::/32", "six")
+    assert list(networks.covering("10.0.5.9")) == ["n5", "eight"]
+    assert list(networks.covering("192.0.2.77")) == ["mapped"]
+    assert list(networks.covering("2001:db8:1::1")) == ["six"]
+    assert not list(networks.covering("11.0.0.1")) and not list(networks.covering("nothing"))
+    networks.remove("10.0.0.0/8")
+    networks.remove("10.0.0.0/8")
+    assert list(networks.covering("10.0.5.9")) == ["n5"]
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0.1/8", "10.0.0.0/33", "x", "10.0.0.0/8 ", "1\n2", "::/129"])
+def test_a_text_that_is_no_network_is_refused_in_one_line(text: str) -> None:
+    """Bits behind the prefix are a mistake of its writer, who may mean either."""
+    with pytest.raises(ValueError, match="is no network") as caught:
+        parse_network(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
+    """Over any stretch at most burst + rate * time, and no less to a client that asks all the time."""
+    buckets = Buckets(rate=50, burst=10)
+    taken = [at / 1000 for at in range(5_000) if buckets.take("a", at / 1000)]
+    assert len([at for at in taken if at < 0.001]) == 1 and len([at for at in taken if at < 0.011]) == 10
+    assert 10 + 50 * 5 - 2 <= len(taken) <= 10 + 50 * 5
+    assert buckets.take("b", 4.9)
+    assert buckets.wait_s("a", 5.0, 10) == pytest.approx(0.2, abs=0.03)
+
+
+def test_a_bucket_keeps_its_bound_however_it_is_asked() -> None:
+    """A model with tokens in it, random times and amounts; a clock that stands still or goes back gives nothing."""
+    random_ = random.Random(7)
+    for _ in range(50):
+        rate, burst = random_.uniform(0.5, 100), random_.randint(1, 50)
+        buckets, tokens, now, last = Buckets(rate, burst), float(burst), 0.0, 0.0
+        for _ in range(300):
+            now += random_.choice([0.0, 0.0, 1e-6, 0.01, 1.0]) * random_.random()
+            tokens, last = min(burst, tokens + (now - last) * rate), now
+            amount = random_.choice([1, 1, 2, burst])
+            taken = buckets.take("k", now, amount)
+            if abs(tokens - amount) > 1e-6:
+                assert taken == (tokens >= amount)
+            tokens -= amount if taken else 0
+        assert not buckets.take("k", now - 100, burst + 1)
+
+
+def test_the_table_is_bounded_and_drops_the_oldest() -> None:
+    """100 000 addresses and no more; one that goes on asking stays refused while strangers come."""
+    buckets = Buckets(rate=0.001, burst=1, keys_max=1_000)
+    assert buckets.take("attacker", 0.0)
+    for number in range(5_000):
+        assert buckets.take(f"k{number}", 0.0)
+        assert not buckets.take("attacker", 0.0)
+    assert len(buckets) == 1_000 and buckets.dropped == 4_001
+    assert not buckets.take("k4999", 0.0) and buckets.take("k0", 0.0)
+
+
+def test_full_buckets_leave_the_table() -> None:
+    """A flood of addresses is forgotten as fast as others come, without a sweep over all."""
+    buckets = Buckets(rate=1, burst=1, keys_max=100_000)
+    for number in range(1_000):
+        buckets.take(number, 0.0)
+    for number in range(1_000, 1_600):
+        buckets.take(number, 10.0)
+    assert len(buckets) <= 601 and buckets.dropped == 0
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(0, 1), (-1, 1), (float("inf"), 1), (float("nan"), 1), (1, 0)])
+def test_a_rate_that_is_none_makes_no_bucket(rate: float, burst: float) -> None:
+    """A limit that lets everybody in must not look like one."""
+    with pytest.raises(ValueError, match="finite"):
+        Buckets(rate, burst)
+
+
+def test_trusted_proxies_are_never_counted() -> None:
+    """Their address stands for many clients; every other address counts with its /64."""
+    trusted = TrustedNetworks(["10.0.0.0/8", "2001:db8:ff::/48"])
+    buckets = AddressBuckets(Buckets(rate=1, burst=2), trusted)
+    assert all(buckets.take("10.1.2.3", 0.0) and buckets.take("2001:db8:ff::1", 0.0) for _ in range(100))
+    assert [buckets.take(f"2001:db8::{host}", 0.0) for host in range(4)] == [True, True, False, False]
+    assert "10.1.2.3" in trusted and "11.0.0.1" not in trusted and 7 not in trusted
+    assert buckets.dropped == 0

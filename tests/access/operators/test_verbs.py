@@ -1,0 +1,152 @@
+"""The table of verbs: every verb of today, the matrix of roles and tiers, and hostile names and arguments."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from access.operators.verbs import SHOWN, VERBS, Operator, Refusal, Role, audit_arguments, judge, operator_of
+from wire.messages.hello import PeerKey
+from wire.messages.operators import Admin
+
+GOOD: dict[str, Any] = {
+    "node": "r1",
+    "name": "plant",
+    "partition": "7",
+    "prefix": "plant",
+    "depth": 2,
+    "key": "a2V5",
+    "key_id": "ab12",
+    "root": "/x",
+    "folder": "/x/y",
+    "now_ms": 5,
+    "partitions": [1],
+    "user": "ann",
+    "role": "device",
+    "rules": [{"allow": True, "actions": 3, "filter": "a/%c/#"}],
+    "group": "plant",
+    "kind": "user",
+    "value": "ann",
+    "client_id": "c",
+}
+ADMINS = """
+cluster forget, cluster join, cluster leave, ring recover, ring delegate, ring undelegate, membership keys install,
+membership keys use, membership keys remove, store aside remove, user add, user change, user password, user disable,
+user enable, user delete, role put, role delete, group put, group delete, unrevoke, audit tail
+"""
+OPERATORS = """
+cluster transfer, node drain, node undrain, ring add, ring drain, ring remove, ring rebalance, ring pause, ring resume,
+ring abort, store export, store export cancel, ban add, ban del, revoke, client kick, reload
+"""
+
+
+def listed(text: str) -> set[str]:
+    return {verb.strip() for verb in text.replace("\n", " ").split(",")}
+
+
+def question(verb: str, **more: Any) -> Admin:
+    fields = VERBS[verb].arguments
+    required = [field.name for field in msgspec.structs.fields(fields) if field.required]
+    arguments = {name: GOOD[name] for name in required} | more
+    if verb in ("revoke", "unrevoke"):
+        arguments |= {"kind": "serial"}
+    return Admin(1, verb, arguments)
+
+
+@pytest.mark.parametrize("tier", ["router", "storage", "edge"])
+@pytest.mark.parametrize("role", [None, *Role])
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_matrix_of_verbs_roles_and_tiers(verb: str, role: Role | None, tier: str) -> None:
+    """NIST: protect. A verb is carried out for its role and above, by its tier alone; the refusal names the role."""
+    wanted = Role.ADMIN if verb in listed(ADMINS) else Role.OPERATOR if verb in listed(OPERATORS) else Role.VIEWER
+    assert VERBS[verb].role is wanted
+    operator = Operator(role, "ann") if role is not None else None
+    if tier == VERBS[verb].tier and role is not None and role >= wanted:
+        row, arguments = judge(question(verb), operator, tier)
+        assert row is VERBS[verb] and isinstance(arguments, row.arguments)
+        return
+    with pytest.raises(Refusal) as caught:
+        judge(question(verb), operator, tier)
+    if tier == VERBS[verb].tier and role is not None:
+        assert wanted.name.lower() in str(caught.value) and "ann" in str(caught.value)
+
+
+def test_a_verb_that_changes_is_no_viewers() -> None:
+    """And each verb that the lists name exists."""
+    assert listed(ADMINS) | listed(OPERATORS) <= VERBS.keys()
+    assert all(row.role > Role.VIEWER for row in VERBS.values() if row.changes)
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("no such verb", {}),
+        ("user add", {}),
+        ("user add", {"user": ""}),
+        ("user add", {"user": "x" * 257}),
+        ("user add", {"user": "x", "roles": ["r"] * 65}),
+        ("user add", {"user": "x", "password": "hunter2"}),
+        ("user add", {"user": "x", "record": "hunter2"}),
+        ("user add", {"user": "x", "record": "$argon2id$v=19$m=1,t=1,p=1$ab$cd\n"}),
+        ("user add", {"user": 7}),
+        ("role put", {"role": "r", "rules": [{"allow": True, "actions": 64, "filter": "a"}]}),
+        ("role put", {"role": "r", "rules": [[[[[]]]]]}),
+        ("ban add", {"kind": "planet", "value": "x"}),
+        ("ban add", {"kind": "user", "value": "x", "for_s": -1}),
+        ("ban add", {"kind": "user", "value": "x", "for_s": float("nan")}),
+        ("ban add", {"kind": "user", "value": "x", "for_s": float("inf")}),
+        ("audit tail", {"node": "r1", "count": 1 << 70}),
+        ("user\nadd", {}),
+    ],
+)
+def test_a_hostile_question_is_refused_in_one_line(verb: str, arguments: dict[str, object]) -> None:
+    """Out of range, of another type, too deep, or with a line's end in it."""
+    with pytest.raises(Refusal) as caught:
+        judge(Admin(1, verb, arguments), Operator(Role.ADMIN, "ann"), "router")
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 400
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_role_is_judged_before_the_arguments() -> None:
+    """Who may not ask learns nothing about the shape of a question."""
+    with pytest.raises(Refusal, match="wants the role admin"):
+        judge(Admin(1, "user add", {"user": 7}), Operator(Role.VIEWER, "ann"), "router")
+
+
+@pytest.mark.parametrize(
+    ("node", "tier", "operator"),
+    [
+        ("admin:ann/cli-1", "operator", Operator(Role.ADMIN, "ann")),
+        ("viewer:a.b_c-1/cli-1", "operator", Operator(Role.VIEWER, "a.b_c-1")),
+        ("operator:ann/admin:bob/x", "operator", Operator(Role.OPERATOR, "ann")),
+        ("admin:ann/cli-1", "edge", None),
+        ("admin:ann/cli-1", "router", None),
+        ("ann/cli-1", "operator", None),
+        ("admin/ann:cli-1", "operator", None),
+        ("ADMIN:ann/cli-1", "operator", None),
+        ("admin:/cli-1", "operator", None),
+        ("admin:ann", "operator", None),
+        ("", "operator", None),
+    ],
+)
+def test_the_operator_of_a_link(node: str, tier: str, operator: Operator | None) -> None:
+    """The name that admission gave, of an operator's link alone."""
+    assert operator_of(PeerKey(node, tier, 1)) == operator
+    assert operator_of(None) is None
+
+
+def test_the_audit_shows_no_secret() -> None:
+    """NIST: protect. Records, verifiers and keys are left out, and so is each argument that nobody listed."""
+    secret = "$argon2id$v=19$m=1,t=1,p=1$c2FsdA$cGxhbnRlZA"
+    verifier = "SCRAM-SHA-256$4096:cGxhbnRlZA$a:b"
+    _, arguments = judge(
+        question("user add", record=secret, verifier=verifier, roles=["r"]), Operator(Role.ADMIN, "a"), "router"
+    )
+    shown = audit_arguments(arguments)
+    assert shown["user"] == "ann" and shown["roles"] == '["r"]' and "cGxhbnRlZA" not in repr(shown)
+    _, arguments = judge(question("membership keys install"), Operator(Role.ADMIN, "a"), "router")
+    assert audit_arguments(arguments) == {}
+    fields = {field.name for row in VERBS.values() for field in msgspec.structs.fields(row.arguments)}
+    assert fields - SHOWN == {"record", "verifier", "key"}
+    _, arguments = judge(question("role put"), Operator(Role.ADMIN, "a"), "router")
+    assert "a/%c/#" in str(audit_arguments(arguments)["rules"])

@@ -1,0 +1,138 @@
+"""A node follows the policy of a real stream: whole, step by step, never backwards, and never at one that lags."""
+
+from access.limits.bans import Ban
+from access.policy.commands import AddBan, DeleteBan
+from access.policy.follower import ANSWER_S, LAG_S, RETRY_S, PolicyFollower
+from access.policy.machine import PolicyMachine
+from access.policy.step import PolicyStep
+from access.policy.view import PolicyView
+from router.policy.policy_stream import PolicyStream
+from wire.messages.control import Control, decode_control
+from wire.messages.nodes import HeartbeatReply
+from wire.messages.policy import FollowPolicy, PolicyPaged, PolicyStepped
+
+PAGE = 100
+
+
+class Router:
+    """A machine and its stream, as a router has them."""
+
+    def __init__(self, bans: int = 0) -> None:
+        self.machine = PolicyMachine()
+        self.stream = PolicyStream(PAGE)
+        for number in range(bans):
+            self.ban(number)
+
+    def ban(self, number: int) -> list[Control]:
+        return self._apply(AddBan(Ban("user", f"u{number}")))
+
+    def lift(self, number: int) -> list[Control]:
+        return self._apply(DeleteBan("user", f"u{number}"))
+
+    def _apply(self, command: AddBan | DeleteBan) -> list[Control]:
+        outcome = self.machine.apply(command)
+        assert outcome.step is not None
+        return [decode_control(data) for _, data in self.stream.step(outcome.step)]
+
+    def answers(self, now: float, message: FollowPolicy) -> list[Control]:
+        said = self.stream.follow(now, "e1", 1, message, self.machine.epoch, self.machine.tables)
+        return [decode_control(one) if isinstance(one, bytes) else one for one in said]
+
+
+class Node:
+    """A follower, and what it sent and was told."""
+
+    def __init__(self, **routers: Router) -> None:
+        self.routers = routers
+        self.sent: list[tuple[str, FollowPolicy]] = []
+        self.steps: list[PolicyStep] = []
+        self.views: list[PolicyView] = []
+        self.counts: list[str] = []
+        self.follower = PolicyFollower(self._send, self.steps.append, self.views.append, self.counts.append)
+        for name in routers:
+            self.follower.router_up(name, 0.0)
+
+    def _send(self, to: str, message: Control) -> bool:
+        assert isinstance(message, FollowPolicy)
+        self.sent.append((to, message))
+        return True
+
+    def run(self, now: float) -> None:
+        """Ask, and take every answer."""
+        self.follower.step(now)
+        while self.sent:
+            to, message = self.sent.pop(0)
+            for answer in self.routers[to].answers(now, message):
+                assert self.follower.handle(now, answer)
+
+
+def test_a_node_reads_a_whole_view_in_pages_and_then_follows_steps() -> None:
+    router = Router(bans=300)
+    node = Node(r1=router)
+    node.run(0.0)
+    assert node.follower.received == 300 and len(node.views) == 1 and not node.steps
+    for message in router.lift(7):
+        assert node.follower.handle(0.1, message)
+    assert node.follower.received == 301 and [step.epoch for step in node.steps] == [301]
+
+
+def test_a_node_that_is_a_little_behind_gets_the_steps_alone() -> None:
+    router = Router(bans=3)
+    node = Node(r1=router)
+    node.run(0.0)
+    node.follower.router_down("r1", 1.0)
+    router.ban(10)
+    router.lift(2)
+    node.follower.router_up("r1", 2.0)
+    seen = len(node.views)
+    node.run(2.0)
+    assert node.follower.received == 5 and len(node.views) == seen
+
+
+def test_a_router_that_lags_takes_nothing_back() -> None:
+    """B5: a lower epoch, whole or as a step, changes nothing."""
+    ahead, lags = Router(bans=5), Router(bans=2)
+    node = Node(r1=ahead)
+    node.run(0.0)
+    before = node.follower.view
+    for answer in lags.answers(1.0, FollowPolicy(0)):
+        node.follower.handle(1.0, answer)
+    for answer in lags.lift(1):
+        node.follower.handle(1.0, answer)
+    assert node.follower.view is before and node.follower.received == 5
+
+
+def test_a_node_leaves_a_router_that_stays_behind_the_leader() -> None:
+    """C7: the leader has a higher epoch for longer than a step takes."""
+    node = Node(r1=Router(bans=2), r2=Router(bans=4))
+    node.run(0.0)
+    first = node.follower.following
+    leader = "r2" if first == "r1" else "r1"
+    epoch = node.follower.received + 1
+    reply = HeartbeatReply(1, 0.0, 0.0, 0, leader, 0, epoch)
+    assert not node.follower.handle(1.0, reply)  # the lease reads it too
+    assert node.follower.following == first
+    node.follower.handle(1.0 + LAG_S * 1.5, reply)
+    node.follower.step(1.0 + LAG_S * 1.5)
+    assert node.follower.following == leader and "policy_lagged" in node.counts
+
+
+def test_what_is_no_step_and_no_page_is_counted_and_asked_for_again_later() -> None:
+    for wrong in (PolicyStepped(b"\xc1"), PolicyPaged(9, 0, 3, 0, b"abc")):
+        router = Router(bans=2)
+        node = Node(r1=router)
+        node.run(0.0)
+        node.follower.handle(1.0, wrong)
+        assert node.counts == ["policy_refused"] and node.follower.received == 2
+        assert node.follower.next_deadline() == 1.0 + RETRY_S
+        router.ban(5)
+        node.run(1.0 + RETRY_S)
+        assert node.follower.received == 3
+
+
+def test_a_router_that_does_not_answer_is_asked_no_longer_than_its_time() -> None:
+    node = Node(r1=Router())
+    node.follower.step(0.0)
+    assert len(node.sent) == 1 and node.follower.next_deadline() == ANSWER_S
+    node.follower.step(ANSWER_S)
+    assert len(node.sent) == 2

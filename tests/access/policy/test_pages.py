@@ -1,0 +1,140 @@
+"""A view comes in pages, whole or not at all, and never an older one than the node has."""
+
+import random
+
+import pytest
+
+from access.limits.bans import Ban
+from access.policy.commands import AddBan, DeleteBan, PutRole
+from access.policy.machine import PolicyMachine
+from access.policy.pages import ENCODED_MAX, STEPS_MAX, PolicyReader, PolicyShelf
+from access.policy.records import Rule
+from access.policy.step import PolicyStep
+from access.policy.view import PolicyView, encode_view
+
+PAGE = 100
+
+
+def machine(bans: int = 40) -> PolicyMachine:
+    made = PolicyMachine()
+    for number in range(bans):
+        made.apply(AddBan(Ban("user", f"u{number}")))
+    made.apply(PutRole("device", (Rule(True, 3, "a/#"),)))
+    return made
+
+
+def read(shelf: PolicyShelf, epoch: int, own: int = 0) -> PolicyView | None:
+    reader, offset = PolicyReader(), 0
+    while (page := shelf.page(epoch, offset)) is not None:
+        assert len(page.data) <= PAGE
+        view = reader.take(page, own)
+        if view is not None:
+            assert reader.wanted is None
+            return view
+        assert reader.wanted == (epoch, offset + len(page.data))
+        offset += len(page.data)
+    return None
+
+
+def test_a_view_in_pages_is_the_view_and_steps_wait_for_it() -> None:
+    """Steps that come between the pages are applied behind the last; those of before are left out."""
+    policy = machine()
+    shelf = PolicyShelf(PAGE)
+    shelf.put(policy.epoch, encode_view(policy.epoch, policy.tables))
+    view = read(shelf, policy.epoch)
+    assert view is not None and view.epoch == 41 and view.bans.of_principal("u7", "", "", 0.0)
+    assert view.role("device") is not None and view.role("none") is None and view.group("none") is None
+    assert not view.is_revoked("token", "", "t")
+    reader, offset = PolicyReader(), 0
+    later = [policy.apply(DeleteBan("user", f"u{number}")).step for number in range(3)]
+    while reader.wanted is None or offset:
+        page = shelf.page(41, offset)
+        assert page is not None
+        got = reader.take(page, 5)
+        if got is not None:
+            break
+        for step in later:
+            assert step is None or reader.keep(step)
+        later, offset = [], offset + len(page.data)
+    assert got is not None and got.epoch == 44 and not got.bans.of_principal("u2", "", "", 0.0)
+
+
+def test_a_view_of_a_lower_epoch_is_refused() -> None:
+    """A router that lags would bring rights back that were taken."""
+    policy = machine()
+    shelf = PolicyShelf(PAGE)
+    shelf.put(policy.epoch, encode_view(policy.epoch, policy.tables))
+    with pytest.raises(ValueError, match="behind 42"):
+        read(shelf, 41, own=42)
+    assert read(shelf, 41, own=41) is not None
+
+
+def test_pages_that_are_lost_mixed_or_damaged_make_no_view() -> None:
+    """Out of two encodings, in any order, with bytes changed: a view of one of them, or none."""
+    first, second = machine(30), machine(30)
+    second.apply(AddBan(Ban("user", "late")))
+    data = [encode_view(policy.epoch, policy.tables) for policy in (first, second)]
+    shelf = PolicyShelf(PAGE)
+    for policy, encoded in zip((first, second), data, strict=True):
+        shelf.put(policy.epoch, encoded)
+    pages = [
+        page
+        for policy, encoded in zip((first, second), data, strict=True)
+        for offset in range(0, len(encoded), PAGE)
+        if (page := shelf.page(policy.epoch, offset)) is not None
+    ]
+    random_ = random.Random(5)
+    whole = 0
+    for _ in range(300):
+        reader = PolicyReader()
+        for page in random_.choices(pages, k=20) if random_.random() < 0.7 else pages:
+            try:
+                view = reader.take(page, 0)
+            except ValueError:
+                assert reader.wanted is None
+                continue
+            if view is not None:
+                whole += 1
+                assert encode_known(view, first) or encode_known(view, second)
+    assert whole
+    damaged = [page for page in pages if page.epoch == first.epoch]
+    reader = PolicyReader()
+    last = damaged.pop()
+    for page in damaged:
+        reader.take(page, 0)
+    with pytest.raises(ValueError, match="not of one view"):
+        reader.take(type(last)(last.epoch, last.offset, last.size, last.checksum, bytes(len(last.data))), 0)
+
+
+def encode_known(view: PolicyView, policy: PolicyMachine) -> bool:
+    return view.epoch == policy.epoch and len(view.bans) == len(policy.tables.bans)
+
+
+def test_both_sides_are_bounded() -> None:
+    """A shelf keeps some epochs, a reader some steps and no view that is too large."""
+    policy = machine(5)
+    data = encode_view(policy.epoch, policy.tables)
+    shelf = PolicyShelf(PAGE)
+    for epoch in range(10):
+        shelf.put(epoch, data)
+    assert sum(shelf.has(epoch) for epoch in range(10)) == ENCODED_MAX
+    assert shelf.page(9, len(data)) is None and shelf.page(9, -1) is None and shelf.page(0, 0) is None
+    shelf.clear()
+    assert not shelf.has(9)
+    reader = PolicyReader()
+    kept = [reader.keep(PolicyStep(number)) for number in range(STEPS_MAX + 1)]
+    assert kept == [True] * STEPS_MAX + [False]
+    shelf.put(9, data)
+    page = shelf.page(9, 0)
+    assert page is not None
+    with pytest.raises(ValueError, match="none"):
+        reader.take(type(page)(9, 0, 1 << 40, page.checksum, page.data), 0)
+
+
+def test_a_step_that_does_not_follow_changes_nothing() -> None:
+    """Of another epoch, or with a ban that is none; the view then asks for pages."""
+    view = PolicyView()
+    for step in (PolicyStep(2), PolicyStep(0), PolicyStep(1, bans={"address x": Ban("address", "x")})):
+        with pytest.raises(ValueError):
+            view.apply(step)
+        assert view.epoch == 0 and not len(view.bans)

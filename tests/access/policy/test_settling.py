@@ -1,0 +1,123 @@
+"""When a verb that takes rights has returned, nobody acts by the old right: the leader's part, by its schedules."""
+
+import random
+
+from access.policy.settling import Incarnation, PolicySettling
+
+A1, A2, B1, S1 = ("a", 1), ("a", 2), ("b", 1), ("s", 1)
+FENCE_S = 10.0
+LIVE = {A1: FENCE_S, B1: FENCE_S, S1: 0.0}
+
+
+def leader(now: float = 0.0, epoch: int = 4) -> PolicySettling:
+    settling = PolicySettling()
+    settling.begin(now - FENCE_S, LIVE, FENCE_S)
+    for incarnation in LIVE:
+        settling.acknowledged(incarnation, epoch)
+    return settling
+
+
+def test_a_verb_waits_for_every_live_node_and_names_it() -> None:
+    """And no longer than for the last acknowledgement."""
+    settling = leader()
+    assert not settling.awaited(0.0, 4) and len(settling.awaited(0.0, 5)) == 3
+    settling.acknowledged(A1, 5)
+    settling.acknowledged(S1, 6)
+    assert settling.awaited(0.0, 5) == ["b acts by policy epoch 4"]
+    settling.acknowledged(B1, 5)
+    settling.acknowledged(B1, 4)  # an older heartbeat that comes later
+    assert not settling.awaited(0.0, 5)
+
+
+def test_c2_a_silent_death_counts_after_the_fence_time() -> None:
+    """A node that proved its end, and a storage node without a lease, serve nobody at once."""
+    settling = leader()
+    settling.ended(1.0, A1, proved=False)
+    settling.ended(1.0, B1, proved=True)
+    settling.ended(1.0, S1, proved=False)
+    assert settling.awaited(1.0, 5) == ["a is dead, and may serve its own clients for 10.0 s"]
+    assert not settling.awaited(1.0, 4)  # what it had acknowledged holds while it serves on
+    assert settling.next_deadline(1.0) == 11.0 and settling.next_deadline(11.0) == float("inf")
+    assert settling.awaited(10.9, 5) and not settling.awaited(11.0, 5)
+
+
+def test_c1_a_new_incarnation_has_the_epoch_of_its_place_in_the_log() -> None:
+    """Registered before the command it is waited for, behind the command it is not."""
+    settling = leader(epoch=5)
+    settling.ended(0.0, A1, proved=True)
+    settling.admitted(A2, FENCE_S, 4)
+    assert settling.awaited(0.0, 5) == ["a acts by policy epoch 4"]
+    settling.ended(0.0, A2, proved=True)
+    settling.admitted(("a", 3), FENCE_S, 5)
+    assert not settling.awaited(0.0, 5)
+
+
+def test_c4_the_next_incarnation_does_not_answer_for_the_last() -> None:
+    """It was admitted because the lease of the former one was over, not because its process had ended."""
+    settling = leader()
+    settling.ended(2.0, A1, proved=False)
+    settling.admitted(A2, FENCE_S, 4)
+    for incarnation in (A2, B1, S1):
+        settling.acknowledged(incarnation, 5)
+    settling.acknowledged(A1, 5)  # a late frame of a dead one
+    assert settling.awaited(2.0, 5) == ["a is dead, and may serve its own clients for 10.0 s"]
+    assert [line for line in settling.awaited(2.0, 6) if line.startswith("a acts")] == ["a acts by policy epoch 5"]
+    assert not settling.may_forget(2.0, "a") and settling.may_forget(2.0, "b") and settling.may_forget(12.0, "a")
+
+
+def test_c5_a_new_leader_knows_no_end_from_before_its_election() -> None:
+    """Also when the dead node stands in no map any more; and its acknowledgements begin with nothing (C6)."""
+    settling = leader()
+    settling.begin(100.0, {B1: FENCE_S}, FENCE_S)
+    assert len(settling.awaited(100.0, 5)) == 2 and not settling.may_forget(100.0, "a")
+    settling.acknowledged(B1, 5)
+    assert settling.awaited(109.9, 5) == ["nodes that died before the election, for 0.1 s"]
+    assert not settling.awaited(110.0, 5) and settling.may_forget(110.0, "a")
+
+
+def test_a_settled_verb_leaves_nobody_who_acts_by_the_old_right() -> None:
+    """Random lives of nodes, against what each of them really does: its own view, and when it stops to serve.
+
+    The model's nodes act by their last epoch, serve on for the fence time when they are silently dead, and begin at the
+    epoch of their registration. Leaders change; a wait that is over must find nobody below the epoch.
+    """
+    settled = 0
+    for seed in range(60):
+        random_ = random.Random(seed)
+        now, epoch, numbers = 0.0, 1, iter(range(1, 10_000))
+        settling = PolicySettling()
+        settling.begin(-FENCE_S, {}, FENCE_S)
+        live: dict[Incarnation, int] = {}
+        serving: dict[Incarnation, tuple[int, float]] = {}  # silently dead: its epoch, until when it serves
+        for _ in range(120):
+            now += random_.random() * 3
+            action = random_.randrange(6)
+            if action == 0 and len(live) < 4:
+                node = (random_.choice("abcd"), next(numbers))
+                for former in [other for other in live if other[0] == node[0]]:
+                    serving[former] = live.pop(former), now + FENCE_S
+                    settling.ended(now, former, proved=False)
+                live[node] = epoch
+                settling.admitted(node, FENCE_S, epoch)
+            elif action == 1 and live:
+                node = random_.choice(sorted(live))
+                proved = random_.random() < 0.5
+                old = live.pop(node)
+                if not proved:
+                    serving[node] = old, now + FENCE_S
+                settling.ended(now, node, proved=proved)
+            elif action == 2:
+                epoch += 1
+            elif action in (3, 4) and live:
+                node = random_.choice(sorted(live))
+                live[node] = random_.randint(live[node], epoch)
+                settling.acknowledged(node, live[node])
+            elif action == 5 and random_.random() < 0.1:
+                settling = PolicySettling()
+                settling.begin(now, dict.fromkeys(live, FENCE_S), FENCE_S)
+            wanted = random_.randint(1, epoch)
+            if not settling.awaited(now, wanted):
+                settled += 1
+                assert all(known >= wanted for known in live.values()), seed
+                assert all(known >= wanted or until <= now for known, until in serving.values()), seed
+    assert settled > 500

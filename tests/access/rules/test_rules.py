@@ -1,0 +1,248 @@
+"""Decisions and grants against a reference, and names that try to widen a rule."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from access.rules.filters import LEVELS_MAX
+from access.rules.rules import (
+    ALL_ACTIONS,
+    PUBLISHING,
+    SUBSCRIBING,
+    Action,
+    Grant,
+    Policy,
+    Rule,
+    Tier,
+    Who,
+    check_cost,
+    make_rule,
+)
+from mqtt.topics import matches
+from tests.access.rules.reference import ALPHABET, FILTERS, NAMES, TIERS, TOPICS, WHO, decide
+
+ACTION = st.sampled_from([Action.PUBLISH, Action.SUBSCRIBE, Action.RECEIVE, Action.RETAIN, Action.WILL])
+EVERY_TOPIC = ["/".join(levels) for depth in (1, 2, 3) for levels in itertools.product(ALPHABET, repeat=depth)]
+EVERY_TOPIC.remove("")
+
+
+def allow(text: str, actions: Action = ALL_ACTIONS, **conditions: object) -> Rule:
+    return make_rule(True, actions, text, **conditions)  # type: ignore[arg-type]
+
+
+def deny(text: str, actions: Action = ALL_ACTIONS, **conditions: object) -> Rule:
+    return make_rule(False, actions, text, **conditions)  # type: ignore[arg-type]
+
+
+@settings(max_examples=600, deadline=None)
+@given(TIERS, ACTION, TOPICS, WHO, st.integers(0, 2))
+def test_decisions_equal_the_reference(tiers: tuple[Tier, ...], action: Action, topic: str, who: Who, qos: int) -> None:
+    """RELIABILITY A4: default deny, deny wins, any user and client ID (NIST: protect)."""
+    policy = Policy(tiers)
+    wanted = decide(tiers, action, topic, who, qos)
+    assert policy.decide(action, topic, who, qos) == wanted
+    if policy.has_levels(who):
+        assert policy.decide_for_all(action, topic, qos) in (None, wanted)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TIERS, FILTERS, WHO, st.integers(0, 2))
+def test_grants_never_let_pass_a_refused_topic(tiers: tuple[Tier, ...], topic_filter: str, who: Who, qos: int) -> None:
+    """RELIABILITY A5: GRANTED is every topic of the filter, REFUSED none (NIST: protect)."""
+    policy = Policy(tiers)
+    grant = policy.grant(topic_filter, who, qos)
+    assert policy.grant(topic_filter, who, qos) == grant
+    both = {
+        decide(tiers, Action.SUBSCRIBE, topic, who, qos) and decide(tiers, Action.RECEIVE, topic, who, qos)
+        for topic in EVERY_TOPIC
+        if matches(topic_filter, topic)
+    }
+    if grant is Grant.GRANTED:
+        assert False not in both
+    if grant is Grant.REFUSED:
+        assert True not in both
+
+
+@settings(max_examples=300, deadline=None)
+@given(NAMES, NAMES, TOPICS)
+def test_a_name_widens_no_allow(user: str, client_id: str, topic: str) -> None:
+    """RELIABILITY C1, C2: a topic that passes has the names literally at their levels (NIST: protect)."""
+    policy = Policy(((allow("a/%u/%c/#"), allow("%c")),))
+    if policy.decide(Action.PUBLISH, topic, Who(client_id, user)):
+        assert topic == client_id or topic.split("/")[:3] == ["a", user, client_id]
+
+
+@pytest.mark.parametrize("name", ["+", "#", "a/b", "a\0", "", "+/#", "x+", "#x", "/"])
+def test_a_hostile_name_matches_no_allow_and_every_deny(name: str) -> None:
+    """RELIABILITY A6: literal levels in parsed rules (NIST: protect)."""
+    open_to_all = allow("#")
+    for word, who in {
+        "%u": Who("id", name),
+        "${username}": Who("id", name),
+        "%c": Who(name, "user"),
+        "${clientid}": Who(name, "user"),
+        "${cert_common_name}": Who("id", "user", name),
+        "${client_attrs.x}": Who("id", "user", attributes={"x": name}),
+    }.items():
+        for topic in ("a", "a/b", "a/+", "a/x/b/secret"):
+            assert not Policy(((allow(f"{word}/#"), allow(f"a/{word}/#")),)).decide(Action.PUBLISH, topic, who)
+        closed = Policy(((open_to_all, deny(f"a/{word}/secret")),))
+        assert not closed.decide(Action.PUBLISH, "a/x/b/secret", who)
+        assert not closed.decide(Action.RECEIVE, f"a/{name or 'x'}".replace("+", "p").replace("#", "h"), who)
+        assert closed.decide(Action.PUBLISH, "b/x/secret", who)
+        assert closed.grant("a/#", who) is Grant.PARTIAL
+        assert closed.grant("b/#", who) is Grant.GRANTED
+
+
+@pytest.mark.parametrize("name", [".*", "(a|b)", "[a-z]", "a.*", "^", "$", "\\", "%c", "${username}", "é", "a\u202eb"])
+def test_signs_of_regular_expressions_are_letters(name: str) -> None:
+    """RELIABILITY C2: no name is a pattern (NIST: protect)."""
+    policy = Policy(((allow("u/%u/#"),),))
+    who = Who("c", name)
+    assert policy.decide(Action.PUBLISH, f"u/{name}/x", who)
+    assert not policy.decide(Action.PUBLISH, "u/a/x", who)
+    assert not policy.decide(Action.PUBLISH, "u/c/x", who)
+
+
+@pytest.mark.parametrize(
+    ("rules", "topic", "wanted"),
+    [
+        ((allow("#"),), "$SYS/a", False),
+        ((allow("+/a"),), "$SYS/a", False),
+        ((allow("%u/a"),), "$SYS/a", False),
+        ((allow("$SYS/#"),), "$SYS/a", True),
+        ((allow("$SYS/%u"),), "$SYS/$SYS", True),
+        ((allow("$SYS/#"), deny("#")), "$SYS/a", True),
+        ((allow("$SYS/#"), deny("%u/a")), "$SYS/a", False),
+        ((allow("$SYS/#"), deny("%c/a")), "$SYS/a", True),
+    ],
+)
+def test_topics_of_the_broker(rules: Tier, topic: str, wanted: bool) -> None:
+    """RELIABILITY A8: only a rule that begins with $ reaches them; a user named $SYS gains nothing (NIST: protect)."""
+    who = Who("id", "$SYS")
+    assert Policy((rules,)).decide(Action.RECEIVE, topic, who) is wanted
+    assert Policy((rules,)).grant("$SYS/#", who) in ((Grant.GRANTED, Grant.PARTIAL) if wanted else (Grant.REFUSED,))
+
+
+def test_the_first_tier_that_decides() -> None:
+    """A deny below an allow changes nothing; a deny in the same tier wins."""
+    first, second = (allow("a/b"), deny("a/c")), (deny("a/b"), allow("a/#"))
+    policy, who = Policy((first, second)), Who("c", "u")
+    decided = {topic: policy.decide(Action.PUBLISH, topic, who) for topic in ("a/b", "a/c", "a/d", "b")}
+    assert decided == {"a/b": True, "a/c": False, "a/d": True, "b": False}
+    assert not Policy(((allow("a"), deny("a")),)).decide(Action.PUBLISH, "a", who)
+    assert not Policy(()).decide(Action.PUBLISH, "a", who)
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "wanted"),
+    [
+        ("a/x", Grant.GRANTED),
+        ("a/+", Grant.PARTIAL),  # a deny overlaps
+        ("a/b/#", Grant.GRANTED),
+        ("#", Grant.PARTIAL),
+        ("b", Grant.REFUSED),
+        ("a/secret", Grant.REFUSED),
+        ("own/c/#", Grant.GRANTED),
+        ("own/+/#", Grant.PARTIAL),
+        ("own/d/#", Grant.REFUSED),
+        ("$SYS/#", Grant.REFUSED),
+        ("$share/g/a/x", Grant.GRANTED),
+        ("$share//a", Grant.REFUSED),
+        ("$share/g", Grant.REFUSED),
+        ("a/#/b", Grant.REFUSED),
+        ("", Grant.REFUSED),
+        ("a/x\0", Grant.REFUSED),
+    ],
+)
+def test_grants(topic_filter: str, wanted: Grant) -> None:
+    policy = Policy(((allow("a/#", SUBSCRIBING), deny("a/secret"), allow("own/%c/#"), allow("b", PUBLISHING)),))
+    assert policy.grant(topic_filter, Who("c", "u")) is wanted
+
+
+def test_groups_need_share_where_rules_name_them() -> None:
+    """A rule of somebody else that names groups closes them as well."""
+    plain = (allow("a/#"),)
+    who = Who("c", "u")
+    assert Policy((plain,)).grant("$share/g/a/b", who) is Grant.GRANTED
+    assert Policy((plain,), groups_named=True).grant("$share/g/a/b", who) is Grant.REFUSED
+    named = Policy(((*plain, allow("g", Action.SHARE), allow("%u", Action.SHARE)),))
+    granted = {group: named.grant(f"$share/{group}/a/b", who) for group in ("g", "u", "h")}
+    assert granted == {"g": Grant.GRANTED, "u": Grant.GRANTED, "h": Grant.REFUSED}
+    assert named.grant("a/b", who) is Grant.GRANTED
+    assert not named.decide(Action.PUBLISH, "g", who)
+
+
+@pytest.mark.parametrize(
+    ("address", "allowed", "denied"),
+    [
+        ("10.1.2.3", True, True),
+        ("::ffff:10.1.2.3", True, True),
+        ("192.0.2.1", False, False),
+        ("::1", False, False),
+        ("", False, True),  # of an unknown address nothing is assumed
+        ("10.1.2.3:99", False, True),
+    ],
+)
+def test_networks(address: str, allowed: bool, denied: bool) -> None:
+    who = Who("c", "u", address=address)
+    assert Policy(((allow("a", network="10.0.0.0/8"),),)).decide(Action.PUBLISH, "a", who) is allowed
+    closed = Policy(((allow("a"), deny("a", network="10.0.0.0/8")),))
+    assert closed.decide(Action.PUBLISH, "a", who) is not denied
+    assert closed.decide_for_all(Action.PUBLISH, "a") is None
+
+
+def test_listeners() -> None:
+    """A rule of one listener opens nothing at another."""
+    policy = Policy(((allow("a", listener="tls"), allow("b"), deny("b", listener="open")),))
+    assert policy.decide(Action.PUBLISH, "a", Who("c", "u", listener="tls"))
+    assert not policy.decide(Action.PUBLISH, "a", Who("c", "u", listener="open"))
+    assert policy.decide(Action.PUBLISH, "b", Who("c", "u", listener="tls"))
+    assert not policy.decide(Action.PUBLISH, "b", Who("c", "u", listener="open"))
+    assert not policy.decide(Action.PUBLISH, "b", Who("c", "u"))
+
+
+@pytest.mark.parametrize("topic", ["", "+", "#", "a/+", "a/#"])
+def test_a_filter_is_no_topic(topic: str) -> None:
+    policy = Policy(((allow("#"), allow("a/+")),))
+    assert not policy.decide(Action.PUBLISH, topic, Who("c", "u"))
+    assert policy.decide_for_all(Action.PUBLISH, topic) is False
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "a/#/b", "a+", "a/b#", "\0", "dev-%c/x", "%u%c", "a/${user}", "${clientid", "x${clientid}", "$share/g/a"),
+        *("${client_attrs.}", "${client_attrs.a.b}", "a/" * LEVELS_MAX + "a", "a" * 65_536),
+    ],
+)
+def test_a_wrong_filter_is_no_rule(text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        allow(text)
+    assert "\n" not in str(caught.value) and "\0" not in str(caught.value) and len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("network", ["10.0.0.0/33", "ten", "10.0.0.1/8", "a" * 1_000])
+def test_a_wrong_network_is_no_rule(network: str) -> None:
+    with pytest.raises(ValueError, match="no network"):
+        allow("a", network=network)
+
+
+def test_rules_that_make_decisions_expensive_are_refused() -> None:
+    """A trie of "a" and "+" at each level would touch thousands of nodes."""
+    check_cost(tuple(allow(f"plant/+/{number}/#") for number in range(10_000)))
+    with pytest.raises(ValueError, match="use fewer"):
+        check_cost(tuple(allow("/".join(levels)) for levels in itertools.product("a+", repeat=10)))
+
+
+def test_grants_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers' filters do not grow the memory; those of rules with names are not kept."""
+    monkeypatch.setattr("access.rules.rules.GRANTS_KEPT", 4)
+    policy = Policy(((allow("a/#"), deny("a/7")),))
+    for _ in range(2):
+        granted = [policy.grant(f"a/{number}", Who("c", "u")) for number in range(10)]
+        assert granted.count(Grant.GRANTED) == 9 and granted[7] is Grant.REFUSED
+    personal = Policy(((allow("a/%u"),),))
+    assert [personal.grant("a/u", Who("c", user)) for user in "uv"] == [Grant.GRANTED, Grant.REFUSED]
