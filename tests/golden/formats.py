@@ -13,9 +13,14 @@ from typing import Any, get_args
 
 import msgspec
 
+from access.policy.commands import PolicyCommand, decode_policy_command, encode_policy_command
+from access.policy.machine import PolicyMachine
+from access.policy.records import User
+from access.policy.step import PolicyStep, decode_step, encode_step
+from access.policy.view import encode_view
 from membership import exchange, key_requests, packets
 from router.map.commands import Command, decode_command, encode_command
-from router.map.snapshot import MapState, decode_snapshot, encode_snapshot
+from router.map.snapshot import MapState, RouterState, decode_snapshot, encode_snapshot
 from router.raft import messages as raft
 from router.raft.files import SyncedMarker, read_checked, read_marker, replace_file, write_marker
 from router.raft.log_recovery import StoredHardState, StoredSnapshot
@@ -98,6 +103,28 @@ def _map_of(data: bytes) -> ClusterMap | None:
     pages = map_pages(msgspec.msgpack.decode(data, type=ClusterMap))
     reader = MapReader()
     return [reader.take(page) for page in pages][-1]
+
+
+def _router_state(state: RouterState) -> bytes:
+    """Return the snapshot as routers write it: without a policy as those of before."""
+    return (
+        msgspec.msgpack.encode(state) if state.policy else encode_snapshot(MapState(state.map, state.job, state.orders))
+    )
+
+
+# --- the policy
+
+
+def _view_of(policy: PolicyMachine) -> bytes:
+    return encode_view(policy.epoch, policy.tables)
+
+
+def _policy(commands: list[Any]) -> PolicyMachine:
+    """Return the policy that commands make."""
+    machine = PolicyMachine()
+    for command in commands:
+        assert not machine.apply(msgspec.convert(command, PolicyCommand)).refusal
+    return machine
 
 
 # --- HELLO
@@ -282,13 +309,23 @@ FORMATS: dict[str, Format] = {
     "commands": Format(
         "Commands in the Raft log: a msgpack map with its tag", _union(Command, encode_command, decode_command)
     ),
+    "policy": Format(
+        "The policy: commands in the Raft log, steps and users as nodes get them; the view and the snapshot of them",
+        {
+            **_union(PolicyCommand, encode_policy_command, decode_policy_command),
+            **_structs({"step": PolicyStep}, encode_step, lambda _kind, data: decode_step(data)),
+            **_structs({"user": User}, msgspec.msgpack.encode, _msgpack),
+            "view": Codec(_policy, _view_of),
+            "snapshot": Codec(_policy, lambda policy: policy.snapshot()),
+        },
+    ),
     "map": Format(
         "The map: whole as its pages carry it, one step, the routers' snapshot; and an answer about routes",
         {
             "map": _structs({"map": ClusterMap}, _pages_of, lambda _kind, data: _map_of(data))["map"],
             **_structs({"step": MapDelta, "answer": Destinations}, msgspec.msgpack.encode, _msgpack),
             **_structs({"map step": MapStep}, encode_control, lambda _kind, data: decode_control(data)),
-            **_structs({"snapshot": MapState}, encode_snapshot, lambda _kind, data: decode_snapshot(data)),
+            **_structs({"snapshot": RouterState}, _router_state, lambda _kind, data: decode_snapshot(data)),
         },
     ),
     "rows": Format(

@@ -72,6 +72,13 @@ def test_what_is_no_hello(data: bytes, why: str) -> None:
         (EDGE._replace(node=""), None, "usable node name"),
         (EDGE._replace(incarnation=0), None, "usable node name"),
         (EDGE._replace(tier="operator"), ("c", "edge", "edge-0"), "operator came with the certificate of edge"),
+        (EDGE._replace(tier="operator"), ("d", "admin", "ann"), "operator came with the certificate of admin"),
+        (EDGE._replace(tier="operator"), ("c", "Admin", "ann"), "operator came with the certificate of Admin"),
+        (EDGE._replace(tier="operator"), ("c", "admin", "a/b"), "name has letters"),
+        (EDGE._replace(tier="operator"), ("c", "admin", "ann\n"), "name has letters"),
+        (EDGE._replace(tier="operator"), ("c", "admin", "a" * 65), "name has letters"),
+        (EDGE._replace(tier="admin"), ("c", "admin", "edge-0"), "unknown tier 'admin'"),
+        (EDGE, ("c", "admin", "edge-0"), "came with the certificate of admin"),
     ],
 )
 def test_who_is_refused(theirs: NodeIdentity, certified: tuple[str, str, str] | None, why: str) -> None:
@@ -89,7 +96,9 @@ def test_who_is_welcome() -> None:
     assert check_hello(MINE, hello, ("c", "edge", "edge-0")) == PeerKey("edge-0", "edge", 3)
     hello, _ = read(encode_hello(NodeIdentity("c", "cli-1", "operator", 5)))
     assert hello is not None
-    assert check_hello(MINE, hello, ("c", "operator", "ann")) == PeerKey("ann/cli-1", "operator", 5)
+    for role in ("viewer", "operator", "admin"):
+        assert check_hello(MINE, hello, ("c", role, "ann")) == PeerKey(f"{role}:ann/cli-1", "operator", 5)
+    assert check_hello(MINE, hello, None) == PeerKey("admin:operator/cli-1", "operator", 5)  # on loopback alone
 
 
 def test_exactly_one_of_each_pair_dials() -> None:

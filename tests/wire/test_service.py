@@ -244,7 +244,7 @@ async def test_operator_asks_a_router(tmp_path: Path) -> None:
 
     def answer(peer: PeerKey, payload: bytes) -> None:
         message = decode_control(payload)
-        assert isinstance(message, Admin) and peer.tier == "operator" and peer.node.startswith("operator/cli-")
+        assert isinstance(message, Admin) and peer.tier == "operator" and peer.node.startswith("operator:operator/cli-")
         for number in (message.request + 1, message.request):
             reply = AdminReply(request=number, ok=True, result={"verb": message.verb, "request": number})
             assert router.hub.send(peer.node, CONTROL, encode_control(reply))
@@ -253,18 +253,18 @@ async def test_operator_asks_a_router(tmp_path: Path) -> None:
     operator = certificates(tmp_path, "operator", "operator")
     async with trio.open_nursery() as nursery:
         address = await start(nursery, router)
-        reply = await request(address, operator, Admin(request=3, verb="ring show"), cluster="test")
+        reply = await request(address, operator, Admin(request=3, verb="ring show"), cluster="test", tier="router")
         assert reply.result == {"verb": "ring show", "request": 3}
         await router.until(lambda: router.log[-1][0] == "reset")  # an operator's link is not kept
         with pytest.raises(UserError, match="belongs to cluster 'test', this node to 'other'"):
-            await request(address, operator, Admin(request=3, verb="ring show"), cluster="other")
+            await request(address, operator, Admin(request=3, verb="ring show"), cluster="other", tier="router")
         router.on_frame = None
         with pytest.raises(UserError, match="did not answer") as caught:
-            await request(address, operator, Admin(request=4, verb="x"), cluster="test", timeout_s=0.2)
+            await request(address, operator, Admin(request=4, verb="x"), cluster="test", tier="router", timeout_s=0.2)
         assert caught.value.exit_code == ExitCode.NOT_READY
         nursery.cancel_scope.cancel()
     with pytest.raises(UserError, match="cannot reach router"):
-        await request(address, operator, Admin(request=4, verb="x"), cluster="test")
+        await request(address, operator, Admin(request=4, verb="x"), cluster="test", tier="router")
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,32 @@ def test_a_client_of_mqtt_is_nobody_on_a_link(authority: DevelopmentAuthority) -
         peer_identity(server_end)
 
 
+@pytest.mark.parametrize(
+    "uris",
+    [
+        ["stratamq://test/%61dmin/ann"],
+        ["stratamq://test/admin/ann%0A"],
+        ["stratamq://test/admin/ann?role=x"],
+        ["stratamq://test//admin/ann"],
+        ["STRATAMQ://test/admin/ann"],
+        ["stratamq://test/viewer/ann", "Stratamq://test/admin/ann"],
+        ["stratamq://test/viewer/ann", "stratamq://test/admin/ann"],
+    ],
+)
+def test_one_name_in_one_spelling(uris: list[str]) -> None:
+    """NIST: protect. A second name, or another spelling of a role, is no identity."""
+
+    class Shown:
+        def getpeercert(self) -> dict[str, object]:
+            return {"subjectAltName": [("URI", uri) for uri in uris]}
+
+    if uris == ["stratamq://test/admin/ann%0A"]:  # its own spelling: the name is refused where an operator is admitted
+        assert peer_identity(Shown()) == ("test", "admin", "ann\n")
+        return
+    with pytest.raises(ValueError, match=r"not a node's name|names 2"):
+        peer_identity(Shown())
+
+
 def test_listener_for_clients(authority: DevelopmentAuthority) -> None:
     """localhost is in the certificate; TLS 1.1 is refused; a presented certificate is verified; one can be required."""
     server = authority.server()

@@ -5,16 +5,29 @@ The tables of links are two, for an edge keeps its connections in the compiled l
 Source: docs/adr/0005-wire-format.md.
 """
 
+import re
 from collections.abc import Collection
 from typing import NamedTuple
 
 from wire.decoding import plain_text
 from wire.links.allowed import link_tiers
 from wire.messages.frames import PROTOCOL_VERSION
-from wire.messages.hello import DIAL_RANK, TIER_OPERATOR, Hello, LinkError, NodeIdentity, OtherVersion, PeerKey
+from wire.messages.hello import (
+    DIAL_RANK,
+    OPERATOR_ROLES,
+    TIER_OPERATOR,
+    Hello,
+    LinkError,
+    NodeIdentity,
+    OtherVersion,
+    PeerKey,
+)
 from wire.messages.ranges import INCARNATION_MAX, NODE_NAME_MAX
 
 __all__ = ["Told", "admit", "check_certificate", "check_hello", "expect", "resume"]
+
+OPERATOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+UNCERTIFIED = "admin", TIER_OPERATOR  # role and name of an operator on a plaintext link, which is on loopback only
 
 
 class Told(NamedTuple):
@@ -41,7 +54,7 @@ def check_certificate(mine: NodeIdentity, certified: tuple[str, str, str], tiers
     cluster, tier, node = certified
     if cluster != mine.cluster:
         raise LinkError(f"the certificate is of {_describe(certified)}, this node is of cluster {mine.cluster!r}")
-    if tier not in tiers or not node:
+    if (TIER_OPERATOR if tier in OPERATOR_ROLES else tier) not in tiers or not node:
         raise LinkError(f"a {mine.tier} takes no link from {_describe(certified)}")
 
 
@@ -75,11 +88,14 @@ def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str
     if hello.node == mine.node:
         raise LinkError(f"the peer uses this node's own name {mine.node!r}")
     if hello.tier == TIER_OPERATOR:
-        # Several commands of one operator run at once; the name before the slash is the certified one.
-        if certified is not None and certified[:2] != (hello.cluster, hello.tier):
-            raise LinkError(f"an operator came with the certificate of {_describe(certified)}")
-        name = certified[2] if certified is not None else TIER_OPERATOR
-        return PeerKey(f"{name}/{hello.node}", hello.tier, hello.incarnation)
+        # Several commands of one operator run at once; role and name before the slash are the certified ones.
+        who = certified if certified is not None else (hello.cluster, *UNCERTIFIED)
+        cluster, role, name = who
+        if cluster != hello.cluster or role not in OPERATOR_ROLES:
+            raise LinkError(f"an operator came with the certificate of {_describe(who)}")
+        if OPERATOR_NAME.fullmatch(name) is None:
+            raise LinkError(f"an operator's name has letters, digits, . _ and -, not as in {_describe(who)}")
+        return PeerKey(f"{role}:{name}/{hello.node}", hello.tier, hello.incarnation)
     claimed = (hello.cluster, hello.tier, hello.node)
     if certified is not None and certified != claimed:
         raise LinkError(f"{_describe(claimed)} came with the certificate of {_describe(certified)}")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
-from wire.messages import control, nodes, operators, redispatch, retained, routes, sessions, wills
+from wire.messages import control, nodes, operators, policy, redispatch, retained, routes, sessions, wills
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
@@ -72,7 +72,7 @@ CELLS: dict[type, Cell] = {
     nodes.MapPage: _cell("router", "edge storage"),
     nodes.MapStep: _cell("router", "edge storage"),
     nodes.RequestChange: _cell("storage", "router"),  # by the primary: the step itself says so (placement_change)
-    nodes.Changed: _cell("router", "storage"),
+    nodes.Changed: _cell("router", "edge storage"),
     routes.Resolve: _cell("edge", "router"),
     routes.Resolved: _cell("router", "edge"),
     routes.AddRoutes: _cell("edge storage", "router", Rule.ROUTES),
@@ -114,6 +114,11 @@ CELLS: dict[type, Cell] = {
     redispatch.RedispatchAnswer: _cell("edge", "storage", Rule.ASKED),
     operators.Admin: _cell("operator", "router storage"),
     operators.AdminReply: _cell("router storage", "operator"),
+    policy.FollowPolicy: _cell("edge", "router"),
+    policy.PolicyPaged: _cell("router", "edge"),
+    policy.PolicyStepped: _cell("router", "edge"),
+    policy.AskUsers: _cell("edge", "router"),
+    policy.Users: _cell("router", "edge"),
 }
 
 # Frames, and beside the tiers: RAFT in the link's own name; PUBLISH between storage nodes at QoS 0 only, passed on by a
@@ -189,21 +194,22 @@ def _is_own_incarnation(peer: PeerKey, message: control.Control) -> bool:
     return isinstance(message, nodes.Heartbeat) and (message.node, message.incarnation) == (peer.node, peer.incarnation)
 
 
-def _are_own_routes(peer: PeerKey, message: control.Control) -> bool:
-    if isinstance(message, routes.ReportRoutes):
-        senders = [(report.partition, report.sender_epoch) for report in message.reports]
-    else:
-        assert isinstance(message, routes.AddRoutes | routes.RemoveRoutes)
-        senders = [(message.partition, message.sender_epoch)]
+def _are_own_reports(peer: PeerKey, message: routes.ReportRoutes) -> bool:
+    return all(_are_own_routes(peer, report) for report in message.reports)
+
+
+def _are_own_routes(peer: PeerKey, said: routes.AddRoutes | routes.RemoveRoutes | routes.SenderReport) -> bool:
     if peer.tier == TIER_EDGE:
-        return all(sender == (-1, peer.incarnation) for sender in senders)
-    return all(partition >= 0 for partition, _ in senders)
+        return said.partition == -1 and said.sender_epoch == peer.incarnation
+    return said.partition >= 0
 
 
 def _look_of(message: type) -> Callable[[PeerKey, Any], bool] | None:
     """Return what looks into a message of this type, beside the tiers; None: nothing does."""
     if message is nodes.Moved:
         return _is_own_kind
+    if message is routes.ReportRoutes:
+        return _are_own_reports
     return {Rule.OWN_INCARNATION: _is_own_incarnation, Rule.ROUTES: _are_own_routes}.get(CELLS[message].rule)
 
 

@@ -68,9 +68,9 @@ class DevelopmentAuthority:
         """Return the certificate of one node, for both directions of its links."""
         return self._leaf(node, node, uri=identity_uri(self.cluster, tier, node), hosts=hosts, client=True)
 
-    def operator(self, name: str = "operator") -> CertificateFiles:
-        """Return the certificate of the command line."""
-        uri = identity_uri(self.cluster, "operator", name)
+    def operator(self, name: str = "operator", role: str = "operator") -> CertificateFiles:
+        """Return a certificate of the command line: the role says which verbs it may give."""
+        uri = identity_uri(self.cluster, role, name)
         return self._leaf(name, name, uri=uri, hosts=(), client=True)
 
     def _load(self) -> None:

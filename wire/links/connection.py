@@ -20,6 +20,7 @@ __all__ = [
     "HELLO_TIMEOUT_S",
     "Connection",
     "Stream",
+    "certificate_of",
     "certified_identity",
     "close_quietly",
     "open_stream",
@@ -92,6 +93,12 @@ def certified_identity(stream: Stream) -> tuple[str, str, str] | None:
         raise LinkError(str(error)) from None
 
 
+def certificate_of(stream: Stream) -> bytes | None:
+    """Return the peer's verified certificate in DER; None on a plaintext stream."""
+    found: bytes | None = None if isinstance(stream, trio.SocketStream) else stream.getpeercert(binary_form=True)
+    return found
+
+
 async def read_hello(stream: Stream) -> tuple[Hello, bytes]:
     """Read the peer's HELLO and whatever came right behind it; the caller bounds the wait."""
     reader = HelloReader()
@@ -161,6 +168,15 @@ class Connection:
             self._end(f"broken: {error.__cause__ or error}")
         if self._sending or self._core.has_frames:
             self._wakeup.set()
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The peer's certificate in DER; None on a plaintext stream."""
+        return certificate_of(self._stream)
+
+    def cut(self, why: str) -> None:
+        """End the connection as if it had broken; a reconnect goes through a handshake."""
+        self._end(why)
 
     def close(self) -> None:
         """End the connection; nothing is read from or written to the core after this call."""

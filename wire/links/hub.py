@@ -20,6 +20,7 @@ from wire.links.connection import (
     HELLO_TIMEOUT_S,
     Connection,
     Stream,
+    certificate_of,
     certified_identity,
     close_quietly,
     open_stream,
@@ -111,6 +112,8 @@ class LinkHub:
         )
         self._targets: dict[tuple[str, str], _Target] = {}  # by (node or "", address)
         self._connections: set[Connection] = set()
+        if contexts is not None:
+            contexts.revoked.call_at_put(self._cut_revoked)
         self._nursery: trio.Nursery | None = None
         self._strangers = 0
         self.refusals = {"strangers": 0, "certificate": 0, "hello": 0}  # connections, by reason
@@ -294,12 +297,25 @@ class LinkHub:
         """Judge a peer's certificate before anything that it says is read; None on a plaintext link.
 
         Raises:
-            LinkError: It names no node that has business here.
+            LinkError: It names no node that has business here, or is revoked.
         """
         certified = certified_identity(stream)
         if certified is not None:
             check_certificate(self.identity, certified, link_tiers(self.identity.tier))
+        self._check_revoked(stream)
         return certified
+
+    def _check_revoked(self, stream: Stream) -> None:
+        if self._contexts is not None:
+            self._contexts.revoked.check(certificate_of(stream))
+
+    def _cut_revoked(self) -> None:
+        """End links whose certificates the lists that are in force now revoke."""
+        assert self._contexts is not None
+        for connection in list(self._connections):
+            why = self._contexts.revoked.end_of(connection.certificate)
+            if why:
+                connection.cut(why)
 
     async def _accept(self, stream: trio.SocketStream) -> None:
         if self._strangers >= STRANGERS_MAX:
@@ -355,6 +371,7 @@ class LinkHub:
         peer = table.peer_of(key)
         connection = Connection(stream, peer.core, partial(table.frame, peer))
         try:
+            self._check_revoked(stream)  # again: lists may have come since the handshake, and would not find this link
             table.join(peer, connection, hello, told, dialled=dialled)
         except LinkError as error:
             logger.warning("link to %s: %s", key.node, error)

@@ -1,7 +1,8 @@
 """How an operator's command finds a router, and as whom it comes.
 
 ``--router``, STRATAMQ_ROUTER, the `stratamq up` that runs over ``--data``, or what `stratamq init` wrote there; the
-operator's certificate lies in that folder. What is asked is the caller's business.
+operator's certificate lies in that folder; where an administrator's lies beside it, that one is taken. What is asked is
+the caller's business.
 """
 
 import json
@@ -50,5 +51,6 @@ def find_access(router: str, data: Path) -> Access:
             raise UserError(f"no router is known: {why} ({missing})", ExitCode.USAGE)
         running = {"cluster": os.environ.get("STRATAMQ_CLUSTER", "stratamq"), "routers": [], "tls": "tls"}
     tls = data / running["tls"]  # of a running `up` it is absolute
-    files = CertificateFiles(tls / "operator.pem", tls / "operator.key", tls / "ca.pem")
+    name = "admin" if (tls / "admin.pem").exists() else "operator"
+    files = CertificateFiles(tls / f"{name}.pem", tls / f"{name}.key", tls / "ca.pem")
     return Access(running["cluster"], [named] if named else running["routers"], link_contexts(files))

@@ -19,7 +19,6 @@ from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, LinkError, NodeIdentity, encode_hello
 from wire.messages.operators import Admin, AdminReply
-from wire.messages.verbs import tier_of
 
 __all__ = ["request"]
 
@@ -36,11 +35,12 @@ async def request(
     message: Admin,
     *,
     cluster: str,
+    tier: str,
     timeout_s: float = 10.0,
 ) -> AdminReply:
     """Send one Admin message to a node and return its reply.
 
-    The certificate of the node must name the tier that answers the verb: another node would be handed a secret or an
+    The certificate of the node must name ``tier``, which answers the verb: another node would be handed a secret or an
     order that an operator entrusts to that tier.
 
     Raises:
@@ -48,7 +48,6 @@ async def request(
             answer in time (4).
     """
     identity = NodeIdentity(cluster, f"cli-{os.getpid()}", TIER_OPERATOR, time.time_ns())
-    tier = tier_of(message.verb)
     try:
         with trio.fail_after(timeout_s):
             return await _exchange(address, contexts, message, identity, tier)

@@ -9,13 +9,14 @@ Source: design section 9; TLS settings after RFC 9325 (TLS 1.2 minimum for clien
 
 import datetime
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from conf.errors import UserError
 from conf.private_files import check_private
+from wire.links.revoked import RevokedPeers
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -29,6 +30,7 @@ __all__ = [
     "client_listener_context",
     "identity_uri",
     "link_contexts",
+    "loses_authority",
     "parse_identity",
     "peer_identity",
     "shared_authority",
@@ -54,12 +56,13 @@ class CertificateFiles:
     authority: Path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LinkContexts:
-    """Both directions of mutual TLS between nodes."""
+    """Both directions of mutual TLS between nodes; a reload replaces both, for the next handshakes."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
+    revoked: RevokedPeers = field(default_factory=RevokedPeers)  # stays when contexts are replaced
 
 
 def client_listener_context(
@@ -103,18 +106,31 @@ def link_contexts(files: CertificateFiles) -> LinkContexts:
     return LinkContexts(server, client)
 
 
+def loses_authority(old: ssl.SSLContext, new: ssl.SSLContext) -> bool:
+    """Return whether a peer that the old context took may be one that the new context refuses."""
+    before, after = set(old.get_ca_certs(binary_form=True)), set(new.get_ca_certs(binary_form=True))
+    others_before, others_after = (
+        each.cert_store_stats()["x509"] - each.cert_store_stats()["x509_ca"] for each in (old, new)
+    )
+    return not before <= after or others_before > others_after or new.verify_mode > old.verify_mode
+
+
 def peer_identity(connection: HasPeerCertificate) -> tuple[str, str, str]:
     """Return (cluster, tier, node) that the peer's verified certificate names.
 
     Raises:
-        ValueError: No certificate, or none of a node (an MQTT client's, for example), or one naming several nodes.
+        ValueError: No certificate, or none of a node (an MQTT client's, for example), or one naming several nodes, or
+            in another spelling than ``identity_uri`` has.
     """
     certificate = connection.getpeercert()
     names = certificate.get("subjectAltName", ()) if certificate else ()
-    uris = [value for kind, value in names if kind == "URI" and value.startswith(f"{URI_SCHEME}://")]
+    uris = [value for kind, value in names if kind == "URI" and value.lower().startswith(f"{URI_SCHEME}://")]
     if len(uris) != 1:
         raise ValueError(f"the certificate names {len(uris)} StrataMQ nodes, expected one URI {URI_SCHEME}://...")
-    return parse_identity(uris[0])
+    identity = parse_identity(uris[0])
+    if identity_uri(*identity) != uris[0]:  # one name has one spelling: no %61dmin, no other case, no line's end
+        raise ValueError(f"not a node's name as StrataMQ writes it: {uris[0]!r}")
+    return identity
 
 
 def identity_uri(cluster: str, tier: str, node: str) -> str:

@@ -31,9 +31,9 @@ class TlsStream:
         self._socket.setblocking(False)
         self._unsent = b""
 
-    def getpeercert(self) -> Any:
+    def getpeercert(self, binary_form: bool = False) -> Any:
         """Return the peer's verified certificate, as ``ssl.SSLObject`` does."""
-        return self._tls.getpeercert()
+        return self._tls.getpeercert(binary_form)
 
     async def do_handshake(self) -> None:
         """Exchange keys; the caller bounds the wait.

@@ -13,7 +13,7 @@ PUBLISH (edge to edge, edge to storage, storage to edge for wills), records of t
          u64 owner_epoch | u32 expiry_s | u16 partitions | u16 topic bytes | u32 property bytes | u32 payload bytes |
          (u16 partition, u32 partition_epoch) each | topic | properties | payload
 
-         flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 shared pick (``share`` follows the partitions).
+         flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 shared pick (``share`` follows the partitions), bit 4 owner.
          version: 5 when ``properties`` holds an MQTT 5 property block (without its length, without Topic Alias and
          Message Expiry Interval), 4 when empty. expiry_s: seconds left, NO_EXPIRY for none.
          tag: the sender's counter for this message; acknowledgements name it. 0 at QoS 0: not acknowledged.
@@ -22,6 +22,8 @@ PUBLISH (edge to edge, edge to storage, storage to edge for wills), records of t
          partition_epoch: of the sender's map. A primary takes no message that was meant for an earlier time of its; one
          that was meant for a later epoch waits for its map.
          share: u16 length + "share name/filter" follow the partitions when bit 3 is set, else absent.
+         owner: u16 length + the publisher's user + u64 policy_epoch of its making follow these when bit 4 is set;
+         only in the copy for the partition that retains the topic.
 
 PUBLISH_ACK (storage to edge):  u64 tag | u16 partition | u8 reason code, per finished partition of a message.
     An edge acknowledges a PUBLISH frame by TAKEN of the link alone: accepted means appended to its sessions' output.
@@ -69,6 +71,7 @@ __all__ = [
 NO_EXPIRY = 0xFFFFFFFF
 FLAG_RETAIN = 0x04
 FLAG_SHARE = 0x08
+FLAG_OWNER = 0x10
 PUSH_DUP = 0x08
 PUSH_PUBREL = 0x10
 
@@ -118,6 +121,8 @@ class PublishMessage(msgspec.Struct, gc=False):
     partitions: tuple[int, ...] = ()
     share: bytes = b""  # "share name/topic filter" of the group this copy is a pick of
     epochs: tuple[int, ...] = ()  # partition_epoch of each partition, as the sender's map has it
+    owner: bytes = b""  # the publisher's user, only towards the partition that retains the topic
+    owner_made: int = 0
 
 
 class PublishAck(msgspec.Struct, gc=False):
@@ -171,6 +176,9 @@ def encode_message(message: PublishMessage) -> bytes:
     if message.share:
         flags |= FLAG_SHARE
         share = struct.pack(">H", len(message.share)) + message.share
+    if message.owner:
+        flags |= FLAG_OWNER
+        share += struct.pack(">H", len(message.owner)) + message.owner + struct.pack(">Q", message.owner_made)
     partitions = message.partitions
     head = _MESSAGE.pack(
         MESSAGE_TYPE,
@@ -243,7 +251,11 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
     offset += _MESSAGE.size
     partitions: tuple[int, ...] = ()
     epochs: tuple[int, ...] = ()
-    if count:
+    if count == 1:
+        partition, epoch = _PLACE.unpack_from(data, offset)
+        partitions, epochs = (partition,), (epoch,)
+        offset += _PLACE.size
+    elif count:
         places = struct.unpack_from(">" + "HI" * count, data, offset)
         partitions, epochs = places[::2], places[1::2]
         offset += _PLACE.size * count
@@ -252,6 +264,12 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
         (share_bytes,) = struct.unpack_from(">H", data, offset)
         share = data[offset + 2 : offset + 2 + share_bytes]
         offset += 2 + share_bytes
+    owner, owner_made = b"", 0
+    if flags & FLAG_OWNER:
+        (owner_bytes,) = struct.unpack_from(">H", data, offset)
+        owner = data[offset + 2 : offset + 2 + owner_bytes]
+        (owner_made,) = struct.unpack_from(">Q", data, offset + 2 + owner_bytes)
+        offset += 10 + owner_bytes
     topic_end = offset + topic_bytes
     property_end = topic_end + property_bytes
     payload_end = property_end + payload_bytes
@@ -260,8 +278,8 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
     topic = data[offset:topic_end]
     if not topic or b"\0" in topic or flags & 0x03 == 0x03:
         raise ValueError("a message without a topic, or of no QoS")
-    if not (topic.isascii() and share.isascii()):  # whoever takes it makes text of both
-        topic.decode(), share.decode()
+    if not (topic.isascii() and share.isascii() and owner.isascii()):  # whoever takes it makes text of them
+        topic.decode(), share.decode(), owner.decode()
     message = PublishMessage(
         tag,
         topic,
@@ -279,6 +297,8 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
         partitions,
         share,
         epochs,
+        owner,
+        owner_made,
     )
     return message, payload_end
 

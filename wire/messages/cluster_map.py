@@ -82,6 +82,7 @@ class NodeEntry(msgspec.Struct, frozen=True):
     weight: Weight = 1
     state: Word = NodeState.JOINING
     admin_state: Word = ""  # "draining" while an operator empties the node
+    fence_close_s: Duration = 0.0  # for which an edge may serve its own clients behind the end of its lease
 
     @property
     def alive(self) -> bool:

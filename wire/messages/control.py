@@ -23,6 +23,13 @@ from wire.messages.nodes import (
     RequestChange,
 )
 from wire.messages.operators import Admin, AdminReply
+from wire.messages.policy import (
+    AskUsers,
+    FollowPolicy,
+    PolicyPaged,
+    PolicyStepped,
+    Users,
+)
 from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder
 from wire.messages.retained import (
     DeliverRetained,
@@ -117,6 +124,11 @@ Control = (
     | RedispatchAnswer
     | Admin
     | AdminReply
+    | FollowPolicy
+    | PolicyPaged
+    | PolicyStepped
+    | AskUsers
+    | Users
 )
 
 

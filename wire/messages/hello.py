@@ -18,6 +18,7 @@ from wire.messages.ranges import U32, U64, Address, Incarnation, SomeNode, Word
 __all__ = [
     "DIAL_RANK",
     "HELLO_BYTES_MAX",
+    "OPERATOR_ROLES",
     "TIER_EDGE",
     "TIER_OPERATOR",
     "TIER_ROUTER",
@@ -38,6 +39,7 @@ TIER_EDGE = "edge"
 TIER_STORAGE = "storage"
 TIER_ROUTER = "router"
 TIER_OPERATOR = "operator"  # the command line; dials routers, sends CONTROL and nothing else
+OPERATOR_ROLES = ("viewer", "operator", "admin")  # in certificates of operators, in the place of a node's tier
 
 # The lower rank dials the higher: an edge needs no reachable port for its own cluster's sake.
 DIAL_RANK = {TIER_OPERATOR: -1, TIER_EDGE: 0, TIER_STORAGE: 1, TIER_ROUTER: 2}

@@ -80,6 +80,7 @@ class Registered(Message, tag="Registered"):
 
     request: U64
     incarnation: Incarnation
+    policy_epoch: Counted = 0  # at its place in the log: the node lets no client in before it is there
 
 
 class Heartbeat(Message, tag="Heartbeat"):
@@ -95,6 +96,8 @@ class Heartbeat(Message, tag="Heartbeat"):
     # Of own partitions or shards: (keys, bytes); only when it changed.
     sizes: Annotated[dict[ShardNumber, tuple[Counted, Counted]], Meta(max_length=PARTITIONS_MAX)] = {}
     stores_aside: Annotated[int, Meta(ge=0, le=64)] = 0  # damaged stores that a storage node keeps aside
+    policy_received: Counted = 0  # newest policy_epoch that came; the sender may still be judging by it
+    policy_epoch: Counted = 0  # acknowledged: nothing at the sender acts by an older one
 
 
 class HeartbeatReply(Message, tag="HeartbeatReply"):
@@ -106,6 +109,7 @@ class HeartbeatReply(Message, tag="HeartbeatReply"):
     settled_epoch: Counted  # every live node has acknowledged this epoch
     leader: SomeNode
     map_epoch: Counted = 0  # the leader's: who stays behind it follows the map of a router that lags
+    policy_epoch: Counted = 0  # the leader's, with the same use
 
 
 class FollowMap(Message, tag="FollowMap"):
@@ -143,7 +147,7 @@ class RequestChange(Message, tag="RequestChange"):
 
 
 class Changed(Message, tag="Changed"):
-    """The change is committed."""
+    """The change is committed: of a partition for storage, of a user's record for an edge."""
 
     request: U64
 

@@ -43,6 +43,8 @@ __all__ = [
     "TierName",
     "TopicName",
     "TopicText",
+    "UserName",
+    "UserText",
     "Verb",
     "Weight",
     "Word",
@@ -90,6 +92,8 @@ Zone: TypeAlias = Annotated[str, Meta(max_length=64)]
 Address: TypeAlias = Annotated[str, Meta(max_length=255)]  # host:port; "": listens nowhere
 ListenerName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=32)]
 ClientId: TypeAlias = Annotated[str, Meta(max_length=65_535)]
+UserName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]  # of the cluster's users
+UserText: TypeAlias = Annotated[str, Meta(max_length=65_535)]  # "": nobody with a name
 TopicName: TypeAlias = Annotated[str, Meta(max_length=65_535, pattern=r"^[^\x00#+]+\Z")]
 TopicText: TypeAlias = Annotated[str, Meta(max_length=65_535)]  # a filter, or a place among topics
 ShareText: TypeAlias = Annotated[str, Meta(max_length=2 * 65_535 + 1)]  # "share name/topic filter"

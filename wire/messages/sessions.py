@@ -12,12 +12,14 @@ from wire.messages.ranges import (
     U32,
     U64,
     ClientId,
+    Counted,
     Epoch,
     PacketIdentifier,
     PartitionNumber,
     Qos,
     ReasonCode,
     TopicText,
+    UserText,
 )
 from wire.messages.redispatch import SharePick
 from wire.messages.wills import Will
@@ -71,6 +73,9 @@ class OpenSession(Message, tag="OpenSession"):
     answered_below: U64 = 0  # the edge has the answers of all its requests to this partition below this one
     withdrawn: bool = False  # the connection is gone: end it where it was opened before, do not open it now
     may_create: bool = True  # a stored session; False: only one that exists may be resumed or replaced
+    owner: UserText = ""  # user of the connection; a client ID of another user is refused
+    owner_made: Counted = 0  # policy_epoch at which that user was made
+    judged: U64 = 0  # digest of what the edge judges filters by; 0: it has no rules
 
 
 class SessionOpened(Message, tag="SessionOpened"):
@@ -83,6 +88,9 @@ class SessionOpened(Message, tag="SessionOpened"):
     owner_epoch: U64 = 0
     session: U64 = 0  # 0: ephemeral
     session_present: bool = False
+    # Only where they were granted under another ``judged``: the edge grants them anew, or unsubscribes.
+    subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)] = []
+    judged: bool = False  # all were granted in full under this ``judged``; neither: they are too many to be told
 
 
 class CloseSession(Message, tag="CloseSession"):
@@ -135,6 +143,9 @@ class SubscribeSession(Message, tag="SubscribeSession"):
     owner_epoch: U64
     subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)]
     read: U64 = 0  # first request of the same SUBSCRIBE, which names the retained read that follows; 0: this one
+    # Positions of filters that a deny overlaps: each delivery by one is judged.
+    partial: Annotated[list[U32], Meta(max_length=ROUTES_MAX)] = []
+    judged: U64 = 0  # digest of what the edge judged by, kept with the session; without a filter: of all that it has
 
 
 class SessionSubscribed(Message, tag="SessionSubscribed"):
@@ -146,7 +157,7 @@ class SessionSubscribed(Message, tag="SessionSubscribed"):
 
 
 class UnsubscribeSession(Message, tag="UnsubscribeSession"):
-    """UNSUBSCRIBE of a durable session."""
+    """UNSUBSCRIBE of a durable session, or the end of filters that its user may not have any more."""
 
     request: U64
     partition: PartitionNumber
@@ -154,6 +165,7 @@ class UnsubscribeSession(Message, tag="UnsubscribeSession"):
     session: U64
     owner_epoch: U64
     topic_filters: Annotated[list[TopicText], Meta(max_length=ROUTES_MAX)]
+    revoked: bool = False  # by the edge: what waits for the session as a group's member goes to others of the group
 
 
 class SessionUnsubscribed(Message, tag="SessionUnsubscribed"):
@@ -220,6 +232,8 @@ class Claim(msgspec.Struct, array_like=True):
     connection: U64
     owner_epoch: U64
     session: U64 = 0
+    owner: UserText = ""
+    owner_made: Counted = 0
 
 
 class Claims(Message, tag="Claims"):

@@ -3,7 +3,18 @@
 import msgspec
 
 from wire.messages.message import Message
-from wire.messages.ranges import U32, U64, ClientId, Epoch, OpIndex, PartitionNumber, Qos, TopicName
+from wire.messages.ranges import (
+    U32,
+    U64,
+    ClientId,
+    Counted,
+    Epoch,
+    OpIndex,
+    PartitionNumber,
+    Qos,
+    TopicName,
+    UserText,
+)
 
 __all__ = ["FireWill", "Will", "WillFired"]
 
@@ -29,6 +40,8 @@ class FireWill(Message, tag="FireWill"):
     op_index: OpIndex
     will: Will
     client_id: ClientId = ""
+    owner: UserText = ""  # user of the connection whose will it was; the edge that publishes judges by it
+    owner_made: Counted = 0  # policy_epoch at which that user was made
 
 
 class WillFired(Message, tag="WillFired"):

@@ -69,6 +69,9 @@ class LeaseHolder:
         self.ended = False  # the map says that this incarnation is dead: a new one must be started
         self.unreachable: list[str] = []
         self.stores_aside = 0  # damaged stores that this node put aside and still keeps
+        self.policy_received = 0  # policy_epoch that came, as this node's owner says
+        self.policy_epoch = 0  # nothing here acts by an older one
+        self.policy_floor = 0  # at this incarnation's place in the log: nobody is let in before it is there
         self.sizes: dict[int, tuple[int, int]] = {}  # of own partitions or shards: (keys, bytes), told when changed
         self._send = send
         self._on_map = on_map
@@ -139,8 +142,24 @@ class LeaseHolder:
 
     def next_deadline(self) -> float:
         """Return when ``beat`` wants to be called next."""
-        following = min(self._next_try, self._page_by)
-        return min(self._next_beat, self._next_stop, following) if self._registered else following
+        if self._registered:
+            return min(self._next_beat, self._next_stop, self._next_try, self._page_by)
+        return min(self._next_try, self._page_by)
+
+    # --- the policy
+
+    def follow_policy(self, now: float, received: int, in_force: int) -> None:
+        """Take the epochs of the policy that came, and of the one in force; a verb may wait for the next heartbeat."""
+        assert in_force <= received, "in force is what came, and no more"
+        self.policy_received = received
+        if in_force > self.policy_epoch:
+            self.policy_epoch = in_force
+            self._next_beat = min(self._next_beat, now)
+
+    @property
+    def knows_policy(self) -> bool:
+        """Whether what this node acts by is no older than its own registration."""
+        return self.policy_epoch >= self.policy_floor
 
     # --- the end
 
@@ -198,6 +217,7 @@ class LeaseHolder:
     def _heartbeat(self, now: float) -> None:
         beat = Heartbeat(self.entry.node, self.entry.incarnation, now, self.map.epoch, self.unreachable[:NODES_MAX])
         beat.stores_aside = self.stores_aside
+        beat.policy_received, beat.policy_epoch = self.policy_received, self.policy_epoch
         if now - self._last_grant > self.map.lease_s / 2:
             # The leader is silent, or not known yet. A new one counts our lease from its election only, and the link to
             # the former one may not be known to be dead: ask every router rather than the one that others point to.
@@ -236,6 +256,7 @@ class LeaseHolder:
             if message.incarnation == self.entry.incarnation:  # not a former incarnation's, whose answer came late
                 self._registered = True
                 self._next_beat = now
+                self.policy_floor = max(self.policy_floor, message.policy_epoch)
         elif isinstance(message, Refused):
             self._refused(message)
             if message.leader_hint:

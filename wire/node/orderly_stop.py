@@ -90,7 +90,7 @@ class OrderlyStop:
     def step(self, now: float) -> None:
         """Go on as far as the others allow; call it in every turn."""
         holder = self._holder
-        if self.phase not in (Phase.DRAINING, Phase.LEAVING) or (now < self._next and not holder.ended):
+        if (now < self._next and not holder.ended) or self.phase not in (Phase.DRAINING, Phase.LEAVING):
             return
         self._next = now + LOOK_S
         if holder.ended or not holder.active:

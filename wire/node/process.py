@@ -23,6 +23,10 @@ from wire.links.tls import CertificateFiles, LinkContexts, link_contexts
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import NodeIdentity
 from wire.node.lease_holder import LeaseHolder
+from wire.node.link_lists import LinkFiles, ReadLists, link_lists, register_link_lists
+from wire.node.reload import Reload
+from wire.node.reload_parts import LinkCertificates, Logs
+from wire.node.reloading import Reloading, Watched
 from wire.node.signals import obey_signals, state_lines
 from wire.node.turns import Turns
 
@@ -62,6 +66,10 @@ def collect_rarely() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
+def _not_yet(part: Watched) -> None:
+    raise AssertionError(f"{part} is watched when the process runs")
+
+
 @dataclass
 class NodeProcess:
     """This process as other nodes see it, and what it shows of itself."""
@@ -72,6 +80,9 @@ class NodeProcess:
     contexts: LinkContexts | None
     metrics: Metrics
     ready: Callable[[dict[str, object]], None]
+    reload: Reload  # the service adds what its tier may replace
+    lists: LinkFiles | None  # None: links are plaintext
+    watch: Callable[[Watched], None] = _not_yet  # looks at a part's files between reloads
     restart: bool = False  # the map ended this incarnation
     put_aside: bool = False  # its damaged store: the next incarnation begins without it
     stopping: trio.Event = field(default_factory=trio.Event)  # SIGTERM came: end in order
@@ -128,19 +139,50 @@ def _contexts(config: NodeConfig) -> LinkContexts | None:
     return link_contexts(CertificateFiles(Path(node.certificate), Path(node.key), Path(node.authority)))
 
 
+def _lists(config: NodeConfig, contexts: LinkContexts | None, read: ReadLists) -> LinkFiles | None:
+    if contexts is None:
+        read(config.node)  # refuses lists that nobody would ask
+        return None
+    return link_lists(contexts.revoked, config.node, read)
+
+
+def _reload(config: NodeConfig, contexts: LinkContexts | None, lists: LinkFiles | None) -> Reload:
+    reload = Reload(config, config.again or _unreadable)
+    reload.add(Logs(config))
+    if contexts is not None:
+        reload.add(LinkCertificates(contexts, config))
+    if lists is not None:
+        reload.add(lists)
+    return reload
+
+
+def _unreadable() -> NodeConfig:
+    raise UserError("this process was started without settings that can be read again")
+
+
 def run_process(
     config: NodeConfig,
     tier: str,
     ready: Callable[[dict[str, object]], None],
     service: Callable[[NodeProcess], Awaitable[None]],
+    read_lists: ReadLists,
 ) -> int:
     """Run a tier's service until it ends or a signal comes; return the exit code.
 
+    Args:
+        config: Of this process.
+        tier: Its tier.
+        ready: Told the addresses when the node serves.
+        service: Serves until cancelled.
+        read_lists: Reads the revocation lists of links (``access/identity/peer_lists.py``).
     Raises:
-        UserError: Folder, certificate or address cannot be used.
+        UserError: Folder, certificate, revocation list or address cannot be used.
     """
     folder = DataFolder(config.node.data_dir)
-    process = NodeProcess(config, tier, folder, _contexts(config), Metrics(tier, config.node.id, own_version()), ready)
+    contexts, metrics = _contexts(config), Metrics(tier, config.node.id, own_version())
+    lists = _lists(config, contexts, read_lists)
+    reload = _reload(config, contexts, lists)
+    process = NodeProcess(config, tier, folder, contexts, metrics, ready, reload, lists)
     try:
         trio.run(_main, process, service)
     finally:
@@ -177,13 +219,26 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
             lambda: {(name,): float(count) for name, count in process.signals.items()},
             ("signal",),
         )
+        metrics.counter(
+            "reloads_total",
+            "Reloads, by outcome; a refused one changed nothing.",
+            lambda: {(outcome,): float(count) for outcome, count in process.reload.outcomes.items()},
+            ("outcome",),
+        )
         metrics.check("going_on", lambda: not process.stopping.is_set())
+        reloading = Reloading(process.reload)
         await nursery.start(
             obey_signals,
             process.stopping,
             nursery.cancel_scope.cancel,
             process.signals,
             lambda: state_lines(process.describe(), metrics),
+            reloading.want,
         )
+        nursery.start_soon(reloading.run)
+        process.watch = lambda part: nursery.start_soon(reloading.watch, part)
+        if process.lists is not None and process.contexts is not None:
+            register_link_lists(metrics, process.lists, process.contexts.revoked)
+            process.watch(process.lists)
         await service(process)
         nursery.cancel_scope.cancel()

@@ -1,7 +1,7 @@
 """Effects of signals on a node: end in order, end at once, write the state to the log, nothing.
 
-SIGTERM ends it in order (``wire/node/orderly_stop.py``); a second one, or SIGINT, at once; SIGHUP is counted and
-logged, for there is nothing to reload yet; SIGUSR1 writes the node's state to the log, bounded.
+SIGTERM ends it in order (``wire/node/orderly_stop.py``); a second one, or SIGINT, at once; SIGHUP reloads
+what may change while it runs (``wire/node/reload.py``); SIGUSR1 writes the node's state to the log, bounded.
 """
 
 import logging
@@ -34,6 +34,7 @@ async def obey_signals(
     end: Callable[[], None],
     counts: dict[str, int],
     state: Callable[[], list[str]],
+    reload: Callable[[], None],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -44,6 +45,7 @@ async def obey_signals(
         end: Ends the process at once.
         counts: Signals that came, by name; added to here.
         state: Returns what SIGUSR1 writes to the log, bounded (``state_lines``).
+        reload: Has files and settings read again, soon.
     """
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(*HEARD) as signals:
@@ -52,7 +54,8 @@ async def obey_signals(
                 name = signal.Signals(number).name
                 counts[name] = counts.get(name, 0) + 1
                 if number == signal.SIGHUP:
-                    logger.warning("SIGHUP is ignored: no setting is read again while a node runs")
+                    logger.info("reloading on SIGHUP")
+                    reload()
                 elif number == signal.SIGUSR1:
                     for line in state():
                         logger.info(f"state: {line}")  # an event of its own, of which none is left out

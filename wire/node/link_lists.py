@@ -1,0 +1,58 @@
+"""Revocation lists of a node's links: a part of a reload, watched between reloads, and shown on the metrics page."""
+
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+from conf.metrics import Metrics
+from conf.node_settings import NodeSettings
+from wire.links.revoked import PeerLists, RevokedPeers
+from wire.node.revocation_files import RevocationFiles
+
+__all__ = ["LinkFiles", "ReadLists", "link_lists", "register_link_lists"]
+
+ReadLists = Callable[[NodeSettings], PeerLists | None]
+LinkFiles: TypeAlias = RevocationFiles[NodeSettings, PeerLists]
+
+
+def link_lists(
+    peers: RevokedPeers, node: NodeSettings, read: ReadLists, utc: Callable[[], float] = time.time
+) -> LinkFiles:
+    """Return the lists of one node's links, by which ``peers`` judges from now on.
+
+    Raises:
+        UserError: A file is unusable at the start.
+    """
+    return RevocationFiles("links", ("node.crl_files",), node, lambda config: config.node, read, peers.put, utc)
+
+
+def register_link_lists(metrics: Metrics, files: LinkFiles, peers: RevokedPeers) -> None:
+    """Show the lists on the metrics page, and let ``/readyz`` say no while they are not as they should be."""
+    metrics.check("link_lists", lambda: not files.problem())
+    metrics.gauge(
+        "link_lists_current",
+        "1 while the revocation lists of links are what their files hold, and not stale; 1 without lists.",
+        lambda: float(not files.problem()),
+    )
+    metrics.gauge(
+        "link_lists_seconds_left",
+        "Seconds until the first revocation list of links is stale; 0 without lists, negative when it is.",
+        lambda: files.seconds_left,
+    )
+    metrics.gauge(
+        "link_lists_revoked",
+        "Certificates that the revocation lists of links name.",
+        lambda: 0.0 if files.lists is None else float(files.lists.revoked),
+    )
+    metrics.counter(
+        "link_lists_looks_total",
+        "Readings of changed revocation lists of links between reloads, by outcome.",
+        lambda: {(outcome,): float(count) for outcome, count in files.looks.items()},
+        ("outcome",),
+    )
+    metrics.counter(
+        "links_revoked_total",
+        "Links that a revoked certificate cost, or a stale list: refused at the handshake, cut later.",
+        lambda: {("refused",): float(peers.refused), ("cut",): float(peers.cut)},
+        ("how",),
+    )

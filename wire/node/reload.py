@@ -1,0 +1,188 @@
+"""All or nothing: settings and files that a running node takes up again, decided without touching a socket.
+
+A reload reads everything anew first, then says what differs, and only then puts the new things in place. One mistake
+in any part, or one changed setting that no part takes up, leaves the old state whole. Reading may take long and runs in
+a thread of the shell (``wire/node/reloading.py``); ``apply`` runs in one turn of the loop.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+from conf.errors import UserError
+from conf.settings import NodeConfig
+
+__all__ = ["Part", "Prepared", "Reload", "Reloaded", "changed_settings"]
+
+LINES_MAX = 200  # of an outcome; more are counted
+LINE_CHARS_MAX = 300
+ROOMS = ("node", "membership", "metrics", "logs", "edge", "router", "storage")
+
+
+class Part(Protocol):
+    """One thing that a reload replaces: certificates, a list, rules, bounds."""
+
+    @property
+    def settings(self) -> Sequence[str]:
+        """Settings that this part takes up; "*" stands for the name of a listener."""
+
+    def load(self, config: NodeConfig) -> Any:
+        """Read and judge all that the part needs; changes nothing, and may run in a thread.
+
+        Raises:
+            UserError: A file or a setting is wrong; the line names it.
+        """
+
+    def current(self) -> Any:
+        """Return what is in force."""
+
+    def difference(self, loaded: Any) -> list[str]:
+        """Return what ``put`` would change, a line each; none: nothing."""
+
+    def put(self, loaded: Any) -> None:
+        """Put what ``load`` or ``current`` returned in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All that was read, or every mistake."""
+
+    config: NodeConfig | None = None
+    loaded: tuple[tuple[Part, Any], ...] = ()
+    changes: tuple[str, ...] = ()  # of settings
+    mistakes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """The outcome of a reload.
+
+    Attributes:
+        ok: The new state is in force (of a dry run: it would be).
+        lines: The difference; of a refusal every mistake.
+    """
+
+    ok: bool
+    lines: tuple[str, ...] = field(default=())
+
+
+class Reload:
+    """The parts of one node that may change while it runs.
+
+    Args:
+        config: What the node was started with.
+        read: Reads every source of settings again; UserError says what is wrong.
+    """
+
+    def __init__(self, config: NodeConfig, read: Callable[[], NodeConfig]) -> None:
+        self._config = config
+        self._read = read
+        self._parts: list[Part] = []
+        self.outcomes = {"done": 0, "refused": 0}  # reloads, dry runs left out
+
+    def add(self, part: Part) -> None:
+        """Have a part read from now on; parts are put in force in this order."""
+        self._parts.append(part)
+
+    def prepare(self) -> Prepared:
+        """Read everything; changes nothing. May run in a thread, one at a time."""
+        parts = tuple(self._parts)
+        try:
+            config = self._read()
+        except Exception as error:  # also a bug refuses: the old state stays
+            return Prepared(mistakes=_told(error))
+        mistakes: list[str] = []
+        changes = changed_settings(self._config, config)
+        taken = [pattern for part in parts for pattern in part.settings]
+        for name in changes:
+            if not any(_matches(pattern, name) for pattern in taken):
+                mistakes.append(f"{name} differs and is read at the start only: restart the node, or take it back")
+        loaded = []
+        for part in parts:
+            try:
+                loaded.append((part, part.load(config)))
+            except Exception as error:
+                mistakes += _told(error)
+        lines = tuple(f"{name}: {old} -> {new}" for name, (old, new) in changes.items())
+        return Prepared(config, tuple(loaded), lines, tuple(mistakes))
+
+    def apply(self, prepared: Prepared, dry_run: bool = False) -> Reloaded:
+        """Put what was prepared in force, all of it or nothing.
+
+        Args:
+            prepared: By the last ``prepare``.
+            dry_run: Tell the difference only.
+        """
+        outcome = self._apply(prepared, dry_run)
+        if not dry_run:
+            self.outcomes["done" if outcome.ok else "refused"] += 1
+        return outcome
+
+    def _apply(self, prepared: Prepared, dry_run: bool) -> Reloaded:
+        if prepared.mistakes or prepared.config is None:
+            return Reloaded(False, _bounded(prepared.mistakes or ("nothing was read",)))
+        before: list[tuple[Part, Any]] = []
+        try:
+            lines = [*prepared.changes]
+            for part, loaded in prepared.loaded:
+                lines += part.difference(loaded)
+            if dry_run:
+                return Reloaded(True, _bounded(lines))
+            before = [(part, part.current()) for part, _ in prepared.loaded]
+            for part, loaded in prepared.loaded:
+                part.put(loaded)
+        except Exception as error:
+            for part, old in reversed(before):
+                part.put(old)  # what fails here ends the node: nobody knows what would be in force
+            return Reloaded(False, _bounded(_told(error)))
+        self._config = prepared.config
+        return Reloaded(True, _bounded(lines))
+
+
+def changed_settings(old: NodeConfig, new: NodeConfig) -> dict[str, tuple[str, str]]:
+    """Return the settings that differ: dotted name -> value before and after; a listener's by the listener's name."""
+    before, after = _flat(old), _flat(new)
+    names = sorted(before.keys() | after.keys())
+    return {
+        name: (before.get(name, "none"), after.get(name, "none"))
+        for name in names
+        if before.get(name) != after.get(name)
+    }
+
+
+def _flat(config: NodeConfig) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for room in ROOMS:
+        _flatten(room, getattr(config, room, None), values)
+    return values
+
+
+def _flatten(name: str, value: Any, values: dict[str, str]) -> None:
+    if isinstance(value, BaseModel):
+        value = {key: getattr(value, key) for key in type(value).model_fields}
+    if isinstance(value, tuple | list) and any(isinstance(item, BaseModel) for item in value):
+        value = {str(getattr(item, "name", number)): item for number, item in enumerate(value)}
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _flatten(f"{name}.{key}", item, values)
+        return
+    values[name] = str(value) if value is not None else "none"
+
+
+def _matches(pattern: str, name: str) -> bool:
+    wanted, given = pattern.split("."), name.split(".")
+    return len(wanted) == len(given) and all(part in ("*", word) for part, word in zip(wanted, given, strict=True))
+
+
+def _told(error: Exception) -> tuple[str, ...]:
+    if isinstance(error, UserError):
+        return tuple(str(error).splitlines()) or ("refused",)
+    return (f"{type(error).__name__}: {error}" if isinstance(error, OSError) else f"failed by {type(error).__name__}",)
+
+
+def _bounded(lines: Sequence[str]) -> tuple[str, ...]:
+    shown = [line if len(line) <= LINE_CHARS_MAX else f"{line[:LINE_CHARS_MAX]} ..." for line in lines[:LINES_MAX]]
+    more = len(lines) - LINES_MAX
+    return (*shown, f"and {more} lines more") if more > 0 else tuple(shown)
