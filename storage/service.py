@@ -10,6 +10,8 @@ from pathlib import Path
 
 import trio
 
+from access.identity.peer_lists import read_peer_lists
+from access.operators.verbs import operator_of
 from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import NodeConfig, StorageConfig
@@ -65,7 +67,7 @@ def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
         sys.setswitchinterval(SWITCH_S)
         await StorageService(process, config).run()
 
-    return run_process(config, TIER_STORAGE, ready, service)
+    return run_process(config, TIER_STORAGE, ready, service, read_peer_lists)
 
 
 def _wall_ms() -> int:
@@ -247,7 +249,7 @@ class StorageService:
             question = decode_control(payload)
             if not isinstance(question, Admin):
                 raise LinkError("an operator asks, and does nothing else")
-            reply = self._desk.ask(question)
+            reply = self._desk.ask(question, operator_of(peer))
             self._hub.send(peer.node, FrameKind.CONTROL, encode_control(reply))
             return
         self._push(FrameArrived(peer, kind, payload))
@@ -333,7 +335,7 @@ class StorageService:
     def _carry_out(self, ready: Ready) -> None:
         self._ledger.flush(_wall_ms())  # no operation is committed before its records can be found
         if ready.batch:
-            self._submitted = self._committer.submit(ready.writes)
+            self._submitted = self._committer.submit(ready.writes, more=bool(self._events))
             assert self._submitted == ready.batch  # one batch per Ready with writes
         self._follow_map()  # first: what is sent belongs to the incarnations that the map names now
         for peer, why in ready.condemned:

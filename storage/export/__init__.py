@@ -8,5 +8,5 @@ Doors: ``export_run`` makes a whole export, ``importing`` brings one back, ``exp
 Always holds: A manifest comes last: without it an export does not exist. Nothing is written outside
 ``storage.export_dir``.
 
-May import: storage.state, storage.store, wire.
+May import: storage.state, storage.store, access.operators, wire.
 """

@@ -13,8 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import trio
 
+from access.operators.verbs import Operator, Refusal, judge
 from conf.errors import ExitCode, UserError
 from storage.export.export import ExportError, ExportTarget, PartitionExport
 from storage.state.partition import Reads
@@ -22,8 +24,8 @@ from storage.state.rows import MetaRow
 from storage.store.aside_stores import AsideStores
 from storage.store.errors import StoreError, StoreFatal
 from storage.store.store import Store
+from wire.messages.hello import TIER_STORAGE
 from wire.messages.operators import Admin, AdminReply
-from wire.messages.verbs import STORAGE_VERBS, BadQuestion, arguments_of
 
 __all__ = ["ExportDesk"]
 
@@ -117,9 +119,10 @@ class ExportDesk:
         self._spawn = spawn
         self._job: _Job | None = None
         self.rows = 0  # exported since start
+        self.refused = 0  # verbs: of another role, or no question to this tier
 
-    def ask(self, question: Admin) -> AdminReply:
-        """Answer one verb."""
+    def ask(self, question: Admin, operator: Operator | None) -> AdminReply:
+        """Answer one verb, if this operator may ask for it."""
         verbs: dict[str, Callable[[dict[str, Any]], object]] = {
             "store export": self._begin,
             "store export status": lambda _: self._status(),
@@ -128,13 +131,11 @@ class ExportDesk:
             "store aside remove": self._remove_aside,
             "store copies": lambda wanted: self._copies.describe(wanted["partitions"]),
         }
-        verb = verbs.get(question.verb)
-        if verb is None:
-            text = f"a storage node knows no `{question.verb[:64]}`"
-            return AdminReply(question.request, False, None, text, ExitCode.USAGE)
         try:
-            return AdminReply(question.request, True, verb(arguments_of(question, STORAGE_VERBS)))
-        except BadQuestion as error:
+            _, judged = judge(question, operator, TIER_STORAGE)
+            return AdminReply(question.request, True, verbs[question.verb](msgspec.structs.asdict(judged)))
+        except Refusal as error:
+            self.refused += 1
             return AdminReply(question.request, False, None, f"{self._copies.node}: {error}", ExitCode.USAGE)
         except UserError as error:
             return AdminReply(question.request, False, None, error.message, error.exit_code)

@@ -23,11 +23,12 @@ class StorageQuestions:
         Raises:
             UserError: No answer, or a refusal.
         """
+        from access.operators.verbs import tier_of
         from wire.links.request import request
         from wire.messages.operators import Admin
 
         message = Admin(request=1, verb=verb, arguments=arguments)
-        reply = await request(address, self._access.contexts, message, cluster=self._access.cluster)
+        reply = await request(address, self._access.contexts, message, cluster=self._access.cluster, tier=tier_of(verb))
         if not reply.ok:
             raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
         return reply.result

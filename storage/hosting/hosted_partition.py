@@ -40,6 +40,7 @@ from storage.state.timers import (
     EndSession,
     ExpireRetained,
     FireWillAgain,
+    GiveUpCopies,
     KickAgain,
     RedispatchAgain,
     SaveAcks,
@@ -331,6 +332,10 @@ class HostedPartition:
         """Whether a request is carried out now: this partition serves, and nothing older waits."""
         return self.serving and not self.waiting
 
+    def is_time(self, epoch: int) -> bool:
+        """Whether a partition_epoch is of the present time of this node as primary."""
+        return self.partition.since <= epoch <= self.partition.epoch
+
     @property
     def is_behind(self) -> bool:
         """Whether ``catch_up`` has something to do."""
@@ -373,6 +378,8 @@ class HostedPartition:
                 steps += self.owners.expire(work.session)
             elif isinstance(work, EndConnections):
                 steps += self.owners.dead_edges.end_some()
+            elif isinstance(work, GiveUpCopies):
+                steps += self.delivery.given_up.go_on(work)
             else:
                 steps += self.subscriptions.ask_again(work.request)
         if not self.partition.work:

@@ -202,10 +202,11 @@ def _load_subscriptions(
     for key, value in rows:
         session = _owner(partition, key)
         if session is not None:
-            subscription = decode(value).subscription
+            row = decode(value)
+            subscription = row.subscription
             name = subscription.topic_filter
             subscription.topic_filter = names.setdefault(name, name)
-            subscriptions.restore(session, subscription)
+            subscriptions.restore(session, subscription, partial=row.partial)
 
 
 def _owner(partition: Partition, key: bytes) -> DurableSession | None:

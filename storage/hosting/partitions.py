@@ -98,7 +98,8 @@ class Partitions:
 
     def touch(self, number: int, hosted: HostedPartition, *, changed: bool = True) -> None:
         """Note that something happens to a partition in this turn."""
-        hosted.changed = hosted.changed or changed
+        if changed:
+            hosted.changed = True
         hosted.partition.tick(self._turn.now, running=hosted.serving and not self._turn.fenced)
         self._active[number] = hosted
 

@@ -52,7 +52,7 @@ class RetainedScan:
         self.visits += VISITS_PER_PARTITION + visits
         if found:
             touch(number, hosted)  # its clock goes on
-        for topic, (_, deadline, _) in found:
+        for topic, (_, deadline, *_) in found:
             if len(self.messages) >= limit or self.size >= PAGE_BYTES_MAX:
                 return True
             message = hosted.retained.message(topic, deadline)

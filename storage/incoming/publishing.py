@@ -52,16 +52,23 @@ class Publishing:
 
     def frame(self, peer: PeerKey, records: list[PublishRun | PublishMessage]) -> None:
         """Take the messages of one PUBLISH frame."""
+        passed_on, here, touch = peer.tier == TIER_STORAGE, self._partitions.here, self._partitions.touch
         for record in records:
             if isinstance(record, PublishRun):
                 self._turn.count("runs_refused")  # runs are for edges
                 continue
-            if peer.tier == TIER_STORAGE and (record.tag or record.qos):
+            if passed_on and (record.tag or record.qos):
                 self._turn.condemn(peer, "message above QoS 0", TIER)  # a former primary passes on QoS 0 only
                 return
             for number, epoch in zip(record.partitions, record.epochs, strict=True):
-                if self._partitions.here(number) is not None or not self._pass_on(number, record, peer):
+                hosted = here(number)
+                if hosted is None and self._pass_on(number, record, peer):
+                    continue
+                if hosted is None or passed_on or not hosted.takes or not hosted.is_time(epoch):
                     self._at(WaitingMessage(self._turn.now, peer, number, epoch, record))
+                else:  # what ``_at`` would come to, for nearly all messages
+                    touch(number, hosted)
+                    self._take(hosted, record, peer)
 
     def waited_for_map(self, message: WaitingMessage) -> None:
         """Take a message that waited for this node's map, unless its edge has died meanwhile."""

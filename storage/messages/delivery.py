@@ -11,6 +11,7 @@ from itertools import islice
 from mqtt.reasons import ReasonCode
 from storage.messages.bodies import Bodies
 from storage.messages.consumed import Consumed
+from storage.messages.given_up import GivenUpCopies
 from storage.messages.origins import Origins
 from storage.messages.outbound import Outbound
 from storage.messages.redispatch import RedispatchQueue
@@ -49,8 +50,9 @@ class Delivery:
         self.targets = Targets(partition)
         self.bodies = Bodies(partition)
         self.consumed = Consumed(partition, self.bodies)
-        self.outbound = Outbound(partition, self.bodies, self.consumed, self.targets.groups)
         self.redispatches = RedispatchQueue(partition, self.bodies, live)
+        self.outbound = Outbound(partition, self.bodies, self.consumed, self.targets.groups, self.redispatches)
+        self.given_up = GivenUpCopies(partition, self.consumed, self.outbound, self.redispatches)
 
     # --- in
 

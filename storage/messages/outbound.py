@@ -12,6 +12,7 @@ from itertools import islice
 from storage.messages.bodies import Bodies
 from storage.messages.consumed import Consumed
 from storage.messages.groups import Groups
+from storage.messages.redispatch import RedispatchQueue
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.partition import Partition
@@ -22,8 +23,11 @@ from wire.messages.batches import NO_EXPIRY, PublishMessage, Push, PushAck, enco
 from wire.messages.frames import FrameKind
 from wire.messages.retained import RetainedMessage
 
-__all__ = ["Outbound"]
+__all__ = ["HANDED_ON", "Outbound"]
 
+PUBLISH = 3  # instead of the type of a client's packet: the edge did not write the message
+NOT_AUTHORIZED = 0x87
+HANDED_ON = "handed to another member"
 HOLD_S = 5.0  # after which a retained read counts as ended
 IDENTIFIERS_AHEAD = 512  # given to entries that wait for the window, at most
 AHEAD_BYTES = 512 * 1024  # of their bodies, in memory
@@ -34,11 +38,14 @@ BYTES_PER_STEP = 8192  # of a message that is sent
 class Outbound:
     """Entries on their way from one partition to the connections of its sessions."""
 
-    def __init__(self, partition: Partition, bodies: Bodies, consumed: Consumed, groups: Groups) -> None:
+    def __init__(
+        self, partition: Partition, bodies: Bodies, consumed: Consumed, groups: Groups, redispatches: RedispatchQueue
+    ) -> None:
         self._partition = partition
         self._bodies = bodies
         self._consumed = consumed
         self._groups = groups
+        self._redispatches = redispatches
         self.freed: dict[int, DurableSession] = {}  # sessions whose window may have room: for ``pump_freed``
 
     def push_qos0(self, session: DurableSession, message: PublishMessage, retain: bool, properties: bytes) -> None:
@@ -182,7 +189,13 @@ class Outbound:
             entry = session.ready.popleft()
             size = session.sizes.popleft()
             session.push_seq = entry.session_seq + 1
+            if entry.handed:
+                self._pass_over(session, entry, size)
+                continue
             if entry.deadline != NEVER and entry.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
+                if partition.ledger is not None:
+                    partition.ledger.dropped("expired", session.number, entry.session_seq, "message expiry")
+                partition.count("dropped_expired")
                 self._pass_over(session, entry, size)
                 continue
             session.give(entry, size)
@@ -206,15 +219,36 @@ class Outbound:
         self._consumed.note(session, entry.body)
         return True
 
-    def _pass_over(self, session: DurableSession, entry: Entry, size: int) -> None:
-        """An entry expired while it waited without an identifier."""
+    def _drop_refused(self, session: DurableSession, session_seq: int, flight: InFlight) -> None:
+        """Drop an entry that the edge did not write: the client may not receive it any more.
+
+        A client that answers PUBACK or PUBREC with that reason code has the message: it counts as delivered. A group's
+        copy whose client is no member any more goes to another one, unless it may be its second with QoS 2.
+        """
+        handed = session.shared and flight.qos == 1 and self._redispatch(session, session_seq, flight)
         if self._partition.ledger is not None:
-            self._partition.ledger.dropped("expired", session.number, entry.session_seq, "message expiry")
+            reason = HANDED_ON if handed else "not_authorized"
+            self._partition.ledger.dropped("dropped", session.number, session_seq, reason)
+        session.consume(session_seq)
+        self._partition.count("shares_revoked" if handed else "dropped_not_authorized")
+        self._consumed.note(session, flight.body)
+        self._free(session)
+
+    def _redispatch(self, session: DurableSession, session_seq: int, flight: InFlight) -> bool:
+        value = self._partition.get(keys.queue_key(self._partition.number, session.number, session_seq))
+        entry = decode_entry(session_seq, value) if value is not None else None
+        if entry is None or not entry.share or f"$share/{entry.share.decode()}" in session.subscriptions:
+            return False
+        self._redispatches.keep(entry, flight.size)
+        self._redispatches.send_some()
+        return True
+
+    def _pass_over(self, session: DurableSession, entry: Entry, size: int) -> None:
+        """Consume an entry that waits without an identifier, and is not to be sent."""
         session.forget(entry.session_seq, size)
         passed_over = session.identifiers.allocate()  # each message counts up, as at brokers that number when queueing
         if passed_over is not None:
             session.identifiers.release(passed_over)
-        self._partition.count("dropped_expired")
         self._consumed.note(session, entry.body)
 
     def _read_ahead(self, session: DurableSession, wanted: int) -> None:
@@ -284,13 +318,17 @@ class Outbound:
             self._partition.push(session, encode_push(push))
 
     def acknowledged(self, ack: PushAck) -> None:
-        """Take a PUBACK, PUBREC or PUBCOMP of the connection that owns the session now."""
+        """Take a PUBACK, PUBREC or PUBCOMP of the connection that owns the session now, or its edge's refusal."""
         partition = self._partition
         session = partition.sessions.get(ack.session)
         if session is None or ack.owner_epoch != session.owner_epoch:
             partition.count("stale_acks")
             return
         flight = session.inflight.get(ack.session_seq)
+        if ack.packet_type == PUBLISH:
+            if flight is not None and flight.state != STATE_RELEASED and ack.reason_code == NOT_AUTHORIZED:
+                self._drop_refused(session, ack.session_seq, flight)
+            return
         if flight is None or (ack.packet_type == 4) != (flight.qos == 1):
             return  # a repeat of one that is recorded already, or not what this message is finished with
         if ack.packet_type == 7 and flight.state != STATE_RELEASED:

@@ -15,7 +15,7 @@ from storage.messages.bodies import Bodies
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.partition import Partition
-from storage.state.rows import NEVER, STATE_RELEASED, HandedRow, decode_entry, pack, unpack
+from storage.state.rows import NEVER, STATE_RELEASED, Entry, HandedRow, decode_entry, pack, unpack
 from storage.state.timers import RedispatchAgain
 from wire.messages.batches import NO_EXPIRY
 from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder, SharePick
@@ -70,19 +70,21 @@ class RedispatchQueue:
             return
         for session_seq, flight in inflight.items():
             if flight.state != STATE_RELEASED and not (flight.qos == 2 and flight.sent):
-                self._keep(session, session_seq, flight.size)
+                self._take(session, session_seq, flight.size)
         for session_seq, size in waiting:
-            self._keep(session, session_seq, size)
+            self._take(session, session_seq, size)
         self.send_some()
 
-    def _keep(self, session: DurableSession, session_seq: int, size: int) -> None:
+    def _take(self, session: DurableSession, session_seq: int, size: int) -> None:
         partition = self._partition
         value = partition.get(keys.queue_key(partition.number, session.number, session_seq))
-        if value is None:
-            return
-        entry = decode_entry(session_seq, value)
-        if not entry.share:
-            return
+        entry = decode_entry(session_seq, value) if value is not None else None
+        if entry is not None and entry.share and not entry.handed:
+            self.keep(entry, size)
+
+    def keep(self, entry: Entry, size: int) -> None:
+        """Write a group's copy as a row of its own; one that expired, or is too large or too many, is gone."""
+        partition = self._partition
         if 0 < entry.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
             partition.count("dropped_expired")
             return

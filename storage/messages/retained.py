@@ -4,6 +4,8 @@ Topics stand in memory (``TopicIndex``), payloads do not. A row keeps the origin
 read for a new subscription is told from the live one. Delivery to a durable session goes through its queue.
 """
 
+from sys import intern
+
 from mqtt.reasons import ReasonCode
 from mqtt.topic_index import Page, TopicIndex
 from storage.messages.delivery import Delivery
@@ -16,6 +18,8 @@ from wire.messages.retained import DeliverRetained, ReadRetained, RetainedDelive
 
 __all__ = ["RetainedStore"]
 
+Known = tuple[int, int, int, str]  # bytes, deadline, body id, user that published it
+
 
 class RetainedStore:
     """Retained messages of one partition."""
@@ -23,7 +27,8 @@ class RetainedStore:
     def __init__(self, partition: Partition, delivery: Delivery) -> None:
         self._partition = partition
         self._delivery = delivery
-        self._topics: TopicIndex[tuple[int, int, int]] = TopicIndex()  # topic -> (bytes, deadline, body id)
+        self._topics: TopicIndex[Known] = TopicIndex()
+        self._owned: dict[str, int] = {}  # topics by the user that published; nobody's are not counted
         self.payload_bytes = 0
 
     def __len__(self) -> int:
@@ -32,11 +37,13 @@ class RetainedStore:
     def restore(self, row: RetainedRow) -> None:
         """Take over a topic's retained message from disk."""
         size = self._delivery.bodies.size(row.body) if row.body else len(row.payload)
-        self._index(row.topic, size, row.deadline, row.body)
+        self._index(row.topic, size, row.deadline, row.body, row.owner)
 
-    def _index(self, topic: str, size: int, deadline: int, body: int) -> None:
-        self._topics.add(topic, (size, deadline, body))
+    def _index(self, topic: str, size: int, deadline: int, body: int, owner: str) -> None:
+        self._topics.add(topic, (size, deadline, body, intern(owner)))
         self.payload_bytes += size
+        if owner:
+            self._owned[owner] = self._owned.get(owner, 0) + 1
         if deadline != NEVER:
             self._partition.set_timer(deadline, ExpireRetained(topic))
 
@@ -45,14 +52,29 @@ class RetainedStore:
         if known is not None:
             self._topics.remove(topic)
             self.payload_bytes -= known[0]
+            owner = known[3]
+            if owner:
+                self._owned[owner] -= 1
+                if not self._owned[owner]:
+                    del self._owned[owner]
             if known[2]:
                 self._delivery.bodies.release(known[2])
 
     def refusal(self, message: PublishMessage) -> int:
-        """Return 0, or the reason code that refuses a retained message because the store is full."""
+        """Return 0, or the reason code that refuses a retained message: the store is full, or its user has too many.
+
+        A topic that another user takes over counts as one more of that user's.
+        """
         settings = self._partition.settings
         known = self._topics.get(message.topic.decode())
-        if not message.payload or known is not None:
+        if not message.payload:
+            return 0
+        owner = message.owner.decode()
+        is_more = owner and (known is None or known[3] != owner)
+        if is_more and self._owned.get(owner, 0) >= settings.retained_per_user_max:
+            self._partition.count("refused_retained_user")
+            return ReasonCode.QUOTA_EXCEEDED
+        if known is not None:
             return 0
         if (
             len(self._topics) >= settings.retained_messages_max
@@ -83,9 +105,11 @@ class RetainedStore:
             message.origin_b or message.tag,
             partition.meta.op_index + 1,
             self._delivery.bodies.store(message.payload, 1) if large else 0,
+            message.owner.decode(),
+            message.owner_made,
         )
         partition.put(keys.retained_key(partition.number, topic), pack(row))
-        self._index(topic, len(message.payload), deadline, row.body)
+        self._index(topic, len(message.payload), deadline, row.body, row.owner)
 
     def expire(self, topic: str) -> None:
         """A topic's deadline came; its message may have been replaced since."""
@@ -95,8 +119,8 @@ class RetainedStore:
             self._partition.delete(keys.retained_key(self._partition.number, topic))
             self._partition.count("retained_expired")
 
-    def page(self, topic_filter: str, after: str | None, visits_max: int) -> Page[tuple[int, int, int]]:
-        """Return topics that a filter matches, as (topic, (bytes, deadline, body id))."""
+    def page(self, topic_filter: str, after: str | None, visits_max: int) -> Page[Known]:
+        """Return topics that a filter matches, with what is known of each."""
         return self._topics.page(topic_filter, after=after, visits_max=visits_max)
 
     def message(self, topic: str, deadline: int) -> RetainedMessage | None:

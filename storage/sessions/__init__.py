@@ -8,5 +8,5 @@ and their routes.
 Always holds: One connection at a time may act for a client ID, by owner_epoch. A filter counts as subscribed after its
 routes stand at every shard.
 
-May import: storage.state, storage.messages.
+May import: storage.state, storage.messages, storage.rights.
 """

@@ -9,11 +9,12 @@ stay in memory; a new primary asks all edges for them before it opens anything.
 from collections import deque
 from collections.abc import Callable, Iterator
 
-import msgspec
-
 from storage.messages.delivery import Delivery
 from storage.messages.origins import edge_sender
+from storage.rights.filters import judge_all, tell_filters
+from storage.rights.owners import NOBODY, Owner, owner_by_claim, owner_of
 from storage.sessions.dead_edges import DeadEdges
+from storage.sessions.holders import Holder, Opening
 from storage.sessions.opened import OpenedConnects
 from storage.sessions.session_ends import SessionEnds
 from storage.sessions.subscriptions import Subscriptions
@@ -42,35 +43,10 @@ REPEAT_S = 1.0  # unanswered kicks are repeated this often
 PASSED_PER_STEP = 20  # connections, or messages in flight, that are looked at in one of ten microseconds
 STEPS_PER_CLAIM = 2  # with the session row that is written
 STEPS_PER_END = 4  # of a connection, whose will may have to be published
+NOT_AUTHORIZED = 0x87
 SERVER_BUSY = 0x89
 SESSION_TAKEN_OVER = 0x8E
 QUOTA_EXCEEDED = 0x97
-
-
-class Holder(msgspec.Struct, eq=False):  # one for each CONNECT, like the next
-    """The connection that owns a client ID."""
-
-    edge: str
-    incarnation: int
-    connection: int
-    owner_epoch: int
-    session: int
-    opened_here: bool = False  # by this incarnation of the primary, which knows what it answered
-    session_present: bool = False
-
-    def is_for(self, opening: "Opening") -> bool:
-        """Whether this very connection asks again."""
-        mine = (self.edge, self.incarnation, self.connection)
-        return mine == (opening.edge, opening.incarnation, opening.request.connection)
-
-
-class Opening(msgspec.Struct, eq=False):
-    """A CONNECT that waits for the end of the connection, or of the session, before it."""
-
-    request: OpenSession
-    edge: str
-    incarnation: int
-    ends: bool = False  # it waits for the end of the session that it replaces
 
 
 class Owners:
@@ -106,14 +82,16 @@ class Owners:
 
     def restore_session(self, session: DurableSession) -> None:
         """A durable session says that a connection was open."""
+        owner = Owner(session.owner, session.owner_made)
         self._holders[session.client_id] = Holder(
-            session.edge, session.incarnation, session.connection, session.owner_epoch, session.number
+            session.edge, session.incarnation, session.connection, session.owner_epoch, session.number, owner
         )
 
     def restore_will(self, key: bytes, row: WillRow) -> None:
         """Take over a will from disk: waiting for its connection, delayed, or firing."""
         if self.wills.restore(key, row) and row.client_id not in self._holders:
-            self._holders[row.client_id] = Holder(row.edge, row.incarnation, row.connection, row.owner_epoch, 0)
+            owner = Owner(row.owner, row.owner_made)
+            self._holders[row.client_id] = Holder(row.edge, row.incarnation, row.connection, row.owner_epoch, 0, owner)
 
     def claimed(self, edge: str, incarnation: int, claims: list[Claim]) -> Iterator[int]:
         """Take what an edge told: which connections of this partition it holds; yields the steps that it takes."""
@@ -139,7 +117,9 @@ class Owners:
         for claim in held.values():
             yield STEPS_PER_CLAIM
             current = self._holders.get(claim.client_id)
-            holder = Holder(edge, incarnation, claim.connection, claim.owner_epoch, claim.session)
+            known = current.owner if current is not None and current.owner_epoch == claim.owner_epoch else NOBODY
+            owner = owner_by_claim(known, claim)
+            holder = Holder(edge, incarnation, claim.connection, claim.owner_epoch, claim.session, owner)
             session = self._partition.sessions.get(claim.session)
             replaced = session is not None and session.deadline == ENDING
             if replaced or (current is not None and current.owner_epoch > claim.owner_epoch):
@@ -168,6 +148,9 @@ class Owners:
         for other in waiting or ():
             if other.edge == edge and other.incarnation == incarnation and other.request.request == request.request:
                 return  # it is answered when its turn comes
+        if not request.withdrawn and self._is_anothers(request):
+            self._refuse_stranger(opening)
+            return
         mine = holder is not None and holder.is_for(opening)
         if request.withdrawn or (was_carried_out and not mine):
             if mine and holder is not None and waiting is None:
@@ -190,7 +173,7 @@ class Owners:
 
     def _refuse(self, opening: Opening, reason_code: int = SERVER_BUSY) -> None:
         partition = self._partition
-        if reason_code != QUOTA_EXCEEDED:  # counted by its reason
+        if reason_code not in (QUOTA_EXCEEDED, NOT_AUTHORIZED):  # counted by their reasons
             partition.count("opens_refused" if reason_code == SERVER_BUSY else "opens_over")
         partition.tell(
             opening.edge, SessionOpened(opening.request.request, partition.number, partition.epoch, reason_code)
@@ -214,6 +197,22 @@ class Owners:
             self._partition.count(refusal)
             self._refuse(opening, QUOTA_EXCEEDED)
         return bool(refusal)
+
+    def _is_anothers(self, request: OpenSession) -> bool:
+        """Whether the client ID is held by, or has the session of, another user than the one that asks.
+
+        A session that ends in slices counts until it is gone: the CONNECT that replaces it may be its owner's.
+        """
+        asks = owner_of(request)
+        holder = self._holders.get(request.client_id)
+        session = self._partition.by_client.get(request.client_id)
+        if holder is not None and not holder.owner.admits(asks):
+            return True
+        return session is not None and not Owner(session.owner, session.owner_made).admits(asks)
+
+    def _refuse_stranger(self, opening: Opening) -> None:
+        self._partition.count("refused_owner")
+        self._refuse(opening, NOT_AUTHORIZED)
 
     def _start(self, opening: Opening) -> None:
         if self._is_refused(opening):  # before the older connection is asked to end
@@ -278,10 +277,13 @@ class Owners:
 
     def _finish(self, opening: Opening, *, clean: bool) -> None:
         """Raise owner_epoch, decide the old will, resume or replace the session, answer: one operation."""
-        if self._is_refused(opening):
-            return
         partition = self._partition
         request = opening.request
+        if self._is_anothers(request):  # it may have got an owner while this one waited
+            self._refuse_stranger(opening)
+            return
+        if self._is_refused(opening):
+            return
         client_id = request.client_id
         partition.owner_counter += 1
         owner_epoch = partition.epoch << 32 | partition.owner_counter
@@ -299,23 +301,30 @@ class Owners:
             session = None
         if session is None and request.expiry_s:
             session = self._create(client_id)
-        holder = Holder(
-            opening.edge, opening.incarnation, request.connection, owner_epoch, session.number if session else 0
-        )
+        number = session.number if session else 0
+        owner = owner_of(request)
+        holder = Holder(opening.edge, opening.incarnation, request.connection, owner_epoch, number, owner)
         self._holders[client_id] = holder
         if session is not None:
             session.ephemeral_end = request.expiry_s == 0
             if request.expiry_s:
                 session.expiry_s = request.expiry_s
             session.owner_epoch = owner_epoch
+            if owner != (session.owner, session.owner_made):
+                session.judged = 0  # its filters were granted to nobody with a name
+            session.owner, session.owner_made = owner
+            if not session.made("subscriptions"):
+                judge_all(session, request.judged)
             session.session_present = present
             session.protocol_version = request.protocol_version
             session.window = max(1, min(request.receive_maximum, partition.settings.outbound_window_max))
             self._bind(session, holder)
             self._delivery.consumed.save(session)
         if request.will is not None:
-            where = (opening.edge, opening.incarnation)
-            self.wills.add(WillRow(client_id, owner_epoch, request.will, *where, connection=request.connection))
+            will = WillRow(client_id, owner_epoch, request.will, opening.edge, opening.incarnation)
+            will.connection = request.connection
+            will.owner, will.owner_made = owner
+            self.wills.add(will)
         durable = request.will is not None or session is not None
         self.opened.remember(opening.edge, opening.incarnation, request.request, stored=durable)
         partition.count("opened")
@@ -351,6 +360,8 @@ class Owners:
         if session is not None:
             opened.session = session.number
             opened.session_present = holder.session_present
+            if not tell_filters(session, opening.request.judged, opened):
+                partition.count("filters_untold")
         partition.tell(opening.edge, opened)
 
     def _create(self, client_id: str) -> DurableSession:

@@ -14,6 +14,7 @@ from mqtt.filter_costs import FilterCosts
 from mqtt.reasons import ReasonCode
 from mqtt.topics import parse_shared, validate_topic_filter
 from storage.messages.delivery import Delivery
+from storage.rights.filters import mark_partial, note_granted
 from storage.sessions.route_window import RouteWindow, UnsentRoutes
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
@@ -97,8 +98,9 @@ class Subscriptions:
 
     # --- restore
 
-    def restore(self, session: DurableSession, subscription: Subscription) -> None:
+    def restore(self, session: DurableSession, subscription: Subscription, *, partial: bool) -> None:
         """Take over a subscription from disk."""
+        mark_partial(session, subscription, partial=partial)
         self._attach(session, subscription)
 
     def restore_standing(self, route: str) -> None:
@@ -123,21 +125,27 @@ class Subscriptions:
         codes = self._judge(session, request.subscriptions)
         granted = []
         holds = False
-        for subscription, before, code in zip(request.subscriptions, existed, codes, strict=True):
+        held, partial = len(session.subscriptions), set(request.partial)
+        for at, (subscription, before, code) in enumerate(zip(request.subscriptions, existed, codes, strict=True)):
             if code >= 0x80:
                 continue
             granted.append(subscription)
+            mark_partial(session, subscription, partial=at in partial)
             if before and partition.ledger is not None:
                 partition.ledger.unsubscribed(session.number, subscription.topic_filter)
             self._attach(session, subscription)
             partition.put(
                 keys.subscription_key(partition.number, session.number, subscription.topic_filter),
-                pack(SubscriptionRow(subscription)),
+                pack(SubscriptionRow(subscription, at in partial)),
             )
             shared = subscription.topic_filter.startswith("$share/")
             holds |= not shared and (
                 subscription.retain_handling == 0 or (subscription.retain_handling == 1 and not before)
             )
+        judged = session.judged
+        note_granted(session, request, held, len(granted))
+        if judged != session.judged:
+            partition.touch(session)
         if holds:
             self._delivery.outbound.hold(session, request.read or request.request)
         answer = SessionSubscribed(request.request, codes, existed)
@@ -210,6 +218,9 @@ class Subscriptions:
                 if name in session.subscriptions:
                     self._delivery.forget_live(session)
                     gone += self._detach(session, name)
+                    shared = parse_shared(name) if request.revoked else None
+                    if shared is not None:
+                        self._delivery.given_up.begin(session, f"{shared[0]}/{shared[1]}".encode())
             self._answer_waiting(gone)
             self._leave(gone)
         partition.tell(edge, SessionUnsubscribed(request.request, codes))
@@ -237,6 +248,8 @@ class Subscriptions:
         if partition.ledger is not None:
             partition.ledger.unsubscribed(session.number, name)
         del session.subscriptions[name]
+        if session.made("partial"):
+            session.partial.discard(name)
         self._costs.removed(session.number, name)
         partition.delete(keys.subscription_key(partition.number, session.number, name))
         shared = parse_shared(name)

@@ -138,7 +138,9 @@ class Wills:
         edge = self._live("edge", op_index)
         self._firing[op_index] = (key, will, edge)
         partition.set_timer(partition.deadline_in(REPEAT_S), FireWillAgain(op_index))
-        partition.tell(edge, FireWill(0, partition.number, will.firing_epoch, op_index, will.will, will.client_id))
+        order = FireWill(0, partition.number, will.firing_epoch, op_index, will.will, will.client_id)
+        order.owner, order.owner_made = will.owner, will.owner_made
+        partition.tell(edge, order)
 
     def fire_again(self, op_index: int) -> None:
         """Send again a will whose fan-out was not confirmed yet, with the same origin."""

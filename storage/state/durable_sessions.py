@@ -69,6 +69,7 @@ class DurableSession:
         "inbound",
         "incarnation",
         "inflight",
+        "judged",
         "last_identifier",
         "live_retained",
         "next_inbound",
@@ -77,13 +78,17 @@ class DurableSession:
         "out",
         "out_bytes",
         "overtaken",
+        "owner",
         "owner_epoch",
+        "owner_made",
+        "partial",
         "picks",
         "protocol_version",
         "push_seq",
         "queue_bytes",
         "reads",
         "ready",
+        "recheck_below",
         "retained_origins",
         "runs",
         "session_present",
@@ -97,6 +102,7 @@ class DurableSession:
     )
 
     subscriptions: dict[str, Subscription]
+    partial: set[str]  # filters that are granted in part
     overtaken: dict[bytes, int]  # topic: copies below this session_seq were overtaken at QoS 0
     live_retained: dict[bytes, tuple[int, int, int]]  # topic -> origin of the last such message; bounded
     inbound: dict[int, int]  # packet identifier -> counter of the origin
@@ -117,6 +123,10 @@ class DurableSession:
         self.number = number
         self.client_id = client_id
         self.owner_epoch = 0
+        self.owner = ""  # user, with the policy_epoch at which it was made
+        self.owner_made = 0
+        self.judged = 0  # which rules its filters were granted by; 0: unknown
+        self.recheck_below = 0  # entries below it were queued by rights that may be gone
         self.expiry_s = 0
         self.deadline = 0
         self.edge = ""  # "" while no connection is open
@@ -185,6 +195,11 @@ class DurableSession:
         return gaps
 
     @property
+    def is_judged(self) -> bool:
+        """Whether nothing is queued that is to be judged again."""
+        return self.recheck_below <= self.head
+
+    @property
     def queued(self) -> int:
         """Unconsumed entries: waiting and in flight."""
         return len(self.made("sizes") or ()) + len(self.made("inflight") or ())
@@ -227,6 +242,10 @@ class DurableSession:
             self.session_present,
             self._given_runs(),
             self._overtaken(),
+            self.owner,
+            self.owner_made,
+            self.judged,
+            self.recheck_below,
         )
 
     def _overtaken(self) -> dict[bytes, int]:
@@ -268,6 +287,10 @@ class DurableSession:
         session.protocol_version = row.protocol_version
         session.window = row.window
         session.session_present = row.session_present
+        session.owner = row.owner
+        session.owner_made = row.owner_made
+        session.judged = row.judged
+        session.recheck_below = row.recheck_below
         given = row.given
         if given:
             session.runs = [given[at : at + 3] for at in range(0, len(given), 3)]
@@ -309,9 +332,10 @@ class DurableSession:
         self.next_seq = max(self.next_seq, session_seq + 1)
 
     def finish_restore(self) -> None:
-        """Settle ``push_seq`` once every entry was restored."""
+        """Settle ``push_seq`` once every entry was restored; by which rights those were queued, nobody knows."""
         if not self.made("sizes"):
             self.push_seq = self.next_seq
+        self.recheck_below = self.next_seq
 
     def begin(self, entry: Entry, size: int) -> InFlight:
         """Give the entry its packet identifier: it enters the outbound window at once."""
@@ -421,7 +445,7 @@ _MADE_LATE: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(("overtaken", "subscriptions"), dict),
     **dict.fromkeys(("given", "ready", "sizes", "unsent"), deque),
     **dict.fromkeys(("acked_rows", "runs"), list),
-    "stored_rows": set,
+    **dict.fromkeys(("partial", "stored_rows"), set),
 }
 _SLOTS: dict[str, Callable[[DurableSession], Any]] = {
     name: getattr(DurableSession, name).__get__ for name in ("identifiers", *_MADE_LATE)

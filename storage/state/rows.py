@@ -94,12 +94,17 @@ class SessionRow(msgspec.Struct, array_like=True):
     session_present: bool = False  # what the live connection was told, or would have been
     given: list[int] = []  # runs of identifiers, flat: session_seq, identifier, count; consumed entries among them
     overtaken: dict[bytes, int] = {}  # topic: its retained copies below this session_seq are older than what was sent
+    owner: str = ""  # user that made the session; "": nobody with a name, or a row of an older version
+    owner_made: int = 0  # policy_epoch at which that user was made: a name that is given again is another user
+    judged: int = 0  # which rules its filters were granted by; 0: unknown, they are judged at the next CONNECT
+    recheck_below: int = 0  # entries below it were queued by rights that may be gone
 
 
 class SubscriptionRow(msgspec.Struct, array_like=True):
     """One subscription of a session."""
 
     subscription: Subscription
+    partial: bool = False  # granted in part: each message is judged when it is delivered
 
 
 class FilterRow(msgspec.Struct, array_like=True):
@@ -136,6 +141,8 @@ class WillRow(msgspec.Struct, array_like=True):
     firing: int = 0  # op_index of the firing; 0: not yet
     firing_epoch: int = 0  # partition_epoch of the firing: with the op_index, the origin for ever
     connection: int = 0  # the edge's number of it; 0: a row of an older version
+    owner: str = ""  # user whose will it is
+    owner_made: int = 0  # policy_epoch at which that user was made
 
 
 class HandedRow(msgspec.Struct, array_like=True):
@@ -164,6 +171,8 @@ class RetainedRow(msgspec.Struct, array_like=True):
     origin_b: int
     op_index: int
     body: int = 0  # body id when the payload stands in BODY rows
+    owner: str = ""  # user that published it
+    owner_made: int = 0  # policy_epoch at which that user was made
 
 
 class LogRow(msgspec.Struct, array_like=True):
@@ -196,6 +205,7 @@ class Entry(msgspec.Struct, gc=False):
     share: bytes = b""  # the group that it is a copy for
     published: int = 0  # of a group's copy: QoS as published, plus 4 if published with RETAIN
     own_bytes: int = 0  # of a group's copy: at the end of properties, the member's subscription identifiers
+    handed: bool = False  # a group's copy that went to another member: it leaves the queue unsent
 
 
 ENTRY_OVERHEAD_BYTES = 64  # of a queue row beside topic, properties and payload, for the queue's byte bound
@@ -204,6 +214,7 @@ ENTRY_HEAD = _ENTRY  # for who reads no more of a row
 _RETAIN = 0x04
 _COPY = 0x08
 _SHARED = 0x10
+_HANDED = 0x20
 _SHARE = struct.Struct(">BBH")  # of a group's copy, behind its properties: published, own_bytes, length of share
 
 
@@ -211,6 +222,8 @@ def encode_entry(entry: Entry) -> bytes:
     """Return the value of a queue row (its key holds the session_seq)."""
     flags = entry.qos | (_RETAIN if entry.retain else 0) | (_COPY if entry.copy else 0)
     share = b""
+    if entry.handed:
+        flags |= _HANDED
     if entry.share:
         flags |= _SHARED
         share = _SHARE.pack(entry.published, entry.own_bytes, len(entry.share)) + entry.share
@@ -261,6 +274,7 @@ def decode_entry(session_seq: int, value: bytes) -> Entry:
         share,
         published,
         own_bytes,
+        bool(flags & _HANDED),
     )
 
 

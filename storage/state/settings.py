@@ -22,6 +22,7 @@ class PartitionSettings:
     filters_per_session_max: int = DEFAULT.filters_per_session_max  # subscriptions; more are refused (0x97)
     retained_messages_max: int = DEFAULT.retained_messages_max  # topics, per partition
     retained_bytes_max: int = DEFAULT.retained_bytes_max  # of payloads, per partition
+    retained_per_user_max: int = DEFAULT.retained_per_user_max  # retained topics of one user per partition
     waiting_opens_max: int = 10_000  # CONNECTs of a partition that wait for a kick or for the claims poll
     kick_wait_s: float = 0.2  # how long CONNACK waits for the older connection's edge
     acks_per_row: int = 64  # consumed entries of a session that share one session row and one set of deletions

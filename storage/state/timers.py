@@ -13,6 +13,7 @@ __all__ = [
     "EndSession",
     "ExpireRetained",
     "FireWillAgain",
+    "GiveUpCopies",
     "KickAgain",
     "RedispatchAgain",
     "SaveAcks",
@@ -86,7 +87,16 @@ class EndConnections(msgspec.Struct, frozen=True, gc=False):
     """The connections of dead edges end."""
 
 
-Work = EndSession | AskRoutesAgain | EndConnections
+class GiveUpCopies(msgspec.Struct, frozen=True, gc=False):
+    """A member of a shared group may not be one any more: the group's copies that wait for it go to others."""
+
+    session: int
+    share: bytes
+    at: int  # session_seq of the next entry
+    below: int  # session_seq behind the last one
+
+
+Work = EndSession | AskRoutesAgain | EndConnections | GiveUpCopies
 Timer = (
     SaveAcks
     | StopWaitingForKick

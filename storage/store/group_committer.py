@@ -14,7 +14,9 @@ from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady,
 from storage.store.protocol import Batch, KeyValueStore, SyncTicket
 from storage.store.settings import GroupCommitSettings
 
-__all__ = ["GroupCommitter"]
+__all__ = ["GATHERED_MAX", "GroupCommitter"]
+
+GATHERED_MAX = 3  # batches that wait for more of a loop that has more to do: some milliseconds
 
 
 class GroupCommitter:
@@ -53,14 +55,17 @@ class GroupCommitter:
         """Batches up to this number are durable."""
         return self._core.durable
 
-    def submit(self, rows: Batch) -> int:
+    def submit(self, rows: Batch, *, more: bool = False) -> int:
         """Add the rows of one operation and return its number, ascending by one.
+
+        Where ``more`` is about to be submitted they may wait for that, some batches together, unless a sync ends.
 
         Ask ``store.require_room`` before the operation is ordered: what was submitted is written whatever the floor.
         """
         self._batches.append(rows)
         self._submitted += 1
-        self._wake.set()
+        if not more or len(self._batches) >= GATHERED_MAX:
+            self._wake.set()
         return self._submitted
 
     async def room(self) -> None:
@@ -70,6 +75,7 @@ class GroupCommitter:
 
     async def wait_durable(self, batch: int) -> None:
         """Wait until a batch is durable; as long as the disk takes."""
+        self._wake.set()
         while self._core.durable < batch:
             await self._wait_progress()
 

@@ -37,6 +37,7 @@ def fired(cluster: Cluster) -> list[bytes]:
 
 
 WILL = Will("w", b"gone", 1)
+DELAYED_WILL = Will("w", b"gone", 1, delay_s=3)
 
 
 def message(text: str = "m", topic: str = "a/b", qos: int = 1, **more: object) -> PublishMessage:

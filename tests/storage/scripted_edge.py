@@ -58,6 +58,8 @@ class Connection:
     received: list[Push] = field(default_factory=list)
     open: bool = True
     push_epoch: int = 0  # the highest of its pushes
+    owner: tuple[str, int] = ("", 0)  # user, and the policy_epoch at which it was made
+    refused: int = 0  # reason code of its CONNECT
 
 
 class Edge:
@@ -223,9 +225,12 @@ class Edge:
 
     def _opened(self, message: SessionOpened) -> None:
         asked = self.asked.pop(message.request, None)
-        if asked is None or message.reason_code:
+        if asked is None:
             return
         connection = self.connections[asked[1].client_id]
+        if message.reason_code:
+            connection.refused = message.reason_code
+            return
         connection.owner_epoch = message.owner_epoch
         connection.session = message.session
         if message.session:
@@ -238,7 +243,7 @@ class Edge:
     def polled(self, message: PollClaims, source: PeerKey) -> None:
         """Say which connections of a partition's clients are open; a test may put another answer here."""
         claims = [
-            Claim(one.client_id, one.number, one.owner_epoch, one.session)
+            Claim(one.client_id, one.number, one.owner_epoch, one.session, *one.owner)
             for one in self.connections.values()
             if one.open and one.owner_epoch and self.cluster.map.partition_for(one.client_id) == message.partition
         ]
@@ -255,11 +260,14 @@ class Edge:
         will: Will | None = None,
         receive_maximum: int = 64,
         settle: bool = True,
+        owner: tuple[str, int] = ("", 0),
     ) -> Connection:
         """Open a session, wait for the answer, and subscribe with QoS 2."""
         connection = self.connections[client_id] = Connection(client_id, next(self.cluster.numbers))
         head = self.head(self.cluster.map.partition_for(client_id))
-        self.ask(OpenSession(*head, client_id, connection.number, clean_start, expiry_s, will, 5, receive_maximum))
+        asked = OpenSession(*head, client_id, connection.number, clean_start, expiry_s, will, 5, receive_maximum)
+        asked.owner, asked.owner_made = connection.owner = owner
+        self.ask(asked)
         if settle:
             self.cluster.settle()
         if filters:

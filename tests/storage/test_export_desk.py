@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
+from access.operators.verbs import Operator, Role
 from storage.export.export_desk import ExportDesk
 from storage.state.rows import MetaRow
 from storage.store.aside_stores import AsideStores
@@ -32,6 +33,9 @@ class MadeUpCopies:
         return {str(number): "made up" for number in numbers}
 
 
+ADMIN = Operator(Role.ADMIN, "ann")
+
+
 def desk_of(folder: Path, counted: list[int]) -> ExportDesk:
     aside = AsideStores(folder / "store.db")
     return ExportDesk(MadeUpCopies(), cast(Store, None), cast(Any, None), folder / "exports", aside, counted.append)
@@ -45,12 +49,21 @@ def test_stores_put_aside_before_the_start_are_counted_at_once(tmp_path: Path) -
     counted: list[int] = []
     desk = desk_of(tmp_path, counted)
     assert counted == [2]
-    reply = desk.ask(Admin(1, "store aside remove", {"name": aside.name, "dry_run": False}))
+    reply = desk.ask(Admin(1, "store aside remove", {"name": aside.name, "dry_run": False}), ADMIN)
     assert reply.ok, reply.error
     assert counted == [2, 1]
 
 
 def test_the_copies_are_described_as_the_node_has_them(tmp_path: Path) -> None:
     """The desk asks for nothing but the partitions that the question names."""
-    reply = desk_of(tmp_path, []).ask(Admin(1, "store copies", {"partitions": [5]}))
+    reply = desk_of(tmp_path, []).ask(Admin(1, "store copies", {"partitions": [5]}), ADMIN)
     assert reply.ok and reply.result == {"5": "made up"}
+
+
+def test_a_role_that_does_not_suffice_is_refused_and_counted(tmp_path: Path) -> None:
+    """NIST: protect. A node of storage judges the role itself; a peer that is no operator may nothing."""
+    desk = desk_of(tmp_path, [])
+    for operator, why in ((Operator(Role.OPERATOR, "bob"), "wants the role admin"), (None, "wants an operator's")):
+        reply = desk.ask(Admin(1, "store aside remove", {"name": "x", "dry_run": False}), operator)
+        assert not reply.ok and why in reply.error and reply.exit_code == 2
+    assert desk.refused == 2

@@ -11,7 +11,7 @@ import trio.testing
 
 from storage.store.errors import StoreFailed, StoreFatal, SyncFailed
 from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
-from storage.store.group_committer import GroupCommitter
+from storage.store.group_committer import GATHERED_MAX, GroupCommitter
 from storage.store.protocol import Batch
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from tests.simulation.model_store import ModelDisk, ModelStore
@@ -303,3 +303,23 @@ async def test_a_slow_disk_congests_and_recovers(disk: ModelDisk, monkeypatch: p
             await committer.room()
             await committer.wait_durable(300)
     assert len(disk.durable) == 300
+
+
+async def test_batches_of_a_busy_loop_are_written_together(disk: ModelDisk) -> None:
+    """Some of them: nobody waits for a loop that never rests, nor for one that stops behind its last batch."""
+    store = _open(disk)
+    committer = GroupCommitter(store, lambda _: None)
+    async with _running(committer):
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(GATHERED_MAX - 1):
+            committer.submit(_row(number), more=True)
+            await trio.testing.wait_all_tasks_blocked()
+        assert committer.commits == 0
+        committer.submit(_row(8), more=True)
+        with trio.fail_after(5):
+            while committer.durable < GATHERED_MAX:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+        assert committer.commits == 1
+        last = committer.submit(_row(9), more=True)
+        with trio.fail_after(5):
+            await committer.wait_durable(last)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("edge", "router", "storage", "membership", "wire", "mqtt", "conf", "jobs", "stratamq", "bench")
+ROOMS = ("edge", "router", "storage", "membership", "access", "wire", "mqtt", "conf", "jobs", "stratamq", "bench")
 ADAPTER = Path("storage/store/lsm_file.py")
 
 

@@ -1,0 +1,35 @@
+"""The connection that owns a client ID, and the CONNECTs that wait for its end."""
+
+import msgspec
+
+from storage.rights.owners import Owner
+from wire.messages.sessions import OpenSession
+
+__all__ = ["Holder", "Opening"]
+
+
+class Holder(msgspec.Struct, eq=False):  # one for each CONNECT, like the next
+    """The connection that owns a client ID."""
+
+    edge: str
+    incarnation: int
+    connection: int
+    owner_epoch: int
+    session: int
+    owner: Owner
+    opened_here: bool = False  # by this incarnation of the primary, which knows what it answered
+    session_present: bool = False
+
+    def is_for(self, opening: "Opening") -> bool:
+        """Whether this very connection asks again."""
+        mine = (self.edge, self.incarnation, self.connection)
+        return mine == (opening.edge, opening.incarnation, opening.request.connection)
+
+
+class Opening(msgspec.Struct, eq=False):
+    """A CONNECT that waits for the end of the connection, or of the session, before it."""
+
+    request: OpenSession
+    edge: str
+    incarnation: int
+    ends: bool = False  # it waits for the end of the session that it replaces

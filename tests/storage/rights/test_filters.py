@@ -1,0 +1,238 @@
+"""A session that is opened under other rules has its filters told to the edge, which removes what they do not grant."""
+
+from typing import Any
+
+import pytest
+
+from storage.rights.filters import TOLD_BYTES, TOLD_MAX
+from storage.state import keys
+from storage.state.durable_sessions import DurableSession
+from storage.state.rows import SubscriptionRow, unpack
+from tests.storage.requests import message
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import Cluster, with_edge, with_settings
+from wire.messages.sessions import OpenSession, SessionOpened, SessionSubscribed, SubscribeSession, Subscription
+
+RULES, OTHERS = 7, (1 << 64) - 1
+
+
+def connect(edge: Edge, judged: int, **changes: Any) -> tuple[Connection, SessionOpened]:
+    """Open client "c" by some rules; return the connection and the answer."""
+    connection = edge.connections["c"] = Connection("c", next(edge.cluster.numbers))
+    asked = OpenSession(*edge.head(0), "c", connection.number, changes.pop("clean_start", False), 3600, **changes)
+    asked.judged = judged
+    edge.ask(asked)
+    edge.cluster.settle()
+    (answer,) = (one for one in edge.answers(SessionOpened) if one.request == asked.request)
+    return connection, answer
+
+
+def subscribe(edge: Edge, to: Connection, *names: str, judged: int, partial: tuple[int, ...] = ()) -> SessionSubscribed:
+    """Subscribe by some rules; without filters all that the session has are confirmed."""
+    filters = [Subscription(name, 1, retain_handling=2) for name in names]
+    request = SubscribeSession(*edge.head(0), to.session, to.owner_epoch, filters)
+    request.judged, request.partial = judged, list(partial)
+    edge.ask(request)
+    edge.cluster.settle()
+    (answer,) = (one for one in edge.answers(SessionSubscribed) if one.request == request.request)
+    assert isinstance(answer, SessionSubscribed)
+    return answer
+
+
+def told(answer: SessionOpened) -> list[str]:
+    return sorted(subscription.topic_filter for subscription in answer.subscriptions)
+
+
+def session_of(cluster: Cluster) -> DurableSession:
+    (session,) = cluster.primary(0).core.partitions[0].partition.sessions.values()
+    return session
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_filters_are_told_where_the_rules_are_others(crash: bool) -> None:
+    """At each CONNECT until the edge says that they are all judged; then no more."""
+    cluster, edge = with_edge(partitions=1)
+    first, answer = connect(edge, RULES)
+    assert (answer.judged, told(answer)) == (True, [])
+    subscribe(edge, first, "a/#", "b", judged=RULES)
+    if crash:
+        cluster.crash_all()
+    _, answer = connect(edge, RULES)
+    assert (answer.judged, told(answer)) == (True, [])
+    for _ in range(2):
+        newer, answer = connect(edge, OTHERS)
+        assert (answer.judged, told(answer)) == (False, ["a/#", "b"])
+    edge.unsubscribe(newer, "a/#")
+    assert subscribe(edge, newer, judged=OTHERS).reason_codes == []
+    if crash:
+        cluster.crash_all()
+    _, answer = connect(edge, OTHERS)
+    assert (answer.judged, told(answer)) == (True, [])
+    _, answer = connect(edge, RULES)
+    assert (answer.judged, told(answer)) == (False, ["b"])
+
+
+def test_an_edge_without_rules_is_told_nothing() -> None:
+    """And what it subscribes to is not judged for one that has some."""
+    _, edge = with_edge(partitions=1)
+    first, answer = connect(edge, 0)
+    assert (answer.judged, told(answer)) == (False, [])
+    subscribe(edge, first, "a", judged=0)
+    _, answer = connect(edge, 0)
+    assert (answer.judged, told(answer)) == (False, [])
+    _, answer = connect(edge, RULES)
+    assert (answer.judged, told(answer)) == (False, ["a"])
+
+
+@pytest.mark.parametrize("second", [0, OTHERS])
+def test_filters_of_two_rules_are_judged_by_neither(second: int) -> None:
+    """An edge that lags would take all of them for its own."""
+    cluster, edge = with_edge(partitions=1)
+    first, _ = connect(edge, RULES)
+    subscribe(edge, first, "a", judged=RULES)
+    subscribe(edge, first, "b", judged=second)
+    assert session_of(cluster).judged == 0
+    for judged in (RULES, OTHERS):
+        _, answer = connect(edge, judged)
+        assert (answer.judged, told(answer)) == (False, ["a", "b"])
+
+
+def test_a_subscribe_does_not_confirm_what_was_told() -> None:
+    """Only the request without filters does."""
+    _, edge = with_edge(partitions=1)
+    first, _ = connect(edge, RULES)
+    subscribe(edge, first, "a", judged=RULES)
+    newer, _ = connect(edge, OTHERS)
+    subscribe(edge, newer, "b", judged=OTHERS)
+    _, answer = connect(edge, OTHERS)
+    assert (answer.judged, told(answer)) == (False, ["a", "b"])
+
+
+def test_a_connection_that_is_over_confirms_nothing() -> None:
+    cluster, edge = with_edge(partitions=1)
+    first, _ = connect(edge, RULES)
+    subscribe(edge, first, "a", judged=RULES)
+    connect(edge, OTHERS)
+    subscribe(edge, first, judged=OTHERS)
+    assert session_of(cluster).judged == RULES
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_filter_that_is_granted_in_part_is_told_each_time(crash: bool) -> None:
+    """The edge must know of it, for each message is judged; until it is granted in full, or gone."""
+    cluster, edge = with_edge(partitions=1)
+    first, _ = connect(edge, RULES)
+    subscribe(edge, first, "a/#", "b", judged=RULES, partial=(0, 7, 1 << 31))
+    if crash:
+        cluster.crash_all()
+    newer, answer = connect(edge, RULES)
+    assert (answer.judged, told(answer)) == (False, ["a/#", "b"])
+    partition = cluster.primary(0).core.partitions[0].partition
+    rows = {name: partition.get(keys.subscription_key(0, newer.session, name)) for name in ("a/#", "b")}
+    assert {name: unpack(SubscriptionRow, value or b"").partial for name, value in rows.items()} == {
+        "a/#": True, "b": False
+    }  # fmt: skip
+    subscribe(edge, newer, "a/#", judged=RULES)
+    newer, answer = connect(edge, RULES)
+    assert (answer.judged, told(answer)) == (True, [])
+    subscribe(edge, newer, "b", judged=RULES, partial=(0,))
+    edge.unsubscribe(newer, "b")
+    cluster.settle()
+    assert connect(edge, RULES)[1].judged
+
+
+@pytest.mark.parametrize("clean_start", [False, True])
+def test_a_session_without_filters_is_judged(clean_start: bool) -> None:
+    cluster, edge = with_edge(partitions=1)
+    first, _ = connect(edge, RULES)
+    if clean_start:
+        subscribe(edge, first, "a", judged=RULES)
+    _, answer = connect(edge, OTHERS, clean_start=clean_start)
+    assert answer.judged and session_of(cluster).judged == OTHERS
+
+
+def test_an_ephemeral_session_has_nothing_to_judge() -> None:
+    """Its edge alone has its filters."""
+    _, edge = with_edge(partitions=1)
+    connection = edge.open("c", expiry_s=0)
+    (answer,) = edge.answers(SessionOpened)
+    assert (connection.session, answer.judged, told(answer)) == (0, False, [])
+
+
+@pytest.mark.parametrize(("count", "length"), [(TOLD_MAX + 1, 8), (TOLD_BYTES // 4 // 50_000 + 1, 50_000)])
+def test_too_many_filters_are_not_told_and_not_judged(count: int, length: int) -> None:
+    """The edge judges each message of such a session: it is told that its filters are not judged."""
+    cluster, edge = with_edge(partitions=1, settings=with_settings(filters_per_session_max=10_000))
+    first, _ = connect(edge, RULES)
+    subscribe(edge, first, *(f"{number:06}".ljust(length, "x") for number in range(count)), judged=RULES)
+    assert connect(edge, RULES)[1].judged
+    _, answer = connect(edge, OTHERS)
+    assert (answer.reason_code, answer.judged, told(answer)) == (0, False, [])
+    assert cluster.nodes["s1"].core.event_counts()["filters_untold"] == 1
+
+
+def queue(edge: Edge, *payloads: str) -> None:
+    for payload in payloads:
+        edge.publish(message(payload), 0)
+    edge.cluster.settle()
+
+
+def test_b3_a_mark_does_not_die_with_its_primary() -> None:
+    """What the former primary had still to judge is judged by the edge that delivers it, whichever entry it is."""
+    cluster = Cluster(nodes=2, replicas=2, partitions=1)
+    edge = cluster.edges["e1"]
+    first, _ = connect(edge, RULES)
+    subscribe(edge, first, "a/b", judged=RULES)
+    edge.close(first)
+    queue(edge, "1", "2")
+    cluster.kill(cluster.primary(0).key.node)
+    cluster.run(5.0)
+    newer, answer = connect(edge, RULES)
+    assert (answer.judged, told(answer)) == (False, ["a/b"])
+    subscribe(edge, newer, judged=RULES)
+    _, answer = connect(edge, RULES)
+    assert not answer.judged  # the filters are, the queue is not
+    for push in edge.connections["c"].received:
+        edge.acknowledge(push, 4)
+    cluster.settle()
+    assert connect(edge, RULES)[1].judged
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_other_rules_queued_is_not_judged_with_the_filters(crash: bool) -> None:
+    """It may have come by a filter that is gone now."""
+    cluster, edge = with_edge(partitions=1)
+    first, _ = connect(edge, RULES)
+    subscribe(edge, first, "a/b", "a/#", judged=RULES)
+    edge.close(first)
+    queue(edge, "1")
+    newer, _ = connect(edge, OTHERS)
+    edge.unsubscribe(newer, "a/#")
+    subscribe(edge, newer, judged=OTHERS)
+    assert not connect(edge, OTHERS)[1].judged
+    if crash:
+        cluster.crash_all()
+    newest, answer = connect(edge, OTHERS)
+    assert (answer.judged, told(answer)) == (False, ["a/b"])
+    for push in newest.received:
+        edge.acknowledge(push, 4)
+    cluster.settle()
+    queue(edge, "2")
+    assert connect(edge, OTHERS)[1].judged
+
+
+@pytest.mark.parametrize("subscribes", [False, True])
+def test_a_queue_without_filters_is_not_judged(subscribes: bool) -> None:
+    """The filter that queued it is gone; its right may be gone too."""
+    _, edge = with_edge(partitions=1)
+    first, _ = connect(edge, RULES)
+    subscribe(edge, first, "a/b", judged=RULES)
+    edge.close(first)
+    queue(edge, "1")
+    newer, _ = connect(edge, RULES)
+    edge.unsubscribe(newer, "a/b")
+    newer, answer = connect(edge, OTHERS)
+    assert (answer.judged, told(answer)) == (False, [])
+    if subscribes:
+        subscribe(edge, newer, "b", judged=OTHERS)
+    assert not connect(edge, OTHERS)[1].judged

@@ -1,0 +1,131 @@
+"""A member of a shared group loses its right to it: what it has open goes to other members, not to it and not away."""
+
+import pytest
+
+from storage.messages.given_up import ENTRIES_AT_ONCE
+from tests.storage.rights.test_socket_refusals import NOT_AUTHORIZED, NOT_WRITTEN, kept
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import Cluster
+from tests.storage.test_redispatch import answer, member, message, orders, rows
+from wire.messages.batches import PublishMessage
+from wire.messages.sessions import SessionUnsubscribed, UnsubscribeSession
+
+
+def revoke(edge: Edge, to: Connection, *names: str, settle: bool = True) -> None:
+    """Take filters away from a session, as the edge does whose rules do not grant them."""
+    head = edge.head(to.session >> 48)
+    edge.ask(UnsubscribeSession(*head, to.session, to.owner_epoch, list(names), True))
+    if settle:
+        edge.cluster.settle()
+
+
+def handed(cluster: Cluster) -> list[bytes]:
+    """Return the payloads that were told to edges, each once, in order."""
+    return list(dict.fromkeys(order.message.payload for order in orders(cluster)))
+
+
+def count(cluster: Cluster, name: str) -> int:
+    return sum(node.core.event_counts().get(name, 0) for node in cluster.nodes.values())
+
+
+def test_what_is_open_and_what_waits_goes_to_others() -> None:
+    """Not what the client may have with QoS 2, nor what is no copy of that group."""
+    cluster = Cluster(partitions=1)
+    edge, alice = member(cluster, window=3)
+    edge.subscribe(alice, "other", "$share/h/a")
+    for payload, qos in (("sent", 1), ("twice", 2)):
+        edge.publish(message(payload, qos), 0)
+    edge.publish(PublishMessage(0, b"other", b"own", 1), 0)
+    for payload, qos in (("waits", 1), ("waits 2", 2)):
+        edge.publish(message(payload, qos), 0)
+    edge.publish(PublishMessage(0, b"a", b"of h", 1, share=b"h/a"), 0)
+    edge.publish(PublishMessage(0, b"other", b"own 2", 1), 0)
+    cluster.settle()
+    sink = kept(cluster)
+    revoke(edge, alice, "$share/g/a")
+    assert edge.answers(SessionUnsubscribed)[-1].reason_codes == [0]
+    assert handed(cluster) == [b"sent", b"waits", b"waits 2"] and count(cluster, "shares_revoked") == 3
+    assert [reason for event, _, reason in sink.dropped if event == "dropped"] == ["handed to another member"] * 3
+    for push in list(alice.received):
+        edge.acknowledge(push, 4 if push.qos == 1 else 5)
+    cluster.settle()
+    edge.acknowledge(next(push for push in alice.received if push.pubrel), 7)
+    cluster.settle()
+    for push in [push for push in alice.received if push.qos == 1]:
+        edge.acknowledge(push, 4)
+    cluster.run(1.0)
+    assert [push.payload for push in alice.received if not push.pubrel] == [
+        b"sent",
+        b"twice",
+        b"own",
+        b"of h",
+        b"own 2",
+    ]
+    for order in orders(cluster):
+        answer(cluster, order.number)
+    (session,) = cluster.primary(0).core.partitions[0].partition.sessions.values()
+    assert (session.queued, session.queue_bytes) == (0, 0) and sink.delivered
+    cluster.run(2.0)
+    assert rows(cluster) == []
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_queue_goes_some_at_a_time(crash: bool) -> None:
+    """A new primary that finds marked copies gives them to nobody twice."""
+    cluster = Cluster(partitions=1)
+    edge, alice = member(cluster, window=1)
+    numbers = [str(number) for number in range(3 * ENTRIES_AT_ONCE)]
+    for number in numbers:
+        edge.publish(message(number), 0)
+    cluster.settle()
+    revoke(edge, alice, "$share/g/a")
+    if crash:
+        cluster.crash_all()
+    told: dict[int, bytes] = {}
+    while fresh := {order.number: order.message.payload for order in orders(cluster) if order.number not in told}:
+        told |= fresh
+        for order in fresh:
+            answer(cluster, order)
+    assert [payload.decode() for payload in told.values()] == numbers
+    cluster.run(3.0)
+    (session,) = cluster.primary(0).core.partitions[0].partition.sessions.values()
+    assert session.queued == 0 and len(alice.received) == 1
+
+
+def test_a_client_that_unsubscribes_keeps_what_was_begun() -> None:
+    cluster = Cluster(partitions=1)
+    edge, alice = member(cluster)
+    edge.publish(message("1"), 0)
+    cluster.settle()
+    edge.unsubscribe(alice, "$share/g/a")
+    cluster.settle()
+    assert handed(cluster) == []
+
+
+@pytest.mark.parametrize(("is_member", "qos"), [(False, 1), (True, 1), (False, 2)])
+def test_a_copy_that_the_edge_refuses_goes_on_where_the_client_is_no_member(is_member: bool, qos: int) -> None:
+    """Of one that is, and may not receive this topic, it would come back for ever."""
+    cluster = Cluster(partitions=1)
+    edge, alice = member(cluster)
+    edge.publish(message("1", qos), 0)
+    cluster.settle()
+    if not is_member:
+        edge.unsubscribe(alice, "$share/g/a")
+        cluster.settle()
+    edge.acknowledge(alice.received[0], NOT_WRITTEN, NOT_AUTHORIZED)
+    cluster.settle()
+    goes_on = not is_member and qos == 1
+    assert handed(cluster) == ([b"1"] if goes_on else [])
+    assert (count(cluster, "shares_revoked"), count(cluster, "dropped_not_authorized")) == (goes_on, not goes_on)
+
+
+def test_a_session_that_ends_meanwhile_hands_nothing_on_twice() -> None:
+    cluster = Cluster(partitions=1)
+    edge, alice = member(cluster, window=1)
+    for number in range(3):
+        edge.publish(message(str(number)), 0)
+    cluster.settle()
+    revoke(edge, alice, "$share/g/a")
+    edge.close(alice, expiry_s=0)
+    assert [order.message.payload for order in orders(cluster)].count(b"2") == 1
+    assert handed(cluster) == [b"0", b"1", b"2"]

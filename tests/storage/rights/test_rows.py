@@ -1,0 +1,42 @@
+"""Rows say whose they are; those of an older version say that nobody knows."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from storage.state.durable_sessions import DurableSession
+from storage.state.rows import RetainedRow, SessionRow, SubscriptionRow, WillRow, pack, unpack
+from wire.messages.sessions import Subscription
+from wire.messages.wills import Will
+
+SESSION = SessionRow("c", 7, 60, owner="ann", owner_made=5, judged=(1 << 64) - 1, recheck_below=9)
+OWNED = [
+    (SESSION, 4),
+    (SubscriptionRow(Subscription("a/#", 1), partial=True), 1),
+    (WillRow("c", 7, Will("w", b"x"), "e1", 3, owner="ann", owner_made=5), 2),
+    (RetainedRow("t", b"x", 1, b"", 0, 0, 1, 2, 3, owner="ann", owner_made=5), 2),
+]
+
+
+@pytest.mark.parametrize(("row", "new"), OWNED)
+def test_a_row_of_an_older_version_is_nobodys_and_not_judged(row: Any, new: int) -> None:
+    fields = msgspec.structs.fields(type(row))
+    values = msgspec.msgpack.decode(pack(row))
+    read = unpack(type(row), msgspec.msgpack.encode(values[:-new]))
+    assert [getattr(read, field.name) for field in fields[-new:]] == [field.default for field in fields[-new:]]
+    assert not any(field.default for field in fields[-new:])
+    assert unpack(type(row), pack(row)) == row
+
+
+def test_a_session_keeps_whose_it_is() -> None:
+    row = SESSION
+    session = DurableSession.from_row(1 << 48 | 1, row)
+    assert (session.owner, session.owner_made, session.judged, session.recheck_below) == ("ann", 5, (1 << 64) - 1, 9)
+    assert session.row() == row
+
+
+def test_a_session_of_an_older_version_is_nobodys() -> None:
+    values = msgspec.msgpack.decode(pack(SessionRow("c", 7, 60)))
+    session = DurableSession.from_row(1 << 48 | 1, unpack(SessionRow, msgspec.msgpack.encode(values[:-4])))
+    assert (session.owner, session.owner_made, session.judged, session.recheck_below) == ("", 0, 0, 0)

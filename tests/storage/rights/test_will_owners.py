@@ -1,0 +1,40 @@
+"""A will is published in the name of the user that left it, however late, and by whichever primary."""
+
+import pytest
+
+from tests.storage.requests import WILL, fired
+from tests.storage.storage_cluster import Cluster, with_edge
+from wire.messages.wills import Will
+
+ANN = ("ann", 5)
+
+
+def owners(cluster: Cluster) -> set[tuple[str, int]]:
+    """Return whose the wills are that any edge was told to publish."""
+    return {(will.owner, will.owner_made) for edge in cluster.edges.values() for will in edge.wills}
+
+
+@pytest.mark.parametrize("expiry_s", [0, 60])
+@pytest.mark.parametrize("delay_s", [0, 3])
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_will_names_its_owner(expiry_s: int, delay_s: int, crash: bool) -> None:
+    """With the repeats after a crash of all, which come from rows alone."""
+    cluster, edge = with_edge(partitions=1)
+    edge.answer_wills = cluster.edges["e2"].answer_wills = False
+    edge.close(edge.open("c", owner=ANN, expiry_s=expiry_s, will=Will("w", b"gone", 1, delay_s=delay_s)), clean=False)
+    if crash:
+        cluster.crash_all()
+    cluster.run(5.0)
+    if crash:
+        cluster.crash_all()
+        cluster.run(2.0)
+    assert fired(cluster) == [b"gone"] and owners(cluster) == {ANN}
+
+
+def test_a_takeover_publishes_in_the_name_of_the_former_owner() -> None:
+    """The connection was nobody's; who takes the client ID has nothing to do with its will."""
+    cluster, edge = with_edge(partitions=1)
+    edge.open("c", will=WILL)
+    cluster.edges["e2"].open("c", owner=ANN)
+    cluster.run(1.0)
+    assert fired(cluster) == [b"gone"] and owners(cluster) == {("", 0)}
