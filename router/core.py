@@ -6,40 +6,38 @@ Sans-IO. Raft is next to it, not inside: the shell gives committed commands as `
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import cast
 
+from router.answering import Answering
 from router.events import Applied, Event, ProposalFailed, Ready, RoleChanged, RoundEnded
-from router.map.commands import (
-    Bootstrap,
-    DeclareDead,
-    PlaceShards,
-    StopNodes,
-    decode_command,
-)
+from router.frame_gate import FrameGate
+from router.map.commands import Bootstrap, Command, DeclareDead, PlaceShards, StopNodes
 from router.map.late_storage import LateStorage
 from router.map.leases import LeaseTable, live_incarnations
 from router.map.machine import MapMachine
 from router.map.map_stream import MapStream
 from router.map.placement_requests import PlacementRequests
-from router.map.proposals import Asker
 from router.map.rebalance_run import RebalanceRunner
 from router.map.registrations import Registrations
 from router.map.stop_requests import StopRequests
-from router.operators.queries import Change, ForProcess, decide
 from router.operators.ring_verbs import Due
 from router.outbox import Outbox
 from router.placement.reachability import Reachability
 from router.placement.successor import Successor
+from router.policy import router_snapshot
+from router.policy.log_entry import read_entry
+from router.policy.policy_desk import PolicyDesk, PolicyQuestion
 from router.proposing import Proposing
-from router.routes.owned_shards import Judge, OwnedShards
+from router.relaying import Relaying
+from router.routes.owned_shards import OwnedShards
 from router.routes.shard import RouteShard
-from router.routes.shard_work import ShardMessage
+from router.routes.shard_work import Judge, ShardMessage
 from router.settings import RouterSettings
 from wire.decoding import Unreadable
-from wire.links.allowed import RELAYED, TIER, fault_of
+from wire.links.allowed import TIER
 from wire.links.refusals import Refusals
 from wire.messages.cluster_map import MapDelta, NodeEntry
-from wire.messages.control import Control, decode_control
-from wire.messages.frames import FrameKind
+from wire.messages.control import Control
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
 from wire.messages.message import name_of
 from wire.messages.nodes import (
@@ -51,7 +49,6 @@ from wire.messages.nodes import (
     Refused,
     Register,
     Relay,
-    Relayed,
     RequestChange,
 )
 from wire.messages.operators import Admin
@@ -65,6 +62,7 @@ logger = logging.getLogger(__name__)
 
 STOP_S = 2.0  # from the order to stop to the end, when others do not take over
 LOOK_S = 0.25  # between two looks at what was waited for too long
+NEVER = float("inf")
 
 
 class RouterCore:
@@ -77,8 +75,14 @@ class RouterCore:
         *,
         ended_incarnation: int = 0,
         believes: Callable[[], dict[str, str]] = dict,
+        utc: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Set up; ``believes`` returns the state of each node as gossip sees it, which operators are shown."""
+        """Set up.
+
+        Args:
+            believes: Returns the state of each node as gossip sees it, which operators are shown.
+            utc: Seconds since the epoch, by this machine's clock.
+        """
         self.node = entry.node
         self.settings = settings
         self.machine = MapMachine()
@@ -89,22 +93,29 @@ class RouterCore:
             entry, self._to_router, lambda _: None, follows=False, ended_incarnation=ended_incarnation
         )
         self.counts: dict[str, int] = {}
-        self._refusals = Refusals(self.count)
+        refusals = Refusals(self.count)
+        self._gate = FrameGate(self.count, refusals)
         self._outbox = Outbox(self.node, self.count)
         self.tell = self._outbox.tell
-        self._owned = OwnedShards(self.node, settings.cached_topics_max, self.tell, self.count, self._refusals)
-        self.questions: list[tuple[str, Admin]] = []
+        self._relaying = Relaying(self.tell, self.count)
+        self._owned = OwnedShards(self.node, settings.cached_topics_max, self.tell, self.count, refusals)
         self.believes = believes
         self._now = 0.0
         self._stream = MapStream(settings.map_page_bytes)
         self._registrations = Registrations()
-        self._condemned: dict[PeerKey, str] = {}  # in this turn
-        self._proposing = Proposing(self.machine, self.tell, self._refuse, self.count)
+        self._proposing = Proposing(self.machine, lambda: self.policy.epoch, self.tell, self._refuse, self.count)
         self.propose = self._proposing.propose
+        self.policy = PolicyDesk(
+            self.tell, self._outbox.send, self._proposing.give, self.count, utc, settings.map_page_bytes
+        )
+        self._answering = Answering(self, self.policy, self.propose, self.tell, self.count)
         self._placement_requests = PlacementRequests()
         self._rounds: list[int] = []
         self._bootstrapping = False
-        self._next_look = float("-inf")
+        self._next_look = -NEVER
+        self._has_peers = False  # the map has other live routers
+        self._changed = True  # by what is not a message to a shard: leases and deadlines are looked at
+        self._deadline = self._next_time = -NEVER  # of all but the shards; and when leases are looked at anyhow
         self.reach = Reachability(entry.node)
         self.stop = OrderlyStop(self.holder, STOP_S, idle=lambda: not (self.leads or self.shards))
         self._stops = StopRequests()
@@ -121,7 +132,9 @@ class RouterCore:
         for event in events:
             if isinstance(event, FrameArrived):
                 self._frame(event)
-            elif isinstance(event, Applied):
+                continue
+            self._changed = True
+            if isinstance(event, Applied):
                 self._applied(event.data)
             elif isinstance(event, RoundEnded):
                 self._round_ended(event)
@@ -135,52 +148,60 @@ class RouterCore:
                     self.holder.router_up(event.peer.node, now)
             elif isinstance(event, LinkDown):
                 self._link_down(event.peer)
-        if not events or not all(isinstance(event, Applied | RoundEnded) for event in events):
-            # Those are handed in one by one, many between two turns of the loop.
+        if self._owned.has_work and not _only_raft(events):
             leased = self.holder.has_lease(now) if self.machine.map.lease_s else True
             self._owned.turn(Judge(now, self.machine.map, leased))
-        self._time(now)  # also what a Suspected asks for: leases and links are looked at, by their own rules
+        if self._changed or now >= self._next_time or not events or self.stop.begun:
+            self._time(now)  # also what a Suspected asks for: leases and links are looked at, by their own rules
         return self._ready()
 
     def _ready(self) -> Ready:
         self._owned.send()
-        self._take_own()
-        ready = Ready(self._proposing.take(), self._rounds, self._outbox.take_sends(), questions=self.questions)
-        self._rounds, self.questions = [], []
-        ready.condemned.extend(self._condemned.items())
-        self._condemned.clear()
-        ready.next_deadline = min(self.holder.next_deadline(), self.stop.next_deadline())
-        if self._owned.has_work:
-            ready.next_deadline = min(ready.next_deadline, self._now)
-        ready.ended = self.holder.ended and not self.stop.begun
-        ready.stopped = self.stop.ended
-        if self.leads:
-            if self.stop.settled:  # a new leader has yet to hear what each node has acknowledged
-                ready.transfer = self._successor.take_next(self._now, self.machine.map)
-            deadline = min(self.leases.next_deadline(), self._stops.next_deadline())
-            ready.next_deadline = min(ready.next_deadline, deadline)
-            if self._waits():
-                ready.next_deadline = min(ready.next_deadline, self._next_look)
+        late = self._take_own()
+        ready = Ready(
+            self._proposing.take(),
+            self._rounds,
+            self._outbox.take_sends(),
+            self._next_deadline(),
+            self._answering.take_for_process(),
+            self._gate.take_condemned(),
+            ended=self.holder.ended and not self.stop.begun,
+            stopped=self.stop.ended,
+        )
+        self._rounds = []
+        self._changed = late
+        if self.leads and self.stop.settled:  # a new leader has yet to hear what each node has acknowledged
+            ready.transfer = self._successor.take_next(self._now, self.machine.map)
         return ready
 
-    def _waits(self) -> bool:
-        """Whether a look must not wait for the next heartbeat: somebody has not answered, or may fall silent."""
-        return (
-            self.leases.ending
-            or self._owned.waits
-            or any(
-                entry.tier == TIER_ROUTER and entry.alive and node != self.node
-                for node, entry in self.machine.map.nodes.items()
-            )
+    def _next_deadline(self) -> float:
+        if self._changed:
+            self._deadline = self._parts_deadline()
+            self._next_time = min(self._deadline, self._next_look)
+        if self._owned.has_work:
+            return min(self._now, self._deadline)
+        # A look must not wait for the next heartbeat where somebody has not answered, or may fall silent.
+        return self._next_time if self.leads and self._owned.waits else self._deadline
+
+    def _parts_deadline(self) -> float:
+        deadline = min(self.holder.next_deadline(), self.stop.next_deadline())
+        if not self.leads:
+            return deadline
+        looks = self._has_peers or self.leases.ending
+        deadline = min(
+            deadline, self.leases.next_deadline(), self._stops.next_deadline(), self.policy.waits.next_deadline()
         )
+        return min(deadline, self._next_look) if looks else deadline
 
     def _time(self, now: float) -> None:
+        self._changed = True
         self.stop.step(now)
         self.holder.beat(now)
         self._take_own()
         if now >= self._next_look:
             self._next_look = now + LOOK_S
             self._look(now)
+        self.policy.step(now)
         if not self.leads:
             return
         for placements, askers in self._placement_requests.take():
@@ -188,8 +209,7 @@ class RouterCore:
         self.rebalancer.tick(now)
         for node, incarnation in self.leases.expired(now, self.machine.map):
             self.propose(DeclareDead(node, incarnation))
-        stopping = self._stops.take(now)
-        if stopping:
+        if stopping := self._stops.take(now):
             self.propose(StopNodes(stopping))
         self._admit_due()
         context = self.leases.next_round()
@@ -210,13 +230,20 @@ class RouterCore:
             self.count("shards_rescued", len(owners))
             self.propose(PlaceShards(owners, {number: cluster_map.shards[number].epoch for number in owners}))
         node = self.reach.worst_connected(now, cluster_map, self.leases.complaints(cluster_map))
-        if node:
+        stopped = (node, cluster_map.nodes[node].incarnation) if node else None
+        if stopped is None and not self.leases.ending:
+            stopped = self.policy.waits.deaf(now)
+        if stopped is not None:
             self.count("leases_stopped")
-            self.leases.stop((node, cluster_map.nodes[node].incarnation))
+            self.leases.stop(stopped)
 
-    def _take_own(self) -> None:
+    def _take_own(self) -> bool:
+        """Take what this router said to itself; return whether that was anything."""
+        said = False
         while (message := self._outbox.take_own()) is not None:
+            said = True
             self._control(self.node, None, message)
+        return said
 
     # --- the operators' view
 
@@ -245,7 +272,8 @@ class RouterCore:
         return self.rebalancer.status(self._now)
 
     def _proposal_failed(self, event: ProposalFailed) -> None:
-        command = self._proposing.failed(event.number, event.leader_hint)
+        proposed = self._proposing.failed(event.number, event.leader_hint)
+        command = proposed.command if proposed is not None else None
         if isinstance(command, DeclareDead):
             self.leases.proposal_failed((command.node, command.incarnation))
         if isinstance(command, Bootstrap):
@@ -257,9 +285,14 @@ class RouterCore:
     # --- Raft
 
     def restore(self, data: bytes) -> None:
-        """A Raft snapshot replaces the map."""
-        self.machine.restore(data)
+        """A Raft snapshot replaces the map and the policy."""
+        router_snapshot.restore(data, self.machine, self.policy.machine)
         self._map_replaced()
+        self.policy.replaced(self._now)
+
+    def capture(self) -> Callable[[], bytes]:
+        """Return what encodes the map and the policy of now, in any thread."""
+        return router_snapshot.capture(self.machine, self.policy.machine)
 
     def _role_changed(self, event: RoleChanged) -> None:
         led = self.leads
@@ -268,32 +301,28 @@ class RouterCore:
         self.holder.leader = event.leader
         if event.leads and not led:
             self.leases.begin(self._now, self.machine.map)
+            self.policy.waits.begin(self._now, self.machine.map, self.policy.epoch)
             self.holder.router_up(self.node, self._now)
             if not self.machine.map.cluster and not self._bootstrapping:
                 self._bootstrapping = True
-                settings = self.settings
-                self.propose(
-                    Bootstrap(
-                        settings.cluster,
-                        settings.partitions,
-                        settings.shards,
-                        settings.replicas,
-                        settings.min_in_sync,
-                        settings.lease_s,
-                    )
-                )
+                self.propose(self.settings.bootstrap())
         if not event.leads and led:
             self.holder.router_down(self.node)
             self._registrations.clear()
             self._placement_requests.clear()
             self._stops.clear()
+            self.policy.waits.end()
 
     def _applied(self, data: bytes) -> None:
         try:
-            command = decode_command(data)
+            command = read_entry(data)
         except Unreadable as error:  # committed by an older router: every router passes it by
             self.count("commands_unreadable")
             logger.error("an entry of the log is no command, and is passed by: %s", error)
+            return
+        proposed = self._proposing.take_committed(data)
+        if not isinstance(command, Command):
+            self.policy.applied(self._now, command, proposed, self.machine.map)
             return
         before = dict(live_incarnations(self.machine.map))
         outcome = self.machine.apply(command)
@@ -301,21 +330,13 @@ class RouterCore:
             self._map_replaced()
         if outcome.delta is not None:
             self._stepped(outcome.delta, before)
-        self._proposing.committed(data, outcome)
-
-    def _asked(self, node: str, question: Admin) -> None:
-        """Answer an operator's question, propose what it asks for, or leave it to the process."""
-        decision = decide(question, self)
-        if isinstance(decision, Change):
-            self.propose(decision.command, Asker(node, question.request, question))
-        elif isinstance(decision, ForProcess):
-            self.questions.append((node, question))
-        else:
-            self.tell(node, decision)
+        if proposed is not None:
+            self._proposing.committed(proposed, command, outcome)
 
     def _stepped(self, delta: MapDelta, before: dict[str, int]) -> None:
         cluster_map = self.machine.map
         self._owned.stepped(delta)
+        self.policy.waits.stepped(self._now, delta, before, self.policy.epoch)
         if self.leads:
             for entry in delta.nodes:
                 if entry.alive and before.get(entry.node) != entry.incarnation:
@@ -337,44 +358,35 @@ class RouterCore:
             self.tell(node, page)
         if self.leads:
             self.leases.begin(self._now, cluster_map)
+            self.policy.waits.begin(self._now, cluster_map, self.policy.epoch)
         self._follow_own_map()
         self._owned.follow(self._now, cluster_map, active=self.holder.active)
 
     def _follow_own_map(self) -> None:
-        self.holder.take_own(self._now, self.machine.map)
+        cluster_map = self.machine.map
+        self._changed = True
+        self._has_peers = any(entry.node != self.node for entry in cluster_map.live(TIER_ROUTER))
+        self.holder.take_own(self._now, cluster_map)
 
     # --- messages
 
     def _frame(self, event: FrameArrived) -> None:
-        if event.peer in self._condemned:
-            return  # what it sent behind that is void
+        message = self._gate.read(self._now, event)
+        if message is None:
+            return
         try:
-            if event.kind != FrameKind.CONTROL:
-                self._condemn(event.peer, f"frame kind {event.kind}", TIER)
-            else:
-                self._judged(event.peer, decode_control(event.payload))
-        except Unreadable as error:  # the frame, or the message that it wants handed on
-            self.count("frames_unreadable")
-            self._condemned[event.peer] = str(error)
-
-    def _judged(self, peer: PeerKey, message: Control) -> None:
-        fault = fault_of(peer, TIER_ROUTER, message)
-        if fault:
-            self._condemn(peer, name_of(message), fault)
-        else:
-            self._control(peer.node, peer, message)
-
-    def _condemn(self, peer: PeerKey, what: str, fault: str) -> None:
-        """Refuse a message that no honest node sends, and close its link."""
-        self._refusals.refuse(self._now, peer, what, fault)
-        self._condemned[peer] = f"a {peer.tier} may not send this {what} ({fault})"
+            self._control(event.peer.node, event.peer, message)
+        except Unreadable as error:  # the message that it wants handed on
+            self._gate.unreadable(event.peer, error)
 
     def _control(self, node: str, peer: PeerKey | None, message: Control) -> None:
-        if isinstance(message, Heartbeat):
-            self._heartbeat(node, message)
-        elif isinstance(message, ShardMessage):
+        if isinstance(message, ShardMessage):
             if peer is None or not self._owned.add(peer, message):
                 self.count("shard_messages_dropped")
+            return
+        self._changed = True
+        if isinstance(message, Heartbeat):
+            self._heartbeat(node, message)
         elif isinstance(message, Register):
             self._register(node, message)
         elif isinstance(message, FollowMap):
@@ -383,16 +395,21 @@ class RouterCore:
             self._request_change(node, message)
         elif isinstance(message, Drain | Leave):
             self._stop(node, peer, message)
+        elif isinstance(message, PolicyQuestion):
+            if peer is not None:
+                self.policy.handle(self._now, node, peer, message)
         elif isinstance(message, Relay):
-            self._relay(peer, message)
+            if not self._relaying.take(peer, message, self.machine.map):
+                self._gate.condemn(self._now, cast(PeerKey, peer), name_of(message), TIER)
         elif isinstance(message, Admin):
-            self._asked(node, message)
+            self._answering.ask(node, peer, message)
         elif not self.holder.handle(self._now, message):
             self.count("messages_unknown")
 
     def _heartbeat(self, node: str, message: Heartbeat) -> None:
         if self.leads:
             self.leases.arrived(node, message, self._now)
+            self.policy.heard(self._now, message)
             return
         self.tell(node, HeartbeatReply(message.incarnation, message.sent_at, 0.0, 0, self.leader))
 
@@ -407,7 +424,13 @@ class RouterCore:
             self.tell(
                 peer,
                 HeartbeatReply(
-                    beat.incarnation, beat.sent_at, lease_s, settled, self.node, map_epoch=cluster_map.epoch
+                    beat.incarnation,
+                    beat.sent_at,
+                    lease_s,
+                    settled,
+                    self.node,
+                    cluster_map.epoch,
+                    self.policy.epoch,
                 ),
             )
 
@@ -415,6 +438,9 @@ class RouterCore:
         if not self.leads:
             self._refuse(node, message.request, "not_leader", "this router does not lead")
             return
+        former = self.machine.map.nodes.get(node)
+        if former is not None and former.incarnation <= message.ended_incarnation:
+            self.policy.waits.proved((node, former.incarnation))
         self._registrations.add(node, message)
         self._admit_due()
 
@@ -429,25 +455,9 @@ class RouterCore:
     def _link_down(self, peer: PeerKey) -> None:
         self.reach.link_down(peer, self._now)
         self._stream.link_down(peer)
+        self.policy.link_down(peer)
         if peer.tier == TIER_ROUTER:
             self.holder.router_down(peer.node)
-
-    def _relay(self, peer: PeerKey | None, message: Relay) -> None:
-        """Hand a message on from one incarnation to another, where both live; the sender repeats what gets no answer.
-
-        It is read here: the one who wrote it is to blame for it, not the router that the other side hears it from.
-        """
-        inner = decode_control(message.message)
-        alive = self.machine.map.is_alive
-        if peer is None or not alive(peer.node, peer.incarnation) or not alive(message.node, message.incarnation):
-            self.count("relays_of_dead")
-            return
-        receiver = self.machine.map.nodes[message.node].tier
-        if not isinstance(inner, RELAYED) or fault_of(peer, receiver, inner):
-            self._condemn(peer, name_of(message), TIER)
-            return
-        self.tell(message.node, Relayed(peer.node, peer.incarnation, message.message))
-        self.count("relayed")
 
     def _request_change(self, node: str, message: RequestChange) -> None:
         if not self.leads:
@@ -468,8 +478,14 @@ class RouterCore:
         elif isinstance(message, Drain):
             self._stops.ask(self._now, node, incarnation)
         elif self.leases.leaves((node, incarnation)):
+            self.policy.waits.proved((node, incarnation))
             self.propose(DeclareDead(node, incarnation))
 
     def count(self, what: str, amount: int = 1) -> None:
         """Count an event of this router."""
         self.counts[what] = self.counts.get(what, 0) + amount
+
+
+def _only_raft(events: Sequence[Event]) -> bool:
+    """Return whether events are of those that are handed in one by one, many between two turns of the loop."""
+    return bool(events) and all(isinstance(event, Applied | RoundEnded) for event in events)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from access.policy.commands import PolicyCommand
 from router.map.commands import Command
 from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin
@@ -56,7 +57,8 @@ class Proposal:
     """A command for Raft; ``ProposalFailed`` names it by number."""
 
     number: int
-    command: Command
+    command: Command | PolicyCommand
+    data: bytes  # of it, for the log
 
 
 @dataclass(slots=True)

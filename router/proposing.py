@@ -8,11 +8,12 @@ node asks again. Sans-IO.
 import logging
 from collections.abc import Callable
 
+from access.policy.commands import PolicyCommand
 from router.events import Proposal
 from router.map.command_bounds import COMMAND_BYTES_MAX, out_of_range
 from router.map.commands import Command, PlacePartitions, RegisterNode, encode_command, is_readable
 from router.map.machine import MapMachine, Outcome
-from router.map.proposals import Asker, Proposals
+from router.map.proposals import Asker, Proposals, Proposed
 from router.operators.queries import not_committed, reply_to
 from wire.messages.control import Control
 from wire.messages.message import name_of
@@ -28,6 +29,7 @@ class Proposing:
 
     Args:
         machine: The map, as committed so far.
+        policy_epoch: Return that of the policy, as committed so far.
         tell: Sends a message to a node.
         refuse: Sends ``Refused``: node, request, code, detail.
         count: Counts an event by name.
@@ -36,11 +38,13 @@ class Proposing:
     def __init__(
         self,
         machine: MapMachine,
+        policy_epoch: Callable[[], int],
         tell: Callable[[str, Control], None],
         refuse: Callable[[str, int, str, str], None],
         count: Callable[[str], None],
     ) -> None:
         self._machine = machine
+        self._policy_epoch = policy_epoch
         self._tell = tell
         self._refuse = refuse
         self._count = count
@@ -72,25 +76,32 @@ class Proposing:
             else:
                 self._answer(asker, command, outcome)
             return
-        proposed = self._under_way.add(command, data, asker, changes)
-        self._new.append(Proposal(proposed.number, command))
+        self._give(self._under_way.add(command, data, asker, changes))
+
+    def give(self, command: PolicyCommand, data: bytes, asker: Asker | None) -> None:
+        """Give Raft a command about the policy, which was judged already."""
+        self._give(self._under_way.add(command, data, asker))
+
+    def _give(self, proposed: Proposed) -> None:
+        self._new.append(Proposal(proposed.number, proposed.command, proposed.data))
 
     def take(self) -> list[Proposal]:
         """Return the proposals of this turn, in order."""
         new, self._new = self._new, []
         return new
 
-    def committed(self, data: bytes, outcome: Outcome) -> None:
-        """Answer those who wait for a command that was committed and that the machine has applied."""
-        proposed = self._under_way.committed(data)
-        if proposed is None:
-            return
-        for node, change in proposed.changes:
-            self._answer_change(node, change, proposed.command)
-        if proposed.asker is not None:
-            self._answer(proposed.asker, proposed.command, outcome)
+    def take_committed(self, data: bytes) -> Proposed | None:
+        """Return the proposal of ours that was committed as these bytes, None if it was another router's."""
+        return self._under_way.committed(data)
 
-    def failed(self, number: int, leader_hint: str) -> Command | None:
+    def committed(self, proposed: Proposed, command: Command, outcome: Outcome) -> None:
+        """Answer those who wait for a command that was committed and that the machine has applied."""
+        for node, change in proposed.changes:
+            self._answer_change(node, change, command)
+        if proposed.asker is not None:
+            self._answer(proposed.asker, command, outcome)
+
+    def failed(self, number: int, leader_hint: str) -> Proposed | None:
         """Answer those who wait for a command that failed; return it, None if it was committed meanwhile."""
         proposed = self._under_way.failed(number)
         if proposed is None:
@@ -103,7 +114,7 @@ class Proposing:
         elif asker is not None:
             code = "not_leader" if leader_hint else "unavailable"
             self._refuse(asker.node, asker.request, code, "not committed")
-        return proposed.command
+        return proposed
 
     def _answer(self, asker: Asker, command: Command, outcome: Outcome) -> None:
         """Tell the node that asked for a command what became of it."""
@@ -114,7 +125,7 @@ class Proposing:
         elif isinstance(command, RegisterNode):
             entry = command.entry
             assert self._machine.map.is_alive(entry.node, entry.incarnation), "the map has it before it is answered"
-            self._tell(asker.node, Registered(asker.request, entry.incarnation))
+            self._tell(asker.node, Registered(asker.request, entry.incarnation, self._policy_epoch()))
         else:
             self._tell(asker.node, Changed(asker.request))
 

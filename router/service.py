@@ -3,20 +3,21 @@
 import logging
 import random
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import trio
 
+from access.identity.peer_lists import read_peer_lists
 from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import NodeConfig, RouterConfig
 from membership.node_gossip import NodeGossip
 from router.core import RouterCore
 from router.events import Applied, Event, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded, Suspected
-from router.map.commands import encode_command
-from router.map.snapshot import snapshot_fault
 from router.operators.group_verbs import GroupVerbs
+from router.policy.router_snapshot import snapshot_fault
 from router.raft.events import ChangeMembership, RaftConfig, Role
 from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry, Message, check_sender, decode_message, encode_message
@@ -55,7 +56,7 @@ def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
     async def service(process: NodeProcess) -> None:
         await RouterService(process, config).run()
 
-    return run_process(config, TIER_ROUTER, ready, service)
+    return run_process(config, TIER_ROUTER, ready, service, read_peer_lists)
 
 
 def _members(config: RouterConfig) -> dict[str, str]:
@@ -123,6 +124,7 @@ class RouterService:
                 RouterSettings(self._config.node.cluster, **shared_values(settings, RouterSettings)),
                 ended_incarnation=self._process.folder.ended_incarnation,
                 believes=self._gossip.believes,
+                utc=time.time,
             )
             self._raft = self._make_raft()
             self._group_verbs = GroupVerbs(self._config.node.id, self._raft, self._gossip)
@@ -171,7 +173,7 @@ class RouterService:
             RaftLog(folder),
             send=self._send_raft,
             apply=self._apply,
-            take_snapshot=self.core.machine.snapshot,
+            take_snapshot=self.core.capture,
             restore=self.core.restore,
             snapshot_fault=snapshot_fault,
             rng=self._rng,
@@ -277,7 +279,7 @@ class RouterService:
 
     async def _propose(self, proposal: Proposal) -> None:
         try:
-            await self._raft.propose(encode_command(proposal.command))
+            await self._raft.propose(proposal.data)
         except NotLeader as error:
             self._push(ProposalFailed(proposal.number, error.leader_hint or ""))
         except Unavailable:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from conf.router_settings import RouterSettings as OperatorSettings
+from router.map.commands import Bootstrap
 from wire.messages.ranges import MAP_PAGE_BYTES
 
 __all__ = ["RouterSettings"]
@@ -23,3 +24,7 @@ class RouterSettings:
     lease_margin_s: float = DEFAULT.lease_margin_s
     cached_topics_max: int = DEFAULT.cached_topics_max
     map_page_bytes: int = MAP_PAGE_BYTES  # lower only where tests want many pages
+
+    def bootstrap(self) -> Bootstrap:
+        """Return the first command of a cluster with these settings."""
+        return Bootstrap(self.cluster, self.partitions, self.shards, self.replicas, self.min_in_sync, self.lease_s)

@@ -43,10 +43,13 @@ class LeaseTable:
         self._map: ClusterMap | None = None  # of which, and at which epoch, ``_live_ones`` are
         self._epoch = -1
         self._live_ones: list[NodeIncarnation] = []
+        self._looked_at: list[NodeIncarnation] | None = None  # of those, each has a time in ``_until``
+        self._deadline: float | None = None  # of ``next_deadline``, until ``_until`` or ``_dying`` change
 
     def begin(self, now: float, cluster_map: ClusterMap) -> None:
         """This router became the leader: every lease counts from here."""
         self._until = dict.fromkeys(live_incarnations(cluster_map), now + self.lease_s + self._margin_s)
+        self._looked_at = self._deadline = None
         self._beat_at = dict.fromkeys(self._until, now)
         self._unreachable.clear()
         self._dying.clear()
@@ -77,6 +80,7 @@ class LeaseTable:
     def round_done(self, now: float, context: int, cluster_map: ClusterMap) -> list[tuple[str, Heartbeat, bool]]:
         """A quorum round ended: return (peer, heartbeat, granted) for each that it answers."""
         answers = []
+        self._deadline = None
         for peer, beat in self._asked.pop(context, []):
             incarnation = (beat.node, beat.incarnation)
             granted = (
@@ -96,6 +100,7 @@ class LeaseTable:
     def admitted(self, now: float, incarnation: NodeIncarnation) -> None:
         """An incarnation was committed as active: it has one lease's time to send its first heartbeat."""
         self._until[incarnation] = now + self.lease_s + self._margin_s
+        self._deadline = None
         self._beat_at[incarnation] = now
 
     def stop(self, incarnation: NodeIncarnation) -> None:
@@ -112,6 +117,7 @@ class LeaseTable:
         if incarnation in self._dying:
             return False
         self._dying.add(incarnation)
+        self._deadline = None
         return True
 
     def silent_s(self, now: float, incarnation: NodeIncarnation) -> float:
@@ -135,8 +141,12 @@ class LeaseTable:
 
     def expired(self, now: float, cluster_map: ClusterMap) -> list[NodeIncarnation]:
         """Return incarnations whose lease has surely run out, once each; the caller proposes their death."""
+        live = self._live(cluster_map)
+        if live is self._looked_at and now < self.next_deadline():
+            return []
         dead = []
-        for incarnation in self._live(cluster_map):
+        self._looked_at, self._deadline = live, None
+        for incarnation in live:
             if (
                 incarnation not in self._dying
                 and self._until.setdefault(incarnation, now + self.lease_s + self._margin_s) <= now
@@ -148,6 +158,7 @@ class LeaseTable:
     def proposal_failed(self, incarnation: NodeIncarnation) -> None:
         """A proposed death was not committed; it may be proposed again."""
         self._dying.discard(incarnation)
+        self._deadline = None
 
     def surely_over(self, now: float, incarnation: NodeIncarnation) -> bool:
         """True if this incarnation's lease has surely run out."""
@@ -169,10 +180,12 @@ class LeaseTable:
 
     def next_deadline(self) -> float:
         """Return when the next lease may run out."""
-        return min(
-            (until for incarnation, until in self._until.items() if incarnation not in self._dying),
-            default=float("inf"),
-        )
+        if self._deadline is None:
+            self._deadline = min(
+                (until for incarnation, until in self._until.items() if incarnation not in self._dying),
+                default=float("inf"),
+            )
+        return self._deadline
 
     def _live(self, cluster_map: ClusterMap) -> list[NodeIncarnation]:
         """Return every live incarnation; asked in every turn, and another one only at another epoch."""
@@ -183,6 +196,7 @@ class LeaseTable:
     def forget_others(self, cluster_map: ClusterMap) -> None:
         """Drop what belongs to incarnations that are not alive any more."""
         live = set(live_incarnations(cluster_map))
+        self._looked_at = self._deadline = None
         for table in (
             self._until,
             self._acknowledged,

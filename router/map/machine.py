@@ -98,7 +98,10 @@ class MapMachine:
         Raises:
             Unreadable: If it is no snapshot of ours.
         """
-        state = decode_snapshot(data)
+        self.take(decode_snapshot(data))
+
+    def take(self, state: MapState) -> None:
+        """Replace the whole state by one that was read already."""
         self.map, self.job, self.orders = state.map, state.job, OrderMemory(state.orders)
 
     def apply(self, command: Command) -> Outcome:

@@ -6,6 +6,7 @@ found by both. Commands of equal bytes are answered in the order in which they w
 
 from dataclasses import dataclass
 
+from access.policy.commands import PolicyCommand
 from router.map.commands import Command
 from wire.messages.nodes import RequestChange
 from wire.messages.operators import Admin
@@ -27,7 +28,7 @@ class Proposed:
     """One command: ``changes`` are the requests of storage nodes that it joins, each with its node."""
 
     number: int
-    command: Command
+    command: Command | PolicyCommand
     data: bytes
     asker: Asker | None = None
     changes: tuple[tuple[str, RequestChange], ...] = ()
@@ -43,7 +44,7 @@ class Proposals:
 
     def add(
         self,
-        command: Command,
+        command: Command | PolicyCommand,
         data: bytes,
         asker: Asker | None = None,
         changes: tuple[tuple[str, RequestChange], ...] = (),

@@ -10,20 +10,26 @@ from router.map.command_bounds import NUMBER_MAX, TIERS, out_of_range
 from router.map.commands import StartRebalance
 from router.map.orders import ORDERS_MAX, OrderOutcome
 from router.placement.plan import RebalanceJob
-from wire.decoding import Payload, Unreadable, strictly
+from wire.decoding import Payload, strictly
 from wire.messages.cluster_map import ClusterMap
 
-__all__ = ["MapState", "decode_snapshot", "encode_snapshot", "snapshot_fault"]
+__all__ = ["MapState", "RouterState", "decode_snapshot", "encode_snapshot"]
 
 JOB_STATES = frozenset({"running", "paused", "aborting", "done", "failed", "aborted"})
 
 
 class MapState(msgspec.Struct):
-    """All that the committed commands have made."""
+    """All that the committed commands about the map have made."""
 
     map: ClusterMap
     job: RebalanceJob | None = None
     orders: dict[str, OrderOutcome] = {}
+
+
+class RouterState(MapState):
+    """With it all that those about the policy have made, b"" if there were none (``access/policy/machine.py``)."""
+
+    policy: bytes = b""
 
 
 def encode_snapshot(state: MapState) -> bytes:
@@ -31,10 +37,10 @@ def encode_snapshot(state: MapState) -> bytes:
     return msgspec.msgpack.encode(state)
 
 
-_decoder = msgspec.msgpack.Decoder(MapState)
+_decoder = msgspec.msgpack.Decoder(RouterState)
 
 
-def _read(data: Payload) -> MapState:
+def _read(data: Payload) -> RouterState:
     state = _decoder.decode(data)
     contradiction = _in_map(state.map) or _in_job(state.job, state.map)
     if contradiction or len(state.orders) > ORDERS_MAX:
@@ -45,22 +51,13 @@ def _read(data: Payload) -> MapState:
 _strictly_read = strictly(_read, "snapshot of the map")
 
 
-def decode_snapshot(data: Payload) -> MapState:
+def decode_snapshot(data: Payload) -> RouterState:
     """Return the state in a snapshot.
 
     Raises:
         Unreadable: If it is none that commands can have made.
     """
     return _strictly_read(data)
-
-
-def snapshot_fault(data: Payload) -> str:
-    """Return why a snapshot cannot be restored, "" if it can."""
-    try:
-        _strictly_read(data)
-    except Unreadable as error:
-        return str(error)
-    return ""
 
 
 def _in_map(cluster_map: ClusterMap) -> str:

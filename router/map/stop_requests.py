@@ -28,7 +28,7 @@ class StopRequests:
 
     def take(self, now: float) -> dict[str, int]:
         """Return the incarnations to relieve together, once it is time."""
-        if now < self.next_deadline():
+        if not self._asked or now < self.next_deadline():
             return {}
         asked, self._asked = self._asked, {}
         return asked

@@ -7,5 +7,5 @@ Doors: ``queries`` answers, ``ring_verbs`` turns words into commands, ``group_ve
 Always holds: A verb is judged before anything is proposed, and again by the machine. A refusal says in one line why,
 and what to do.
 
-May import: router.map, router.placement, router.routes, router.raft, wire.
+May import: router.map, router.placement, router.routes, router.raft, access.operators, wire.
 """

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from router.operators.queries import does_not_lead
+from access.operators.verbs import Refusal, arguments_of
+from router.map.not_leading import does_not_lead
 from router.raft.events import ChangeMembership
 from router.raft.node import NotLeader, RaftNode, Unavailable
+from wire.messages.hello import TIER_ROUTER
 from wire.messages.operators import Admin, AdminReply
-from wire.messages.verbs import ROUTER_VERBS, BadQuestion, arguments_of
 
 if TYPE_CHECKING:
     from membership.node_gossip import NodeGossip
@@ -44,7 +45,7 @@ class GroupVerbs:
     async def answer(self, question: Admin) -> AdminReply:
         """Carry a question out; an answer always comes."""
         try:
-            arguments = arguments_of(question, ROUTER_VERBS)
+            arguments = arguments_of(question, TIER_ROUTER)
             if question.verb.startswith("membership keys "):
                 return await self._keys(question.request, question.verb.rpartition(" ")[2], arguments)
             if question.repeated and self._stands(question.verb, arguments):
@@ -55,7 +56,7 @@ class GroupVerbs:
         except Unavailable as error:
             text = f"{question.verb}: {str(error).replace('_', ' ')}; `stratamq cluster status` shows the group"
             return AdminReply(question.request, False, None, text, FAILED)
-        except BadQuestion as error:
+        except Refusal as error:
             return AdminReply(question.request, False, None, str(error), USAGE)
         except ValueError as error:
             return AdminReply(question.request, False, None, f"{question.verb}: {error}", FAILED)

@@ -10,17 +10,31 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 from zlib import crc32
 
+import msgspec
+
+from access.operators.verbs import Operator, Refusal, judge
 from router.map.commands import Command, Delegate, ForgetNode, OperatorCommand, Order
 from router.map.leases import LeaseTable
 from router.map.machine import MapMachine, Outcome
+from router.map.not_leading import does_not_lead
 from router.map.orders import OrderOutcome
 from router.operators import ring_verbs
 from router.routes.shard import RouteShard
+from wire.messages.hello import TIER_ROUTER
 from wire.messages.operators import Admin, AdminReply
-from wire.messages.verbs import ROUTER_VERBS, BadQuestion, arguments_of
 from wire.node.waiting import missing_from_map
 
-__all__ = ["Change", "Decision", "ForProcess", "RouterView", "decide", "does_not_lead", "not_committed", "reply_to"]
+__all__ = [
+    "AboutPolicy",
+    "Change",
+    "Decision",
+    "ForProcess",
+    "RouterView",
+    "decide",
+    "not_committed",
+    "refused",
+    "reply_to",
+]
 
 FAILED = 1
 NOT_READY = 4
@@ -28,14 +42,26 @@ USAGE = 2
 LEADERS = ("ring plan", "ring status")  # sizes and rates are told to the leader only
 # What the process around the core answers: the Raft group's members, and gossip's keys.
 SHELL_VERBS = ("cluster join", "cluster leave", "cluster transfer")
+CHANGES = frozenset(  # of the map
+    {
+        "cluster forget",
+        "node drain",
+        "node undrain",
+        "ring abort",
+        "ring add",
+        "ring delegate",
+        "ring drain",
+        "ring pause",
+        "ring rebalance",
+        "ring recover",
+        "ring remove",
+        "ring resume",
+        "ring undelegate",
+    }
+)
+POLICY_GROUPS = frozenset(("user", "role", "group", "ban", "revoke", "unrevoke", "policy"))
 KEY_VERBS = tuple(f"membership keys {step}" for step in ("list", "install", "use", "remove"))
 Answer = dict[str, Any]
-
-
-def does_not_lead(question: Admin, node: str, leader: str) -> AdminReply:
-    """Return the reply of a router that has done nothing, because another one leads ("" if none does)."""
-    text = f"router {node} does not lead; ask {leader or 'again when one is elected'}"
-    return AdminReply(question.request, False, {"leader": leader, "leads": False}, text, NOT_READY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +72,18 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class AboutPolicy:
+    """The room of the policy answers this question; its arguments are judged already."""
+
+    arguments: msgspec.Struct
+
+
+@dataclass(frozen=True, slots=True)
 class ForProcess:
     """The process around the core answers this question."""
 
 
-Decision: TypeAlias = AdminReply | Change | ForProcess
+Decision: TypeAlias = AdminReply | AboutPolicy | Change | ForProcess
 
 
 class RouterView(Protocol):
@@ -99,17 +132,23 @@ class RouterView(Protocol):
         """Return the state of the present rebalance, or of the last one."""
 
 
-def decide(question: Admin, view: RouterView) -> Decision:
-    """Return a verb's answer, or the change that it asks for; a question that is none is refused, whoever leads."""
-    try:
-        arguments = arguments_of(question, ROUTER_VERBS)
-    except BadQuestion as error:
-        return AdminReply(question.request, False, None, f"router {view.node}: {error}", USAGE)
+def decide(question: Admin, operator: Operator | None, view: RouterView) -> Decision:
+    """Return a verb's answer, or the change that it asks for; a question that is none is refused, whoever leads.
+
+    Raises:
+        Refusal: This operator may not ask for it, or it is no question to a router.
+    """
+    _, judged = judge(question, operator, TIER_ROUTER)
+    if question.verb.partition(" ")[0] in POLICY_GROUPS:
+        return AboutPolicy(judged)
+    arguments = msgspec.structs.asdict(judged)
     if question.verb in KEY_VERBS:
         return ForProcess()
     if question.verb in LEADERS and not view.leads:
         return does_not_lead(question, view.node, view.leader)
     verb = VERBS.get(question.verb)
+    if verb is None and question.verb not in CHANGES and question.verb not in SHELL_VERBS:
+        raise Refusal(f"`{question.verb}` is not carried out by this version")
     if verb is None:
         return _change(question, arguments, view)
     if not view.machine.map.cluster:
@@ -172,6 +211,11 @@ def _supposed(request: int, command: Command, view: RouterView) -> AdminReply:
             ),
         }
     return AdminReply(request, True, changes)
+
+
+def refused(question: Admin, node: str, refusal: Refusal) -> AdminReply:
+    """Return the reply to a question that was not carried out."""
+    return AdminReply(question.request, False, None, f"router {node}: {refusal}", USAGE)
 
 
 def not_committed(question: Admin, leader: str) -> AdminReply:

@@ -8,6 +8,7 @@ propagates: a retried fsync proves nothing.
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
 import trio
 
 from router.raft.events import Ready, Snapshot
@@ -25,7 +26,7 @@ class DiskQueue:
         self._storage = storage
         self._on_disk = on_disk
         self._waiting: deque[Ready] = deque()
-        self._snapshot: Snapshot | None = None
+        self._snapshot: tuple[Snapshot, Callable[[], bytes]] | None = None
         self._syncing = False
         self._wake = trio.Event()
         self._limiter = trio.CapacityLimiter(1)  # other users of threads must not delay votes
@@ -45,9 +46,9 @@ class DiskQueue:
         self._waiting.append(ready)
         self._wake.set()
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Write an own snapshot with the next sync."""
-        self._snapshot = snapshot
+    def save(self, snapshot: Snapshot, encode: Callable[[], bytes]) -> None:
+        """Write an own snapshot with the next sync, its data as the thread that writes it encodes them."""
+        self._snapshot = snapshot, encode
         self._wake.set()
 
     async def run(self) -> None:
@@ -59,14 +60,14 @@ class DiskQueue:
             batch, own = list(self._waiting), self._snapshot
             self._waiting.clear()
             self._syncing = True
-            await trio.to_thread.run_sync(self._write, batch, own, limiter=self._limiter)
+            saved = await trio.to_thread.run_sync(self._write, batch, own, limiter=self._limiter)
             self._syncing = False
             if own is not None:
                 self._snapshot = None
-            self._on_disk(batch, own)
+            self._on_disk(batch, saved)
 
-    def _write(self, batch: list[Ready], own: Snapshot | None) -> None:
-        """Runs in a thread."""
+    def _write(self, batch: list[Ready], own: tuple[Snapshot, Callable[[], bytes]] | None) -> Snapshot | None:
+        """Return the own snapshot that is on the disk now. Runs in a thread."""
         storage = self._storage
         hard_states = [ready.hard_state for ready in batch if ready.hard_state is not None]
         if hard_states:
@@ -82,8 +83,11 @@ class DiskQueue:
         if entries:
             storage.write(None, entries)
             storage.sync()
-        if own is not None:
-            storage.save_snapshot(own)
+        if own is None:
+            return None
+        snapshot = msgspec.structs.replace(own[0], data=own[1]())
+        storage.save_snapshot(snapshot)
+        return snapshot
 
     def close(self) -> None:
         """Close the storage."""

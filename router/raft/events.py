@@ -66,7 +66,9 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_inflight_appends: int = 8  # unanswered appends with entries per peer
     max_uncommitted_bytes: int = 64 << 20  # proposals beyond this are refused: "busy"
     max_pending_reads: int = 10_000
-    max_snapshot_bytes: int = 128 << 20  # a larger incoming snapshot is refused; the largest map has some 75 MB
+    max_snapshot_bytes: int = (
+        256 << 20
+    )  # a larger one is refused; the largest map has 75 MB, the largest policy 128 MiB
     snapshot_chunk_bytes: int = 256 << 10
     trailing_entries: int = DEFAULT.trailing_entries
     promote_lag_entries: int = 1_000  # a learner at most this far behind counts as caught up

@@ -62,7 +62,7 @@ class RaftNode:
         *,
         send: Callable[[str, Message], None],
         apply: Callable[[Entry], Any],
-        take_snapshot: Callable[[], bytes],
+        take_snapshot: Callable[[], Callable[[], bytes]],
         restore: Callable[[bytes], None],
         snapshot_fault: Callable[[bytes], str] = lambda _: "",
         rng: random.Random,
@@ -75,7 +75,7 @@ class RaftNode:
         Args:
             send: Hands a message to the peer's link without waiting; may drop it.
             apply: Applies a committed entry of kind normal and returns its result to the proposer, if he is here.
-            take_snapshot: Returns the state machine after the last applied entry.
+            take_snapshot: Returns what encodes the state machine as it is after the last applied entry, in a thread.
             restore: Replaces the state machine.
             snapshot_fault: Returns why ``restore`` would raise for a snapshot, "" if it would not.
             incarnation: Not used before by this peer under its storage id.
@@ -324,7 +324,7 @@ class RaftNode:
     def _begin_snapshot(self, last: Entry) -> None:
         self._snapshot_index = last.index
         configuration = self.core.configuration_at(last.index)
-        self._disk.save(Snapshot(last.index, last.term, configuration, self._take_snapshot()))
+        self._disk.save(Snapshot(last.index, last.term, configuration, b""), self._take_snapshot())
 
     # Disk
 

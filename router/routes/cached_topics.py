@@ -7,7 +7,7 @@ section 3.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from mqtt.topic_index import TopicIndex
@@ -77,7 +77,7 @@ class CachedTopics:
         holders = 0
         topics = []
         for topic_filter in topic_filters:
-            for topic, bits in list(_matching(self._holders, topic_filter)):
+            for topic, bits in _matching(self._holders, topic_filter):
                 holders |= bits
                 topics.append(topic)
                 self._holders.remove(topic)
@@ -182,10 +182,8 @@ class CachedTopics:
         self._next_bit = len(bits)
 
 
-def _matching(index: TopicIndex[Value], topic_filter: str) -> Iterator[tuple[str, Value]]:
+def _matching(index: TopicIndex[Value], topic_filter: str) -> list[tuple[str, Value]]:
     if "+" in topic_filter or "#" in topic_filter:
-        yield from index.match(topic_filter)
-        return
+        return list(index.match(topic_filter))
     value = index.get(topic_filter)
-    if value is not None:
-        yield topic_filter, value
+    return [(topic_filter, value)] if value is not None else []

@@ -6,12 +6,10 @@ section 3.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
 
 from router.routes.senders import Routes, RouteSenders
 from router.routes.shard import RouteShard
-from router.routes.shard_work import ShardMessage, ShardWork
+from router.routes.shard_work import Judge, ShardMessage, ShardWork
 from wire.links.refusals import Refusals
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeState
 from wire.messages.control import Control
@@ -20,17 +18,9 @@ from wire.messages.message import name_of
 from wire.messages.nodes import Moved
 from wire.messages.routes import AddRoutes, Invalidated, RemoveRoutes, Resolve
 
-__all__ = ["Judge", "OwnedShards"]
+__all__ = ["OwnedShards"]
 
 STEPS_OF_ACKNOWLEDGEMENT = 5
-
-
-class Judge(NamedTuple):
-    """Time, map and lease that the messages of one turn are judged by."""
-
-    now: float  # seconds
-    map: ClusterMap
-    leased: bool  # this router may answer
 
 
 class OwnedShards:
@@ -54,7 +44,7 @@ class OwnedShards:
         self._touched: set[int] = set()  # may have something to send
         self._waiting: set[int] = set()  # wait for somebody
         self._resized: set[int] = set()  # were touched since their sizes were taken last
-        self._work = ShardWork()
+        self._work = ShardWork(self.take)
 
     @property
     def has_work(self) -> bool:
@@ -112,7 +102,7 @@ class OwnedShards:
 
     def turn(self, judge: Judge) -> None:
         """Do the work of one turn: messages in their order, and slices of what takes long."""
-        self._touched |= self._work.turn(judge.now, self.shards, partial(self.take, judge))
+        self._touched.update(self._work.turn(judge, self.shards))
 
     def take(self, judge: Judge, peer: PeerKey, message: ShardMessage) -> int:
         """Hand a message to its shard; return the steps that it took."""

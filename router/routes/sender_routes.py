@@ -8,6 +8,7 @@ destination without members of a group refuses, so that another one is picked. N
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 from router.routes.trie import RouteTrie, Sender, Value
 from wire.messages.routes import RouteEntry
@@ -74,27 +75,30 @@ class SenderRoutes:
             self._reporting.pop(sender, None)
         return sender_epoch >= known
 
-    def put(self, sender: Sender, route: RouteEntry, version: int) -> bool:
-        """Insert a route; True if it is a destination that answers so far lacked."""
+    def put(self, sender: Sender, routes: Sequence[RouteEntry], version: int) -> list[str]:
+        """Insert routes; return the filters, without share names, of destinations that answers so far lacked."""
         filters = self.filters.get(sender)
         if filters is None:
             filters = self.filters[sender] = {}
         sender = self._senders.setdefault(sender, sender)
-        topic_filter, share = route.topic_filter, route.share_name
-        name = _name(route)
-        known = filters.get(name)
         said = self._said(sender, version)
-        if known is None or known < said:
-            filters[name] = said
-        if share:
-            value = (*sender, f"{share}/{topic_filter}", route.members)
-            self._trie.add(topic_filter, (*sender, share), value)
-        elif known is None:
-            self._trie.add(topic_filter, sender, sender)
-        if known is None:
-            self.routes += 1
-            self.bytes += len(name)
-        return known is None
+        fresh = []
+        for route in routes:
+            topic_filter, share = route.topic_filter, route.share_name
+            name = _name(route)
+            known = filters.get(name)
+            if known is None or known < said:
+                filters[name] = said
+            if share:
+                value = (*sender, f"{share}/{topic_filter}", route.members)
+                self._trie.add(topic_filter, (*sender, share), value)
+            elif known is None:
+                self._trie.add(topic_filter, sender, sender)
+            if known is None:
+                self.routes += 1
+                self.bytes += len(name)
+                fresh.append(topic_filter)
+        return fresh
 
     def remove(self, sender: Sender, route: RouteEntry, version: int) -> bool:
         """Remove a route unless something newer was said of it; True if it was there."""

@@ -219,8 +219,7 @@ class RouteShard:
         sender = sender_of(peer, request.partition)
         if not self.sender_routes.accept(sender, request.sender_epoch):
             return
-        put, version = self.sender_routes.put, request.route_version
-        fresh = [route.topic_filter for route in request.routes if put(sender, route, version)]
+        fresh = self.sender_routes.put(sender, request.routes, request.route_version)
         self.steps += len(request.routes)
         reply = RoutesAdded(request.request, self.number, self.epoch, request.sender_epoch)
         asked = [route.topic_filter for route in request.routes]
@@ -229,7 +228,7 @@ class RouteShard:
             return
         # An answer without one of these routes may still be on its way out, whoever asked for that.
         waits: list[Invalidation[_Waiter]] = self.cached.leaving(asked)
-        waits += [item for item in self._invalidate(fresh) if item not in waits]
+        waits += [item for item in self._order_all(fresh) if item not in waits]
         if not waits:
             self._sends.append((peer, reply))
             return
@@ -267,7 +266,7 @@ class RouteShard:
             return
         if report.first:
             routes.report_begins(sender, version)
-        fresh = [route.topic_filter for route in report.routes if routes.put(sender, route, version)]
+        fresh = routes.put(sender, report.routes, version)
         self.steps += 1 + len(report.routes)
         if report.last and routes.report_ends(sender, version):
             # Only now, when all that stays is in place: nobody may be answered without it.
@@ -280,11 +279,14 @@ class RouteShard:
 
     def _invalidate(self, topic_filters: list[str]) -> list[Invalidation[_Waiter]]:
         """Ask every edge that caches a matching topic to drop it; return what must be acknowledged."""
+        if topic_filters and len(self.cached) and self._takes_long(topic_filters):
+            self._sweep(topic_filters, [], None)
+            return []
+        return self._order_all(topic_filters)
+
+    def _order_all(self, topic_filters: list[str]) -> list[Invalidation[_Waiter]]:
         orders: list[Invalidation[_Waiter]] = []
         if not topic_filters or not len(self.cached):
-            return orders
-        if self._takes_long(topic_filters):
-            self._sweep(topic_filters, [], None)
             return orders
         for piece in pieces(topic_filters, INVALIDATE_FILTERS_MAX):
             holders, topics = self.cached.take(piece)
@@ -294,8 +296,12 @@ class RouteShard:
 
     def _takes_long(self, topic_filters: list[str]) -> bool:
         """Whether cached topics are looked for in slices; behind others that are, all are, to keep their sequence."""
+        if self._sweeps:
+            return True
+        if not self.cached.is_large(VISITS_AT_ONCE // max(1, len(topic_filters))):
+            return False
         wild = sum("+" in topic_filter or "#" in topic_filter for topic_filter in topic_filters)
-        return bool(self._sweeps) or (wild > 0 and self.cached.is_large(VISITS_AT_ONCE // wild))
+        return wild > 0 and self.cached.is_large(VISITS_AT_ONCE // wild)
 
     def _sweep(self, fresh: list[str], asked: list[str], waiter: _Waiter | None, request: int = 0) -> None:
         """Look for cached topics in slices, one at once: the order leaves when all of them are found."""
@@ -314,8 +320,9 @@ class RouteShard:
     @property
     def sweeps(self) -> bool:
         """Whether ``go_on`` has something to do."""
-        held = (self._held and not self.collecting) or (self._held_adds and not self._waits_to_add)
-        return bool(self._sweeps or self._over or self._gone or self.sender_routes.leaves or held)
+        if self._sweeps or self._over or self._gone or self.sender_routes.leaves:
+            return True
+        return bool((self._held and not self.collecting) or (self._held_adds and not self._waits_to_add))
 
     def go_on(self, visits: int) -> int:
         """Do the work of one slice; return how many topics and filters were looked at."""

@@ -6,13 +6,15 @@ shard does in slices (``RouteShard.go_on``) shares what is left of a turn. Decis
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 from router.routes.shard import RouteShard
+from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import PeerKey
 from wire.messages.routes import AddRoutes, Invalidated, RemoveRoutes, ReportRoutes, Resolve
 
-__all__ = ["ShardMessage", "ShardWork"]
+__all__ = ["Judge", "ShardMessage", "ShardWork"]
 
 ShardMessage = Resolve | AddRoutes | RemoveRoutes | ReportRoutes | Invalidated
 
@@ -22,10 +24,20 @@ STEPS_PER_SLICE = 50  # of one shard, at least
 WAITING_MAX = 10_000  # messages; of more, those are dropped that their senders repeat
 
 
+class Judge(NamedTuple):
+    """Time, map and lease that the messages of one turn are judged by."""
+
+    now: float  # seconds
+    map: ClusterMap
+    leased: bool  # this router may answer
+
+
 class ShardWork:
     """Messages that wait for a turn, and shards with work that goes in slices."""
 
-    def __init__(self) -> None:
+    def __init__(self, take: Callable[[Judge, PeerKey, ShardMessage], int]) -> None:
+        """Begin; ``take`` hands a message to its shard and returns the steps that it took."""
+        self._take = take
         self._waiting: deque[tuple[PeerKey, ShardMessage]] = deque()
         self._shards: set[int] = set()  # with work in slices
         self._next = 0  # the shard to begin with
@@ -44,24 +56,15 @@ class ShardWork:
         """A shard has work in slices."""
         self._shards.add(number)
 
-    def turn(
-        self, now: float, shards: Mapping[int, RouteShard], take: Callable[[PeerKey, ShardMessage], int]
-    ) -> set[int]:
-        """Do the work of a turn; return the shards that went on in slices.
-
-        Args:
-            now: Seconds.
-            shards: Those that this router owns.
-            take: Hands a message to its shard; returns the steps that it took.
-        """
+    def turn(self, judge: Judge, shards: Mapping[int, RouteShard]) -> Collection[int]:
+        """Do the work of a turn for the shards that this router owns; return those that went on in slices."""
         left = STEPS_PER_TURN - (SLICES_MIN if self._shards else 0)
-        while self._waiting and left > 0:
-            left -= take(*self._waiting.popleft())
-        return self._slices(now, shards, max(SLICES_MIN, left))
+        waiting = self._waiting
+        while waiting and left > 0:
+            left -= self._take(judge, *waiting.popleft())
+        return self._slices(judge.now, shards, max(SLICES_MIN, left)) if self._shards else ()
 
     def _slices(self, now: float, shards: Mapping[int, RouteShard], left: int) -> set[int]:
-        if not self._shards:
-            return set()
         share = max(STEPS_PER_SLICE, left // len(self._shards))
         went_on = set()
         for number in sorted(self._shards, key=lambda number: (number - self._next) % (1 << 20)):

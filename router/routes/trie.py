@@ -38,6 +38,9 @@ class RouteTrie:
 
     def add(self, topic_filter: str, key: Key, value: Value) -> None:
         """Store a destination, replacing an older value."""
+        if "+" not in topic_filter and "#" not in topic_filter:  # found by its name: costs a match nothing
+            self._exact.add(topic_filter, key, value)
+            return
         name = (topic_filter, key)
         visits = self._exact.visits_with(topic_filter)
         if name not in self._coarse_keys and (visits <= self._visits_max or visits <= self.visits()):

@@ -207,7 +207,7 @@ async def test_a_raft_log_that_holds_poison_is_passed_by_at_every_start(tmp_path
             RaftLog(tmp_path / "raft"),
             send=lambda *_: None,
             apply=apply,
-            take_snapshot=core.machine.snapshot,
+            take_snapshot=core.capture,
             restore=core.restore,
             rng=random.Random(incarnation),
             incarnation=incarnation,

@@ -1,5 +1,7 @@
 """Leases at the leader: who is answered, when, and who has surely lost the right."""
 
+import random
+
 from router.map.leases import LeaseTable
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
 from wire.messages.nodes import Heartbeat
@@ -93,3 +95,53 @@ def test_complaints_are_of_live_nodes_as_told_last() -> None:
     assert leases.complaints(one_edge()) == {"e1": ("r1",)}
     leases.arrived("e1", beat())
     assert leases.complaints(one_edge()) == {}
+
+
+def test_the_next_deadline_follows_every_change_of_the_table() -> None:
+    """Against a plain model: what is kept of the deadline between two looks is never older than the table."""
+    for seed in range(200):
+        rng = random.Random(seed)
+        now, leases, alive = 0.0, LeaseTable(2.0, 0.25), {"e1"}
+        until: dict[tuple[str, int], float] = {("e1", 1): 2.25}
+        dying: set[tuple[str, int]] = set()
+        leases.begin(now, live(alive, 1))
+        for epoch in range(2, 60):
+            now += rng.choice([0.0, 0.25, 1.0])
+            one = (rng.choice(["e1", "e2", "e3"]), 1)
+            verb = rng.choice(["beat", "join", "leave", "over", "failed", "look"])
+            if verb == "beat" and one[0] in alive:
+                leases.arrived(one[0], Heartbeat(*one, now, 1), now)
+                context = leases.next_round()
+                assert context is not None
+                leases.round_done(now, context, live(alive, epoch))
+                if one not in dying:
+                    until[one] = max(until.get(one, 0.0), now + 2.25)
+            elif verb == "join" and one[0] not in alive:
+                alive.add(one[0])
+                leases.admitted(now, one)
+                until[one] = now + 2.25
+            elif verb == "leave" and one[0] in alive:
+                assert leases.leaves(one) == (one not in dying)
+                dying.add(one)
+            elif verb == "over" and one in dying:
+                alive.discard(one[0])
+                dying.discard(one)
+                until.pop(one, None)
+                leases.forget_others(live(alive, epoch))
+            elif verb == "failed" and one in dying:
+                dying.discard(one)
+                leases.proposal_failed(one)
+            elif verb == "look":
+                for name in sorted(alive):
+                    until.setdefault((name, 1), now + 2.25)
+                due = [(name, 1) for name in sorted(alive) if (name, 1) not in dying and until[name, 1] <= now]
+                assert leases.expired(now, live(alive, epoch)) == due
+                dying.update(due)
+            assert leases.next_deadline() == min(
+                (time for incarnation, time in until.items() if incarnation not in dying), default=float("inf")
+            )
+
+
+def live(names: set[str], epoch: int) -> ClusterMap:
+    entries = {name: NodeEntry(name, "edge", 1, "host:1", state=NodeState.ACTIVE) for name in names}
+    return ClusterMap(cluster="c", epoch=epoch, nodes=entries)

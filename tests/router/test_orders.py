@@ -16,7 +16,7 @@ from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin, AdminReply
 from wire.node.events import FrameArrived
 
-OPERATOR = PeerKey("cli-1", "operator", 1)
+OPERATOR = PeerKey("admin:ann/cli-1", "operator", 1)
 ROUTER = NodeEntry("r1", "router", 1, "h:1")
 
 

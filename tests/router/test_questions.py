@@ -6,11 +6,12 @@ import pytest
 
 from router.core import RouterCore
 from router.settings import RouterSettings
+from tests.access.operators.test_arguments import WRONG
 from tests.router.test_ring_export import OPERATOR
-from tests.wire.test_verbs import WRONG
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin, AdminReply
 from wire.node.events import FrameArrived
 
@@ -26,3 +27,32 @@ def test_a_wrong_question_is_answered_with_exit_code_2(verb: str, arguments: dic
     assert (reply.request, reply.ok, reply.exit_code) == (7, False, 2)
     assert reply.error.startswith("router r0: ")
     assert core.handle(2.0, []) is not None
+
+
+@pytest.mark.parametrize("verb", ["audit tail", "reload"])
+def test_a_verb_that_nobody_carries_out_yet_is_refused(verb: str) -> None:
+    """The table has its row before a router has the verb: it is never taken for a change of the map."""
+    arguments: dict[str, object] = {"node": "r0"} if verb == "audit tail" else {}
+    core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterSettings())
+    frame = FrameArrived(OPERATOR, FrameKind.CONTROL, encode_control(Admin(7, verb, arguments)))
+    replies = [decode_control(payload) for node, _, payload in core.handle(1.0, [frame]).sends]
+    (reply,) = [reply for reply in replies if isinstance(reply, AdminReply)]
+    assert not reply.ok and reply.exit_code == 2 and "not carried out" in reply.error
+
+
+@pytest.mark.parametrize(
+    ("peer", "why"),
+    [
+        (PeerKey("viewer:bob/cli-1", "operator", 1), "wants the role admin; the certificate of bob has viewer"),
+        (PeerKey("operator:bob/cli-1", "operator", 1), "wants the role admin; the certificate of bob has operator"),
+        (PeerKey("bob/cli-1", "operator", 1), "wants an operator's certificate"),
+    ],
+)
+def test_a_role_that_does_not_suffice_is_refused_and_counted(peer: PeerKey, why: str) -> None:
+    """NIST: protect. The router judges the role of the link before it looks at arguments, leader or map."""
+    core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterSettings())
+    frame = FrameArrived(peer, FrameKind.CONTROL, encode_control(Admin(7, "cluster forget", {"node": "s1"})))
+    replies = [decode_control(payload) for node, _, payload in core.handle(1.0, [frame]).sends if node == peer.node]
+    (reply,) = [reply for reply in replies if isinstance(reply, AdminReply)]
+    assert not reply.ok and reply.exit_code == 2 and why in reply.error
+    assert core.counts["verbs_refused"] == 1

@@ -20,7 +20,7 @@ from wire.node.events import FrameArrived
 
 VECTORS = Path(__file__).parent / "vectors" / "ring.json"
 SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "ring_explain.py"
-OPERATOR = PeerKey("cli", TIER_OPERATOR, 1)
+OPERATOR = PeerKey("admin:ann/cli", TIER_OPERATOR, 1)
 NAMES = ("client-1", "devices/7/temperature", "plant-7/line-1/x", "plant-7/line-2", "größe/ü", "a", "$SYS/broker")
 
 
@@ -42,7 +42,7 @@ class Cluster:
     def ask(self, verb: str, **arguments: object) -> AdminReply:
         frame = FrameArrived(OPERATOR, FrameKind.CONTROL, encode_control(Admin(1, verb, arguments)))
         ready = self.core.handle(2.0, [frame])
-        (reply,) = [decode_control(payload) for node, _, payload in ready.sends if node == "cli"]
+        (reply,) = [decode_control(payload) for node, _, payload in ready.sends if node == OPERATOR.node]
         assert isinstance(reply, AdminReply)
         return reply
 
@@ -118,7 +118,7 @@ def test_refusals_of_the_leader_are_one_line() -> None:
         ("ring rebalance", {"map_epoch": 1}, "plan again"),
         ("ring pause", {}, "no rebalance"),
         ("ring remove", {"node": "s1"}, "still holds 16 partitions"),
-        ("ring frobnicate", {}, "unknown verb"),
+        ("ring frobnicate", {}, "knows no"),
     ):
         reply = cluster.ask(verb, **arguments)
         assert not reply.ok and why in reply.error and "\n" not in reply.error, reply

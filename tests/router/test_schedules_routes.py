@@ -50,7 +50,7 @@ class Router:
     def handle(self, *events: Event) -> Ready:
         ready = self.core.handle(self.now, list(events) or [Tick()])
         self.sent += [(node, decode_control(payload)) for node, _, payload in ready.sends]
-        self.proposed += [proposal.command for proposal in ready.proposals]
+        self.proposed += [one.command for one in ready.proposals if isinstance(one.command, Command)]
         self.rounds += ready.rounds
         return ready
 

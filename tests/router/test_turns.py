@@ -5,7 +5,7 @@ import time
 import pytest
 
 from bench.routes import EDGES, Router
-from router.events import Applied, Event, Ready
+from router.events import Applied, Event, Ready, RoundEnded
 from router.map.commands import DeclareDead, RegisterNode, encode_command
 from router.routes.sender_routes import SenderRoutes
 from router.routes.shard_work import STEPS_PER_TURN, WAITING_MAX
@@ -190,9 +190,9 @@ def test_a_route_that_was_said_again_stays() -> None:
     for incarnation in (1, 2):
         assert routes.accept(sender, incarnation)
         for name in ("a/+", "b/+", f"only/{incarnation}"):
-            assert routes.put(sender, RouteEntry(name), 1)
+            assert routes.put(sender, [RouteEntry(name)], 1)
         routes.sender_dead(sender)
-    assert routes.accept(sender, 3) and routes.put(sender, RouteEntry("a/+"), 1)
+    assert routes.accept(sender, 3) and routes.put(sender, [RouteEntry("a/+")], 1)
     gone = []
     while routes.leaves:
         gone += routes.leave_some(1)
@@ -207,13 +207,13 @@ def test_what_a_report_does_not_repeat_goes_unless_it_is_said_again() -> None:
     sender = ("", 7)
     routes.accept(sender, 1)
     for name in ("a", "b", "c"):
-        routes.put(sender, RouteEntry(name), 1)
+        routes.put(sender, [RouteEntry(name)], 1)
     routes.accept(sender, 2)
     routes.report_begins(sender, 1)
-    routes.put(sender, RouteEntry("a"), 1)
+    routes.put(sender, [RouteEntry("a")], 1)
     assert not routes.report_ends(sender, 3)
     assert routes.report_ends(sender, 1)
-    assert not routes.put(sender, RouteEntry("b"), 2)
+    assert not routes.put(sender, [RouteEntry("b")], 2)
     assert routes.leave_some(100) == ["c"] and not routes.leaves
     assert routes.routes == 2
 
@@ -229,3 +229,21 @@ def test_invalidations_that_one_death_ends_are_forgotten_in_turns() -> None:
     shard = turns.router.core.shards[turns.shard]
     shard.invalidated(EDGES[1].node, Invalidated(1, turns.shard, turns.epoch))
     assert len(shard.cached.leaving_topics) == 0
+
+
+def test_messages_to_shards_keep_nobody_from_renewing_leases_and_seeing_who_is_silent() -> None:
+    """They change no deadline, so turns with nothing else do not look at the time; until it is due."""
+    turns = Turns()
+    question = frame(EDGES[0], Resolve(7, turns.shard, turns.epoch, ["site/a"]))
+    rounds, dead, looked_late = 0, set(), 0.0
+    due = turns.router.now
+    for _ in range(70 * 20):  # a lease is 60 s
+        turns.router.now += 0.05
+        ready = turns.handle([question])
+        rounds += len(ready.rounds)
+        looked_late = max(looked_late, turns.router.now - due if ready.rounds else 0.0)
+        due = ready.next_deadline
+        turns.router.core.handle(turns.router.now, [RoundEnded(context, True) for context in ready.rounds])
+        dead |= {item.command.node for item in ready.proposals if isinstance(item.command, DeclareDead)}
+    assert rounds >= 4 and looked_late < 0.06, "its own heartbeats"
+    assert dead == {edge.node for edge in EDGES}

@@ -11,7 +11,7 @@ import pytest
 
 from router.map.commands import Bootstrap, RegisterNode
 from router.map.machine import MapMachine
-from router.map.snapshot import snapshot_fault
+from router.policy.router_snapshot import snapshot_fault
 from router.raft.core import RaftCore
 from router.raft.events import Event, Persisted, RaftConfig, Ready, Receive, Role, Stored, Tick
 from router.raft.messages import (

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ class Register:
         self.values.append(entry.data)
         return len(self.values)
 
-    def take(self) -> bytes:
-        return b"\n".join(self.values)
+    def capture(self) -> Callable[[], bytes]:
+        data = b"\n".join(self.values)
+        return lambda: data
 
     def restore(self, data: bytes) -> None:
         self.values = data.split(b"\n") if data else []
@@ -69,7 +71,7 @@ class Group:
             RaftLog(self.folder / peer),
             send=send,
             apply=register.apply,
-            take_snapshot=register.take,
+            take_snapshot=register.capture,
             restore=register.restore,
             rng=random.Random(self.lives),
             incarnation=self.lives,
@@ -271,7 +273,7 @@ async def test_a_disk_error_stops_the_node_and_nothing_is_acknowledged(tmp_path:
         disk,
         send=lambda *_: None,
         apply=register.apply,
-        take_snapshot=register.take,
+        take_snapshot=register.capture,
         restore=register.restore,
         rng=random.Random(1),
         incarnation=9,

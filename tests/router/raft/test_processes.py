@@ -6,7 +6,7 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,16 @@ async def _serve(
     def restore(data: bytes) -> None:
         values[:] = data.split()
 
+    def take() -> Callable[[], bytes]:
+        data = b" ".join(values)
+        return lambda: data
+
     node = RaftNode(
         RaftConfig(id=name, voters=NAMES, trailing_entries=50),
         RaftLog(folder),
         send=lambda to, message: links[to].send(message),
         apply=apply,
-        take_snapshot=lambda: b" ".join(values),
+        take_snapshot=take,
         restore=restore,
         rng=random.Random(life),
         incarnation=life,

@@ -1,0 +1,73 @@
+"""Operators' questions at a router: answered at once, proposed as commands, or left to the process around the core."""
+
+from collections.abc import Callable
+
+from access.operators.verbs import Refusal, operator_of
+from router.map.commands import Command
+from router.map.proposals import Asker
+from router.operators.queries import NOT_READY, AboutPolicy, Change, RouterView, decide, refused
+from router.policy.forgetting import refusal_to_forget
+from router.policy.policy_desk import Leads, PolicyDesk
+from wire.messages.control import Control
+from wire.messages.hello import PeerKey
+from wire.messages.operators import Admin, AdminReply
+
+__all__ = ["Answering"]
+
+
+class Answering:
+    """The questions of one router's operators.
+
+    Args:
+        view: This router, as its operators see it.
+        policy: Takes verbs about users, rights and bans.
+        propose: Gives a command to Raft, with the node that waits for it.
+        tell: Sends a message to a node.
+        count: Counts an event by name.
+    """
+
+    def __init__(
+        self,
+        view: RouterView,
+        policy: PolicyDesk,
+        propose: Callable[[Command, Asker], None],
+        tell: Callable[[str, Control], None],
+        count: Callable[[str], None],
+    ) -> None:
+        self._view = view
+        self._policy = policy
+        self._propose = propose
+        self._tell = tell
+        self._count = count
+        self._for_process: list[tuple[str, Admin]] = []
+
+    def ask(self, node: str, peer: PeerKey | None, question: Admin) -> None:
+        """Take a question; ``peer`` is the link that it came over."""
+        view = self._view
+        try:
+            decision = decide(question, operator_of(peer), view)
+        except Refusal as refusal:
+            self._count("verbs_refused")
+            decision = refused(question, view.node, refusal)
+        if isinstance(decision, AdminReply):
+            self._tell(node, decision)
+        elif isinstance(decision, Change):
+            self._change(node, question, decision.command)
+        elif isinstance(decision, AboutPolicy):
+            leads = Leads(view.leads, view.node, view.leader)
+            self._policy.ask(view.now, node, question, decision.arguments, leads)
+        else:
+            self._for_process.append((node, question))
+
+    def _change(self, node: str, question: Admin, command: Command) -> None:
+        view = self._view
+        too_early = refusal_to_forget(view.now, command, view.machine.map, self._policy.waits)
+        if too_early:
+            self._tell(node, AdminReply(question.request, False, None, too_early, NOT_READY))
+        else:
+            self._propose(command, Asker(node, question.request, question))
+
+    def take_for_process(self) -> list[tuple[str, Admin]]:
+        """Return (who asked, what) that the process around the core answers."""
+        questions, self._for_process = self._for_process, []
+        return questions

@@ -1,0 +1,66 @@
+"""Frames of links at a router's core: read, judged by who sent them; a link that no honest node uses so is closed.
+
+What a condemned peer sent behind that is void. Rules of who may say what: ``wire/links/allowed.py``. Sans-IO.
+"""
+
+from collections.abc import Callable
+
+from wire.decoding import Unreadable
+from wire.links.allowed import TIER, fault_of
+from wire.links.refusals import Refusals
+from wire.messages.control import Control, decode_control
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_ROUTER, PeerKey
+from wire.messages.message import name_of
+from wire.node.events import FrameArrived
+
+__all__ = ["FrameGate"]
+
+
+class FrameGate:
+    """The frames of one turn.
+
+    Args:
+        count: Counts an event by name.
+        refusals: Refusals of this router.
+    """
+
+    def __init__(self, count: Callable[[str], None], refusals: Refusals) -> None:
+        self._count = count
+        self._refusals = refusals
+        self._condemned: dict[PeerKey, str] = {}  # in this turn
+
+    def read(self, now: float, event: FrameArrived) -> Control | None:
+        """Return the message of a frame, None if it is refused."""
+        peer = event.peer
+        if peer in self._condemned:
+            return None
+        if event.kind != FrameKind.CONTROL:
+            self.condemn(now, peer, f"frame kind {event.kind}", TIER)
+            return None
+        try:
+            message = decode_control(event.payload)
+        except Unreadable as error:
+            self.unreadable(peer, error)
+            return None
+        fault = fault_of(peer, TIER_ROUTER, message)
+        if fault:
+            self.condemn(now, peer, name_of(message), fault)
+            return None
+        return message
+
+    def unreadable(self, peer: PeerKey, error: Unreadable) -> None:
+        """Close the link of a peer that sent what is no message, or wants such a thing handed on."""
+        self._count("frames_unreadable")
+        self._condemned[peer] = str(error)
+
+    def condemn(self, now: float, peer: PeerKey, what: str, fault: str) -> None:
+        """Refuse a message that no honest node sends, and close its link."""
+        self._refusals.refuse(now, peer, what, fault)
+        self._condemned[peer] = f"a {peer.tier} may not send this {what} ({fault})"
+
+    def take_condemned(self) -> list[tuple[PeerKey, str]]:
+        """Return the peers whose links are to be closed, each with the reason."""
+        condemned = list(self._condemned.items())
+        self._condemned.clear()
+        return condemned

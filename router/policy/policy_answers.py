@@ -1,0 +1,122 @@
+"""Answers to operators about users, roles, groups and bans: what the policy of this router has, never a secret.
+
+Functions of a question's arguments and the machine; each returns plain data, as ``-o json`` prints it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from access.operators import arguments as given
+from access.policy.machine import PolicyMachine
+from access.policy.records import Ban, Group, Role, User
+from access.policy.step import Takes
+from access.rules.rules import Action
+
+__all__ = ["READING", "takes_of"]
+
+Answer = dict[str, Any]
+
+
+def _user(user: User) -> Answer:
+    return {
+        "user": user.name,
+        "enabled": not user.disabled,
+        "password": bool(user.record),
+        "roles": list(user.roles),
+        "groups": list(user.groups),
+        "limits": dict(user.limits),
+        "made": user.made,
+        "changed": user.version,
+    }
+
+
+def _role(role: Role) -> Answer:
+    rules = [
+        {
+            "allow": rule.allow,
+            "actions": [action.name.lower() for action in Action if rule.actions & action and action.name],
+            "filter": rule.filter,
+            "qos_max": rule.qos_max,
+            "listener": rule.listener,
+            "network": rule.network,
+        }
+        for rule in role.rules
+    ]
+    return {"role": role.name, "priority": role.priority, "rules": rules}
+
+
+def _group(group: Group) -> Answer:
+    return {"group": group.name, "roles": list(group.roles), "limits": dict(group.limits)}
+
+
+def _ban(ban: Ban) -> Answer:
+    return {"kind": ban.kind, "value": ban.value, "until_utc": ban.until_utc or None, "reason": ban.reason}
+
+
+def _users(wanted: given.List, machine: PolicyMachine) -> Answer:
+    names = machine.tables.users.names(wanted.after, wanted.count)
+    users = [user for name in names if (user := machine.tables.users.get(name)) is not None]
+    return _page("users", [_user(user) for user in users], names, wanted, machine)
+
+
+def _roles(wanted: given.List, machine: PolicyMachine) -> Answer:
+    names = machine.tables.roles.names(wanted.after, wanted.count)
+    roles = [role for name in names if (role := machine.tables.roles.get(name)) is not None]
+    rows = [{"role": role.name, "priority": role.priority, "rules": len(role.rules)} for role in roles]
+    return _page("roles", rows, names, wanted, machine)
+
+
+def _groups(wanted: given.List, machine: PolicyMachine) -> Answer:
+    names = machine.tables.groups.names(wanted.after, wanted.count)
+    groups = [group for name in names if (group := machine.tables.groups.get(name)) is not None]
+    return _page("groups", [_group(group) for group in groups], names, wanted, machine)
+
+
+def _bans(wanted: given.List, machine: PolicyMachine) -> Answer:
+    keys = machine.tables.bans.names(wanted.after, wanted.count)
+    bans = [ban for key in keys if (ban := machine.tables.bans.get(key)) is not None]
+    return _page("bans", [_ban(ban) for ban in bans], keys, wanted, machine)
+
+
+def _page(what: str, rows: list[Answer], keys: list[str], wanted: given.List, machine: PolicyMachine) -> Answer:
+    """Return rows, and the key behind which the next ones are."""
+    more = keys[-1] if len(keys) == wanted.count else None
+    return {"policy_epoch": machine.epoch, "next": more, what: rows}
+
+
+def _show_user(wanted: given.AboutUser, machine: PolicyMachine) -> Answer:
+    user = machine.user(wanted.user)
+    if user is None:
+        raise ValueError(f"no user {wanted.user!r}: `stratamq user list` shows them")
+    return _user(user)
+
+
+def _show_role(wanted: given.AboutRole, machine: PolicyMachine) -> Answer:
+    role = machine.tables.roles.get(wanted.role)
+    if role is None:
+        raise ValueError(f"no role {wanted.role!r}: `stratamq role list` shows them")
+    return _role(role)
+
+
+def _show_group(wanted: given.AboutGroup, machine: PolicyMachine) -> Answer:
+    group = machine.tables.groups.get(wanted.group)
+    if group is None:
+        raise ValueError(f"no group {wanted.group!r}: `stratamq group list` shows them")
+    return _group(group)
+
+
+def takes_of(takes: Takes) -> Answer:
+    """Return whom a step takes rights from."""
+    return {name: list(names) for name in takes.__struct_fields__ if (names := getattr(takes, name))}
+
+
+# Raises ValueError: there is no such record.
+READING: dict[str, Callable[[Any, PolicyMachine], Answer]] = {
+    "user list": _users,
+    "user show": _show_user,
+    "role list": _roles,
+    "role show": _show_role,
+    "group list": _groups,
+    "group show": _show_group,
+    "ban list": _bans,
+}

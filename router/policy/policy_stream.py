@@ -1,0 +1,101 @@
+"""The policy as a stream: the nodes that follow a router, and what each gets of steps or of a whole view.
+
+A node that has a recent view gets the steps behind it, and so judges again only what they took; any other one gets the
+pages of a whole view and the steps behind that. A whole view is encoded at most once a second, however many nodes come:
+what changed since is in the steps that a router keeps. Sans-IO. Rules: docs/adr/0034.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from access.policy.changes import Tables
+from access.policy.pages import STEPS_MAX, PolicyPage, PolicyShelf
+from access.policy.step import PolicyStep, encode_step
+from access.policy.view import encode_view
+from wire.messages.control import Control, encode_control
+from wire.messages.hello import PeerKey
+from wire.messages.policy import FollowPolicy, PolicyPaged, PolicyStepped
+
+__all__ = ["PolicyStream"]
+
+STEPS_KEPT = STEPS_MAX  # a reader of pages keeps no more behind the view that it reads
+STEPS_BYTES_MAX = 16 * 1024 * 1024
+ENCODE_EVERY_S = 1.0
+
+
+class PolicyStream:
+    """Followers of one router's policy, the newest steps, and the shelf of pages."""
+
+    def __init__(self, page_bytes: int) -> None:
+        self._followers: dict[str, int] = {}  # node -> incarnation of its link
+        self._shelf = PolicyShelf(page_bytes)
+        self._steps: deque[tuple[int, bytes]] = deque()  # epoch, message; without a gap up to the present one
+        self._octets = 0
+        self._shelved = -1  # epoch of the newest view on the shelf
+        self._shelved_at = float("-inf")
+
+    def follow(
+        self, now: float, node: str, incarnation: int, message: FollowPolicy, epoch: int, tables: Tables
+    ) -> list[Control | bytes]:
+        """Take a follower, or its question for a page; return what it is sent, encoded or not.
+
+        Args:
+            epoch: Of the policy now; one that is not ahead of the node is answered by an empty page.
+            tables: The policy, encoded if a whole view is wanted.
+        """
+        self._followers[node] = incarnation
+        if message.page_of >= 0:
+            page = self._shelf.page(message.page_of, message.offset)
+            if page is not None:
+                return [_message(page)]
+        elif message.epoch >= epoch:
+            return [PolicyPaged(epoch, 0, 0, 0, b"")]
+        elif message.epoch + 1 >= self._oldest(epoch):
+            return self._behind(message.epoch)
+        return self._whole(now, epoch, lambda: encode_view(epoch, tables))
+
+    def link_down(self, peer: PeerKey) -> None:
+        """Forget a follower whose link ended; a newer incarnation of it stays."""
+        if self._followers.get(peer.node) == peer.incarnation:
+            del self._followers[peer.node]
+
+    def step(self, step: PolicyStep) -> list[tuple[str, bytes]]:
+        """Return (node, control message) for the next step; encoded once for all."""
+        data = encode_control(PolicyStepped(bytes(encode_step(step))))
+        self._steps.append((step.epoch, data))
+        self._octets += len(data)
+        while len(self._steps) > STEPS_KEPT or self._octets > STEPS_BYTES_MAX:
+            _, oldest = self._steps.popleft()
+            self._octets -= len(oldest)
+        return [(node, data) for node in sorted(self._followers)]
+
+    def replaced(self, now: float, epoch: int, tables: Tables) -> list[tuple[str, Control | bytes]]:
+        """Return (node, message) for a policy that took the place of the one before."""
+        self._shelf.clear()
+        self._steps.clear()
+        self._octets, self._shelved, self._shelved_at = 0, -1, float("-inf")
+        if not self._followers:
+            return []
+        first = self._whole(now, epoch, lambda: encode_view(epoch, tables))
+        return [(node, message) for node in sorted(self._followers) for message in first]
+
+    def _oldest(self, epoch: int) -> int:
+        """Return the epoch of the oldest step that is kept, the next one if none is."""
+        return self._steps[0][0] if self._steps else epoch + 1
+
+    def _behind(self, epoch: int) -> list[Control | bytes]:
+        return [data for at, data in self._steps if at > epoch]
+
+    def _whole(self, now: float, epoch: int, encode: Callable[[], bytes]) -> list[Control | bytes]:
+        """Return the first page of a whole view, and the steps behind it."""
+        fresh = self._shelved >= 0 and self._shelved + 1 >= self._oldest(epoch)
+        if not fresh or (self._shelved < epoch and now >= self._shelved_at + ENCODE_EVERY_S):
+            self._shelf.put(epoch, encode())
+            self._shelved, self._shelved_at = epoch, now
+        page = self._shelf.page(self._shelved, 0)
+        assert page is not None, "the newest view stays on the shelf"
+        return [_message(page), *self._behind(self._shelved)]
+
+
+def _message(page: PolicyPage) -> PolicyPaged:
+    return PolicyPaged(page.epoch, page.offset, page.size, page.checksum, page.data)

@@ -1,0 +1,31 @@
+"""Users by name, for the nodes that ask: at once, by what this router has, with the policy_epoch that it has.
+
+They are for edges, which check credentials. Functions of a question and the machine. Rules: docs/adr/0034.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from access.policy.machine import PolicyMachine
+from wire.messages.pieces import PIECE_BYTES
+from wire.messages.policy import AskUsers, Users
+
+__all__ = ["answers_to"]
+
+
+def answers_to(question: AskUsers, machine: PolicyMachine) -> Iterator[Users]:
+    """Yield the answers, as many as it takes for each to fit a frame; a name that is asked twice is answered once."""
+    answer = Users(question.request, machine.epoch, [], [])
+    size = 0
+    for name in dict.fromkeys(question.names):
+        user = machine.user(name)
+        record = None if user is None else msgspec.msgpack.encode(user)
+        length = 8 + 4 * len(name) + len(record or b"")
+        if answer.names and size + length > PIECE_BYTES:
+            yield answer
+            answer, size = Users(question.request, machine.epoch, [], []), 0
+        answer.names.append(name)
+        answer.records.append(record)
+        size += length
+    yield answer

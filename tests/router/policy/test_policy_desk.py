@@ -1,0 +1,231 @@
+"""Verbs about the policy at a leader: proposed, committed, and answered when no edge acts by what was before."""
+
+from typing import Any
+
+import pytest
+
+from bench.routes import EDGES, Router
+from router.events import Applied, ProposalFailed, Ready, RoleChanged, RoundEnded
+from router.map.commands import DeclareDead, RegisterNode, encode_command
+from router.policy.verb_waits import RECEIVES_S, WAIT_S
+from tests.access.policy.test_machine import HASH
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import Control, decode_control, encode_control
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.nodes import Heartbeat, Leave
+from wire.messages.operators import Admin, AdminReply
+from wire.messages.policy import AskUsers, FollowPolicy, PolicyPaged, PolicyStepped, Users
+from wire.node.events import FrameArrived
+
+ADMIN = PeerKey("admin:ann/1", "operator", 1)
+VIEWER = PeerKey("viewer:ann/1", "operator", 1)
+FENCE_S = 10.0
+
+
+class Leader:
+    """A leading router with three edges, whose commands commit at once."""
+
+    def __init__(self) -> None:
+        self.router = Router()
+        self.core = self.router.core
+        self.requests = 0
+        self.inbox: list[tuple[str, Control]] = []
+        for key in EDGES:
+            entry = NodeEntry(key.node, "edge", 2, "h:1", fence_close_s=FENCE_S)
+            self.commit(encode_command(RegisterNode(entry)))
+        self.edges = [PeerKey(key.node, "edge", 2) for key in EDGES]
+        self.pass_time(FENCE_S + 1.0)  # what was before the election cannot serve any more
+        self.inbox.clear()
+
+    def handle(self, *events: Any) -> Ready:
+        ready = self.core.handle(self.router.now, list(events))
+        self.inbox += [(node, decode_control(data)) for node, _, data in ready.sends]
+        return ready
+
+    def say(self, peer: PeerKey, message: Control) -> None:
+        """Take a message, and commit what it proposes."""
+        ready = self.handle(FrameArrived(peer, FrameKind.CONTROL, encode_control(message)))
+        while ready.proposals or ready.rounds:
+            events = [Applied(item.data) for item in ready.proposals]
+            ready = self.handle(*events, *(RoundEnded(context, True) for context in ready.rounds))
+
+    def commit(self, data: bytes) -> None:
+        self.handle(Applied(data))
+
+    def pass_time(self, seconds: float) -> None:
+        self.router.now += seconds
+        ready = self.handle()
+        self.handle(*(RoundEnded(context, True) for context in ready.rounds))
+
+    def ask(self, verb: str, peer: PeerKey = ADMIN, order: str = "", **arguments: Any) -> int:
+        self.requests += 1
+        self.say(peer, Admin(self.requests, verb, arguments, order))
+        return self.requests
+
+    def beat(self, edge: PeerKey, epoch: int, received: int | None = None) -> None:
+        said = Heartbeat(edge.node, edge.incarnation, self.router.now, self.core.machine.map.epoch)
+        said.policy_epoch, said.policy_received = epoch, epoch if received is None else received
+        self.say(edge, said)
+
+    def reply(self, request: int) -> AdminReply | None:
+        found = [one for _, one in self.inbox if isinstance(one, AdminReply) and one.request == request]
+        return found[-1] if found else None
+
+
+def done(leader: Leader, verb: str, **arguments: Any) -> dict[str, Any]:
+    reply = leader.reply(leader.ask(verb, **arguments))
+    assert reply is not None and reply.ok, reply
+    assert isinstance(reply.result, dict)
+    return reply.result
+
+
+def test_what_gives_is_answered_at_its_commit() -> None:
+    leader = Leader()
+    assert done(leader, "user add", user="ann", record=HASH)["policy_epoch"] == 1
+    shown = done(leader, "user show", user="ann")
+    assert shown["password"] is True and HASH not in str(shown)
+    assert done(leader, "user list")["users"][0]["user"] == "ann"
+
+
+def test_what_takes_is_answered_when_every_edge_acts_by_it() -> None:
+    """P9 at the leader: the last acknowledgement brings the answer, and no acknowledgement of an older epoch does."""
+    leader = Leader()
+    done(leader, "user add", user="ann", record=HASH)
+    request = leader.ask("user disable", user="ann")
+    for edge in leader.edges[:2]:
+        leader.beat(edge, 2)
+    leader.beat(leader.edges[2], 1, received=2)
+    assert leader.reply(request) is None
+    leader.beat(leader.edges[2], 2)
+    reply = leader.reply(request)
+    assert reply is not None and reply.ok and reply.result["settled"]  # type: ignore[index]
+
+
+def test_a_dead_edge_is_waited_for_until_it_can_serve_nobody() -> None:
+    """C4: its lease is over and it was only silent; then its own clients have the time of the fence."""
+    leader = Leader()
+    done(leader, "user add", user="ann", record=HASH)
+    for edge in leader.edges[:2]:
+        leader.beat(edge, 1)
+    request = leader.ask("user disable", user="ann")
+    for edge in leader.edges[:2]:
+        leader.beat(edge, 2)
+    dead = leader.edges[2]
+    leader.commit(encode_command(DeclareDead(dead.node, dead.incarnation)))
+    leader.pass_time(FENCE_S - 1.0)
+    assert leader.reply(request) is None
+    leader.pass_time(1.5)
+    reply = leader.reply(request)
+    assert reply is not None and reply.ok
+
+
+def test_an_edge_that_says_that_it_is_over_is_not_waited_for() -> None:
+    leader = Leader()
+    done(leader, "user add", user="ann", record=HASH)
+    request = leader.ask("user disable", user="ann")
+    for edge in leader.edges[:2]:
+        leader.beat(edge, 2)
+    leader.say(leader.edges[2], Leave())
+    reply = leader.reply(request)
+    assert reply is not None and reply.ok
+
+
+def test_a_verb_names_whom_it_waits_for_and_can_be_asked_again() -> None:
+    """Exit code 3 after 20 s; `policy status` goes on, and a repeat of the order gets its first outcome."""
+    leader = Leader()
+    done(leader, "user add", user="ann", record=HASH)
+    request = leader.ask("user disable", order="abc", user="ann")
+    leader.beat(leader.edges[0], 2)
+    leader.beat(leader.edges[1], 2)
+    leader.pass_time(WAIT_S + 0.1)
+    reply = leader.reply(request)
+    assert reply is not None and not reply.ok and reply.exit_code == 3
+    assert leader.edges[2].node in reply.error and "--epoch 2" in reply.error
+    status, again = leader.ask("policy status", epoch=2), leader.ask("user disable", order="abc", user="ann")
+    assert leader.core.policy.epoch == 2, "an order is carried out once"
+    leader.beat(leader.edges[2], 2)
+    for number in (status, again):
+        waited = leader.reply(number)
+        assert waited is not None and waited.ok and waited.result["policy_epoch"] == 2  # type: ignore[index]
+
+
+def test_a_dry_run_changes_nothing_and_says_whom_it_takes_from() -> None:
+    leader = Leader()
+    done(leader, "user add", user="ann", record=HASH)
+    told = done(leader, "user disable", user="ann", dry_run=True)
+    assert told["takes_from"] == {"users": ["ann"]} and leader.core.policy.epoch == 1
+    refused = leader.reply(leader.ask("user disable", user="nobody", dry_run=True))
+    assert refused is not None and not refused.ok
+
+
+@pytest.mark.parametrize("verb", ["user add", "user disable", "role delete", "group put"])
+def test_a_viewer_changes_nothing(verb: str) -> None:
+    """A7: the role of the certificate is judged before the arguments."""
+    leader = Leader()
+    reply = leader.reply(leader.ask(verb, VIEWER, user="ann"))
+    assert reply is not None and not reply.ok and "role admin" in reply.error
+    assert leader.core.policy.epoch == 0
+
+
+def test_a_leader_that_lost_its_place_says_so() -> None:
+    leader = Leader()
+    done(leader, "user add", user="ann", record=HASH)
+    request = leader.ask("user disable", user="ann")
+    leader.handle(RoleChanged(False, "r2"))
+    leader.handle()
+    reply = leader.reply(request)
+    assert reply is not None and reply.exit_code == 4 and "ask again" in reply.error
+    other = leader.reply(leader.ask("user enable", user="ann"))
+    assert other is not None and other.exit_code == 4 and "r2" in other.error
+
+
+def test_a_new_leader_waits_for_all_that_may_have_died_before_it() -> None:
+    """C5: it knows of no death from before its election."""
+    leader = Leader()
+    done(leader, "user add", user="ann", record=HASH)
+    leader.handle(RoleChanged(False, "r2"))
+    leader.handle(RoleChanged(True, "r1"))
+    request = leader.ask("user disable", user="ann")
+    for edge in leader.edges:
+        leader.beat(edge, 2)
+    assert leader.reply(request) is None
+    leader.pass_time(FENCE_S + 0.1)
+    reply = leader.reply(request)
+    assert reply is not None and reply.ok
+
+
+def test_an_edge_that_hears_of_no_step_loses_its_lease() -> None:
+    """Rule 7: alive but deaf."""
+    leader = Leader()
+    done(leader, "user add", user="ann", record=HASH)
+    for edge in leader.edges:
+        leader.beat(edge, 1)
+    leader.ask("user disable", user="ann")
+    leader.beat(leader.edges[0], 2)
+    leader.beat(leader.edges[1], 2)
+    leader.pass_time(RECEIVES_S + 0.5)
+    assert leader.core.counts.get("leases_stopped") == 1
+    assert leader.core.leases.ending
+
+
+def test_a_follower_gets_the_view_and_every_step() -> None:
+    leader = Leader()
+    edge = leader.edges[0]
+    leader.say(edge, FollowPolicy(0))
+    done(leader, "role put", role="r", rules=[{"allow": True, "actions": 3, "filter": "a/#"}])
+    told = [one for node, one in leader.inbox if node == edge.node and isinstance(one, PolicyPaged | PolicyStepped)]
+    assert [type(one) for one in told] == [PolicyPaged, PolicyStepped]
+    leader.say(edge, AskUsers(7, ["ann", "ann"]))
+    answers = [one for _, one in leader.inbox if isinstance(one, Users)]
+    assert [(one.names, one.records, one.epoch) for one in answers] == [(["ann"], [None], 1)]
+
+
+def test_a_proposal_of_unknown_fate_is_answered_as_such() -> None:
+    leader = Leader()
+    leader.requests += 1
+    question = Admin(leader.requests, "user add", {"user": "ann"})
+    ready = leader.handle(FrameArrived(ADMIN, FrameKind.CONTROL, encode_control(question)))
+    leader.handle(ProposalFailed(ready.proposals[0].number, ""))
+    reply = leader.reply(leader.requests)
+    assert reply is not None and reply.exit_code == 4
