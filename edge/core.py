@@ -6,14 +6,14 @@ which part takes which call of the loop and which message of another node.
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
-from edge.clients.auth_method import Method
-from edge.clients.authentication import Authenticator
+from edge.access import EdgeAccess
 from edge.clients.claims import ClaimsPolls
 from edge.clients.client import Client
 from edge.clients.clients import Clients
+from edge.clients.conduct import Conduct
 from edge.clients.connect import Connecting
 from edge.clients.fence import Fence
 from edge.clients.leaving import Leaving
@@ -22,12 +22,16 @@ from edge.clients.phase import Phase
 from edge.clients.stopping import Stopping
 from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster.peer_table import PeerTable
+from edge.cluster_policy import ClusterPolicy
 from edge.hot.engine import Engine
 from edge.hot.handler import Closed
 from edge.hot.options import HotLimits
 from edge.hot.state import Conn, Group, Inbound, Peer, PendingAck, Remote, Route, Sub
 from edge.ledger import EdgeLedger
 from edge.links import Links
+from edge.login.certificate_facts import CertificateReader, shown_facts
+from edge.login.chains import Chains
+from edge.login.logins import Logins
 from edge.map_follower import MapFollower
 from edge.node.limits import EdgeLimits
 from edge.node.node import NS, Counts, EdgeNode
@@ -38,6 +42,9 @@ from edge.publishing.recording import Recording
 from edge.publishing.redispatch import Redispatch, Redispatching
 from edge.publishing.sending import Sending
 from edge.readiness import Readiness
+from edge.rights.client_rights import ClientRights
+from edge.rights.sources import RuleBook
+from edge.rights.sweep import Sweep
 from edge.routes.shared_groups import RecordedPick, SharedGroup
 from edge.subscriptions.held_live import HeldMessages
 from edge.subscriptions.retained_reads import RetainedReads
@@ -68,9 +75,11 @@ class EdgeCore:
         version: Of the program, for $SYS.
         ended_incarnation: A former incarnation of this node that has surely ended; 0 for none.
         certify: (cluster, tier, node) of a link's certificate; None on a plaintext link.
-        identify: Whom a client's certificate names, "" for none; None: a node.
         peer_of: Returns the peer's address of a socket.
-        methods: Authentication methods.
+        chains: Authenticators by listener; None: nobody is verified.
+        read_certificate: Returns the facts of the certificate that a client shows.
+        utc: Seconds since the epoch, by this machine's clock.
+        rules: Which rules each client has; None: none are asked for, and everybody may do everything.
         new_client_id: Makes a client ID.
         accept: Attaches or refuses a new socket of a listener.
         relinked: Called when the map or a link changed: look whom to dial.
@@ -88,9 +97,11 @@ class EdgeCore:
         version: str = "",
         ended_incarnation: int = 0,
         certify: Callable[[Conn], tuple[str, str, str] | None] = lambda _: None,
-        identify: Callable[[Conn], str | None] = lambda _: "",
         peer_of: Callable[[int], str] = lambda _: "",
-        methods: Sequence[Method] = (),
+        chains: Chains | None = None,
+        read_certificate: CertificateReader = shown_facts,
+        utc: Callable[[], float] = lambda: 0.0,
+        rules: RuleBook | None = None,
         new_client_id: Callable[[], str] | None = None,
         accept: Callable[[object, int], None] = lambda *_: None,
         relinked: Callable[[], None] = lambda: None,
@@ -108,48 +119,71 @@ class EdgeCore:
         )
         self.lease = node.lease
         clients = self.clients = Clients(node, hot)
+        self.rights = ClientRights(hot, rules)
+        chains = chains or Chains(bytes(16))
+        self.logins = Logins(node, hot, chains, clients.get, clients.all, read_certificate, utc)
+        self.policy = ClusterPolicy(
+            node, chains.bans, self.logins, self.rights, lambda: self.sweep.judged, clients.all, utc
+        )
         requests = self.requests = PartitionRequests(node)
-        routes = self.routes = TopicRoutes(node, hot, requests.next_number, hot_limits.routes_max)
+        routes = self.routes = TopicRoutes(node, hot, requests.next_number, hot_limits.routes_max, self.rights)
         self.cache = routes.cache
         self.registrar = RouteRegistrar(-1, node.incarnation, node.tell, lambda: node.map, self._routes_stand)
         self.follower = MapFollower(node, hot, peers, clients, requests, routes, self.registrar)
-        self.links = Links(node, hot, peers, self.follower, routes, relinked)
+        self.links = Links(node, hot, peers, self.follower, routes, self.policy, relinked)
         self._fence = Fence(node, hot, clients)
         self._readiness = Readiness(node, requests, self.follower)
         self.memory = MemoryGuard(hot, limits.memory_max or available_bytes() // 2, clients.cut)
-        self.leaving = Leaving(node, clients, requests)
+        self.conduct = Conduct(node)
+        self.leaving = Leaving(node, clients, requests, self.conduct)
         self.stopping = Stopping(node, hot, clients, requests, self.leaving, relinked)
-        authenticator = Authenticator(limits, methods)
         self.connecting = Connecting(
-            node, hot, clients, requests, self.leaving, authenticator, self.memory, identify, peer_of, new_client_id
+            node,
+            hot,
+            clients,
+            requests,
+            self.leaving,
+            self.logins,
+            self.memory,
+            self.conduct,
+            self.rights,
+            peer_of,
+            new_client_id,
         )
         self._join_subscriptions(SysTopics(version, node.name))
         self._join_publishing()
         self.claims = ClaimsPolls(node, clients)
         self.messages = self._join_messages()
+        self.sweep = Sweep(self.rights, clients.all, self.subscribing.revoke)
+        self._join_access()
 
     def _join_subscriptions(self, sys: SysTopics) -> None:
         node, hot, local = self.node, self.hot, self.routes.local
         self.figures = SysFigures(node, hot, self.clients, self.routes, sys)
-        self.held = HeldMessages(node, hot, local)
-        self.retained = RetainedReads(node, hot, self.requests, self.held, sys)
+        self.held = HeldMessages(node, hot, local, self.rights)
+        self.retained = RetainedReads(node, hot, self.requests, self.held, sys, self.rights)
         self.subscribing = Subscribing(
-            node, hot, self.clients, self.requests, local, self.registrar, self.held, self.retained
+            node, hot, self.clients, self.requests, local, self.registrar, self.held, self.retained, self.rights
         )
 
     def _join_publishing(self) -> None:
         node, hot, clients, routes = self.node, self.hot, self.clients, self.routes
         self.picking = Picking(routes.local, node.limits.sticky_shares)
         sending = Sending(node, hot, clients, routes)
-        self.recording = Recording(node, hot, clients, self.requests, routes, self.picking, sending)
-        self.publishing = Publishing(node, hot, clients, routes, sending, self.recording)
+        self.recording = Recording(node, hot, clients, self.requests, routes, self.picking, sending, self.rights)
+        may_fire_will = self.conduct.may_fire_will
+        self.publishing = Publishing(node, hot, clients, routes, sending, self.recording, may_fire_will, self.rights)
         self._redispatching = Redispatching(node, hot, routes, self.picking)
+
+    def _join_access(self) -> None:
+        self.access = EdgeAccess(self.policy, self.logins, self.rights, self.sweep, self.conduct)
 
     def _join_messages(self) -> NodeMessages:
         return NodeMessages(
             self.node,
             self.links,
             self.follower,
+            self.policy,
             self.requests,
             self.routes,
             self.registrar,
@@ -210,6 +244,12 @@ class EdgeCore:
         self._next_tick = 0.0
         self.node.wake()
 
+    def replace_rules(self, rules: RuleBook) -> None:
+        """Judge by other rules from now on: live clients in slices, and logins that are under way."""
+        self.rights.replace(rules)
+        self.logins.rights_taken()
+        self.node.wake()
+
     # --- Handler: packets
 
     def packet(self, conn: Conn, first_byte: int, body: bytes) -> None:
@@ -224,7 +264,7 @@ class EdgeCore:
             if client.phase == Phase.NEW:
                 self.connecting.connect(client, first_byte, body)
             elif client.phase == Phase.AUTHENTICATING and kind == 15:
-                self.connecting.authenticate(client, first_byte, body)
+                self.logins.take_auth(client, first_byte, body)
             elif client.phase != Phase.OPEN:
                 self.error(conn, ReasonCode.PROTOCOL_ERROR)
             elif kind == 8:
@@ -234,7 +274,7 @@ class EdgeCore:
             elif kind == 14:
                 self.leaving.disconnect(client, first_byte, body)
             elif kind == 15 and client.version == 5:
-                self.connecting.authenticate(client, first_byte, body)
+                self.logins.take_auth(client, first_byte, body)
             else:  # a second CONNECT [MQTT-3.1.0-2], or a packet that only servers send
                 self.error(conn, ReasonCode.PROTOCOL_ERROR)
         except MqttError as error:
@@ -260,6 +300,11 @@ class EdgeCore:
         self.node.wake()
         self._fence.wait(conn)
 
+    def fence_over(self, now_ns: int) -> None:
+        """Clients may be let go of, before anything else is done for them."""
+        self.node.wake()
+        self._fence.step(now_ns / NS)
+
     def error(self, conn: Conn, reason_code: int) -> None:
         """The client broke the protocol, or a bound."""
         self.clients.error(conn, reason_code)
@@ -275,8 +320,14 @@ class EdgeCore:
         self._accept(listener, fd)
 
     def authorize(self, conn: Conn, topic: bytes) -> int:
-        """No access lists yet: everything that a listener lets in may publish."""
-        return 0
+        """A client publishes to a topic of which the loop keeps no decision."""
+        client = conn.context
+        return self.rights.authorize(client, topic) if isinstance(client, Client) else 0
+
+    def may_receive(self, conn: Conn, topic: bytes, qos: int) -> bool:
+        """A partition pushes a message to a client whose deliveries are judged."""
+        client = conn.context
+        return isinstance(client, Client) and self.rights.may_receive(client, topic.decode(), qos)
 
     def closed(self, conn: Conn, why: int) -> None:
         """A connection is gone."""
@@ -290,6 +341,7 @@ class EdgeCore:
         if client.subscriptions:
             self.subscribing.ended(client)
         self.connecting.ended(client)
+        self.access.closed(client, why)
         if why != Closed.SHUTDOWN:
             for share, publish in self.hot.take_picks(conn):
                 self.publishing.redispatch(share, publish)
@@ -381,6 +433,7 @@ class EdgeCore:
         self.lease.beat(now)
         if self._fence.step(now):
             self.connecting.lease_regained(now)
+        self.access.step(now)
         self.connecting.claim_waiting(now)
         self.subscribing.next_turn()
         self.held.next_turn(now)
@@ -437,4 +490,5 @@ class EdgeCore:
             self.connecting.next_deadline(),
             self.cache.next_deadline(),
             self._fence.next_deadline(),
+            self.access.next_deadline(),
         )

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from edge.cluster.peer_table import PeerTable
+from edge.cluster_policy import ClusterPolicy
 from edge.hot.state import Conn, Peer
 from edge.map_follower import MapFollower
 from edge.node.node import EdgeNode
@@ -32,6 +33,7 @@ class Links:
         peers: The other nodes.
         follower: Partitions and their primaries.
         routes: Routes, which name edges.
+        policy: Follows a router.
         relinked: Called when there may be somebody to dial.
     """
 
@@ -42,6 +44,7 @@ class Links:
         peers: PeerTable,
         follower: MapFollower,
         routes: TopicRoutes,
+        policy: ClusterPolicy,
         relinked: Callable[[], None],
     ) -> None:
         self._node = node
@@ -49,6 +52,7 @@ class Links:
         self._peers = peers
         self._follower = follower
         self._routes = routes
+        self._policy = policy
         self._relinked = relinked
         self._refusals = Refusals(node.count)
         self._unreached = Unreached(node.name)
@@ -61,6 +65,7 @@ class Links:
         self._unreached.link_up(key)
         if key.tier == TIER_ROUTER:
             self._node.lease.router_up(key.node, self._node.now)
+            self._policy.router_up(key.node)
         elif key.tier == TIER_STORAGE:
             self._follower.storage_up(key.node)
         else:
@@ -78,6 +83,7 @@ class Links:
         self._unreached.link_down(key)
         if key.tier == TIER_ROUTER:
             self._node.lease.router_down(key.node)
+            self._policy.router_down(key.node)
 
     def broke(self, peer: Peer, why: str) -> None:
         """Refuse an incarnation whose frame cannot be read; another incarnation of that node may come."""

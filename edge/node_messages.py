@@ -10,6 +10,7 @@ from typing import Any
 from edge.clients.claims import ClaimsPolls
 from edge.clients.leaving import Leaving
 from edge.cluster.partition_requests import PartitionRequests
+from edge.cluster_policy import ClusterPolicy
 from edge.hot.state import Peer
 from edge.links import Links
 from edge.map_follower import MapFollower
@@ -43,6 +44,7 @@ class NodeMessages:
         node: This edge.
         links: Where a node is refused.
         follower: Filters that an owner of a shard wants to be told again.
+        policy: Takes the cluster's policy, and what routers tell of its users.
         requests: Requests to partitions, which answers belong to.
         routes: The route cache.
         registrar: Routes of this edge.
@@ -58,6 +60,7 @@ class NodeMessages:
         node: EdgeNode,
         links: Links,
         follower: MapFollower,
+        policy: ClusterPolicy,
         requests: PartitionRequests,
         routes: TopicRoutes,
         registrar: RouteRegistrar,
@@ -70,6 +73,7 @@ class NodeMessages:
         self._node = node
         self._links = links
         self._follower = follower
+        self._policy = policy
         self._requests = requests
         self._routes = routes
         self._registrar = registrar
@@ -124,7 +128,7 @@ class NodeMessages:
                 self._follower.report_again(message.number)
         elif isinstance(message, Relayed):
             self._relayed(node, message)
-        elif not self._node.lease.handle(self._node.now, message):
+        elif not self._policy.handle(message) and not self._node.lease.handle(self._node.now, message):
             self._node.count("messages_unknown")
 
     def from_storage(self, node: str, message: Control) -> None:

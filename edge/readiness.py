@@ -43,7 +43,7 @@ class Readiness:
 
         The first call that finds a lease and all links begins to ask; each one asks some more.
         """
-        if not self._node.has_lease() or not self._follower.storage_linked():
+        if not self._node.may_admit() or not self._follower.storage_linked():
             return False
         if self._unserved is None:
             self._unserved = set(range(len(self._node.map.partitions)))

@@ -6,19 +6,17 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import trio
 
+from access.identity.peer_lists import read_peer_lists
 from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import EdgeConfig, EdgeSettings, NodeConfig
-from edge.clients.auth_method import Method
 from edge.clients.client import Client
-from edge.clients.scram import Scram, load_users
 from edge.cluster.dialling import Dial, Dialling
 from edge.core import EdgeCore
 from edge.hot.descriptors import connections_allowed
@@ -27,27 +25,37 @@ from edge.hot.loop import Loop
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, LINK, Conn
 from edge.ledger import EdgeLedger
+from edge.listeners.intake import Seat
 from edge.listeners.listeners import Listener, address_of, bind_socket, peer_of, start_listening
 from edge.listeners.proxied_socket import ProxiedSocket
+from edge.login.chains import Chains
+from edge.login.client_lists import ClientFiles, client_lists
+from edge.login.hash_worker_service import HashWorker
+from edge.login.job_desk import JobDesk
+from edge.login.key_refresh_service import KeyRefresh
+from edge.login.logins import Applicant
 from edge.node.limits import EdgeLimits
+from edge.reload import ListenerCertificates, ListenerLogins, ListenerRuleFiles
+from edge.rights.sources import RuleBook
 from edge.waiting import EdgeWaiting
 from membership.node_gossip import NodeGossip
 from mqtt.reasons import ReasonCode
 from wire.clock import boot_time
 from wire.links.connection import HELLO_TIMEOUT_S, open_stream
-from wire.links.tls import URI_SCHEME, peer_identity
+from wire.links.tls import peer_identity
 from wire.messages.hello import TIER_EDGE
 from wire.node.process import NodeProcess, own_version, run_process
 from wire.node.waiting import WaitingLog
 from wire.sstable.ledger import FileLedger
 
-__all__ = ["EdgeService", "certificate_name", "edge_limits", "hot_limits", "identify", "main", "names_node"]
+__all__ = ["EdgeService", "edge_limits", "hot_limits", "main"]
 
 logger = logging.getLogger(__name__)
 
 NS = 1_000_000_000
 STARTING_S = 0.05  # between looks whether clients can be let in
 BEAT_S = 1.0  # afterwards, together with heartbeats: what changes whom to dial says so
+FETCHES_WAITING_MAX = 1_000  # logins that wait for keys of tokens; more get 0x89, by address in turn
 DIAL_TIMEOUT_S = 3.0
 CLAIM_GAP_S = 0.003  # connects of a storm share their claims' frames and commits; well below what a storm waits
 REFUSED_MAX = 1_000  # connections beyond connections_max that may wait for their CONNACK 0x89
@@ -60,7 +68,7 @@ def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
     async def service(process: NodeProcess) -> None:
         await EdgeService(process, config).run()
 
-    return run_process(config, TIER_EDGE, ready, service)
+    return run_process(config, TIER_EDGE, ready, service, read_peer_lists)
 
 
 class EdgeService:
@@ -71,6 +79,7 @@ class EdgeService:
         self._config = config
         self._rng = random.Random(process.folder.incarnation)
         self._relinked = trio.Event()
+        self._lists: dict[str, ClientFiles] = {}  # by listener
 
     async def run(self) -> None:
         """Serve until cancelled, or until the map ends this incarnation."""
@@ -80,9 +89,19 @@ class EdgeService:
         with ExitStack() as stack:
             links = stack.enter_context(bind_socket(node.link_bind, node.link_port, "links of other nodes"))
             start_listening(links, 256, "links of other nodes")
+            chains = Chains(secrets.token_bytes(32))
+            for listener in settings.listeners:
+                self._process.reload.add(ListenerLogins(listener.name, self._config, chains, self._end_those))
+                lists = client_lists(listener, chains.revoked_of(listener.name), self._end_those)
+                self._process.reload.add(lists)
+                self._process.watch(lists)
+                self._lists[listener.name] = lists
+            rules = ListenerRuleFiles(self._config, self._replace_rules)
+            self._process.reload.add(rules)
             self._listening = [Listener(listener) for listener in settings.listeners]
             for listening in self._listening:
                 stack.enter_context(listening.socket)
+                self._process.reload.add(ListenerCertificates(listening))
             clients = {listening.policy.name: address_of(listening.socket) for listening in self._listening}
             bound = address_of(links)
             self.core = EdgeCore(
@@ -93,26 +112,32 @@ class EdgeService:
                 version=own_version(),
                 ended_incarnation=self._process.folder.ended_incarnation,
                 certify=self._certify,
-                identify=identify,
                 peer_of=peer_of,
-                methods=_methods(settings),
-                accept=self._accept,
+                chains=chains,
+                rules=rules.book,
+                utc=time.time,
+                accept=self.accept,
                 relinked=self._look_whom_to_dial,
             )
             self._dialling = Dialling(self.core.peers, lambda: self.core.map, node.seeds, self._rng)
             if settings.ledger is not None:
                 self._open_ledger(settings.ledger)
+            hashes, keys = self._join_logins(chains)
             gossip = NodeGossip(self._process, self._config.membership)
             trio_fd = trio_epoll_fd()
             loop = self._loop = Loop(self.core.hot, trio_fd)
             self._process.lease = self.core.lease
             self._process.links = lambda: [key.node for key in self.core.peers.connected()]
-            self._register_metrics(loop)
+            self._register_metrics(loop, chains)
+            if self._process.contexts is not None:
+                self._process.contexts.revoked.call_at_put(self._cut_revoked)
             try:
                 loop.listen(links, None)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(host, loop, trio_fd)
                     nursery.start_soon(gossip.run, bound)
+                    nursery.start_soon(hashes.run)
+                    nursery.start_soon(keys.run)
                     nursery.start_soon(self._stop_when_told)
                     await self._beat(nursery, loop, {"link": bound, **clients})
                     nursery.cancel_scope.cancel()
@@ -120,6 +145,33 @@ class EdgeService:
                 loop.close()
                 if self.core.ledger is not None:
                     self.core.ledger.close()
+
+    def _end_those(self, is_gone: Callable[[Applicant], bool]) -> None:
+        self.core.logins.end_those(is_gone)
+        self._loop.kick()
+
+    def _replace_rules(self, rules: RuleBook) -> None:
+        self.core.replace_rules(rules)
+        self._loop.kick()
+
+    def _join_logins(self, chains: Chains) -> tuple[HashWorker, KeyRefresh]:
+        """Give logins their desks, and the shells that work at them."""
+        logins, edge = self.core.logins, self._config.edge
+        hashing, fetching = JobDesk(edge.hashes_waiting_max), JobDesk(FETCHES_WAITING_MAX)
+        worker = HashWorker(hashing, logins.done)
+        with_address = [listener for listener in edge.listeners if listener.token_jwks_url]
+        keys = KeyRefresh(with_address, chains.sources, fetching, logins.done)
+        for desk, shell in ((hashing, worker), (fetching, keys)):
+            desk.came = self._waking(shell.came)
+        logins.add_desks({"hash": hashing, "jwks": fetching})
+        return worker, keys
+
+    def _waking(self, came: Callable[[], None]) -> Callable[[], None]:
+        def wake() -> None:
+            came()
+            self._loop.kick()
+
+        return wake
 
     def _look_whom_to_dial(self) -> None:
         self._relinked.set()
@@ -179,7 +231,8 @@ class EdgeService:
 
     # --- sockets
 
-    def _accept(self, listener: object, fd: int) -> None:
+    def accept(self, listener: object, fd: int) -> None:
+        """Take a connection that the kernel accepted, or close it; None as listener is that of the links."""
         core = self.core
         now_ns = int(boot_time() * NS)
         if listener is None:
@@ -192,13 +245,16 @@ class EdgeService:
             core.node.count("connections_refused")
             return
         first_bytes: ProxiedSocket | None = None
+        seat: Seat | None = None
         if listener.front_door is not None:
             refusal = listener.front_door.trusted.refusal(fd)
-            if refusal:
-                os.close(fd)
-                core.node.count(refusal)
-                return
-            first_bytes = listener.front_door.begin()
+            first_bytes = listener.front_door.begin(lambda address: self._admit(listener, address))
+        else:
+            refusal, seat = self._admit(listener, peer_of(fd))
+        if refusal:
+            os.close(fd)
+            core.node.count(refusal)
+            return
         stream_filter = listener.filter()
         options = ConnOptions(
             packet_bytes_max=limits.unauthenticated_bytes_max,
@@ -211,6 +267,11 @@ class EdgeService:
         client = Client(conn, listener.policy, stream_filter, first_bytes)
         conn.context = client
         core.clients.adopt(client)
+        client.seat = seat
+
+    def _admit(self, listener: Listener, address: str) -> tuple[str, Seat | None]:
+        """Judge a client by its address, before its handshake."""
+        return self.core.conduct.admit(listener.intake, address, secure=listener.context is not None)
 
     def _accept_link(self, fd: int, now_ns: int) -> None:
         strangers = self.core.peers.strangers
@@ -228,10 +289,21 @@ class EdgeService:
             return None
         if conn.tls is None:
             return ("", "", "")  # a link that never finished its handshake names nobody
+        self._process.contexts.revoked.check(conn.tls.getpeercert(True))
         try:
             return peer_identity(conn.tls)
         except ValueError:
             return ("", "", "")
+
+    def _cut_revoked(self) -> None:
+        """End links whose certificates the lists that are in force now revoke."""
+        assert self._process.contexts is not None
+        for conn in self.core.peers.connections():
+            why = self._process.contexts.revoked.end_of(conn.tls.getpeercert(True))
+            if why:
+                logger.warning("cut a link: %s", why)
+                self.core.hot.close(conn, linger=False)
+        self._loop.kick()
 
     # --- dialling
 
@@ -265,9 +337,16 @@ class EdgeService:
         self.core.hot.write(conn, hello)
         self._dialling.connected(dial.name, conn)
 
-    def _register_metrics(self, loop: Loop) -> None:
+    def _register_metrics(self, loop: Loop, chains: Chains) -> None:
         metrics, core = self._process.metrics, self.core
         counters = core.hot.counters
+        metrics.check("client_lists", lambda: not any(files.problem() for files in self._lists.values()))
+        metrics.gauge(
+            "client_lists_seconds_left",
+            "Seconds until the first revocation list of a listener's clients is stale; 0 without lists.",
+            lambda: {(name,): files.seconds_left for name, files in self._lists.items()},
+            ("listener",),
+        )
         metrics.gauge("connections", "Open connections, links included.", lambda: float(counters()["connections"]))
         metrics.gauge("clients", "Client connections.", lambda: float(len(core.clients)))
         metrics.counter(
@@ -304,6 +383,13 @@ class EdgeService:
             lambda: {(name,): float(amount) for name, amount in core.counts.items()},
             ("event",),
         )
+        metrics.gauge("logins_that_end", "Ends of tokens and the like.", lambda: float(core.logins.ends))
+        metrics.counter(
+            "login_answers_total",
+            "Answers of authenticators and outcomes of chains, by listener.",
+            lambda: {(listener, what): float(count) for listener, what, count in chains.outcomes()},
+            ("listener", "answer"),
+        )
         metrics.gauge("subscriptions", "Subscriptions of ephemeral sessions.", lambda: float(len(core.routes.local)))
         metrics.gauge("routes_cached", "Topics in the route cache.", lambda: float(counters()["routes"]))
         metrics.gauge(
@@ -320,38 +406,6 @@ class EdgeService:
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def identify(conn: Conn) -> str | None:
-    """Return whom the client's verified certificate names, "" without one; None: a node or an operator, no client."""
-    if conn.tls is None:
-        return ""
-    certificate = conn.tls.getpeercert()
-    return None if names_node(certificate) else certificate_name(certificate)
-
-
-def names_node(certificate: Mapping[str, object] | None) -> bool:
-    """Whether a certificate is one of those that links and the command line are opened with, of whichever cluster."""
-    names: Any = certificate.get("subjectAltName", ()) if certificate else ()
-    return any(kind == "URI" and value.lower().startswith(f"{URI_SCHEME}:") for kind, value in names)
-
-
-def certificate_name(certificate: Mapping[str, object] | None) -> str:
-    """Return the common name of a verified certificate, without one its first DNS, mail or URI name."""
-    if not certificate:
-        return ""
-    subject: Any = certificate.get("subject", ())
-    names: Any = certificate.get("subjectAltName", ())
-    common = [value for part in subject for kind, value in part if kind == "commonName"]
-    others = [value for kind, value in names if kind in ("DNS", "email", "URI")]
-    return str(next((value for value in common + others if value), ""))
-
-
-def _methods(settings: EdgeSettings) -> list[Method]:
-    if settings.scram_users_file is None:
-        return []
-    users = load_users(settings.scram_users_file)
-    return [Scram(users, lambda: secrets.token_urlsafe(24), secrets.token_bytes(32))]
 
 
 def _detach(stream: trio.SocketStream) -> int:
@@ -380,5 +434,7 @@ def hot_limits(settings: EdgeSettings) -> HotLimits:
         outbound_window_max=settings.outbound_window_max,
         outbox_bytes_max=settings.outbox_bytes_max,
         publish_rate_max=settings.publish_rate_max,
+        packet_timeout_ns=int(settings.packet_timeout_s * NS),
+        packet_rate_min=settings.packet_rate_min,
         pacing_ns=settings.pacing_us_max * 1000,
     )

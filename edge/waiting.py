@@ -29,6 +29,8 @@ class EdgeWaiting:
         missing = missing_from_routers(node.lease, now, self._seeds) or self._gaps.reason(node.map)
         if missing:
             return missing
+        if not node.lease.knows_policy:
+            return f"policy epoch {node.lease.policy_floor} has not come from a router yet"
         for primary in self._gaps.primaries(node.map):
             peer = node.peer_of(primary)
             if peer is None or peer.conn is None:

@@ -14,7 +14,7 @@ from wire.messages.sessions import Claim, Claims, PollClaims, SessionOpened
 __all__ = ["PIECE_BYTES", "ClaimsPolls", "claims_in_pieces"]
 
 PIECE_BYTES = 1024 * 1024  # of one message, one claim at least; well below FRAME_BYTES_MAX
-CLAIM_BYTES = 48  # beside the client ID, whose characters take up to four bytes
+CLAIM_BYTES = 64  # beside client ID and owner, whose characters take up to four bytes
 
 
 class ClaimsPolls:
@@ -32,7 +32,7 @@ class ClaimsPolls:
         """Name the claims of a partition's clients."""
         self._polled[poll.partition] = max(poll.partition_epoch, self._polled.get(poll.partition, 0))
         claims = [
-            Claim(client.client_id, client.number, client.owner_epoch, client.session)
+            Claim(client.client_id, client.number, client.owner_epoch, client.session, client.owner, client.owner_made)
             for client in self._clients.at_partition(poll.partition)
             # One that is still opening has owner_epoch 0: its CONNECT may be committed, and is asked again.
             if client.phase in (Phase.OPEN, Phase.OPENING)
@@ -50,7 +50,7 @@ def claims_in_pieces(poll: PollClaims, claims: list[Claim]) -> Iterator[Claims]:
     """Return the messages that answer a poll, in order; without claims, one that says just that."""
     begin = size = 0
     for position, claim in enumerate(claims):
-        length = CLAIM_BYTES + 4 * len(claim.client_id)
+        length = CLAIM_BYTES + 4 * (len(claim.client_id) + len(claim.owner))
         if size and size + length > PIECE_BYTES:
             yield _piece(poll, claims, begin, position)
             begin, size = position, 0

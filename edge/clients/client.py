@@ -8,37 +8,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge.clients.auth_method import Exchange
 from edge.clients.phase import WAYS, Phase
 from edge.hot.options import StreamFilter
 from edge.hot.state import Conn
+from edge.login.auth_packets import Authentication
 from edge.node.limits import ListenerPolicy
 from mqtt.packets import Connect
-from mqtt.properties import PropertyId
 from wire.messages.sessions import OpenSession, Subscription
 
 if TYPE_CHECKING:
+    from access.identity.principal import Principal
+    from access.rules.rights import ConnectionRights
+    from edge.listeners.intake import Seat
     from edge.listeners.proxied_socket import ProxiedSocket
 
-__all__ = ["Authentication", "Client"]
-
-
-class Authentication:
-    """The method that CONNECT chose, and the exchange under way."""
-
-    __slots__ = ("exchange", "final", "method")
-
-    def __init__(self, method: str, exchange: Exchange) -> None:
-        self.method = method
-        self.exchange: Exchange | None = exchange  # None between exchanges
-        self.final = b""  # data of the step that accepted, for CONNACK
-
-    def connack_properties(self) -> dict[int, object]:
-        """Return what CONNACK says about the exchange [MQTT-4.12.0-4]."""
-        properties: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: self.method}
-        if self.final:
-            properties[PropertyId.AUTHENTICATION_DATA] = self.final
-        return properties
+__all__ = ["Client"]
 
 
 class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
@@ -50,10 +34,13 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     first_bytes: "ProxiedSocket | None" = None
     number: int = 0  # of the connection
     address: tuple[str, int] | None = None  # what a PROXY header said
+    seat: "Seat | None" = None  # its place at the listener; None: not taken yet, or a loop without sockets
     phase: str = Phase.NEW
     connect: Connect | None = None
     authentication: Authentication | None = None  # if CONNECT named a method
-    identity: str = ""  # whom the certificate or the exchange proved, else the user name given; "" for anonymous
+    principal: "Principal | None" = None  # whom the listener's chain let in; None: no chain has judged it
+    rights: "ConnectionRights | None" = None  # None: no rules are joined
+    login: object = None  # of edge/login, while it is under way
     client_id: str = ""
     version: int = 4
     bridge: bool = False  # another broker: each of its subscriptions has No Local and Retain As Published
@@ -66,7 +53,10 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     opening: OpenSession | None = None  # not answered yet
     has_will: bool = False
     leaves_at: float = 0.0  # when its socket is closed at the latest after a reported DISCONNECT 0x00; 0: none was
+    filter_gap_ns: int = 0  # of the rate of its SUBSCRIBEs, 0: none
     holds: set[str] = set()  # filters whose live copies wait for the retained ones
+    partial: set[str] = set()  # filters that were granted in part: each delivery by them is judged
+    judge_pushes: bool = False  # each push is judged: a filter is partial, or a step took rights
     subscriptions: dict[str, Subscription] = {}  # ephemeral sessions only; durable ones' stand in storage
 
     def __post_init__(self) -> None:
@@ -77,3 +67,13 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
         """Go to a phase; the ways are those of ``edge/clients/phase.py``."""
         assert phase in WAYS[self.phase], f"from {self.phase} to {phase}"
         self.phase = phase
+
+    @property
+    def owner(self) -> str:
+        """User that its session belongs to, "" for an anonymous one."""
+        return self.principal.user if self.principal is not None else ""
+
+    @property
+    def owner_made(self) -> int:
+        """Policy epoch at which that user was made, 0 for one that is none of the cluster's."""
+        return self.principal.made if self.principal is not None else 0

@@ -112,12 +112,19 @@ class Clients:
         self._loop.cut(conn, last)
 
     def close_all(self, reason_code: int) -> None:
-        """Close every client: the node is fenced for too long, drained, or begins a new incarnation."""
+        """Close every client: the node is drained, or begins a new incarnation."""
         for client in self.all():
             if client.phase == Phase.OPEN:
                 self.disconnect(client, reason_code)
             elif not client.leaves_at:  # to close that one would say that its DISCONNECT was accepted
                 self.end(client)
+
+    def cut_all(self, reason_code: int) -> None:
+        """Close every client at once and write nothing that waits for it, unlike ``close_all``."""
+        last = encode_packet(Disconnect(reason_code, {}), 5)
+        for client in self.all():
+            told = client.phase == Phase.OPEN and client.version == 5
+            self._loop.cut(client.conn, last if told else b"")
 
     def count_end(self, reason: str) -> None:
         """Count the end of a connection by its reason."""

@@ -1,33 +1,36 @@
-"""CONNECT to CONNACK: judging a CONNECT, proving who the client is, claiming its client ID, opening the session.
+"""CONNECT to CONNACK: judging a CONNECT, having its sender proved, claiming its client ID, opening the session.
 
 Checks what the specification demands of CONNECT, applies this edge's caps, claims the client ID at its partition, and
-writes CONNACK when the claim is committed. Who owns a client ID is decided in ``storage/sessions/ownership.py``, not
-here; how a connection ends, in ``edge/clients/leaving.py``. Source: MQTT 5.0 sections 3.1, 3.2, 4.12; MQTT 3.1.1
-section 3.1.
+writes CONNACK when the claim is committed. Who the client is, ``edge/login/logins.py`` decides, who owns a client ID,
+``storage/sessions/ownership.py``, and how a connection ends, ``edge/clients/leaving.py``. Source: MQTT 5.0 sections
+3.1, 3.2, 4.12; MQTT 3.1.1 section 3.1.
 """
 
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from edge.clients.authentication import Accepted, Authenticator, Challenge, Refused
 from edge.clients.client import Client
 from edge.clients.clients import Clients
+from edge.clients.conduct import Conduct
 from edge.clients.connack import Connacks
 from edge.clients.leaving import GAP_GROWTH_MAX, Leaving
 from edge.clients.memory_guard import MemoryGuard
 from edge.clients.phase import Phase
+from edge.clients.rates import rates_of
 from edge.clients.session_rate import SessionRate, metered_address
 from edge.cluster.partition_requests import PartitionRequests
 from edge.hot.options import SessionOptions
-from edge.hot.state import Conn
+from edge.login.logins import Logins
 from edge.node.node import NS, EdgeNode
 from edge.node.ports import SessionIO
+from edge.rights.client_rights import ClientRights
 from mqtt import property_values
-from mqtt.codec import Limits, encode_packet
+from mqtt.codec import Limits
 from mqtt.decode_connect import decode_connect
 from mqtt.errors import RemoteProtocolError
-from mqtt.packets import Auth, Connect
+from mqtt.packets import Connect
 from mqtt.properties import PropertyId
 from mqtt.properties import encode_properties as encode_block
 from mqtt.reasons import ReasonCode
@@ -63,9 +66,10 @@ class Connecting:
         clients: The connections.
         requests: Requests to partitions.
         leaving: How connections end: reports of ends leave with claims.
-        authenticator: Runs the exchanges of CONNECT and AUTH.
+        logins: Runs the chain of a listener.
         memory: Whether this edge holds too much already.
-        identify: Whom a connection's certificate names, "" for none; None: a node, which is refused.
+        conduct: Whether an address or a client ID is refused for what it did before.
+        rights: What each client may do.
         peer_of: Returns the peer's address of a socket, "" if it has none.
         new_client_id: Makes a client ID for a client that has none.
     """
@@ -77,9 +81,10 @@ class Connecting:
         clients: Clients,
         requests: PartitionRequests,
         leaving: Leaving,
-        authenticator: Authenticator,
+        logins: Logins,
         memory: MemoryGuard,
-        identify: Callable[[Conn], str | None],
+        conduct: Conduct,
+        rights: ClientRights,
         peer_of: Callable[[int], str],
         new_client_id: Callable[[], str] | None = None,
     ) -> None:
@@ -89,9 +94,11 @@ class Connecting:
         self._clients = clients
         self._requests = requests
         self._leaving = leaving
-        self._authenticator = authenticator
+        self._logins = logins
+        logins.join(self)
         self._memory = memory
-        self._identify = identify
+        self._conduct = conduct
+        self._rights = rights
         self._peer_of = peer_of
         self._connacks = Connacks(node.limits)
         self._codec_limits = Limits(
@@ -125,43 +132,47 @@ class Connecting:
         client.bridge = packet.bridge
         client.client_id = packet.client_id
         if client.first_bytes is not None:
-            client.address = client.first_bytes.source
-        reason_code = self._admit() or self._judge(client, packet)
+            client.address, client.seat = client.first_bytes.source, client.first_bytes.seat
+        reason_code = self._conduct.connect_refusal(client, packet.client_id) or self._admit()
+        reason_code = reason_code or self._judge(client, packet)
         if reason_code:
             self._clients.refuse(client, reason_code)
             return
-        if packet.properties and PropertyId.AUTHENTICATION_METHOD in packet.properties:
-            client.enter(Phase.AUTHENTICATING)
-            self._authenticated(client, self._authenticator.begin(client, packet))
+        client.enter(Phase.AUTHENTICATING)
+        self._logins.begin(client, self._let_in)
+
+    # --- answers of logins
+
+    def _let_in(self, client: Client) -> None:
+        """Open the session of a client that was let in; its certificate may have named its client ID."""
+        if len(client.client_id.encode()) > self._limits.client_id_bytes_max:
+            self._clients.refuse(client, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
             return
         self._open(client)
 
-    def authenticate(self, client: Client, first_byte: int, body: bytes) -> None:
-        """Take an AUTH packet.
-
-        Raises:
-            MqttError: It is malformed or out of turn.
-        """
-        self._authenticated(client, self._authenticator.step(client, first_byte, body))
-
-    def _authenticated(self, client: Client, outcome: Challenge | Accepted | Refused) -> None:
-        """Answer a client as its exchange demands; one that proved who it is before CONNACK is let in."""
-        is_open, running = client.phase == Phase.OPEN, client.authentication
-        if isinstance(outcome, Refused):
-            (self._clients.disconnect if is_open else self._clients.refuse)(client, outcome.reason_code)
+    def refused(self, client: Client, code: ReasonCode, *, guessed: bool) -> None:
+        """Refuse a client, or end one that has its CONNACK; of a session that waits for it the will is discarded."""
+        if guessed:
+            self._conduct.login_failed(client)
+        if client.phase == Phase.OPEN:
+            self._clients.disconnect(client, code)
             return
-        assert running is not None
-        if isinstance(outcome, Accepted) and not is_open:
-            client.identity = outcome.identity
-            running.final = outcome.data
-            self._open(client)
-            return
-        code = ReasonCode.SUCCESS if isinstance(outcome, Accepted) else ReasonCode.CONTINUE_AUTHENTICATION
-        answer: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: running.method}
-        if outcome.data:
-            answer[PropertyId.AUTHENTICATION_DATA] = outcome.data
-        self._loop.write(client.conn, encode_packet(Auth(code, answer), 5))
-        self._loop.resume(client.conn)
+        if client.phase == Phase.OPENING and client.owner_epoch:
+            self._leaving.report(client, clean=True)
+        self._clients.refuse(client, code)
+
+    def expired(self, client: Client) -> None:
+        """End a client whose token or other proof is over."""
+        self._node.count("refused_login_expired")
+        if client.phase == Phase.OPEN:
+            self._clients.count_end("expired")
+            self._clients.disconnect(client, ReasonCode.NOT_AUTHORIZED)
+        elif client.phase in (Phase.AUTHENTICATING, Phase.OPENING):
+            self.refused(client, ReasonCode.NOT_AUTHORIZED, guessed=False)
+
+    def renewed(self, client: Client) -> None:
+        """Judge an open client by what it has proved now: its filters, and all that it does from here on."""
+        self._rights.renew(client, self._node.now, self._address_of(client))
 
     def _refuse_malformed(self, client: Client, error: RemoteProtocolError) -> None:
         version = getattr(error, "connect_version", None)
@@ -198,9 +209,6 @@ class Connecting:
             client.client_id = self._new_client_id()
         if len(client.client_id.encode()) > self._limits.client_id_bytes_max:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-        reason_code = self._find_identity(client, packet)
-        if reason_code:
-            return reason_code
         if packet.will is not None:
             will = packet.will
             try:
@@ -217,25 +225,16 @@ class Connecting:
                 return ReasonCode.RETAIN_NOT_SUPPORTED
         return 0
 
-    def _find_identity(self, client: Client, packet: Connect) -> int:
-        """Say who the client is: its verified certificate, else its exchange decides, else the listener's policy."""
-        identity = self._identify(client.conn)
-        client.identity = identity or ""
-        if identity:
-            return 0
-        if identity is None:
-            self._node.count("certificates_of_nodes_refused")
-            return ReasonCode.NOT_AUTHORIZED
-        if packet.properties and PropertyId.AUTHENTICATION_METHOD in packet.properties:
-            return 0
-        if not client.policy.allow_anonymous:  # nothing here knows passwords: that takes a method
-            return ReasonCode.NOT_AUTHORIZED if packet.username is None else ReasonCode.BAD_USER_NAME_OR_PASSWORD
-        client.identity = packet.username or ""
-        return 0
-
     def _open(self, client: Client) -> None:
         """Claim the client ID; without a lease wait for one, at most until the connect timeout."""
         assert client.connect is not None
+        refusal = self._conduct.takeover_refusal(client.client_id)
+        if refusal:
+            self._clients.refuse(client, refusal)
+            return
+        if not self._give_rights(client):
+            self._clients.refuse(client, ReasonCode.NOT_AUTHORIZED)
+            return
         client.expiry_s = self._expiry(client.connect)
         if not self._connacks.fits(client, client.connect):
             self._clients.count_end("connack_too_large")
@@ -245,13 +244,26 @@ class Connecting:
         self._waiting.append(client)
         self.claim_waiting(self._node.now)
 
+    def _give_rights(self, client: Client) -> bool:
+        """Join a client with its rules; return whether they let it leave the will that it brings."""
+        assert client.connect is not None
+        self._rights.admit(client, self._node.now, self._address_of(client))
+        will = client.connect.will
+        if will is None or self._rights.may_will(client, will.topic_name, will.qos, will.retain):
+            return True
+        self._node.count("refused_will")
+        return False
+
+    def _address_of(self, client: Client) -> str:
+        return client.seat.address if client.seat is not None else self._peer_of(client.conn.fd)
+
     def lease_regained(self, now: float) -> None:
         """Claim what waits at once."""
         self._claim_at = now
 
     def claim_waiting(self, now: float) -> None:
         """Claim what waits, for the lease or for company: in a storm claims that go together cost a fraction."""
-        claims = bool(self._waiting) and now >= self._claim_at and self._node.has_lease()
+        claims = bool(self._waiting) and now >= self._claim_at and self._node.may_admit()
         if claims or now >= self._leaving.report_at:
             self._leaving.report_waiting()
         if not claims:
@@ -272,7 +284,7 @@ class Connecting:
 
     def next_deadline(self) -> float:
         """Return when claims or reports that wait for company are due."""
-        if self._waiting and self._node.has_lease():
+        if self._waiting and self._node.may_admit():
             return min(self._claim_at, self._leaving.report_at)
         return self._leaving.report_at
 
@@ -295,6 +307,8 @@ class Connecting:
             packet.protocol_version,
             receive_maximum,
             may_create=self._take_token(client, now),
+            owner=client.owner,
+            owner_made=client.owner_made,
         )
         client.opening = request
         if not self._requests.ask(request, _Claim(self, client).answered, now):
@@ -343,11 +357,22 @@ class Connecting:
         if answer.reason_code:
             self._clients.refuse(client, answer.reason_code)
             return
+        self._opened(client, answer)
+
+    def _opened(self, client: Client, answer: SessionOpened) -> None:
+        """Write CONNACK, unless the client is not let in any more."""
+        if not self._logins.stands(client, partial(self._opened, answer=answer)):
+            return
+        if not self._give_rights(client):  # its principal, or the rules, may be others by now
+            self.refused(client, ReasonCode.NOT_AUTHORIZED, guessed=False)
+            return
         packet = client.connect
         assert packet is not None
         client.enter(Phase.OPEN)
         keep_alive_s, told_keep_alive = self._connacks.keep_alive(packet)
         limits, properties = self._limits, packet.properties
+        rates = rates_of(client, limits.publish_rate_max)
+        client.filter_gap_ns = int(NS / rates.filters) if rates.filters else 0
         options = SessionOptions(
             version=packet.protocol_version,
             keep_alive_ns=keep_alive_s * NS,
@@ -359,6 +384,8 @@ class Connecting:
             owner_epoch=client.owner_epoch,
             retain_available=limits.retain_available,
             maximum_qos=limits.maximum_qos,
+            publish_rate_max=rates.publish,
+            byte_rate_max=rates.octets,
         )
         if properties:
             options.receive_maximum = property_values.receive_maximum(properties)
@@ -368,6 +395,7 @@ class Connecting:
         self._loop.open_session(client.conn, options)
         if client.session:
             self._loop.set_primary_of(client.conn, self._node.primary_peer(client.partition))
+            self._rights.opened(client, answer.session_present)
         # Session Present as the partition found it [MQTT-3.2.2-2] [MQTT-3.2.2-3].
         connack = self._connacks.encoded(client, packet, answer.session_present, told_keep_alive)
         if connack:
@@ -381,6 +409,8 @@ class Connecting:
         """Note that a connection is gone, whatever it waited for."""
         if client.phase == Phase.OPENING and client in self._waiting:
             self._waiting.remove(client)
+        if client.phase == Phase.OPENING and client.owner_epoch:
+            self._leaving.report(client, clean=True)  # it was judged once more, and has no CONNACK
         if client.opening is not None:
             client.opening.withdrawn = True  # should it be asked again, of another primary
         self._leaving.ended(client)

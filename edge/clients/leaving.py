@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from edge.clients.client import Client
 from edge.clients.clients import Clients
+from edge.clients.conduct import Conduct
 from edge.clients.phase import Phase
 from edge.cluster.partition_requests import PartitionRequests
 from edge.node.node import EdgeNode
@@ -42,16 +43,22 @@ class _Report:
 class Leaving:
     """Ends the sessions of one edge's connections.
 
+    Args:
+        node: This edge.
+        clients: The connections.
+        requests: Requests to partitions.
+        conduct: Counts takeovers.
     Attributes:
         report_at: When the reports that wait for company are due.
     """
 
-    def __init__(self, node: EdgeNode, clients: Clients, requests: PartitionRequests) -> None:
+    def __init__(self, node: EdgeNode, clients: Clients, requests: PartitionRequests, conduct: Conduct) -> None:
         self.report_at = float("inf")
         self._node = node
         self._limits = node.limits
         self._clients = clients
         self._requests = requests
+        self._conduct = conduct
         self._codec_limits = Limits(
             maximum_packet_size=node.limits.maximum_packet_size,
             user_properties_bytes_max=node.limits.user_property_bytes_max,
@@ -149,6 +156,7 @@ class Leaving:
             client.enter(Phase.ENDED)
             if not client.leaves_at:  # the answer to its report says whether it left in time
                 self._clients.count_end("taken_over")
+                self._conduct.taken_over(client.client_id)
                 self._clients.disconnect(client, ReasonCode.SESSION_TAKEN_OVER)
         return SessionKicked(order.request, order.client_id, clean, order.owner_epoch)
 

@@ -2,14 +2,16 @@
 
 NEW:
     No packet was read; nothing is known but the listener, and the address that a trusted PROXY header named.
-    -> CONNECT without a method: OPENING; with one: AUTHENTICATING; anything else, or no CONNECT in time: ENDED.
+    -> CONNECT: AUTHENTICATING; anything else, or no CONNECT in time: ENDED.
 AUTHENTICATING:
-    CONNECT was read and may be let in but for its exchange; no CONNACK was sent, nothing is claimed.
-    -> the exchange accepts: OPENING; it refuses, or another packet than AUTH comes: ENDED.
+    CONNECT was read and may be let in, if the listener's chain lets it in; no CONNACK was sent, nothing is claimed.
+    Packets that come now wait unread, but for AUTH where the chain waits for one.
+    -> the chain lets it in: OPENING; it refuses, another packet than AUTH comes, or the connect timeout is over: ENDED.
 OPENING:
     Who it is is decided; the client ID is being claimed at its partition, or waits for the lease, for company
     or for a primary. Packets that come now wait unread. No CONNACK was sent.
-    -> the partition answers "opened": OPEN; it refuses, or the connect timeout is over: ENDED.
+    -> the partition answers "opened", and the chain's decision still stands: OPEN; it does not: the chain runs again,
+       or ENDED; the partition refuses, or the connect timeout is over: ENDED.
 OPEN:
     CONNACK 0x00 was written; ``owner_epoch`` and ``session`` are the partition's answer; the loop serves
     PUBLISH and acknowledgements by itself.
@@ -38,7 +40,7 @@ class Phase:
 
 
 WAYS: dict[str, tuple[str, ...]] = {
-    Phase.NEW: (Phase.AUTHENTICATING, Phase.OPENING, Phase.ENDED),
+    Phase.NEW: (Phase.AUTHENTICATING, Phase.ENDED),
     Phase.AUTHENTICATING: (Phase.OPENING, Phase.ENDED),
     Phase.OPENING: (Phase.OPEN, Phase.ENDED),
     Phase.OPEN: (Phase.ENDED,),

@@ -86,6 +86,10 @@ class PeerTable:
         """Return the peers whose link stands, by name."""
         return [self._peers[node][0] for node in sorted(self._peers) if self._peers[node][1].conn is not None]
 
+    def connections(self) -> list[Conn]:
+        """Return the connections of the links that stand."""
+        return [peer.conn for _, peer in self._peers.values() if peer.conn is not None]
+
     def wanted(self, cluster_map: ClusterMap) -> dict[str, tuple[str, str]]:
         """Return node -> (tier, address) of the live nodes that this edge has to dial and is not linked to."""
         mine = self.identity

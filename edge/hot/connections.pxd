@@ -8,7 +8,7 @@ from edge.hot.memory cimport count_held, forget_waiting, share_of
 from edge.hot.output cimport (
     drained, mark_dirty, output_of, pending_output, release_waiters, take_dirty, unlink_dirty, unpark
 )
-from edge.hot.parse cimport parse
+from edge.hot.parse cimport count_bytes, parse, pause
 from edge.hot.state cimport Conn, HotState, PARK_HANDLER, PARK_OUTPUT
 
 
@@ -16,6 +16,7 @@ cdef class Connections(HotState):
     cdef object feed_client(self, Conn conn, bytes data)
     cdef object feed_link(self, Conn conn, bytes data)
     cdef object parse_kept(self, Conn conn)
+    cdef object keep_rest(self, Conn conn, bytes data, Py_ssize_t consumed, bint begins)
     cdef object call_closed(self)
     cdef object fail(self, Conn conn, int why)
     cdef object forget(self, Conn conn, int why)

@@ -56,7 +56,7 @@ if not cython.compiled:
         unlink_dirty,
         unpark,
     )
-    from edge.hot.parse import parse
+    from edge.hot.parse import count_bytes, parse, pause
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT
 
 __all__ = ["Connections"]
@@ -105,6 +105,8 @@ class Connections(HotState):
         conn.aliases_told = {} if options.version == 5 and options.topic_alias_maximum > 0 else None
         conn.retain_available = options.retain_available
         conn.qos_max = options.maximum_qos
+        conn.publish_gap_ns = int(1e9 / options.publish_rate_max) if options.publish_rate_max else self.publish_gap_ns
+        conn.byte_gap_ps = int(1e12 / options.byte_rate_max) if options.byte_rate_max else 0
         if options.session:
             self.sessions[options.session] = conn
 
@@ -137,9 +139,7 @@ class Connections(HotState):
                 return
             conn.partial = b""
         consumed = parse(self, conn, data, 0, len(data))
-        if consumed < len(data) and not conn.closed:
-            conn.partial = data[consumed:] if consumed > 0 else data
-        count_held(self, conn)
+        self.keep_rest(conn, data, consumed, kept == 0)
 
     def feed_link(self, conn: Conn, data: bytes) -> None:
         """Bytes of another node; what cannot be read ends the connection."""
@@ -159,9 +159,22 @@ class Connections(HotState):
                 self.feed_link(conn, data)
             return
         consumed: cython.Py_ssize_t = parse(self, conn, data, 0, len(data))
+        self.keep_rest(conn, data, consumed, False)
+
+    def keep_rest(self, conn: Conn, data: bytes, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
+        """Keep what was not parsed; ``begins``: nothing of it was kept before."""
+        if conn.byte_gap_ps > 0:
+            count_bytes(self, conn, consumed)
         if consumed < len(data) and not conn.closed:
             conn.partial = data[consumed:] if consumed > 0 else data
+            if consumed > 0 or begins:
+                conn.packet_begun_ns = self.now_ns
         count_held(self, conn)
+
+    def charge(self, conn: Conn, cost_ns: int) -> None:
+        """Let what a client asked for use up its rate: with more than a second's worth it is not read for a while."""
+        conn.asked_paid_ns = max(conn.asked_paid_ns, self.now_ns) + cost_ns
+        pause(self, conn, conn.asked_paid_ns)
 
     def unwrap(self, conn: Conn, data: bytes) -> bytes:
         """Bytes through the connection's filter; b"" when it has none yet, or gave up."""
@@ -255,7 +268,8 @@ class Connections(HotState):
         """Close a client that makes us hold too much, and hold nothing of it; ``last`` is said where that can be."""
         if conn.closed:
             return
-        whole: cython.bint = (conn.out is None or conn.out.start == 0) and conn.unsent is None and conn.tls is None
+        # OpenSSL wants bytes that it refused once again: behind those nothing else can be said.
+        whole: cython.bint = conn.unsent is None and (conn.out is None or (conn.out.start == 0 and conn.tls is None))
         self.forget(conn, BY_US)
         conn.out = None
         conn.unsent = None
@@ -342,7 +356,28 @@ class Connections(HotState):
                 shares.append((share_of(conn), conn.number))
         return [self.conns[number] for _, number in heapq.nlargest(count, shares)]
 
-    def forget_permissions(self, conn: Conn) -> None:
-        """Ask ``authorize`` again for every topic of this connection."""
+    def join_class(self, conn: Conn, number: int) -> None:
+        """Say in ``Handler.authorize`` which bit on Routes decisions of the connection's class have, -1 for none.
+
+        It holds until ``void_verdicts``. No two classes that are asked about have the same number in one epoch.
+        """
+        if not -1 <= number < 64:
+            raise ValueError(f"a Route has no bit {number}")
+        conn.rights_number = number
+
+    def forget_verdicts(self, conn: Conn) -> None:
+        """Ask ``Handler.authorize`` anew for each topic of a connection, whose client has other rights now."""
+        conn.rights_number = -1
         conn.permissions = None
         conn.last_version = -1
+
+    def judge_pushes_to(self, conn: Conn) -> None:
+        """Ask ``Handler.may_receive`` about each message that a partition pushes to a connection, until it ends."""
+        conn.judge_pushes = True
+
+    def void_verdicts(self, rights_epoch: int) -> None:
+        """Take no decision of ``authorize`` that was made before; each epoch is higher than those before it."""
+        if rights_epoch <= self.rights_epoch:
+            raise ValueError(f"epoch {rights_epoch} does not follow {self.rights_epoch}")
+        self.rights_epoch = rights_epoch
+        self.routes_version += 1  # connections remember the Route, or the refusal, of their last topic

@@ -23,6 +23,7 @@ cdef class Counters:
     cdef readonly unsigned long long parked_quota
     cdef readonly unsigned long long excess_begun
     cdef readonly unsigned long long refused_behind
+    cdef readonly unsigned long long slow_packets
     cdef readonly unsigned long long turns
     cdef readonly unsigned long long dropped_slow
     cdef readonly unsigned long long dropped_closed
@@ -30,6 +31,7 @@ cdef class Counters:
     cdef readonly unsigned long long dropped_expired
     cdef readonly unsigned long long dropped_too_large
     cdef readonly unsigned long long dropped_denied
+    cdef readonly unsigned long long dropped_not_authorized
     cdef readonly unsigned long long dropped_no_primary
     cdef readonly unsigned long long dropped_no_lease
     cdef readonly unsigned long long dropped_no_pick

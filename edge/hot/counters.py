@@ -30,6 +30,7 @@ COUNTERS = (
     "parked_quota",
     "excess_begun",
     "refused_behind",
+    "slow_packets",
     "turns",
     "dropped_slow",
     "dropped_closed",
@@ -37,6 +38,7 @@ COUNTERS = (
     "dropped_expired",
     "dropped_too_large",
     "dropped_denied",
+    "dropped_not_authorized",
     "dropped_no_primary",
     "dropped_no_lease",
     "dropped_no_pick",
@@ -73,6 +75,7 @@ class Counters:
         self.parked_quota = 0
         self.excess_begun = 0
         self.refused_behind = 0
+        self.slow_packets = 0
         self.turns = 0
         self.dropped_slow = 0
         self.dropped_closed = 0
@@ -80,6 +83,7 @@ class Counters:
         self.dropped_expired = 0
         self.dropped_too_large = 0
         self.dropped_denied = 0
+        self.dropped_not_authorized = 0
         self.dropped_no_primary = 0
         self.dropped_no_lease = 0
         self.dropped_no_pick = 0

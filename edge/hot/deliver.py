@@ -343,6 +343,11 @@ def _send_pending(
     waited_s: cython.longlong,
 ) -> None:
     left: cython.longlong = 0
+    if conn.judge_pushes:
+        topic = encoded[varint_end(encoded, 1, len(encoded)) + 2 : identifier_at]
+        if not hot.handler.may_receive(conn, topic, (encoded[0] >> 1) & 3):
+            hot.dropped_not_authorized += 1
+            return
     if expiry_at > 0:
         left = int.from_bytes(encoded[expiry_at : expiry_at + 4], "big") - waited_s
         if left <= 0:

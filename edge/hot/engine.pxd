@@ -12,3 +12,5 @@ from edge.hot.state cimport Conn, HotState, PARK_HANDLER, PARK_RATE
 cdef class Engine(Peering):
     cpdef object begin_turn(self, long long now_ns)
     cpdef object end_turn(self, long long now_ns)
+    cdef object end_fence(self, long long now_ns)
+    cdef bint is_too_slow(self, Conn conn, long long now_ns) except -1

@@ -30,6 +30,7 @@ __all__ = ["Engine"]
 
 PACED_EVERY_NS = 10_000_000
 PACED_BURST_NS = 500_000_000  # half a second's worth is free again: not woken for every message
+PACKET_GRACE_NS = 10_000_000_000  # a network may lose what is sent, and send it again, for so long
 CLOSINGS_MAX = 50  # ended connections that the core is told of in a turn: a few milliseconds
 
 
@@ -53,6 +54,8 @@ class Engine(Peering):
         self.leased = now_ns < self.lease_until_ns
         self.turn_bytes = 0
         self.turns += 1
+        if 0 < self.fence_ns <= now_ns:
+            self.end_fence(now_ns)
         if self.high:
             end_lag(self)
         if self.paced and now_ns - self.paced_at_ns >= PACED_EVERY_NS:
@@ -77,7 +80,7 @@ class Engine(Peering):
         still: list[Conn] = []
         self.paced_at_ns = self.now_ns
         for conn in self.paced:
-            if conn.closed or conn.paid_ns <= self.now_ns + PACED_BURST_NS:
+            if conn.closed or max(conn.paid_ns, conn.bytes_paid_ns, conn.asked_paid_ns) <= self.now_ns + PACED_BURST_NS:
                 unpark(self, conn, PARK_RATE)
             else:
                 still.append(conn)
@@ -108,7 +111,7 @@ class Engine(Peering):
         return bool(self.ready or self.gone)
 
     def sweep(self, now_ns: int) -> None:
-        """Report silent clients (``Handler.error`` 0x8D), sockets without CONNECT (0x80), owed PUBRELs (0x93).
+        """Report silent clients and slow packets (``Handler.error`` 0x8D), no CONNECT (0x80), owed PUBRELs (0x93).
 
         Once a second or so.
         """
@@ -120,11 +123,22 @@ class Engine(Peering):
                 conn.parked |= PARK_HANDLER
                 self.handler.error(conn, RECEIVE_MAXIMUM_EXCEEDED)
             elif conn.parked != 0 and conn.version != 0:
-                conn.heard_ns = now_ns  # it is we who do not listen
+                conn.heard_ns = conn.packet_begun_ns = now_ns  # it is we who do not listen
+            elif conn.partial and conn.version != 0 and not conn.closed and self.is_too_slow(conn, now_ns):
+                self.slow_packets += 1
+                conn.parked |= PARK_HANDLER
+                self.handler.error(conn, KEEP_ALIVE_TIMEOUT)
             elif conn.silence_ns and now_ns - conn.heard_ns > conn.silence_ns and not conn.closed:
                 conn.silence_ns = 0  # reported once
                 conn.parked |= PARK_HANDLER
                 self.handler.error(conn, KEEP_ALIVE_TIMEOUT if conn.version else UNSPECIFIED_ERROR)
+
+    def is_too_slow(self, conn: Conn, now_ns: cython.longlong) -> cython.bint:
+        """Whether the packet that a client has begun should have come whole by now, or more of it."""
+        age_ns: cython.longlong = now_ns - conn.packet_begun_ns
+        if self.packet_timeout_ns == 0 or age_ns < PACKET_GRACE_NS or conn.ready or not self.reading:
+            return False
+        return age_ns > self.packet_timeout_ns or len(conn.partial) < self.packet_rate_min * (age_ns // 1_000_000_000)
 
     def set_lease(self, until_ns: int) -> None:
         """The lease runs out at ``until_ns`` on CLOCK_BOOTTIME; 0: none. Renewing it ends the holding of acks."""
@@ -136,6 +150,17 @@ class Engine(Peering):
             for conn in self.conns.values():
                 if conn.has_acks:
                     mark_dirty(self, conn)
+
+    def set_fence(self, at_ns: int) -> None:
+        """From that time on clients are neither read nor written before ``Handler.fence_over`` was called; 0: never."""
+        self.fence_ns = at_ns
+
+    def end_fence(self, now_ns: cython.longlong) -> None:
+        """Have the core look at its lease, outside of any other call, before bytes of clients count."""
+        self.fence_ns = 0
+        self.now_ns = now_ns
+        self.leased = now_ns < self.lease_until_ns
+        self.handler.fence_over(now_ns)
 
     @property
     def has_lease(self) -> bool:

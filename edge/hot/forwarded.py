@@ -205,6 +205,8 @@ def _receive_message(
     flags: cython.int = data[at + MESSAGE_FLAGS_AT]
     tag: cython.ulonglong = get64(data, at + MESSAGE_TAG_AT)
     topic_at: cython.Py_ssize_t = at + MESSAGE_HEAD + PLACE_BYTES * get16(data, at + MESSAGE_PARTITIONS_AT)
+    if flags & ~(QOS_BITS | RETAIN_FLAG | SHARE_FLAG):  # a publisher's name is for a retained message alone
+        raise ValueError("a message for storage, or of a format that is not known")
     if flags & SHARE_FLAG:
         if topic_at + 2 > end:
             raise ValueError("message ends outside its frame")

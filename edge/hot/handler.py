@@ -56,6 +56,9 @@ class Handler(Protocol):
     def fenced(self, conn: Conn) -> None:
         """A QoS >= 1 PUBLISH came without a lease; parked before the packet until ``resume``."""
 
+    def fence_over(self, now_ns: int) -> None:
+        """The time of ``set_fence`` has come. What the core cuts now is neither parsed nor written any more."""
+
     def error(self, conn: Conn, reason_code: int) -> None:
         """The client broke the protocol, or a bound; parked for good. The core writes DISCONNECT and closes."""
 
@@ -123,10 +126,17 @@ class Handler(Protocol):
         """
 
     def authorize(self, conn: Conn, topic: bytes) -> int:
-        """Return 0, or the reason code (0x87) that refuses ``conn`` to publish to the topic.
+        """Return at which QoS ``conn`` may publish to a topic: bit 0 to 2 plainly, bit 3 to 5 with RETAIN.
 
-        Called on first use of a topic by a connection, and again after ``forget_permissions``; only when
-        ``hot.authorizing`` is set.
+        Bit 6: all connections of the class that ``hot.join_class`` named get the same for plain publishing, and it is
+        the same at each QoS. The answer is kept until ``hot.void_verdicts``; a message it refuses gets 0x87. Called
+        only when ``hot.authorizing`` is set, and not for topics that nobody may publish to.
+        """
+
+    def may_receive(self, conn: Conn, topic: bytes, qos: int) -> bool:
+        """Return whether a pushed message may be written to a connection that ``hot.judge_pushes_to`` named.
+
+        It may call nothing of the loop. What is refused is dropped, and its partition told 0x87.
         """
 
     def memory_exceeded(self) -> None:

@@ -14,6 +14,7 @@ from edge.hot.outboxes cimport park_if_peers_full
 from edge.hot.refused_topics cimport ENDS, TAKES, judge_refused
 from edge.hot.routes cimport known_route
 from edge.hot.state cimport Conn, HotState, Inbound, PendingAck, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
+from edge.hot.verdicts cimport allowed_route
 
 
 cdef enum:
@@ -30,9 +31,8 @@ cdef bint single(
 
 
 # private
-cdef Route _route_of(HotState hot, Conn conn, bytes topic, int qos)
+cdef Route _route_of(HotState hot, Conn conn, bytes topic, int qos, bint retain)
 cdef Route _unless_refused(HotState hot, Conn conn, Route route, int qos)
-cdef int _permission(HotState hot, Conn conn, bytes topic)
 cdef int _load(Conn conn, Packet packet, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop)
 cdef bint _answer_repeat(HotState hot, Conn conn, int packet_identifier)
 cdef bytes _topic_of(HotState hot, Conn conn, Packet packet, bytes topic)

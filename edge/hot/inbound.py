@@ -35,6 +35,7 @@ if not cython.compiled:
     from edge.hot.refused_topics import ENDS, TAKES, judge_refused
     from edge.hot.routes import known_route
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA
+    from edge.hot.verdicts import allowed_route
 
     INBOUND_BYTES = 64 * 1024  # of a turn's bound, for a message that the core takes
     ANSWERED_TWICE = 0x100  # in Conn.received: PUBREC was repeated on this connection; compiled: inbound.pxd
@@ -67,12 +68,12 @@ def find_route(
     hot: HotState, conn: Conn, data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssize_t
 ) -> Route | None:
     """Look up the topic in ``data``; None: parked for the answer, or failed."""
-    return _route_of(hot, conn, data[at : at + count], 0)
+    return _route_of(hot, conn, data[at : at + count], 0, False)
 
 
-def _route_of(hot: HotState, conn: Conn, topic: bytes, qos: cython.int) -> Route | None:
+def _route_of(hot: HotState, conn: Conn, topic: bytes, qos: cython.int, retain: cython.bint) -> Route | None:
     route: Route | None
-    if conn.last_version == hot.routes_version and conn.last_topic == topic:
+    if conn.last_version == hot.routes_version and conn.last_topic == topic and not (retain and hot.authorizing):
         return conn.last_route
     route = known_route(hot, topic)
     if route is None:
@@ -88,13 +89,11 @@ def _route_of(hot: HotState, conn: Conn, topic: bytes, qos: cython.int) -> Route
         if route is None:  # resumed without an answer: nothing may pass unrouted
             fail(hot, conn, IMPLEMENTATION_SPECIFIC_ERROR)
             return None
+    conn.last_version = hot.routes_version
     if hot.authorizing and route.reason_code == 0:
-        code: cython.int = _permission(hot, conn, topic)
-        if code != 0:
-            route = Route(topic, reason_code=code)
+        route = allowed_route(hot, conn, route, topic, qos, retain)
     conn.last_topic = topic
     conn.last_route = route
-    conn.last_version = hot.routes_version
     if conn.refused is not None:
         return _unless_refused(hot, conn, route, qos)
     return route
@@ -110,19 +109,6 @@ def _unless_refused(hot: HotState, conn: Conn, route: Route, qos: cython.int) ->
         fail(hot, conn, QUOTA_EXCEEDED)
         return None
     return route if judged == TAKES else Route(route.topic, reason_code=QUOTA_EXCEEDED)
-
-
-def _permission(hot: HotState, conn: Conn, topic: bytes) -> cython.int:
-    """Ask once per connection and topic."""
-    if conn.permissions is None:
-        conn.permissions = {}
-    known = conn.permissions.get(topic)
-    if known is None:
-        if len(conn.permissions) >= hot.permissions_max:
-            conn.permissions.clear()
-        known = hot.handler.authorize(conn, topic)
-        conn.permissions[topic] = known
-    return known
 
 
 # -- packets
@@ -173,7 +159,7 @@ def single(
     if packet.qos == 2 and conn.version != 5 and conn.received is not None and len(conn.received) >= hot.received_max:
         fail(hot, conn, RECEIVE_MAXIMUM_EXCEEDED)
         return True
-    route = _route_of(hot, conn, topic, packet.qos)
+    route = _route_of(hot, conn, topic, packet.qos, packet.retain)
     if route is None or park_if_full(hot, conn, route):
         return False
     packet.topic = topic

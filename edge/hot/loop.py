@@ -285,6 +285,7 @@ class Loop(Sockets):
             self.handshake(conn)
             return
         if events & EPOLLOUT:
+            self.look_at_fence()
             self.flush_conn(conn, True)
         if conn.closed:
             self.discard(conn)
@@ -362,6 +363,10 @@ class Loop(Sockets):
         consumed: cython.Py_ssize_t
         hot.now_ns = boot_ns()  # the lease counts from when the packet was here [PROTOCOL 1.5]
         hot.leased = hot.now_ns < hot.lease_until_ns
+        if 0 < hot.fence_ns <= hot.now_ns:  # the process was stopped since the turn began
+            hot.end_fence(hot.now_ns)
+            if conn.closed:
+                return
         if conn.is_link or conn.filter is not None:
             hot.feed(conn, bytes(self.view[:count]))
             return

@@ -53,7 +53,7 @@ class HotLimits:
     turn_bytes_max: int = 4 * 1024 * 1024  # appended per turn before it is cut and the outputs flushed
     turn_ns_max: int = 2_000_000
     routes_max: int = DEFAULT.routes_max  # cached topics; the oldest goes first
-    permissions_max: int = 1_024  # topics one connection was authorised for; forgotten together when full
+    permissions_max: int = 1_024  # topics of one connection with decisions of its own; forgotten together when full
     pending_messages_max: int = DEFAULT.pending_messages_max  # per ephemeral session, QoS 1/2 beyond its window
     pending_bytes_max: int = DEFAULT.pending_bytes_max
     outbound_window_max: int = DEFAULT.outbound_window_max  # min(client's Receive Maximum, this)
@@ -70,6 +70,8 @@ class HotLimits:
     accepts_per_turn: int = 64
     handshakes_per_turn: int = 4
     publish_rate_max: float = DEFAULT.publish_rate_max
+    packet_timeout_ns: int = int(DEFAULT.packet_timeout_s * 1e9)  # from a packet's first byte to its last; 0: none
+    packet_rate_min: int = DEFAULT.packet_rate_min  # bytes a second of a packet that has begun
     pacing_ns: int = DEFAULT.pacing_us_max * 1_000  # ceiling of the gap between turns; 0: off
 
 
@@ -101,3 +103,5 @@ class SessionOptions(msgspec.Struct):  # likewise
     owner_epoch: int = 0
     retain_available: bool = DEFAULT.retain_available
     maximum_qos: int = DEFAULT.maximum_qos
+    publish_rate_max: float = 0.0  # messages a second, 0: that of the loop
+    byte_rate_max: float = 0.0  # bytes a second, of all packets; 0: no limit

@@ -16,6 +16,8 @@ cdef enum:
 
 cdef Py_ssize_t parse(HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
 cdef bint park_unread(HotState hot, Conn conn) except -1
+cdef object count_bytes(HotState hot, Conn conn, long long count)
+cdef object pause(HotState hot, Conn conn, long long paid_ns)
 
 
 # private

@@ -176,15 +176,26 @@ def parse(
         if wrong != 0:
             fail(hot, conn, wrong)  # told before the rest of the packet has come
     conn.parsing = False
-    if hot.publish_gap_ns > 0:
+    if conn.publish_gap_ns > 0:
         _count_rate(hot, conn, hot.publish_in_qos0 + hot.publish_in_qos1 + hot.publish_in_qos2 - published)
     return at
 
 
 def _count_rate(hot: HotState, conn: Conn, count: cython.longlong) -> None:
     """Let the client's messages use up its rate; a second's worth may come at once, the rest waits unread."""
-    conn.paid_ns = max(conn.paid_ns, hot.now_ns) + count * hot.publish_gap_ns
-    if conn.paid_ns > hot.now_ns + 1_000_000_000 and not conn.parked & PARK_RATE and not conn.closed:
+    conn.paid_ns = max(conn.paid_ns, hot.now_ns) + count * conn.publish_gap_ns
+    pause(hot, conn, conn.paid_ns)
+
+
+def count_bytes(hot: HotState, conn: Conn, count: cython.longlong) -> None:
+    """Let the client's bytes use up their rate likewise, whatever packets they are."""
+    conn.bytes_paid_ns = max(conn.bytes_paid_ns, hot.now_ns) + count * conn.byte_gap_ps // 1000
+    pause(hot, conn, conn.bytes_paid_ns)
+
+
+def pause(hot: HotState, conn: Conn, paid_ns: cython.longlong) -> None:
+    """Read nothing more of a client that has used up a rate; it may take a second's worth in advance."""
+    if paid_ns > hot.now_ns + 1_000_000_000 and not conn.parked & PARK_RATE and not conn.closed:
         conn.parked |= PARK_RATE
         hot.paced.append(conn)
         mark_dirty(hot, conn)

@@ -19,6 +19,7 @@ if not cython.compiled:
     from edge.hot.encode import publish_bytes
     from edge.hot.layout import (
         FAILURE,
+        NOT_AUTHORIZED,
         PACKET_TOO_LARGE,
         PUSH_ACK_BYTES,
         PUSH_ACK_CODE_AT,
@@ -124,7 +125,9 @@ def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
 def _push_qos0(hot: HotState, conn: Conn, packet: Packet, flags: cython.int) -> None:
     """QoS 0 is pushed, never queued: dropped when the output is full."""
     five: cython.bint = conn.version == 5
-    if publish_bytes(packet, five, 0, b"") > conn.client_packet_max:
+    if conn.judge_pushes and not hot.handler.may_receive(conn, packet.topic, 0):
+        hot.dropped_not_authorized += 1
+    elif publish_bytes(packet, five, 0, b"") > conn.client_packet_max:
         hot.dropped_too_large += 1
     elif conn.lagging or pending_output(conn) > hot.output_high:
         note_high(hot, conn)
@@ -167,6 +170,11 @@ def _push(
     if session_seq in answered:
         send_push_ack(hot, conn, partition_epoch, session_seq, answered[session_seq], 0)
         hot.dropped_repeated += 1
+        return
+    if conn.judge_pushes and not hot.handler.may_receive(conn, packet.topic, packet.qos):
+        hot.dropped_not_authorized += 1
+        # Of type PUBLISH: not the client's word, which may be PUBACK or PUBREC with the same code.
+        send_push_ack(hot, conn, partition_epoch, session_seq, 3, NOT_AUTHORIZED)
         return
     if size > conn.client_packet_max:  # as if it had been sent [MQTT-3.1.2-25]
         hot.dropped_too_large += 1

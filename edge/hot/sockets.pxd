@@ -2,7 +2,7 @@
 from edge.hot.buffers cimport Buffer, append_bytes
 from edge.hot.engine cimport Engine
 from edge.hot.deliver cimport drain_pending
-from edge.hot.descriptors cimport NONE_WAITS, accept_one, half_close
+from edge.hot.descriptors cimport NONE_WAITS, accept_one, boot_ns, half_close
 from edge.hot.layout cimport FAILED, SHUTDOWN
 from edge.hot.linux cimport (
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL,
@@ -18,6 +18,7 @@ cdef enum:
     RECEIVE_BYTES = 65536
     RECEIVE_BYTES_MAX = 1048576
     TLS_RECORD_BYTES = 16384
+    WRITES_MASK = 15
 
 
 cdef class Sockets:
@@ -37,6 +38,7 @@ cdef class Sockets:
     cdef int handshakes_max
     cdef int accepts_max
     cdef object flush(self)
+    cdef object look_at_fence(self)
     cdef object flush_conn(self, Conn conn, bint writable)
     cdef object fill_output(self, Conn conn)
     cdef bint send_output(self, Conn conn) except -1

@@ -20,7 +20,7 @@ from edge.hot.state import Conn
 if not cython.compiled:
     from edge.hot.buffers import append_bytes
     from edge.hot.deliver import drain_pending
-    from edge.hot.descriptors import NONE_WAITS, accept_one, half_close
+    from edge.hot.descriptors import NONE_WAITS, accept_one, boot_ns, half_close
     from edge.hot.layout import FAILED, SHUTDOWN
     from edge.hot.memory import count_held
     from edge.hot.output import drained, mark_dirty, output_of, take_dirty, unlink_dirty
@@ -48,6 +48,7 @@ if not cython.compiled:  # compiled, these are C constants: sockets.pxd
     RECEIVE_BYTES = 64 * 1024  # per connection and turn: the fairness rule
     RECEIVE_BYTES_MAX = 1024 * 1024  # for the rest of a large packet
     TLS_RECORD_BYTES = 16 * 1024
+    WRITES_MASK = 15  # sockets that are written to between looks at the clock, less one
     EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP = 1, 4, 8, 16
 
 
@@ -83,12 +84,26 @@ class Sockets:
 
     def flush(self) -> None:
         """One send for every connection that has something to say, or changed what it waits for."""
-        conn: Conn | None = take_dirty(self.hot)
+        hot: Engine = self.hot
+        count: cython.int = 0
+        conn: Conn | None = take_dirty(hot)
         after: Conn | None
         while conn is not None:
+            if count & WRITES_MASK == 0:  # the process may have been stopped since it looked last
+                self.look_at_fence()
+            count += 1
             after = unlink_dirty(conn)
             self.flush_conn(conn, False)
             conn = after
+
+    def look_at_fence(self) -> None:
+        """Read the clock for a node that may not write to its clients any more."""
+        hot: Engine = self.hot
+        now_ns: cython.longlong
+        if hot.fence_ns > 0:
+            now_ns = boot_ns()
+            if now_ns >= hot.fence_ns:
+                hot.end_fence(now_ns)
 
     def flush_conn(self, conn: Conn, writable: cython.bint) -> None:
         """Send, then arm what the connection waits for; ``writable``: epoll said so."""

@@ -40,6 +40,9 @@ cdef class Conn:
     cdef Route last_route
     cdef long long last_version
     cdef dict permissions
+    cdef readonly int rights_number
+    cdef long long rights_epoch
+    cdef readonly bint judge_pushes
     cdef list aliases
     cdef int alias_max
     # acknowledging what it publishes
@@ -71,6 +74,11 @@ cdef class Conn:
     cdef long long heard_ns
     cdef long long silence_ns
     cdef long long paid_ns
+    cdef long long bytes_paid_ns
+    cdef long long asked_paid_ns
+    cdef long long publish_gap_ns
+    cdef long long byte_gap_ps
+    cdef long long packet_begun_ns
     cdef long long close_at_ns
     cdef int why
     cdef readonly Peer peer
@@ -140,6 +148,9 @@ cdef class Route:
     cdef list targets
     cdef long long targets_version
     cdef bytes recorded
+    cdef unsigned long long decided
+    cdef unsigned long long allowed
+    cdef long long rights_epoch
 
 
 cdef class Inbound:
@@ -255,6 +266,7 @@ cdef class HotState(Counters):
     cdef public long long ledger_offset_ns
     cdef long long lease_until_ns
     cdef bint leased
+    cdef long long fence_ns
     cdef long long lease_ns
     cdef readonly bint reading
     cdef Pool pool
@@ -278,6 +290,7 @@ cdef class HotState(Counters):
     cdef dict routes
     cdef dict local_routes
     cdef long long routes_version
+    cdef readonly long long rights_epoch
     cdef readonly long long generation
     cdef int routes_max
     # peers
@@ -316,5 +329,7 @@ cdef class HotState(Counters):
     cdef Py_ssize_t excess_bytes_max
     cdef long long excess_wait_ns
     cdef long long publish_gap_ns
+    cdef long long packet_timeout_ns
+    cdef long long packet_rate_min
     cdef list paced
     cdef long long paced_at_ns

@@ -88,6 +88,9 @@ class Conn:
         self.last_route: Route | None = None
         self.last_version = -1  # routes_version when last_route was looked up
         self.permissions: dict[bytes, int] | None = None
+        self.rights_number = -1  # of its class of rights: its bit in Route.decided and Route.allowed; -1: it has none
+        self.rights_epoch = 0  # HotState.rights_epoch that its number and verdicts are of
+        self.judge_pushes = False  # each PUSH is shown to the core before it is written
         self.aliases: list[bytes | None] | None = None
         self.alias_max = 0
         self.quota = 0  # QoS 1/2 PUBLISH of the client that are not finished
@@ -115,7 +118,11 @@ class Conn:
         self.aliases_told_max = 0
         self.heard_ns = 0
         self.silence_ns = 0  # how long it may be silent, 0 for ever
-        self.paid_ns = 0  # until when its messages have used up its publish rate
+        # Until when its messages, its bytes and what the core charges have used up its rates.
+        self.paid_ns = self.bytes_paid_ns = self.asked_paid_ns = 0
+        self.publish_gap_ns = 0  # of its publish rate, 0: none
+        self.byte_gap_ps = 0
+        self.packet_begun_ns = 0  # when the packet that partial begins came
         self.close_at_ns = 0
         self.why = 0
         self.peer: Peer | None = None  # of a link; of a durable session its primary
@@ -228,6 +235,9 @@ class Route:
         self.targets: list[tuple[Peer, tuple[int, ...]]] = []  # partitions by primary
         self.targets_version = -1  # HotState.primaries_version of targets
         self.recorded = b""  # what rows of the ledger say of it, once one does
+        self.decided = 0  # a bit for each class of rights whose plain publishing here is decided
+        self.allowed = 0  # likewise: it may
+        self.rights_epoch = 0  # HotState.rights_epoch of both
 
 
 class Inbound:
@@ -425,6 +435,7 @@ class HotState(Counters):
         self.ledger_offset_ns = 0  # UTC minus the loop's clock
         self.lease_until_ns = 0
         self.leased = False
+        self.fence_ns = 0  # when ``Handler.fence_over`` is called before anything else is done; 0: never
         self.lease_ns = 2_000_000_000  # how long one lasts, as the map has it
         self.reading = True  # from clients; false once this edge stops
         self.pool = Pool()
@@ -446,6 +457,7 @@ class HotState(Counters):
         self.routes: dict[bytes, Route] = {}
         self.local_routes: dict[bytes, Route] = {}
         self.routes_version = 0  # connections look their Route up again
+        self.rights_epoch = 1  # of rules: verdicts of another one are void, and nothing has this one at first
         self.generation = 0  # of what Routes are made from: older ones are refreshed when they are next used
         self.routes_max = limits.routes_max
         self.tags = first_number(incarnation)
@@ -482,5 +494,7 @@ class HotState(Counters):
         self.excess_bytes_max = limits.receive_excess_bytes_max
         self.excess_wait_ns = limits.receive_excess_wait_ns
         self.publish_gap_ns = int(1e9 / limits.publish_rate_max) if limits.publish_rate_max else 0
+        self.packet_timeout_ns = limits.packet_timeout_ns
+        self.packet_rate_min = limits.packet_rate_min
         self.paced: list[Conn] = []  # parked with PARK_RATE
         self.paced_at_ns = 0  # when they were last looked at

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from edge.hot.options import StreamFilter
+from edge.listeners.intake import Admit
 
 if TYPE_CHECKING:
     from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
@@ -17,7 +18,7 @@ __all__ = ["FrontDoor", "front_door", "listener_filter"]
 class FrontDoor:
     """Where a load balancer stands before a listener: whose headers are believed, and what reads them."""
 
-    def __init__(self, trusted: "TrustedProxies", begin: "Callable[[], ProxiedSocket]") -> None:
+    def __init__(self, trusted: "TrustedProxies", begin: "Callable[[Admit | None], ProxiedSocket]") -> None:
         self.trusted = trusted
         self.begin = begin
 
@@ -28,7 +29,7 @@ def front_door(versions: str, networks: tuple[str, ...]) -> FrontDoor | None:
         return None
     from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
 
-    return FrontDoor(TrustedProxies(networks), lambda: ProxiedSocket(versions))
+    return FrontDoor(TrustedProxies(networks), lambda admit: ProxiedSocket(versions, admit))
 
 
 def listener_filter(protocol: str, path: str = "", origins: tuple[str, ...] = ()) -> Callable[[], StreamFilter | None]:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Sequence
 
 from edge.hot.options import FirstBytes
+from edge.listeners.intake import Admit, Seat
 from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, WrongHeader
 
 __all__ = ["ProxiedSocket", "TrustedProxies"]
@@ -46,16 +47,25 @@ class ProxiedSocket(FirstBytes):
 
     Attributes:
         outcome: Name of the counter when the connection ended here, "" while it did not.
+        seat: The client's place at the listener, once its header was read.
     """
 
-    def __init__(self, versions: str) -> None:
+    def __init__(self, versions: str, admit: Admit | None = None) -> None:
+        """versions: "v1", "v2" or "any"; admit: asked once for each client, and not for checks."""
         self.header = ProxyHeader(versions)
         self.outcome = ""
+        self.seat: Seat | None = None
+        self._admit = admit
 
     @property
     def source(self) -> tuple[str, int] | None:
         """The client that the header names."""
         return self.header.source
+
+    @property
+    def common_name(self) -> str | None:
+        """The name that the header vouches for, "" for none; None: one that no client can have."""
+        return self.header.common_name
 
     def read(self, fd: int) -> int:
         """Read what of the header has come."""
@@ -74,7 +84,7 @@ class ProxiedSocket(FirstBytes):
         if not waiting:
             return self._ended()
         if self.header.complete:
-            return FirstBytes.DONE
+            return self._client_came()
         try:
             count = self.header.take(waiting)
         except WrongHeader:
@@ -85,7 +95,13 @@ class ProxiedSocket(FirstBytes):
             self.outcome = CHECK
             return FirstBytes.ENDED
         # Version 1 has no word for a check: the first byte behind the header tells a client from one.
-        return FirstBytes.DONE if self.header.complete and len(waiting) > count else FirstBytes.MORE
+        return self._client_came() if self.header.complete and len(waiting) > count else FirstBytes.MORE
+
+    def _client_came(self) -> int:
+        """Judge it by the address that the header names, before its handshake."""
+        if self._admit is not None:
+            self.outcome, self.seat = self._admit(self.source[0] if self.source is not None else "")
+        return FirstBytes.ENDED if self.outcome else FirstBytes.DONE
 
     def _ended(self) -> int:
         """The peer closed: before or behind a header it was a check, within one it was not."""

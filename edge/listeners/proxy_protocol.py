@@ -8,6 +8,9 @@ Source: haproxy's proxy-protocol.txt; CRC-32C from RFC 3720, appendix B.4.
 
 import ipaddress
 import struct
+from collections.abc import Iterator
+
+from access.identity.principal import name_fault
 
 __all__ = ["HEADER_BYTES_MAX", "ProxyHeader", "WrongHeader", "crc32c"]
 
@@ -17,7 +20,9 @@ V2_SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 V2_FIXED_BYTES = 16
 HEADER_BYTES_MAX = V2_FIXED_BYTES + 2048  # addresses and options (TLVs)
 LOCAL, PROXY = 0, 1  # commands of version 2
-CHECKSUM = 0x03  # type of the TLV
+CHECKSUM, TLS = 0x03, 0x20  # types of TLVs
+COMMON_NAME = 0x22  # within the second
+HAS_CERTIFICATE = 0x02 | 0x04  # of its flags: in this connection, or in the session that it resumed
 ADDRESS_BYTES = {0x00: 0, 0x11: 12, 0x21: 36, 0x31: 216}  # of what has streams: unknown, IPv4, IPv6, Unix
 
 
@@ -32,6 +37,8 @@ class ProxyHeader:
         complete: All of it was taken.
         source: (address, port) of the client that the header names; None if it names none.
         local: The load balancer speaks for itself (LOCAL): a health check.
+        common_name: Of the client's certificate, if the load balancer verified it; "" if it names none, None for a
+            name that no client can have.
     """
 
     def __init__(self, versions: str) -> None:
@@ -39,6 +46,7 @@ class ProxyHeader:
         self.complete = False
         self.source: tuple[str, int] | None = None
         self.local = False
+        self.common_name: str | None = ""
         self._versions = versions
         self._taken = b""
 
@@ -111,7 +119,9 @@ class ProxyHeader:
         elif family == 0x21:
             self.source = (str(ipaddress.IPv6Address(header[16:32])), int.from_bytes(header[48:50], "big"))
         if family:
-            _check_options(header, options)
+            for kind, value in _options(header, options):
+                if kind == TLS:
+                    self.common_name = _verified_name(value)
 
 
 def _end_of_v2(data: bytes) -> int:
@@ -130,20 +140,45 @@ def _port(word: str) -> int:
     return int(word)
 
 
-def _check_options(header: bytes, at: int) -> None:
-    """Walk the options; each must lie within the header, and a checksum must be right."""
-    while at < len(header):
-        if at + 3 > len(header):
-            raise WrongHeader("an option is cut off")
-        kind, size = header[at], int.from_bytes(header[at + 1 : at + 3], "big")
-        at += 3
-        if at + size > len(header):
-            raise WrongHeader("an option is cut off")
+def _options(header: bytes, at: int) -> list[tuple[int, bytes]]:
+    """Return the options; each must lie within the header, a checksum be right, and one about TLS be the only one."""
+    found = []
+    for kind, start, end in _walk(header, at):
+        value = header[start:end]
         if kind == CHECKSUM:
-            told = int.from_bytes(header[at : at + size], "big")
-            if size != 4 or told != crc32c(header[:at] + bytes(4) + header[at + 4 :]):
+            told = int.from_bytes(value, "big")
+            if len(value) != 4 or told != crc32c(header[:start] + bytes(4) + header[end:]):
                 raise WrongHeader("wrong checksum")
-        at += size
+        found.append((kind, value))
+    if sum(1 for kind, _ in found if kind == TLS) > 1:
+        raise WrongHeader("two options about TLS")
+    return found
+
+
+def _walk(data: bytes, at: int) -> Iterator[tuple[int, int, int]]:
+    """Yield type, start and end of each option."""
+    while at < len(data):
+        if at + 3 > len(data):
+            raise WrongHeader("an option is cut off")
+        kind, start = data[at], at + 3
+        at = start + int.from_bytes(data[at + 1 : start], "big")
+        if at > len(data):
+            raise WrongHeader("an option is cut off")
+        yield kind, start, at
+
+
+def _verified_name(option: bytes) -> str | None:
+    """Return the name of a verified certificate from the option about TLS, "" without one, None for a wrong one."""
+    if len(option) < 5:
+        raise WrongHeader("an option is cut off")
+    names = [option[start:end] for kind, start, end in _walk(option, 5) if kind == COMMON_NAME]
+    if not option[0] & HAS_CERTIFICATE or int.from_bytes(option[1:5], "big") != 0 or not names:
+        return ""  # 0: the sender verified it
+    try:
+        name = names[0].decode()
+    except UnicodeDecodeError:
+        return None
+    return name if len(names) == 1 and not name_fault(name) else None
 
 
 def _crc_table() -> tuple[int, ...]:

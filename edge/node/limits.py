@@ -16,7 +16,16 @@ class ListenerPolicy:
     name: str = "default"
     allow_anonymous: bool = False
     protocol: str = "mqtt"  # "ws" for WebSocket; what a client meets is the same
+    publish_rate_max: float = 0.0
+    byte_rate_max: float = 0.0
+    subscribe_rate_max: float = 0.0
+    proxy_identity: bool = False  # the certificate that a PROXY header vouches for names the client
     unmetered: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # networks whose clients no rate per address holds for
+
+    @property
+    def paces(self) -> bool:
+        """Whether one of the rates is set."""
+        return bool(self.publish_rate_max or self.byte_rate_max or self.subscribe_rate_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +56,13 @@ class EdgeLimits:
     routes_bytes_max: int = DEFAULT.routes_bytes_max
     session_rate: float = DEFAULT.session_rate
     session_burst: int = DEFAULT.session_burst
+    publish_rate_max: float = DEFAULT.publish_rate_max
     connect_rate_max: float = DEFAULT.connect_rate_max
     unauthenticated_bytes_max: int = DEFAULT.unauthenticated_bytes_max
     sys_interval_s: int = DEFAULT.sys_interval_s
     fence_close_s: float = DEFAULT.fence_close_s
+    failed_logins_max: int = DEFAULT.failed_logins_max
+    flapping_ends_max: int = DEFAULT.flapping_ends_max
+    takeovers_max: int = DEFAULT.takeovers_max
+    will_rate_max: float = DEFAULT.will_rate_max
     requests_max: int = 100_000  # unanswered requests to partitions, per edge

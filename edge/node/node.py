@@ -5,6 +5,8 @@ Parts take an ``EdgeNode`` and their real collaborators, never the core that joi
 
 from collections.abc import Callable
 
+import msgspec
+
 from edge.hot.state import Peer
 from edge.node.limits import EdgeLimits
 from edge.node.ports import NodeIO
@@ -63,6 +65,7 @@ class EdgeNode:
         self.count = counts.add  # counts an event of this edge
         self.peer_of = peer_of
         self._loop = loop
+        entry = msgspec.structs.replace(entry, fence_close_s=limits.fence_close_s)  # others wait for so long (P9)
         self.lease = LeaseHolder(entry, self.tell, map_moved, ended_incarnation=ended_incarnation)
 
     @property
@@ -78,6 +81,10 @@ class EdgeNode:
     def has_lease(self) -> bool:
         """Return True while this edge may decide."""
         return self.lease.has_lease(self.now)
+
+    def may_admit(self) -> bool:
+        """Return True while this edge may let clients in: it decides, by a policy that is not older than itself."""
+        return self.lease.knows_policy and self.lease.has_lease(self.now)
 
     def primary_peer(self, partition: int) -> Peer | None:
         """Return the peer of a partition's primary, None while there is none or no link to it was ever made."""

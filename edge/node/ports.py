@@ -23,6 +23,7 @@ __all__ = [
     "NodeIO",
     "Primaries",
     "Publisher",
+    "RightsIO",
     "RouteTable",
     "SessionIO",
     "Sessions",
@@ -73,6 +74,9 @@ class ClientIO(Protocol):
     def resume(self, conn: Conn) -> None:
         """End the parking by a Handler call."""
 
+    def charge(self, conn: Conn, cost_ns: int) -> None:
+        """Let what a client asked for use up its rate: with more than a second's worth it is not read for a while."""
+
 
 class Sessions(Protocol):
     """Connections of durable sessions and their partitions' primaries."""
@@ -96,6 +100,31 @@ class ClientEnds(Protocol):
 
     def cut(self, conn: Conn, last: bytes = b"") -> None:
         """Close, and hold nothing more."""
+
+
+class RightsIO(Protocol):
+    """Decisions of rules that the loop keeps."""
+
+    authorizing: bool
+
+    @property
+    def rights_epoch(self) -> int:
+        """Number of the rules that kept decisions are of."""
+
+    def forget_verdicts(self, conn: Conn) -> None:
+        """Ask anew for each topic of a connection."""
+
+    def join_class(self, conn: Conn, number: int) -> None:
+        """Name the bit on Routes of a connection's class, -1 for none."""
+
+    def judge_pushes_to(self, conn: Conn) -> None:
+        """Have each PUSH to a connection judged before it is written."""
+
+    def drop_routes(self) -> None:
+        """Forget which subscribers topics have."""
+
+    def void_verdicts(self, rights_epoch: int) -> None:
+        """Take no decision that was made before."""
 
 
 class Publisher(Protocol):
@@ -220,6 +249,9 @@ class LeaseGate(Protocol):
 
     def set_lease(self, until_ns: int) -> None:
         """Say when the lease runs out."""
+
+    def set_fence(self, at_ns: int) -> None:
+        """Say when clients may not be served any more; 0: never."""
 
     def resume(self, conn: Conn) -> None:
         """End the parking by a Handler call."""

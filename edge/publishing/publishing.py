@@ -15,6 +15,7 @@ from edge.node.node import EdgeNode
 from edge.node.ports import Publisher
 from edge.publishing.recording import Recording
 from edge.publishing.sending import Outgoing, Sending
+from edge.rights.client_rights import ClientRights
 from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.errors import MqttError
 from mqtt.reasons import ReasonCode
@@ -79,6 +80,8 @@ class Publishing:
         routes: Where topics go.
         sending: Sends a message everywhere.
         recording: Records QoS 2 of durable publishers before.
+        may_fire_will: Whether one more will may go out in this second; its partition hands it over again if not.
+        rights: What the user of a will may publish.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class Publishing:
         routes: TopicRoutes,
         sending: Sending,
         recording: Recording,
+        may_fire_will: Callable[[], bool],
+        rights: ClientRights,
     ) -> None:
         self._node = node
         self._loop = loop
@@ -96,6 +101,8 @@ class Publishing:
         self._routes = routes
         self._sending = sending
         self._recording = recording
+        self._may_fire_will = may_fire_will
+        self._rights = rights
         self._wills: set[tuple[int, int, int]] = set()  # fan-outs under way: (partition, partition_epoch, op_index)
 
     # --- misses
@@ -149,10 +156,14 @@ class Publishing:
     def fire_will(self, node: str, order: FireWill) -> None:
         """Fan a will out; its origin makes repeats harmless, here and at every destination."""
         key = (order.partition, order.partition_epoch, order.op_index)
-        if key in self._wills:
+        if key in self._wills or not self._may_fire_will():
+            return
+        will = order.will
+        if not self._rights.may_fire(order.owner, order.client_id, will.topic, will.qos, will.retain):
+            self._node.count("refused_will_fired")
+            self._node.tell(node, WillFired(order.request, order.partition, order.op_index))
             return
         self._wills.add(key)
-        will = order.will
         publish = Inbound(will.topic.encode(), will.payload, will.qos, will.retain, will.properties, 5, will.expiry_s)
         origin = (OriginKind.WILL, order.partition << 32 | order.partition_epoch, order.op_index)
         self._routes.cache.need(

@@ -11,6 +11,7 @@ from zlib import crc32
 
 from edge.clients.client import Client
 from edge.hot.state import Sub, encoding_of
+from edge.rights.client_rights import ClientRights
 from edge.routes.audience import NOBODY, Account, Audience
 from mqtt.filter_costs import FilterCosts
 from mqtt.properties import encode_subscription_identifiers
@@ -76,8 +77,11 @@ class _Group:
 class EphemeralSubscriptions:
     """Local subscriptions; ``on_change`` is told every filter whose subscribers changed."""
 
-    def __init__(self, on_change: Callable[[str], None], account: Account | None = None) -> None:
+    def __init__(
+        self, on_change: Callable[[str], None], account: Account | None = None, rights: ClientRights | None = None
+    ) -> None:
         self._on_change = on_change
+        self._rights = rights
         self._account = account or Account()
         self._trie = TopicTrie()
         self._costs = FilterCosts(self._trie)
@@ -163,7 +167,24 @@ class EphemeralSubscriptions:
         self._on_change(name)
 
     def subscribers(self, topic: str) -> Audience:
-        """Return the subscribers of a topic, one per connection."""
+        """Return the subscribers of a topic, one per connection, without those that may not receive it."""
+        audience = self._matching(topic)
+        rights = self._rights
+        if rights is None or not rights.judges:
+            return audience
+        subs = tuple(sub for sub in audience.subs if self._may_receive(rights, sub, topic))
+        if len(subs) == len(audience.subs):
+            return audience
+        return Audience(subs, self._account, audience.made_at) if subs else NOBODY
+
+    def _may_receive(self, rights: ClientRights, sub: Sub, topic: str) -> bool:
+        """Return whether a subscriber may have a topic; of filters that are granted whole it may have each."""
+        client = sub.conn.context
+        if not isinstance(client, Client):
+            return False
+        return not client.partial or rights.may_receive(client, topic, sub.qos)
+
+    def _matching(self, topic: str) -> Audience:
         found: list[_Filter] = self._trie.match(topic)
         if not found:
             return NOBODY

@@ -13,6 +13,7 @@ from edge.hot.layout import HELD, HELD_FULL, NOT_HELD
 from edge.hot.state import Sub
 from edge.node.node import EdgeNode
 from edge.node.ports import Copies
+from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from mqtt.topic_trie import TopicTrie
 from wire.messages.batches import PublishMessage, decode_publish
@@ -92,8 +93,9 @@ class Waiting:
 class HeldMessages:
     """The holds of one edge."""
 
-    def __init__(self, node: EdgeNode, loop: Copies, local: EphemeralSubscriptions) -> None:
+    def __init__(self, node: EdgeNode, loop: Copies, local: EphemeralSubscriptions, rights: ClientRights) -> None:
         self._node = node
+        self._rights = rights
         self._loop = loop
         self._local = local
         self._waiting: dict[int, Waiting] = {}  # by client
@@ -196,7 +198,10 @@ class HeldMessages:
             else:
                 if waiting.holds and len(waiting.passed) <= TOPICS_MAX:
                     waiting.passed.add(copy.topic)
-                self._loop.deliver_held(copy.sub, copy.record, int(self._node.now - copy.since))
+                if self._rights.may_receive(client, copy.topic.decode(), copy.sub.qos):
+                    self._loop.deliver_held(copy.sub, copy.record, int(self._node.now - copy.since))
+                else:
+                    self._node.count("dropped_held_rights")
 
     def next_turn(self, now: float) -> None:
         """Let go what became much in this turn, and what came for a read that lasts too long."""

@@ -13,6 +13,7 @@ from edge.cluster.partition_requests import PartitionRequests
 from edge.hot.state import Inbound
 from edge.node.node import EdgeNode
 from edge.node.ports import Delivery
+from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import identifier_properties
 from edge.subscriptions.held_live import HeldMessages, Hold
 from edge.subscriptions.sys_topics import SysTopics
@@ -111,16 +112,24 @@ class RetainedReads:
         requests: Requests to partitions.
         held: Live messages that wait for the retained ones.
         sys: The values of $SYS.
+        rights: What each client may receive.
     """
 
     def __init__(
-        self, node: EdgeNode, loop: Delivery, requests: PartitionRequests, held: HeldMessages, sys: SysTopics
+        self,
+        node: EdgeNode,
+        loop: Delivery,
+        requests: PartitionRequests,
+        held: HeldMessages,
+        sys: SysTopics,
+        rights: ClientRights,
     ) -> None:
         self._node = node
         self._loop = loop
         self._requests = requests
         self._held = held
         self._sys = sys
+        self._rights = rights
         self._reads: dict[int, _Read] = {}  # by request of ReadRetainedAll
 
     @property
@@ -299,10 +308,19 @@ class RetainedReads:
         """Deliver the current values of $SYS."""
         identifiers = identifier_properties([subscription])
         for topic, value in self._sys.matching(subscription.topic_filter):
+            if not self._may_receive(client, topic, 0):
+                continue
             self._loop.deliver(client.conn, Inbound(topic.encode(), value, 0, True), 0, identifiers)
+
+    def _may_receive(self, client: Client, topic: str, qos: int) -> bool:
+        if self._rights.may_receive(client, topic, qos):
+            return True
+        self._node.count("dropped_retained_rights")
+        return False
 
     def _deliver(self, read: _Read, messages: list[RetainedMessage]) -> None:
         client, subscription = read.whole.client, read.subscription
+        messages = [one for one in messages if self._may_receive(client, one.topic, min(one.qos, subscription.qos))]
         identifiers = identifier_properties([subscription])
         if not read.whole.durable:
             hold = read.whole.hold

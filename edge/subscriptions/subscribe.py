@@ -8,12 +8,14 @@ rule 3.8.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from access.rules.rules import Grant
 from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.cluster.partition_requests import PartitionRequests
 from edge.node.node import EdgeNode
 from edge.node.ports import ClientIO
 from edge.node.slices import Slices
+from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from edge.subscriptions.held_live import HeldMessages, Hold
 from edge.subscriptions.retained_reads import RetainedReads
@@ -40,11 +42,12 @@ FILTERS_PER_PACKET = 1_000  # more than a session may have, that are answered on
 class _Waiting:
     """A SUBSCRIBE whose filters' routes do not all stand yet."""
 
-    __slots__ = ("client", "codes", "hold", "kept", "missing", "packet")
+    __slots__ = ("client", "codes", "hold", "judged", "kept", "missing", "packet")
 
     def __init__(self, client: Client, packet: Subscribe) -> None:
         self.client = client
         self.packet = packet
+        self.judged = 0  # ClientRights.changes when its filters were judged
         self.codes: list[int] = []
         self.kept: list[tuple[Subscription, bool]] = []  # granted ones, with whether they stood before
         self.hold: Hold | None = None
@@ -77,6 +80,20 @@ class _DurableUnsubscribe:
         self.subscribing.durable_unsubscribed(self.client, self.packet, codes)
 
 
+@dataclass(slots=True, frozen=True)
+class _Revoked:
+    """Filters that the rules grant no more, until their partition has dropped them."""
+
+    client: Client
+    names: list[str]
+
+    def unsubscribed(self, codes: list[int]) -> None:
+        """Forget them."""
+        del codes
+        for name in self.names:
+            self.client.subscriptions.pop(name, None)
+
+
 class Subscribing:
     """Handles the subscription packets of one edge; those of many filters, and ended connections, in slices.
 
@@ -89,6 +106,7 @@ class Subscribing:
         registrar: Their routes at the owners of shards; it calls ``standing``.
         held: Live messages that wait for retained ones.
         retained: Reads retained messages after SUBACK.
+        rights: Which filters a client may subscribe to.
     """
 
     def __init__(
@@ -101,6 +119,7 @@ class Subscribing:
         registrar: RouteRegistrar,
         held: HeldMessages,
         retained: RetainedReads,
+        rights: ClientRights,
     ) -> None:
         self._node = node
         self._loop = loop
@@ -109,6 +128,7 @@ class Subscribing:
         self._registrar = registrar
         self._held = held
         self._retained = retained
+        self._rights = rights
         self._limits = Limits(
             maximum_packet_size=node.limits.maximum_packet_size,
             user_properties_bytes_max=node.limits.user_property_bytes_max,
@@ -141,6 +161,7 @@ class Subscribing:
             return
         packet = decode_packet(first_byte, body, client.version, self._limits)
         assert isinstance(packet, Subscribe)
+        self._charge(client, len(packet.subscriptions))
         self._asked.add(self._subscribing(_Waiting(client, packet)))
 
     def _refuse_too_many(self, client: Client, body: bytes, option_bytes: int) -> bool:
@@ -152,16 +173,21 @@ class Subscribing:
         self._clients.error(client.conn, ReasonCode.QUOTA_EXCEEDED)
         return True
 
+    def _charge(self, client: Client, filters: int) -> None:
+        if client.filter_gap_ns:
+            self._loop.charge(client.conn, filters * client.filter_gap_ns)
+
     def _subscribing(self, item: _Waiting) -> Iterator[int]:
         client, packet = item.client, item.packet
         granted: list[Subscription] = []
+        item.judged = self._rights.changes
         identifier = property_values.subscription_identifier(packet.properties)
         for position, wanted in enumerate(packet.subscriptions):
             if position % JUDGED_PER_STEP == 0 and position:
                 yield JUDGED_PER_STEP // 10
                 if client.conn.closed:
                     return
-            code = self._judge(client, wanted.topic_filter, len(granted))
+            code = self._judge(client, wanted.topic_filter, wanted.qos, len(granted))
             if code < FAILURE:
                 code = min(wanted.qos, self._node.limits.maximum_qos)
                 granted.append(
@@ -184,7 +210,7 @@ class Subscribing:
         else:
             yield from self._subscribe_ephemeral(item, granted)
 
-    def _judge(self, client: Client, topic_filter: str, more: int) -> int:
+    def _judge(self, client: Client, topic_filter: str, qos: int, more: int) -> int:
         limits = self._node.limits
         try:
             shared = parse_shared(topic_filter)
@@ -197,6 +223,19 @@ class Subscribing:
             and len(client.subscriptions) + more >= limits.filters_per_session_max
         ):
             return _refusal(client, ReasonCode.QUOTA_EXCEEDED)
+        return self._judge_rights(client, topic_filter, qos)
+
+    def _judge_rights(self, client: Client, topic_filter: str, qos: int) -> int:
+        """Return 0, or the code that refuses a filter; one that is granted in part is noted with the client."""
+        grant = self._rights.grant(client, topic_filter, min(qos, self._node.limits.maximum_qos))
+        if grant is Grant.REFUSED:
+            self._node.count("refused_filter_rights")
+            return _refusal(client, ReasonCode.NOT_AUTHORIZED)
+        if grant is Grant.PARTIAL:
+            client.partial.add(topic_filter)
+            self._rights.judge_deliveries(client)
+        else:
+            client.partial.discard(topic_filter)
         return 0
 
     def _suback(self, client: Client, packet: Subscribe, codes: list[int]) -> None:
@@ -220,11 +259,12 @@ class Subscribing:
         """
         client = item.client
         results = iter(answers)
-        codes = [_refusal(client, next(results)) if code < FAILURE else code for code in item.codes]
-        self._suback(client, item.packet, codes)
+        item.codes = [_refusal(client, next(results)) if code < FAILURE else code for code in item.codes]
+        revoked = self._judge_again(item)
+        self._suback(client, item.packet, item.codes)
         taken, before = [], []
         for subscription, code, stood in zip(granted, answers, existed, strict=True):
-            if code < FAILURE:
+            if code < FAILURE and subscription.topic_filter not in revoked:
                 client.subscriptions[subscription.topic_filter] = subscription
                 taken.append(subscription)
                 before.append(stood)
@@ -244,7 +284,9 @@ class Subscribing:
             stop = start + CHANGED_PER_STEP
             some = list(zip(granted[start:stop], existed[start:stop], positions[start:stop], strict=True))
             self._add(item, self._affordable(item, some))
-        item.missing = {name for name in item.missing if not self._registrar.stands(name)}
+        item.missing = {
+            name for name in item.missing if name in client.subscriptions and not self._registrar.stands(name)
+        }
         for name in item.missing:
             self._waiting.setdefault(name, []).append(item)
         if not item.missing:
@@ -280,6 +322,47 @@ class Subscribing:
             item.missing.add(name)
         self._registrar.hold(fresh, self._node.now)
 
+    def _judge_again(self, item: _Waiting) -> set[str]:
+        """Judge by the rules of now what was granted by others, before SUBACK says so; return what is taken back."""
+        revoked: set[str] = set()
+        if item.judged == self._rights.changes:
+            return revoked
+        item.judged = self._rights.changes
+        for position, wanted in enumerate(item.packet.subscriptions):
+            if item.codes[position] < FAILURE:
+                code = self._judge_rights(item.client, wanted.topic_filter, wanted.qos)
+                if code:
+                    item.codes[position] = code
+                    revoked.add(wanted.topic_filter)
+        self.revoke(item.client, sorted(revoked))
+        return revoked
+
+    def revoke(self, client: Client, names: list[str]) -> None:
+        """Take filters from a client that the rules grant no more: routes go, and what is on its way is judged."""
+        if not client.session:  # a sweep may have come before
+            names = [name for name in names if name in client.subscriptions]
+        if not names:
+            return
+        self._node.count("revoked_filters", len(names))
+        if client.session:
+            self._rights.judge_deliveries(client)
+            self._durable.unsubscribe(client, names, _Revoked(client, names))
+        else:
+            self._remove(client, names)
+            for name in names:
+                self._wait_no_more(client, name)
+
+    def _wait_no_more(self, client: Client, name: str) -> None:
+        """Let a SUBSCRIBE go on whose filter was taken: its route will not stand."""
+        waiting = self._waiting.get(name, [])
+        for item in [item for item in waiting if item.client is client]:
+            waiting.remove(item)
+            if not waiting:
+                del self._waiting[name]
+            item.missing.discard(name)
+            if not item.missing:
+                self._finish(item)
+
     def standing(self, names: list[str]) -> None:
         """These filters' routes stand everywhere now."""
         for name in names:
@@ -292,6 +375,7 @@ class Subscribing:
         client = item.client
         if client.conn.closed:
             return
+        self._judge_again(item)
         self._suback(client, item.packet, item.codes)
         still = [one for one in item.kept if one[0].topic_filter in client.subscriptions]
         self._loop.resume(client.conn)
@@ -307,6 +391,7 @@ class Subscribing:
             return
         packet = decode_packet(first_byte, body, client.version, self._limits)
         assert isinstance(packet, Unsubscribe)
+        self._charge(client, len(packet.topic_filters))
         if not client.session:
             self._asked.add(self._unsubscribing(client, packet))
             return

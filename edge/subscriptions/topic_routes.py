@@ -11,6 +11,7 @@ from collections.abc import Callable
 from edge.hot.state import Route
 from edge.node.node import EdgeNode
 from edge.node.ports import RouteTable
+from edge.rights.client_rights import ClientRights
 from edge.routes.answers import Answer, Answers
 from edge.routes.audience import Account
 from edge.routes.route_cache import RouteCache
@@ -37,13 +38,21 @@ class TopicRoutes:
         loop: The Routes that the loop keeps.
         next_number: Numbers a question; no incarnation of this edge gives a number twice.
         topics_max: Bound of the cache.
+        rights: What each client may receive.
     """
 
-    def __init__(self, node: EdgeNode, loop: RouteTable, next_number: Callable[[], int], topics_max: int) -> None:
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: RouteTable,
+        next_number: Callable[[], int],
+        topics_max: int,
+        rights: ClientRights,
+    ) -> None:
         self._limits = node.limits
         self._loop = loop
         self.shared_bytes = Account()
-        self.local = EphemeralSubscriptions(self._local_changed, self.shared_bytes)
+        self.local = EphemeralSubscriptions(self._local_changed, self.shared_bytes, rights)
         self.answers = Answers(
             node.name,
             node.peer_of,

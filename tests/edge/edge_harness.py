@@ -3,13 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from edge.clients.auth_method import Method
+from access.identity.chain import Chain, ChainRules
+from access.identity.principal import CertificateFacts, Step
 from edge.clients.client import Client
 from edge.core import EdgeCore
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, Conn
+from edge.login.ban_view import RevokedView
+from edge.login.chains import Chains
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.node.node import EdgeNode
+from edge.rights.sources import RuleBook
 from mqtt.codec import decode_packet, encode_packet
 from mqtt.packets import Connect, Packet, Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
@@ -45,6 +49,7 @@ from wire.messages.sessions import (
 PARTITIONS = 4
 SHARDS = 2
 START = 1000.0
+START_UTC = 1_800_000_000.0
 
 
 def cluster_map(epoch: int = 1, primary: str = "s0", partition_epoch: int = 1, shard_epoch: int = 1) -> ClusterMap:
@@ -91,25 +96,50 @@ class RecordingEdge(EdgeCore):
         self.node.told = told
 
 
+class StepChains(Chains):
+    """The same steps at each listener."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        super().__init__(b"secret of a test")
+        self.steps = steps
+        self.revoked = RevokedView(self.bans)
+        self._made: dict[bool, Chain] = {}
+
+    def of(self, policy: ListenerPolicy) -> Chain:
+        if policy.allow_anonymous not in self._made:
+            rules = ChainRules(policy.allow_anonymous)
+            self._made[policy.allow_anonymous] = Chain(self.steps, rules, self.revoked, self.bans)
+        return self._made[policy.allow_anonymous]
+
+
+def facts(name: str, *, of_cluster: bool = False, serial: str = "1f") -> CertificateFacts:
+    """Return the facts of a certificate with one common name."""
+    return CertificateFacts({"cn": (name,)}, serial, "ab" * 32, "cd" * 32, of_cluster=of_cluster)
+
+
 class Edge:
     """One edge with a router r0 and storage s0 that answer at once, unless ``held`` names the message."""
 
     def __init__(
         self,
         limits: EdgeLimits | None = None,
-        methods: Sequence[Method] = (),
-        identify: Callable[[Conn], str | None] = lambda _: "",
+        steps: Sequence[Step] = (),
+        read_certificate: Callable[[Conn], CertificateFacts | None] = lambda _: None,
+        rules: RuleBook | None = None,
         **hot_limits: Any,
     ) -> None:
         self.now = START
+        self.chains = StepChains(steps)
         self.assigned = 0
         self.core = RecordingEdge(
             NodeIdentity("c", "e0", "edge", 1, "e0:1"),
             NodeEntry("e0", "edge", 1, "e0:1"),
             limits or EdgeLimits(sys_interval_s=0),
             HotLimits(partitions=PARTITIONS, **hot_limits),
-            methods=methods,
-            identify=identify,
+            chains=self.chains,
+            read_certificate=read_certificate,
+            utc=lambda: START_UTC + self.now - START,
+            rules=rules,
             new_client_id=self._new_client_id,
         )
         self.core.told = []

@@ -24,8 +24,12 @@ class RetainedPartitions:
         core, loop = edge.core, cast(Publisher, self)
         self._hot = core.hot
         sending = Sending(core.node, loop, core.clients, core.routes)
-        recording = Recording(core.node, loop, core.clients, core.requests, core.routes, core.picking, sending)
-        core.publishing = Publishing(core.node, loop, core.clients, core.routes, sending, recording)
+        recording = Recording(
+            core.node, loop, core.clients, core.requests, core.routes, core.picking, sending, core.rights
+        )
+        core.publishing = Publishing(
+            core.node, loop, core.clients, core.routes, sending, recording, lambda: True, core.rights
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._hot, name)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from edge.clients.scram import Scram, make_user
+from access.identity.scram import Scram, make_user
+from access.identity.scram_step import ScramStep
 from edge.node.limits import ListenerPolicy
 from mqtt.packets import Auth, Connack, Connect, Disconnect
 from mqtt.properties import PropertyId
@@ -13,7 +14,8 @@ METHOD: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: "SCRAM-SHA-256"}
 
 
 def scram_edge() -> Edge:
-    return Edge(methods=[Scram({"user": make_user("pencil", SALT)}, lambda: SERVER_NONCE, b"secret")])
+    method = Scram({"user": make_user("pencil", SALT)}, lambda: SERVER_NONCE, b"secret")
+    return Edge(steps=[ScramStep(method, allow_plain=True)])
 
 
 def authenticate(edge: Edge) -> Session:
@@ -31,7 +33,7 @@ def test_scram_before_connack() -> None:
     (connack,) = session.read()
     assert isinstance(connack, Connack) and connack.reason_code == 0
     assert connack.properties[PropertyId.AUTHENTICATION_DATA].startswith(b"v=")  # type: ignore[attr-defined]
-    assert session.client.identity == "user"
+    assert session.client.owner == "user"
 
 
 def test_reauthentication() -> None:

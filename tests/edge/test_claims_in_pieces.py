@@ -10,7 +10,8 @@ POLL = PollClaims(5, 3, 9)
 
 def test_many_claims_come_in_pieces_that_fit() -> None:
     """One message of 50 000 clients with long IDs fitted no frame: the new primary asked again and again."""
-    claims = [Claim(f"{number:06}" + "ü" * 250, number, 1 << 40, 1 << 60) for number in range(50_000)]
+    many = range(50_000)
+    claims = [Claim(f"{number:06}" + "ü" * 250, number, 1 << 40, 1 << 60, "ö" * 250, (1 << 62) - 1) for number in many]
     pieces = list(claims_in_pieces(POLL, claims))
     assert [claim for piece in pieces for claim in piece.claims] == claims
     assert [piece.first for piece in pieces] == [True] + [False] * (len(pieces) - 1)

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 
 from conf.edge_settings import PACKET_BYTES_MAX, EdgeSettings
 from edge.clients.client import Client
+from edge.login.certificate_facts import shown_facts
 from edge.node.limits import EdgeLimits
-from edge.service import certificate_name, edge_limits, hot_limits
-from edge.service import identify as identify_client
+from edge.service import edge_limits, hot_limits
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, SubscriptionRequest
 from mqtt.properties import PropertyId
-from tests.edge.edge_harness import Edge, Session, with_clients
+from tests.edge.edge_harness import Edge, Session, facts, with_clients
 from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import client_listener_context
 from wire.messages.batches import PublishMessage, encode_message
@@ -121,20 +121,6 @@ def test_packet_larger_than_announced_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("certificate", "name"),
-    [
-        (None, ""),
-        ({}, ""),
-        ({"subject": ((("countryName", "XX"),), (("commonName", "device"),))}, "device"),
-        ({"subject": (), "subjectAltName": (("IP Address", "::1"), ("DNS", "device.example"))}, "device.example"),
-    ],
-)
-def test_name_in_a_certificate(certificate: dict[str, Any] | None, name: str) -> None:
-    """Common name first, then a DNS, mail or URI name."""
-    assert certificate_name(certificate) == name
-
-
-@pytest.mark.parametrize(
     ("shown", "identity"),
     [("", ""), ("client", "device-7"), ("edge", None), ("router", None), ("storage", None), ("operator", None)],
 )
@@ -161,14 +147,18 @@ def test_only_a_verified_certificate_identifies(tmp_path: Path, shown: str, iden
             with contextlib.suppress(ssl.SSLWantReadError):
                 end.do_handshake()
     conn: Any = SimpleNamespace(tls=ends[1])
-    assert identify_client(conn) == identity
-    assert identify_client(SimpleNamespace(tls=None)) == ""  # type: ignore[arg-type]
+    found = shown_facts(conn)
+    if identity is None:
+        assert found is not None and found.of_cluster
+    else:
+        assert found is None if not identity else found is not None and found.names["cn"] == (identity,)
+    assert shown_facts(SimpleNamespace(tls=None)) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0x87), (4, 5)])
 def test_a_node_is_no_client(version: int, code: int) -> None:
     """Its certificate is refused whatever the listener allows, and counted."""
-    edge = Edge(identify=lambda _: None)
+    edge = Edge(read_certificate=lambda _: facts("e0", of_cluster=True))
     session = edge.accept()
     session.connect("c", version)
     assert [packet.reason_code for packet in session.read()] == [code] and session.closed

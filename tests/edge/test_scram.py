@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from access.identity.scram import Scram, ScramUser, load_users, make_user, saslprep, user_line
 from conf.errors import UserError
-from edge.clients.scram import Scram, ScramUser, load_users, make_user, saslprep, user_line
 
 CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"

@@ -66,3 +66,14 @@ def test_broken_frames_end_the_link_not_the_process(hot: Any, cut: int) -> None:
     whole = (0, len(encode_run(PublishRun(4, b"t", publish(b"t", b"a")))), len(payload))
     edge.send(FrameKind.PUBLISH, payload[:cut])
     assert edge.conn.closed == (min(cut, len(payload)) not in whole)
+
+
+@pytest.mark.parametrize("flag", [0x10, 0x20, 0x40, 0x80])
+def test_a_message_with_a_publisher_is_for_storage_and_ends_the_link(hot: Any, flag: int) -> None:
+    broker, edge = forwarded(hot)
+    sub = broker.subscriber(b"t")
+    record = bytearray(encode_message(PublishMessage(0, b"t", b"m", 0, owner=b"anna", owner_made=3)))
+    record[2] = flag
+    edge.send(FrameKind.PUBLISH, bytes(record))
+    assert edge.conn.closed
+    assert broker.take(sub) == []

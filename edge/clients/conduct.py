@@ -1,0 +1,125 @@
+"""Conduct of an edge's clients: who is refused for a while because of what it, or its address, did before.
+
+| what | bound | refused |
+|---|---|---|
+| wrong credentials | ``failed_logins_max`` a minute of one address | the address, for 5 minutes |
+| ends of connections | ``flapping_ends_max`` a minute of one client ID from one address | this pair, for 5 minutes |
+| takeovers | ``takeovers_max`` a minute of one client ID | a CONNECT of that client ID, for a delay that doubles |
+
+A CONNECT that is refused here gets 0x9F before its credentials are looked at; behind TLS an address with failed logins
+is closed before its handshake, which costs more than all else. Never is a user, or a client ID, refused for what a
+stranger does at another address. These are no bans of the cluster: another edge knows nothing of them.
+"""
+
+import math
+
+from access.limits.addresses import TrustedNetworks
+from access.limits.buckets import Buckets
+from access.limits.flapping import FailedLogins, Flapping
+from access.limits.takeovers import Takeovers
+from edge.clients.client import Client
+from edge.listeners.intake import Intake, Seat
+from edge.node.node import EdgeNode
+from mqtt.reasons import ReasonCode
+
+__all__ = ["Conduct"]
+
+WILLS_BURST_S = 2.0  # a primary hands a will over again each second: its repeats find what a second brought
+
+
+class Conduct:
+    """The conduct of one edge's clients.
+
+    Args:
+        node: This edge.
+    """
+
+    def __init__(self, node: EdgeNode) -> None:
+        self._node = node
+        limits, nobody = node.limits, TrustedNetworks()  # a listener's own load balancers: ``Seat.metered``
+        self._failed_logins = FailedLogins(nobody, limits.failed_logins_max) if limits.failed_logins_max else None
+        self._flapping = Flapping(nobody, limits.flapping_ends_max) if limits.flapping_ends_max else None
+        self._takeovers = Takeovers(limits.takeovers_max) if limits.takeovers_max else None
+        rate = limits.will_rate_max
+        self._wills = Buckets(rate, max(1.0, rate * WILLS_BURST_S)) if rate else None
+
+    # --- new connections
+
+    def admit(self, intake: Intake, address: str, *, secure: bool) -> tuple[str, Seat | None]:
+        """Give a new connection its place, or refuse it before a byte is read.
+
+        Args:
+            intake: Of its listener.
+            address: Of the client, "" for one that is not known.
+            secure: Its handshake would come next.
+        Returns:
+            ("", the place), or (name of the counter of the refusal, None).
+        """
+        now = self._node.now
+        asked = self._failed_logins if secure and intake.is_metered(address) else None
+        if asked is not None and asked.refused_s(address, now):
+            return "refused_failed_logins", None
+        refusal = intake.refusal(address, now)
+        return (refusal, None) if refusal else ("", intake.enter(address))
+
+    def connect_refusal(self, client: Client, client_id: str) -> int:
+        """Return 0, or the reason code of a CONNECT whose address, or whose client ID there, is refused."""
+        seat, now = client.seat, self._node.now
+        if seat is None or not seat.metered:
+            return 0
+        if self._failed_logins is not None and self._failed_logins.refused_s(seat.address, now):
+            return self._refused("failed_logins")
+        if self._flapping is not None and client_id and self._flapping.refused_s(client_id, seat.address, now):
+            return self._refused("flapping")
+        return 0
+
+    def takeover_refusal(self, client_id: str) -> int:
+        """Return 0, or the reason code of a client that was let in, while its client ID is taken over too often."""
+        if self._takeovers is not None and self._takeovers.refused_s(client_id, self._node.now):
+            return self._refused("takeovers")
+        return 0
+
+    def _refused(self, why: str) -> int:
+        self._node.count(f"refused_{why}")
+        return ReasonCode.CONNECTION_RATE_EXCEEDED
+
+    # --- events
+
+    def login_failed(self, client: Client) -> None:
+        """Note that credentials were wrong; an error of a backend is none."""
+        seat = client.seat
+        if self._failed_logins is not None and seat is not None and seat.metered:
+            self._failed_logins.failed(seat.address, self._node.now)
+
+    def taken_over(self, client_id: str) -> None:
+        """Note that another connection with a client ID ended one of this edge's."""
+        if self._takeovers is not None:
+            self._takeovers.taken(client_id, self._node.now)
+
+    def may_fire_will(self) -> bool:
+        """Take one of a second's wills; a primary hands one that is not taken over again, and none is lost."""
+        if self._wills is None or self._wills.take("", self._node.now):
+            return True
+        self._node.count("wills_deferred")
+        return False
+
+    # --- a part of edge/access.py
+
+    def step(self, now: float) -> None:
+        """Nothing waits here."""
+
+    def next_deadline(self) -> float:
+        """Nothing waits here."""
+        return math.inf
+
+    def closed(self, client: Client, why: int) -> None:
+        """Free the place of a connection that is gone, and count its end if it had a session."""
+        del why
+        seat = client.seat
+        if seat is None and client.first_bytes is not None:
+            seat = client.first_bytes.seat  # it went before its CONNECT
+        if seat is None:
+            return
+        seat.leave()
+        if self._flapping is not None and seat.metered and client.owner_epoch:
+            self._flapping.ended(client.client_id, seat.address, self._node.now)

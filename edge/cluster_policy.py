@@ -1,0 +1,231 @@
+"""The cluster's policy at one edge: followed, in force for each decision at once, and acknowledged when all are judged.
+
+A step that takes rights away begins a pass over the live clients: those that its users, groups, bans and revocations
+name are ended; filters and deliveries are judged by ``edge/rights/sweep.py``. What comes while a pass runs waits for
+the next one, and the epoch of a pass's beginning is acknowledged at its end. Source: docs/adr/0034-access.md, rules 1
+to 4.
+
+| state | holds | way out |
+|---|---|---|
+| current | the epoch that came is acknowledged | a step that takes, or a whole view: judging |
+| judging | decisions follow what came; the epoch of before is acknowledged | the pass ends: current, or judging again |
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from access.identity.chain import Ticket
+from access.identity.principal import Principal
+from access.policy.follower import PolicyFollower
+from access.policy.records import User
+from access.policy.step import PolicyStep
+from access.policy.view import PolicyView
+from edge.login.ban_view import BanView
+from edge.login.job_desk import JobDesk
+from edge.login.live_sweep import LiveSweep
+from edge.login.logins import Applicant
+from edge.login.user_questions import UserQuestions
+from edge.node.node import EdgeNode
+from wire.messages.control import Control
+from wire.messages.policy import Users
+
+__all__ = ["ClusterPolicy"]
+
+CLIENTS_OF_TURN = 400  # some 3 us each
+USERS_WAITING_MAX = 1_000  # logins that wait for a router to tell a user; more get 0x89, by address in turn
+
+
+class Logins(Protocol):
+    """Logins, as far as the policy goes."""
+
+    def rights_taken(self) -> None:
+        """Trust no answer from before."""
+
+    def end(self, client: Applicant, reason: str) -> None:
+        """End a client that is let in no more."""
+
+    def add_desks(self, desks: Mapping[str, JobDesk]) -> None:
+        """Let logins wait for jobs of these kinds."""
+
+    def done(self, number: int, ticket: Ticket, result: object) -> None:
+        """Take the result of a job."""
+
+
+class Rights(Protocol):
+    """Rules of clients, as far as the policy goes."""
+
+    @property
+    def changes(self) -> int:
+        """How often the rules changed."""
+
+    def follow_roles(self, view: PolicyView) -> None:
+        """Judge by these roles of the cluster."""
+
+
+class _Pass:
+    """A pass over live clients, by what was taken before it began."""
+
+    __slots__ = ("changes", "epoch", "groups", "users")
+
+    def __init__(self, epoch: int, changes: int, users: set[str], groups: set[str]) -> None:
+        self.epoch = epoch
+        self.changes = changes
+        self.users = users
+        self.groups = groups
+
+
+class ClusterPolicy:
+    """The policy at one edge.
+
+    Args:
+        node: This edge.
+        bans: Whose bans and revocations every chain asks for.
+        logins: Logins that wait, and the ends of clients.
+        rights: Rules of clients.
+        judged: Returns the ``changes`` of rules by which the filters of all clients are judged.
+        clients: Returns all connections.
+        utc: Seconds since the epoch, by this machine's clock.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        bans: BanView,
+        logins: Logins,
+        rights: Rights,
+        judged: Callable[[], int],
+        clients: Callable[[], Sequence[Applicant]],
+        utc: Callable[[], float],
+    ) -> None:
+        self._node = node
+        self._bans = bans
+        self._logins = logins
+        self._rights = rights
+        self._judged = judged
+        self._clients = clients
+        desk = JobDesk(USERS_WAITING_MAX)
+        logins.add_desks({"user": desk})
+        self._questions = UserQuestions(node, lambda: node.lease.linked, lambda: bans.view, desk, logins.done)
+        self._utc = utc
+        self._follower = PolicyFollower(node.tell, self._stepped, self._replaced, node.count)
+        self._live: LiveSweep[Applicant] = LiveSweep(clients, self._end, CLIENTS_OF_TURN)
+        self._users: set[str] = set()  # that the next pass ends
+        self._groups: set[str] = set()
+        self._due = False
+        self._pass: _Pass | None = None
+        bans.view = self._follower.view
+
+    # --- routers
+
+    def router_up(self, router: str) -> None:
+        """A link to a router stands."""
+        self._follower.router_up(router, self._node.now)
+
+    def router_down(self, router: str) -> None:
+        """The link to a router is gone."""
+        self._follower.router_down(router, self._node.now)
+
+    def handle(self, message: Control) -> bool:
+        """Take a router's message; False if it is not for this part alone."""
+        if isinstance(message, Users):
+            self._questions.handle(message)
+            return True
+        return self._follower.handle(self._node.now, message)
+
+    # --- the policy moved
+
+    def _stepped(self, step: PolicyStep) -> None:
+        if step.roles:
+            self._rights.follow_roles(self._follower.view)
+        takes = step.takes
+        if takes:
+            self._logins.rights_taken()
+            self._users.update(takes.users)
+            self._groups.update(takes.groups)
+            self._due = True
+        self._node.wake()
+
+    def _replaced(self, view: PolicyView) -> None:
+        """Judge everybody: a whole view does not say what it takes."""
+        self._bans.view = view
+        self._rights.follow_roles(view)
+        self._logins.rights_taken()
+        self._due = True
+        admitted: dict[str, set[tuple[int, int]]] = {}  # users -> as what their clients were let in
+        for client in self._clients():
+            principal = client.principal
+            if principal is not None and _is_of_cluster(principal):
+                admitted.setdefault(principal.user, set()).add((principal.made, principal.version))
+
+        def heard(name: str, user: User | None) -> None:
+            if user is None or user.disabled or admitted[name] != {(user.made, user.version)}:
+                self._users.add(name)  # the pass that waits for the answers ends its clients
+
+        self._questions.ask(admitted, heard)
+        self._node.wake()
+
+    # --- judging
+
+    def _is_gone(self, client: Applicant, judging: _Pass) -> bool:
+        principal = client.principal
+        if principal is None:
+            return False  # it waits: its login is judged anew
+        if _is_of_cluster(principal) and (
+            principal.user in judging.users or not judging.groups.isdisjoint(principal.groups)
+        ):
+            return True
+        view, utc = self._bans.view, self._utc()
+        address = client.seat.address if client.seat is not None else ""
+        if view.bans.of_address(address, utc) is not None:
+            return True
+        if view.bans.of_principal(principal.user, principal.client_id, principal.fingerprint, utc) is not None:
+            return True
+        return bool(principal.serial) and view.is_revoked("serial", principal.issuer, principal.serial)
+
+    def _end(self, client: Applicant) -> None:
+        self._logins.end(client, "the cluster's policy")
+
+    def _begin(self) -> None:
+        self._due = False
+        judging = _Pass(self._follower.received, self._rights.changes, self._users, self._groups)
+        self._users, self._groups = set(), set()
+        self._pass = judging
+        self._live.begin(lambda client: self._is_gone(client, judging))
+
+    # --- a part of edge/access.py
+
+    def step(self, now: float) -> None:
+        """Ask the routers as far as it is due, go on with a pass, and acknowledge."""
+        self._follower.step(now)
+        self._questions.step(now)
+        if self._is_next_due():
+            self._begin()
+        self._live.step()
+        judging = self._pass
+        if judging is not None and not self._is_busy(judging):
+            self._pass = None
+            self._node.lease.follow_policy(now, self._follower.received, judging.epoch)
+        if self._pass is None and not self._due:
+            self._node.lease.follow_policy(now, self._follower.received, self._follower.received)
+        else:
+            self._node.lease.follow_policy(now, self._follower.received, self._node.lease.policy_epoch)
+
+    def _is_next_due(self) -> bool:
+        return self._due and self._pass is None and not self._questions.asks_again
+
+    def _is_busy(self, judging: _Pass) -> bool:
+        return self._live.busy or self._judged() < judging.changes
+
+    def next_deadline(self) -> float:
+        """Return when the routers are asked again; at once while a pass runs."""
+        if self._pass is not None or self._is_next_due():
+            return 0.0
+        return min(self._follower.next_deadline(), self._questions.next_deadline())
+
+    def closed(self, client: object, why: int) -> None:
+        """Nothing is kept of one that is gone."""
+
+
+def _is_of_cluster(principal: Principal) -> bool:
+    """Return whether a principal is one of the cluster's users; those have an epoch at which they were made."""
+    return principal.made > 0

@@ -1,0 +1,17 @@
+# C form of verdicts.py.
+from edge.hot.layout cimport NOT_AUTHORIZED
+from edge.hot.state cimport Conn, HotState, Route
+
+
+cdef enum:
+    PLAIN = 0x07
+    RETAINED_SHIFT = 3
+    OF_CLASS = 0x40
+
+
+cdef Route allowed_route(HotState hot, Conn conn, Route route, bytes topic, int qos, bint retain)
+
+
+# private
+cdef int _verdicts(HotState hot, Conn conn, Route route, bytes topic, bint retain) except -1
+cdef int _ask(HotState hot, Conn conn, Route route, bytes topic, bint retain) except -1

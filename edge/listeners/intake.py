@@ -1,0 +1,119 @@
+"""Which new connections a listener takes: so many a second and so many at once, of one address and of all.
+
+Decides before a byte of the client is read, so a refused connection costs no handshake: it is closed without a word.
+Behind a load balancer the address is the one that the PROXY header names. Addresses of the listener's own load
+balancers (``proxy_trusted``), and those that are not known, have no limit of their own; those of the listener hold.
+"""
+
+from collections.abc import Callable, Sequence
+
+from access.limits.addresses import TrustedNetworks, address_key
+from access.limits.buckets import AddressBuckets, Buckets
+from conf.limit_settings import ListenerLimits
+
+__all__ = ["Admit", "Intake", "Seat"]
+
+RATE, ADDRESS_RATE = "refused_accept_rate", "refused_accept_rate_address"  # counters
+NUMBER, ADDRESS_NUMBER = "refused_connections_listener", "refused_connections_address"
+
+
+class Seat:
+    """The place of one connection at its listener.
+
+    Attributes:
+        address: Of the client, "" for one that is not known.
+        metered: Limits for addresses hold for it.
+    """
+
+    __slots__ = ("_intake", "address", "metered")
+
+    def __init__(self, intake: "Intake", address: str, metered: bool) -> None:
+        self._intake: Intake | None = intake
+        self.address = address
+        self.metered = metered
+
+    def leave(self) -> None:
+        """Give the place back; a second time changes nothing."""
+        intake, self._intake = self._intake, None
+        if intake is not None:
+            intake.left(self)
+
+
+# Takes a client's address, "" for one that is not known; returns ("", its place) or (counter of the refusal, None).
+Admit = Callable[[str], tuple[str, Seat | None]]
+
+
+class Intake:
+    """Connections of one listener.
+
+    Invariant: for each seat that was not left, its listener and its address count one.
+
+    Args:
+        limits: Of the listener; 0 is no limit.
+        trusted: Networks of its load balancers.
+    """
+
+    def __init__(self, limits: ListenerLimits, trusted: Sequence[str]) -> None:
+        self._limits = limits
+        self._trusted = TrustedNetworks(trusted)
+        self._seats = 0
+        self._by_address: dict[str, int] = {}
+        self._rate = _buckets(limits.accept_rate_max)
+        address_rate = _buckets(limits.accept_rate_address_max)
+        self._address_rate = None if address_rate is None else AddressBuckets(address_rate, self._trusted)
+
+    def __len__(self) -> int:
+        return self._seats
+
+    @property
+    def addresses(self) -> int:
+        """How many addresses have connections."""
+        return len(self._by_address)
+
+    def is_metered(self, address: str) -> bool:
+        """Return whether limits for addresses hold for one."""
+        return bool(address) and address not in self._trusted
+
+    def refusal(self, address: str, now: float) -> str:
+        """Return "" and count the connection towards its rates, or the name of the counter that refuses it.
+
+        The address is asked first: what it has too many of takes nothing away from others.
+        """
+        limits = self._limits
+        most = limits.connections_address_max
+        metered = (most or self._address_rate is not None) and self.is_metered(address)
+        if most and metered and self._by_address.get(address_key(address), 0) >= most:
+            return ADDRESS_NUMBER
+        if limits.connections_listener_max and self._seats >= limits.connections_listener_max:
+            return NUMBER
+        if self._address_rate is not None and metered and not self._address_rate.take(address, now):
+            return ADDRESS_RATE
+        if self._rate is not None and not self._rate.take("", now):
+            return RATE
+        return ""
+
+    def enter(self, address: str) -> Seat:
+        """Give a place to a connection that was not refused."""
+        seat = Seat(self, address, self.is_metered(address))
+        self._seats += 1
+        if seat.metered:
+            key = address_key(address)
+            self._by_address[key] = self._by_address.get(key, 0) + 1
+        return seat
+
+    def left(self, seat: Seat) -> None:
+        """Take a place back; ``Seat.leave`` calls it once."""
+        self._seats -= 1
+        if not seat.metered:
+            return
+        key = address_key(seat.address)
+        count = self._by_address[key] - 1
+        if count:
+            self._by_address[key] = count
+        else:
+            del self._by_address[key]
+
+
+def _buckets(rate: float) -> Buckets | None:
+    """Return buckets of a rate that hold a second of it, None without a limit."""
+    return Buckets(rate, max(1.0, rate)) if rate else None

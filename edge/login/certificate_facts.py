@@ -1,0 +1,64 @@
+"""Facts of the certificate that a connection shows, read once for each login.
+
+Behind a load balancer that verifies certificates the connection's own one is the load balancer's, and the PROXY header
+names the client. A certificate of a node or an operator is told as such wherever it is shown, for the chain to refuse.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from access.identity.certificates import NameKind, certificate_facts
+from access.identity.principal import CertificateFacts
+from edge.hot.state import Conn
+from edge.node.limits import ListenerPolicy
+
+__all__ = ["CertificateReader", "FromHeader", "WrongCertificate", "facts_of", "shown_facts"]
+
+KINDS = tuple(NameKind)
+
+
+class WrongCertificate(ValueError):
+    """A certificate that names nobody; the text is the name of the counter."""
+
+
+class FromHeader(Protocol):
+    """A PROXY header that was read."""
+
+    @property
+    def common_name(self) -> str | None:
+        """The name that it vouches for, "" for none; None: one that no client can have."""
+
+
+CertificateReader: TypeAlias = Callable[[Conn], CertificateFacts | None]
+
+
+def shown_facts(conn: Conn) -> CertificateFacts | None:
+    """Return the facts of the certificate that TLS verified, None without one.
+
+    Raises:
+        ValueError: It is unreadable.
+    """
+    if conn.tls is None:
+        return None
+    der: bytes | None = conn.tls.getpeercert(True)
+    return certificate_facts(der, KINDS, ocsp=False) if der else None
+
+
+def facts_of(
+    conn: Conn, policy: ListenerPolicy, header: FromHeader | None, read: CertificateReader
+) -> CertificateFacts | None:
+    """Return the facts that a client's chain judges, None for a client without a certificate.
+
+    Raises:
+        WrongCertificate: It is unreadable, or the header names nobody by it.
+    """
+    try:
+        facts = read(conn)
+    except ValueError:
+        raise WrongCertificate("refused_certificate") from None
+    if not policy.proxy_identity or (facts is not None and facts.of_cluster):
+        return facts
+    name = header.common_name if header is not None else ""
+    if name is None:
+        raise WrongCertificate("refused_proxy_identity")
+    return CertificateFacts({NameKind.CN: (name,)}, "", "", "") if name else None

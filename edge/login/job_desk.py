@@ -1,0 +1,71 @@
+"""A desk of jobs: logins that wait for one kind of work, bounded, and taken in turns of their addresses.
+
+When the desk is full, the newest login of the address with most of them makes room, so an address that asks for much
+takes no place from one that asks for little.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from access.identity.chain import Ticket
+
+__all__ = ["JobDesk"]
+
+
+class JobDesk:
+    """Logins that wait for one kind of job.
+
+    Args:
+        waiting_max: Logins that may wait; those whose job is done now do not count.
+        came: Called when a login came: a shell that sleeps goes on.
+    """
+
+    def __init__(self, waiting_max: int, came: Callable[[], None] = lambda: None) -> None:
+        self._waiting_max = waiting_max
+        self.came = came
+        self._by_address: OrderedDict[str, OrderedDict[int, Ticket]] = OrderedDict()  # the next address first
+        self._addresses: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def put(self, number: int, ticket: Ticket) -> int | None:
+        """Let a login wait; return the number of the login that finds no room, None if there was room.
+
+        Args:
+            number: Of its connection, which waits for one job at most.
+            ticket: Of its chain.
+        """
+        address = ticket.credentials.address
+        out = None
+        if len(self._addresses) >= self._waiting_max:
+            most = max(self._by_address, key=lambda each: len(self._by_address[each]))
+            if len(self._by_address[most]) <= len(self._by_address.get(address, ())):
+                return number
+            out = next(reversed(self._by_address[most]))
+            self.withdraw(out)
+        self._by_address.setdefault(address, OrderedDict())[number] = ticket
+        self._addresses[number] = address
+        self.came()
+        return out
+
+    def take(self) -> tuple[int, Ticket] | None:
+        """Return the login whose turn it is, None if nobody waits."""
+        if not self._by_address:
+            return None
+        address, waiting = self._by_address.popitem(last=False)
+        number, ticket = waiting.popitem(last=False)
+        del self._addresses[number]
+        if waiting:
+            self._by_address[address] = waiting
+        return number, ticket
+
+    def withdraw(self, number: int) -> None:
+        """Forget a login whose connection is gone."""
+        address = self._addresses.pop(number, None)
+        if address is None:
+            return
+        waiting = self._by_address[address]
+        del waiting[number]
+        if not waiting:
+            del self._by_address[address]

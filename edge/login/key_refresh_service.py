@@ -1,0 +1,169 @@
+"""Key sets of tokens over HTTP: fetched when they are due, or when a login names a key that is not known.
+
+One task for each address; logins that wait share a fetch. An answer has at most 64 KiB and 10 s, whoever sends it how
+slowly; a redirect is none. The keys of before stay through failures (``KeySource``).
+"""
+
+import logging
+import ssl
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+from access.identity.chain import Ticket
+from conf.edge_settings import ListenerSettings
+from conf.errors import ExitCode, UserError
+from edge.login.job_desk import JobDesk
+from edge.login.logins import Done
+from wire.clock import boot_time
+from wire.decoding import plain_text
+
+if TYPE_CHECKING:
+    import httpx
+
+    from access.identity.key_set import KeySource
+
+__all__ = ["KeyRefresh"]
+
+logger = logging.getLogger(__name__)
+
+ANSWER_BYTES_MAX = 65_536
+ANSWER_S = 10.0
+CONNECT_S = 3.0
+LOOK_S = 1.0
+RECENT_S = 2.0  # a login that came behind a fetch as old as this finds its keys, or no fetch does
+
+
+class _Place:
+    """One address, and the logins that wait for it."""
+
+    def __init__(self, url: str, source: "KeySource", context: ssl.SSLContext | bool) -> None:
+        self.url = url
+        self.source = source
+        self.context = context
+        self.waiting: list[tuple[int, Ticket]] = []
+        self.wanted = trio.Event()
+        self.fetched_at = float("-inf")
+        self.said = ""
+
+
+class KeyRefresh:
+    """Fetches of one edge.
+
+    Args:
+        listeners: Those with an address of keys; their names are those of the tickets.
+        sources: By listener.
+        desk: Where logins wait for a fetch.
+        done: Takes each login when its fetch has ended.
+    Raises:
+        UserError: The extra is not installed, or an authority's file is unusable.
+    """
+
+    def __init__(
+        self, listeners: list[ListenerSettings], sources: Mapping[str, "KeySource"], desk: JobDesk, done: Done
+    ) -> None:
+        self._desk = desk
+        self._done = done
+        self._came = trio.Event()
+        self._places = {
+            listener.name: _Place(listener.token_jwks_url, sources[listener.name], _context(listener))
+            for listener in listeners
+        }
+
+    def came(self) -> None:
+        """Go on: a login waits."""
+        self._came.set()
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for place in self._places.values():
+                nursery.start_soon(self._keep, place)
+            while True:
+                self._hand_out()
+                self._came = trio.Event()
+                await self._came.wait()
+
+    def _hand_out(self) -> None:
+        while (taken := self._desk.take()) is not None:
+            number, ticket = taken
+            place = self._places.get(ticket.credentials.listener)
+            if place is None or boot_time() - place.fetched_at < RECENT_S:
+                self._done(number, ticket, None)
+            else:
+                place.waiting.append(taken)
+                place.wanted.set()
+
+    async def _keep(self, place: _Place) -> None:
+        while True:
+            with trio.move_on_after(LOOK_S):
+                await place.wanted.wait()
+            if not place.waiting and not place.source.is_due(boot_time()):
+                continue
+            place.wanted = trio.Event()
+            await self._fetch(place)
+            waiting, place.waiting = place.waiting, []
+            for number, ticket in waiting:
+                self._done(number, ticket, None)
+
+    async def _fetch(self, place: _Place) -> None:
+        place.source.began(boot_time())
+        content, problem = await _content(place)
+        now = boot_time()
+        place.fetched_at = now
+        if content is None:
+            place.source.failed(now)
+        else:
+            problem = place.source.loaded(content, now)
+        if problem and problem != place.said:
+            logger.error("keys of tokens at %s: %s; the former ones stay for 24 h", place.url, problem)
+        elif place.said and not problem:
+            logger.info("keys of tokens at %s: fetched again", place.url)
+        place.said = problem
+
+
+async def _content(place: _Place) -> tuple[bytes | None, str]:
+    """Return the body of an answer, or None and why there is none."""
+    import httpx
+
+    timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+    try:
+        with trio.fail_after(ANSWER_S):
+            async with (
+                httpx.AsyncClient(timeout=timeout, verify=place.context, trust_env=False) as client,
+                client.stream("GET", place.url, headers={"Accept": "application/json"}) as answer,
+            ):
+                if answer.status_code != httpx.codes.OK:
+                    return None, f"status {answer.status_code}"
+                return await _body(answer)
+    except trio.TooSlowError:
+        return None, f"no whole answer within {ANSWER_S:g} s"
+    except Exception as error:  # whatever a hostile server makes the library raise: the former keys stay
+        return None, f"{type(error).__name__}: {plain_text(str(error))}"
+
+
+async def _body(answer: "httpx.Response") -> tuple[bytes | None, str]:
+    content = b""
+    async for piece in answer.aiter_raw():
+        content += piece
+        if len(content) > ANSWER_BYTES_MAX:
+            return None, f"an answer of more than {ANSWER_BYTES_MAX} bytes"
+    return content, ""
+
+
+def _context(listener: ListenerSettings) -> ssl.SSLContext | bool:
+    try:
+        import httpx  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"listener {listener.name}: token_jwks_url needs the extra: pip install 'stratamq[access]' "
+            f"(no module {error.name})",
+            ExitCode.USAGE,
+        ) from None
+    if listener.token_jwks_ca is None:
+        return ssl.create_default_context()
+    try:
+        return ssl.create_default_context(cafile=str(listener.token_jwks_ca))
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(f"{listener.token_jwks_ca}: holds no authority that can be used: {error}") from None

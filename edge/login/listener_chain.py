@@ -1,0 +1,106 @@
+"""The chain that a listener's settings ask for, with every file that its steps read.
+
+Reading is all that happens here: a mistake refuses the start, or a reload as a whole, in one line that names the file.
+"""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from access.identity.certificates import CertificateStep, NameKind, NameUse
+from access.identity.chain import Chain, ChainRules
+from access.identity.password_file import read_password_file
+from access.identity.password_step import FileUsers, PasswordStep, RouterUsers
+from access.identity.passwords import HashKind, PasswordRecord, has_argon2
+from access.identity.principal import Step
+from access.identity.scram import Scram, load_users
+from access.identity.scram_step import ScramStep
+from conf.errors import UserError
+from conf.login_settings import StepName
+from conf.settings import EdgeSettings, ListenerSettings
+from edge.login.chains import Chains
+from edge.login.token_settings import token_paths, token_step
+from wire.node.reload_parts import file_marks
+
+__all__ = ["ListenerChain", "steps_of"]
+
+
+def steps_of(listener: ListenerSettings, edge: EdgeSettings) -> tuple[StepName, ...]:
+    """Return the steps of a listener: those that it names, or each one whose settings are there."""
+    if listener.authentication:
+        return listener.authentication
+    there: dict[StepName, bool] = {
+        "certificate": listener.client_ca is not None or listener.proxy_identity,
+        "token": listener.has_token_keys,
+        "password": listener.password_file is not None or listener.cluster_users,
+        "scram": edge.scram_users_file is not None,
+    }
+    return tuple(name for name, is_there in there.items() if is_there)
+
+
+class ListenerChain:
+    """The chain of a listener, with the content of the files that it came of.
+
+    Attributes:
+        chain: Made of them.
+        users: Facts of each user that a file has, by the step that verifies it.
+        token_keys: Marks of the files with keys of tokens.
+
+    Raises:
+        UserError: A file is missing or unusable.
+    """
+
+    def __init__(self, listener: ListenerSettings, edge: EdgeSettings, chains: Chains) -> None:
+        self.users: dict[str, Mapping[str, object]] = {}
+        self._listener, self._edge, self._chains = listener, edge, chains
+        self.token_keys = file_marks(token_paths(listener))
+        steps = [step for name in steps_of(listener, edge) for step in self._steps(name)]
+        rules = ChainRules(listener.allow_anonymous, listener.client_id_form)
+        self.chain = Chain(steps, rules, chains.revoked_of(listener.name), chains.bans)
+
+    def is_gone(self, method: str, user: str, former: "ListenerChain") -> bool:
+        (
+            """Return whether a user whom a file of the former chain had is none of this one's, or has another secret.
+
+        A key of tokens that is gone takes all clients with tokens along: they log in again with what is left.
+        """
+            ""
+        )
+        if method == "token":  # which key let it in is not known
+            return not former.token_keys.items() <= self.token_keys.items()
+        known = former.users.get(method)
+        return known is not None and known.get(user) != self.users.get(method, {}).get(user)
+
+    def _steps(self, name: StepName) -> Iterator[Step]:
+        listener, chains = self._listener, self._chains
+        if name == "certificate":
+            yield CertificateStep(NameKind(listener.certificate_name), NameUse(listener.certificate_use))
+        elif name == "scram":
+            yield self._scram()
+        elif name == "token":
+            yield token_step(listener, chains.source_of(listener))
+        else:
+            if listener.password_file is not None:
+                records = self.users[name] = _password_records(listener.password_file)
+                yield PasswordStep(FileUsers(records, chains.secret), chains.known)
+            if listener.cluster_users:
+                yield PasswordStep(RouterUsers(chains.secret), chains.known)
+
+    def _scram(self) -> Step:
+        listener, chains = self._listener, self._chains
+        path = self._edge.scram_users_file
+        if path is None:
+            raise UserError(f'listener {listener.name}: authentication has "scram", which needs edge.scram_users_file')
+        users = self.users["scram"] = load_users(path)
+        method = Scram(users, lambda: secrets.token_urlsafe(24), chains.secret)
+        return ScramStep(method, listener.scram_without_tls)
+
+
+def _password_records(path: Path) -> Mapping[str, PasswordRecord]:
+    records = read_password_file(path)
+    if any(record.kind == HashKind.ARGON2ID for record in records.values()) and not has_argon2():
+        raise UserError(
+            f"{path}: has argon2id hashes, which the installed cryptography cannot compute: use "
+            "another build of it, or make the file with mosquitto_passwd -H sha512-pbkdf2"
+        )
+    return records

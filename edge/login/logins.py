@@ -1,0 +1,424 @@
+"""Logins: runs the chain of a listener for each CONNECT, and again where a client proves itself anew.
+
+A login that needs a job waits at the desk of its kind, bounded, while the time for CONNECT runs on; results are judged
+in the turn after they came. A decision that waited is looked at again before its CONNACK, and made anew where rights
+were taken meanwhile. Source: docs/adr/0034-access.md.
+
+| state of a login | holds | way out |
+|---|---|---|
+| none | nothing | CONNECT, or AUTH 0x19 of an open client: judged; where nothing is judged: open door |
+| open door | nothing | looked at again before CONNACK: none, or judged |
+| waits for a job | the ticket of its chain; the client is not read | the result: judged; no desk or no room: refused |
+| waits for AUTH | the same, and the client is read | AUTH 0x18: judged; anything else: an error |
+| let in | the credentials, until CONNACK is written | looked at again: none, refused, or judged anew |
+"""
+
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from msgspec.structs import replace
+
+from access.identity.chain import ANONYMOUS, Admitted, Outcome, Refused, Ticket, Waiting
+from access.identity.principal import Credentials, Moment, Principal
+from access.identity.scram_step import Challenge, ClientData
+from edge.hot.state import Conn
+from edge.login.auth_packets import Authentication, encode_auth, read_auth
+from edge.login.certificate_facts import CertificateReader, FromHeader, WrongCertificate, facts_of
+from edge.login.chains import Chains
+from edge.login.credentials import credentials_of
+from edge.login.job_desk import JobDesk
+from edge.login.live_sweep import LiveSweep
+from edge.node.limits import ListenerPolicy
+from edge.node.node import EdgeNode
+from edge.node.ports import ClientIO
+from mqtt.codec import Limits
+from mqtt.errors import RemoteProtocolError
+from mqtt.packets import Connect
+from mqtt.properties import PropertyId
+from mqtt.reasons import ReasonCode
+
+__all__ = ["Answers", "Applicant", "Done", "Logins"]
+
+logger = logging.getLogger(__name__)
+
+OPEN_DOOR = object()  # login of a client of whom nothing is judged, until CONNACK is written
+LOOK_S = 1.0  # between looks at the wall clock for principals that end: it may be set
+NAMES = {  # of counters, by the code of the refusal
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: "bad_credentials",
+    ReasonCode.NOT_AUTHORIZED: "not_authorized",
+    ReasonCode.BANNED: "banned",
+    ReasonCode.BAD_AUTHENTICATION_METHOD: "method",
+    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "client_id",
+    ReasonCode.SERVER_UNAVAILABLE: "backend",
+    ReasonCode.SERVER_BUSY: "busy",
+}
+
+
+class Seated(Protocol):
+    """The place of a connection at its listener."""
+
+    address: str
+
+
+class Applicant(Protocol):
+    """A client, as far as its login goes."""
+
+    conn: Conn
+    number: int
+    policy: ListenerPolicy
+    connect: Connect | None
+    authentication: Authentication | None
+    principal: Principal | None
+    client_id: str
+    login: object
+
+    @property
+    def seat(self) -> Seated | None:
+        """Its place; None in a loop without sockets."""
+
+    @property
+    def first_bytes(self) -> FromHeader | None:
+        """The PROXY header, None without one."""
+
+
+class Answers(Protocol):
+    """Answers to clients, as the room of clients gives them."""
+
+    def refused(self, client: Any, code: ReasonCode, *, guessed: bool) -> None:
+        """Refuse a client, or end it if it is open; ``guessed``: its credentials were wrong."""
+
+    def expired(self, client: Any) -> None:
+        """End a client whose principal is over."""
+
+    def renewed(self, client: Any) -> None:
+        """Give an open client the rights that it has proved now."""
+
+
+Done: TypeAlias = Callable[[int, Ticket, object], None]
+GoOn: TypeAlias = Callable[[Any], None]
+
+
+class _Login:
+    """One login under way; ``go_on`` is called when the client is let in."""
+
+    __slots__ = ("credentials", "go_on", "taken", "ticket")
+
+    def __init__(self, credentials: Credentials, go_on: GoOn, taken: int) -> None:
+        self.credentials = credentials
+        self.go_on = go_on
+        self.taken = taken  # Logins.taken when it was judged by the chain's first step
+        self.ticket: Ticket | None = None
+
+
+class Logins:
+    """The logins of one edge.
+
+    Args:
+        node: This edge.
+        loop: Where AUTH is written.
+        chains: By listener.
+        client_of: Returns a connection by its number.
+        clients: Returns all of them.
+        read_certificate: Returns the facts of the certificate that a connection shows.
+        utc: Seconds since the epoch, by this machine's clock.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: ClientIO,
+        chains: Chains,
+        client_of: Callable[[int], Applicant | None],
+        clients: Callable[[], Sequence[Applicant]],
+        read_certificate: CertificateReader,
+        utc: Callable[[], float],
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._chains = chains
+        self._client_of = client_of
+        self._read_certificate = read_certificate
+        self._utc = utc
+        self._desks: dict[str, JobDesk] = {}
+        self._results: deque[tuple[int, Ticket, object]] = deque()  # at most one of each login that waits
+        self._taken = 0  # how often rights were taken
+        self._ends: dict[int, float] = {}  # number of a connection -> end of its principal, utc
+        self._next_ends: list[tuple[float, int]] = []  # a heap of the same, with former ones
+        self._look_at = 0.0
+        self._codec_limits = Limits(user_properties_bytes_max=node.limits.user_property_bytes_max, from_client=True)
+        self._answers: Answers | None = None
+        self._sweep: LiveSweep[Applicant] = LiveSweep(clients, lambda client: self.end(client, "files of users"))
+
+    def join(self, answers: Answers) -> None:
+        """Name the one who answers clients."""
+        self._answers = answers
+
+    def add_desks(self, desks: Mapping[str, JobDesk]) -> None:
+        """Let logins wait for jobs of these kinds; without a desk a job fails, and its client gets 0x88."""
+        self._desks.update(desks)
+
+    # --- packets
+
+    def begin(self, client: Applicant, go_on: GoOn) -> None:
+        """Judge a CONNECT that is well formed."""
+        packet = client.connect
+        assert packet is not None
+        if self._is_door_open(client, packet):
+            client.principal, client.login = Principal("", ANONYMOUS, client.client_id), OPEN_DOOR
+            self._chains.of(client.policy).outcomes["admitted"] += 1
+            go_on(client)
+            return
+        try:
+            credentials = self._credentials(client, packet)
+        except WrongCertificate as error:
+            self._node.count(str(error))
+            self._refuse(client, Refused(ReasonCode.NOT_AUTHORIZED, "a certificate that names nobody"))
+            return
+        if credentials.method:
+            client.authentication = Authentication(credentials.method)
+        self._begin(client, credentials, go_on)
+
+    def _is_door_open(self, client: Applicant, packet: Connect) -> bool:
+        """Whether nothing of a client would be judged: no steps, no ban of anybody, no certificate, no method."""
+        return (
+            self._chains.of(client.policy).asks_nothing
+            and not len(self._chains.bans.view.bans)
+            and client.first_bytes is None
+            and PropertyId.AUTHENTICATION_METHOD not in packet.properties
+            and self._shows_none(client)
+        )
+
+    def _shows_none(self, client: Applicant) -> bool:
+        try:
+            return self._read_certificate(client.conn) is None
+        except ValueError:
+            return False
+
+    def take_auth(self, client: Applicant, first_byte: int, body: bytes) -> None:
+        """Take an AUTH packet: the next message of an exchange, or the beginning of a renewal.
+
+        Raises:
+            MqttError: It is malformed or out of turn.
+        """
+        code, data = read_auth(first_byte, body, self._codec_limits, client.authentication)
+        login = client.login
+        ticket = login.ticket if isinstance(login, _Login) else None
+        if code == ReasonCode.RE_AUTHENTICATE and client.connect is None:
+            self._renew(client, data)
+        elif code != ReasonCode.CONTINUE_AUTHENTICATION or ticket is None or not isinstance(ticket.job, Challenge):
+            raise RemoteProtocolError("AUTH out of turn [MQTT-4.12.0-3]")
+        else:
+            self._resume(client, ticket, ClientData(data))
+
+    def _credentials(self, client: Applicant, packet: Connect) -> Credentials:
+        facts = facts_of(client.conn, client.policy, client.first_bytes, self._read_certificate)
+        if facts is not None and facts.of_cluster:
+            self._node.count("certificates_of_nodes_refused")
+        address = client.seat.address if client.seat is not None else ""
+        secure = client.conn.tls is not None
+        return credentials_of(packet, client.policy.name, address, certificate=facts, secure=secure)
+
+    def _renew(self, client: Applicant, data: bytes) -> None:
+        """Run the chain again for an open client; it may prove that it is the same user for longer, never another."""
+        principal, authentication = client.principal, client.authentication
+        assert principal is not None and authentication is not None
+        packet = Connect(client.client_id)
+        try:
+            credentials = self._credentials(client, packet)
+        except WrongCertificate as error:
+            self._node.count(str(error))
+            self._refuse(client, Refused(ReasonCode.NOT_AUTHORIZED, "a certificate that names nobody"))
+            return
+        self._begin(client, replace(credentials, method=authentication.method, data=data), self._renewed)
+
+    def _renewed(self, client: Applicant) -> None:
+        authentication = client.authentication
+        assert authentication is not None
+        client.login = None
+        assert self._answers is not None
+        self._answers.renewed(client)
+        self._loop.write(client.conn, encode_auth(authentication, authentication.final, ends=True))
+        self._loop.resume(client.conn)
+
+    # --- the chain
+
+    @property
+    def moment(self) -> Moment:
+        """This turn's."""
+        return Moment(self._node.now, self._utc())
+
+    def _begin(self, client: Applicant, credentials: Credentials, go_on: GoOn) -> None:
+        client.login = _Login(credentials, go_on, self._taken)
+        self._take(client, self._chains.of(client.policy).begin(credentials, self.moment))
+
+    def _resume(self, client: Applicant, ticket: Ticket, result: object) -> None:
+        login = client.login
+        assert isinstance(login, _Login)
+        login.ticket = None
+        self._take(client, self._chains.of(client.policy).resume(ticket, result, self.moment))
+
+    def _take(self, client: Applicant, outcome: Outcome) -> None:
+        """Answer a client as its chain demands."""
+        login = client.login
+        assert isinstance(login, _Login)
+        if isinstance(outcome, Refused):
+            self._refuse(client, outcome)
+        elif isinstance(outcome, Waiting):
+            login.ticket = outcome.ticket
+            self._wait(client, outcome)
+        elif login.taken != self._taken:  # what it was judged by may be gone
+            self._begin(client, login.credentials, login.go_on)
+        else:
+            self._admit(client, outcome, login)
+
+    def _wait(self, client: Applicant, waiting: Waiting) -> None:
+        ticket, job = waiting.ticket, waiting.job
+        if isinstance(job, Challenge):
+            assert client.authentication is not None
+            self._loop.write(client.conn, encode_auth(client.authentication, job.data, ends=False))
+            self._loop.resume(client.conn)
+            return
+        desk = self._desks.get(job.kind)
+        if desk is None:
+            self._resume(client, ticket, None)
+            return
+        out = desk.put(client.number, ticket)
+        if out is None:
+            return
+        self._node.count(f"refused_login_queue_{job.kind}")
+        found = client if out == client.number else self._client_of(out)
+        if found is not None:
+            self._refuse(found, Refused(ReasonCode.SERVER_BUSY, f"too many wait for a job: {job.kind}"))
+
+    def _admit(self, client: Applicant, admitted: Admitted, login: _Login) -> None:
+        principal, former = admitted.principal, client.principal
+        if former is not None and (former.user, former.made) != (principal.user, principal.made):
+            self._refuse(client, Refused(ReasonCode.NOT_AUTHORIZED, "another user than before"))  # [MQTT-4.12.1-2]
+            return
+        if not principal.client_id:
+            principal = replace(principal, client_id=client.client_id)
+        if former is not None and principal.client_id != client.client_id:
+            self._refuse(client, Refused(ReasonCode.NOT_AUTHORIZED, "another client ID than before"))
+            return
+        if client.authentication is not None:
+            client.authentication.final = principal.data
+        client.client_id, client.principal = principal.client_id, principal
+        self._ends.pop(client.number, None)
+        if principal.expires_at_utc is not None:
+            self._ends[client.number] = principal.expires_at_utc
+            heapq.heappush(self._next_ends, (principal.expires_at_utc, client.number))
+            self._look_at = 0.0
+        login.go_on(client)
+
+    def _refuse(self, client: Applicant, refused: Refused, *, guessed: bool = True) -> None:
+        login, client.login = client.login, None
+        code = refused.code
+        if code != ReasonCode.BAD_USER_NAME_OR_PASSWORD:  # a wrong proof of an exchange gets 0x87
+            gave = isinstance(login, _Login) and bool(login.credentials.method or login.credentials.password)
+            guessed = guessed and gave and code == ReasonCode.NOT_AUTHORIZED
+        self._node.count(f"refused_login_{NAMES.get(code, 'other')}")
+        logger.debug("login refused with 0x%02X: %s", code, refused.reason)
+        assert self._answers is not None
+        self._answers.refused(client, code, guessed=guessed)
+
+    # --- what came while a client waited
+
+    def stands(self, client: Applicant, go_on: GoOn) -> bool:
+        """Return whether a client that was let in may have its CONNACK now.
+
+        Otherwise it is taken care of: it is refused, or judged anew, and ``go_on`` is called when it is let in again.
+        """
+        login, principal = client.login, client.principal
+        if login is OPEN_DOOR:
+            assert client.connect is not None
+            if self._is_door_open(client, client.connect):
+                client.login = None
+                return True
+            self.begin(client, go_on)  # a ban came, or another chain
+            return False
+        assert isinstance(login, _Login) and principal is not None
+        if login.taken != self._taken:
+            self._begin(client, login.credentials, go_on)
+            return False
+        refused = self._chains.of(client.policy).look_again(login.credentials, principal, self.moment)
+        if refused is not None:
+            self._refuse(client, refused)
+            return False
+        client.login = None
+        return True
+
+    @property
+    def ends(self) -> int:
+        """Ends of principals that are kept, those of clients that left included."""
+        return len(self._next_ends)
+
+    def rights_taken(self) -> None:
+        """Trust no answer from before: a step of the policy took rights, or users were read anew."""
+        self._taken += 1
+        self._chains.known.clear()
+
+    def end_those(self, is_gone: Callable[[Applicant], bool]) -> None:
+        """Judge anew who waits, and close each live client that is let in no more: files were read anew."""
+        self.rights_taken()
+        self._sweep.begin(is_gone)
+        self._node.wake()
+
+    def end(self, client: Applicant, reason: str) -> None:
+        """End a client that is let in no more."""
+        if client.principal is not None and not client.conn.closed:
+            self._node.count("logins_ended")
+            self._refuse(client, Refused(ReasonCode.NOT_AUTHORIZED, f"let in no more: {reason}"), guessed=False)
+
+    # --- the shells
+
+    def done(self, number: int, ticket: Ticket, result: object) -> None:
+        """Take the result of a job; any object of another type than the job's is a failure."""
+        self._results.append((number, ticket, result))
+        self._node.wake()
+
+    # --- a part of edge/access.py
+
+    def step(self, now: float) -> None:
+        """Judge by the results that came, and end whom the clock ends."""
+        for _ in range(len(self._results)):
+            number, ticket, result = self._results.popleft()
+            client = self._client_of(number)
+            login = client.login if client is not None else None
+            if client is not None and isinstance(login, _Login) and login.ticket is ticket and not client.conn.closed:
+                self._resume(client, ticket, result)
+        if self._next_ends and now >= self._look_at:
+            self._end_expired(now)
+        self._sweep.step()
+
+    def _end_expired(self, now: float) -> None:
+        utc = self._utc()
+        while self._next_ends and self._next_ends[0][0] <= utc:
+            end, number = heapq.heappop(self._next_ends)
+            client = self._client_of(number)
+            if self._ends.get(number) == end and client is not None:
+                del self._ends[number]
+                assert self._answers is not None
+                self._answers.expired(client)
+        wait_s = self._next_ends[0][0] - utc if self._next_ends else LOOK_S
+        self._look_at = now + min(LOOK_S, wait_s)
+
+    def next_deadline(self) -> float:
+        """Return when the clock is looked at again, or when a sweep goes on."""
+        if self._sweep.busy:
+            return 0.0
+        return self._look_at if self._next_ends else float("inf")
+
+    def closed(self, client: Applicant, why: int) -> None:
+        """Forget a connection that is gone."""
+        del why
+        login, client.login = client.login, None
+        if isinstance(login, _Login) and login.ticket is not None:
+            desk = self._desks.get(login.ticket.job.kind)
+            if desk is not None:
+                desk.withdraw(client.number)
+        if self._ends.pop(client.number, None) is not None and len(self._next_ends) > 2 * len(self._ends) + 64:
+            self._next_ends = [(end, number) for number, end in self._ends.items()]
+            heapq.heapify(self._next_ends)

@@ -1,0 +1,191 @@
+"""Questions about the cluster's users: of logins that wait for one, and of live clients that are to be judged again.
+
+Any router answers at once, by the policy that it has. An answer of an older epoch than this edge's own view is asked of
+another router, or rights that were taken would come back by it. Source: docs/adr/0034-access.md, rule 3.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from access.identity.chain import Ticket
+from access.identity.password_step import AskUser, UserFound, UserRecord
+from access.identity.passwords import parse_record
+from access.policy.records import User
+from access.policy.view import PolicyView
+from edge.login.job_desk import JobDesk
+from wire.messages.control import Control
+from wire.messages.policy import USERS_ASKED_MAX, AskUsers, Users
+
+__all__ = ["Heard", "UserQuestions", "record_of"]
+
+ANSWER_S = 0.5  # of a router that lives
+BEHIND_S = 0.1  # until a router that is behind this edge's view is asked again, or another one
+ASKS_MAX = 6  # of a login; of live clients there is no end, as nobody acknowledges before
+QUESTIONS_MAX = 8  # under way: logins come in company
+
+Heard = Callable[[str, User | None], None]  # the user of a name
+Done = Callable[[int, Ticket, object], None]
+
+
+class Asking(Protocol):
+    """This edge, as far as questions go."""
+
+    @property
+    def now(self) -> float:
+        """Time of the turn."""
+
+    def tell(self, node: str, message: Control) -> bool:
+        """Send a message; False when there is no link or no room."""
+
+    def count(self, what: str) -> None:
+        """Count an event."""
+
+
+class _Question:
+    """Names that were asked for and not told yet."""
+
+    __slots__ = ("asks", "heard", "logins", "names", "until")
+
+    def __init__(self, names: set[str], logins: dict[str, list[tuple[int, Ticket]]], heard: Heard | None) -> None:
+        self.names = names
+        self.logins = logins
+        self.heard = heard
+        self.asks = 0
+        self.until = float("-inf")
+
+
+class UserQuestions:
+    """Questions of one edge.
+
+    Args:
+        node: This edge.
+        routers: Returns those that a link stands to.
+        view: Returns the policy in force here.
+        desk: Where logins wait for a user.
+        done: Takes a login's answer.
+    """
+
+    def __init__(
+        self,
+        node: Asking,
+        routers: Callable[[], Sequence[str]],
+        view: Callable[[], PolicyView],
+        desk: JobDesk,
+        done: Done,
+    ) -> None:
+        self._node = node
+        self._routers = routers
+        self._view = view
+        self._desk = desk
+        self._done = done
+        self._questions: dict[int, _Question] = {}  # by the request that was sent last
+        self._numbers = itertools.count(1)
+        self._turn = 0
+
+    def ask(self, names: Iterable[str], heard: Heard) -> None:
+        """Ask for users until some router has told each of them by a policy that is no older than this edge's.
+
+        Those of a former call are asked for no more: a new view names every live one again.
+        """
+        former = [number for number, question in self._questions.items() if question.heard is not None]
+        for number in former:
+            del self._questions[number]
+        wanted = sorted(set(names))
+        for at in range(0, len(wanted), USERS_ASKED_MAX):
+            self._send(_Question(set(wanted[at : at + USERS_ASKED_MAX]), {}, heard))
+
+    @property
+    def asks_again(self) -> bool:
+        """Whether live clients wait to be judged."""
+        return any(question.heard is not None for question in self._questions.values())
+
+    def step(self, now: float) -> None:
+        """Ask for those who wait, and ask again what got no answer."""
+        for number in [number for number, question in self._questions.items() if now >= question.until]:
+            self._send(self._questions.pop(number))
+        while len(self._questions) < QUESTIONS_MAX and (taken := self._desk.take()) is not None:
+            self._send(self._company(taken))
+
+    def _company(self, first: tuple[int, Ticket]) -> _Question:
+        """Return one question for as many logins as wait."""
+        logins: dict[str, list[tuple[int, Ticket]]] = {}
+        taken: tuple[int, Ticket] | None = first
+        while taken is not None:
+            job = taken[1].job
+            assert isinstance(job, AskUser)
+            logins.setdefault(job.user, []).append(taken)
+            taken = self._desk.take() if len(logins) < USERS_ASKED_MAX else None
+        return _Question(set(logins), logins, None)
+
+    def _send(self, question: _Question) -> None:
+        if question.heard is None and question.asks >= ASKS_MAX:
+            self._node.count("users_not_told")
+            for waiting in question.logins.values():
+                for number, ticket in waiting:
+                    self._done(number, ticket, None)
+            return
+        routers = self._routers()
+        number = next(self._numbers)
+        question.asks += 1
+        question.until = self._node.now + ANSWER_S
+        self._questions[number] = question
+        if routers:
+            self._turn += 1
+            self._node.tell(routers[self._turn % len(routers)], AskUsers(number, sorted(question.names)))
+
+    def handle(self, message: Users) -> None:
+        """Take a router's answer; one that is too old, or that nobody asked for, tells nothing."""
+        question = self._questions.get(message.request)
+        if question is None:
+            self._node.count("users_unasked")
+            return
+        if message.epoch < self._view().epoch:
+            self._node.count("users_outdated")
+            question.until = self._node.now + BEHIND_S
+            return
+        for name, data in zip(message.names, message.records, strict=False):
+            if name not in question.names:
+                continue
+            try:
+                user = _decode(data) if data is not None else None
+            except msgspec.DecodeError:
+                self._node.count("users_unreadable")
+                continue  # asked again: of another router
+            question.names.discard(name)
+            self._tell(question, name, user)
+        if not question.names:
+            del self._questions[message.request]
+
+    def _tell(self, question: _Question, name: str, user: User | None) -> None:
+        if question.heard is not None:
+            question.heard(name, user)
+        record = record_of(user, self._view()) if user is not None else None
+        for number, ticket in question.logins.pop(name, ()):
+            self._done(number, ticket, UserFound(name, record))
+
+    def next_deadline(self) -> float:
+        """Return when a question is asked again."""
+        return min((question.until for question in self._questions.values()), default=float("inf"))
+
+
+_decode = msgspec.msgpack.Decoder(User).decode
+
+
+def record_of(user: User, view: PolicyView) -> UserRecord | None:
+    """Return what a password step takes of a user: None without a password, which is as good as nobody."""
+    try:
+        password = parse_record(user.record)
+    except ValueError:
+        return None
+    roles, limits = list(user.roles), dict(user.limits)
+    for name in user.groups:
+        group = view.group(name)
+        if group is not None:
+            roles += group.roles
+            limits = {**group.limits, **limits}
+    return UserRecord(
+        password, user.version, user.made, user.disabled, tuple(dict.fromkeys(roles)), limits=limits, groups=user.groups
+    )

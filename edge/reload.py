@@ -1,0 +1,198 @@
+"""Parts of a reload that the edge adds: certificates of its listeners, and their chains of authenticators.
+
+A reload may add authorities of clients. One that is taken away wants a restart: connections that it let in would stay.
+"""
+
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from conf.errors import UserError
+from edge.listeners.listeners import Listener, listener_context
+from edge.login.chains import Chains
+from edge.login.listener_chain import ListenerChain
+from edge.login.logins import Applicant
+from edge.login.token_settings import token_paths
+from edge.rights.rule_files import RULE_SETTINGS, read_rules, rule_paths
+from edge.rights.sources import RuleBook
+from wire.links.tls import loses_authority
+from wire.node.reload_parts import changed_files, file_marks
+
+__all__ = ["ListenerCertificates", "ListenerLogins", "ListenerRuleFiles"]
+
+Loaded = tuple[ssl.SSLContext | None, dict[str, str]]
+Rules = tuple[RuleBook | None, dict[str, str], object]  # in force, marks of files, settings
+
+
+class ListenerCertificates:
+    """Certificate, key and authority of clients of one listener; handshakes from now on use what is put in force."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        name = listener.settings.name
+        self.settings: Sequence[str] = tuple(
+            f"edge.listeners.{name}.{key}" for key in ("certificate", "key", "client_ca")
+        )
+        self._held: Loaded = (listener.context, _marks(listener.settings))
+
+    def load(self, config: Any) -> Loaded:
+        """Read the listener's files.
+
+        Raises:
+            UserError: One is wrong, or an authority was taken away.
+        """
+        name = self._listener.settings.name
+        for settings in config.edge.listeners:
+            if settings.name == name:
+                context = listener_context(settings)
+                old = self._held[0]
+                if old is not None and context is not None and loses_authority(old, context):
+                    raise UserError(
+                        f"listener {name}: an authority was taken away from client_ca {settings.client_ca}: restart "
+                        "the node, for clients that it let in would stay"
+                    )
+                return context, _marks(settings)
+        raise UserError(f"listener {name} is named no more: restart the node")
+
+    def current(self) -> Loaded:
+        """Return the context in force."""
+        return self._held
+
+    def difference(self, loaded: Loaded) -> list[str]:
+        """Return the files whose content is another."""
+        return changed_files(self._held[1], loaded[1])
+
+    def put(self, loaded: Loaded) -> None:
+        """Use this context for every handshake from now on."""
+        self._listener.context = loaded[0]
+        self._held = loaded
+
+
+class ListenerLogins:
+    """Files of users of one listener's chain; logins from now on are judged by what is put in force.
+
+    A client whose user is in its file no more, or has another secret there, is closed.
+
+    Args:
+        name: Of the listener.
+        config: What the node was started with.
+        chains: Of this edge; the listener's is put there.
+        end_those: Closes live clients.
+    Raises:
+        UserError: A file is wrong.
+    """
+
+    def __init__(
+        self, name: str, config: Any, chains: Chains, end_those: Callable[[Callable[[Applicant], bool]], None]
+    ) -> None:
+        self._name = name
+        self._chains = chains
+        self._end_those = end_those
+        own = ("password_file", "token_keys", "token_secret")
+        self.settings: Sequence[str] = (*(f"edge.listeners.{name}.{key}" for key in own), "edge.scram_users_file")
+        self._held = self.load(config)
+        chains.put(name, self._held[0].chain)
+
+    def load(self, config: Any) -> tuple[ListenerChain, dict[str, str]]:
+        """Read the listener's files.
+
+        Raises:
+            UserError: One is wrong.
+        """
+        for listener in config.edge.listeners:
+            if listener.name == self._name:
+                loaded = ListenerChain(listener, config.edge, self._chains)
+                paths = {"password": listener.password_file, "scram": config.edge.scram_users_file}
+                read = [path for step, path in paths.items() if step in loaded.users and path is not None]
+                return loaded, file_marks([*read, *token_paths(listener)])
+        raise UserError(f"listener {self._name} is named no more: restart the node")
+
+    def current(self) -> tuple[ListenerChain, dict[str, str]]:
+        """Return the chain in force."""
+        return self._held
+
+    def difference(self, loaded: tuple[ListenerChain, dict[str, str]]) -> list[str]:
+        """Return the files whose content is another."""
+        return changed_files(self._held[1], loaded[1])
+
+    def put(self, loaded: tuple[ListenerChain, dict[str, str]]) -> None:
+        """Judge by these files from now on."""
+        former, new = self._held[0], loaded[0]
+        if loaded[1] == self._held[1]:
+            return
+        self._chains.put(self._name, new.chain)
+        self._held = loaded
+
+        def is_gone(client: Applicant) -> bool:
+            principal = client.principal
+            return (
+                principal is not None
+                and client.policy.name == self._name
+                and new.is_gone(principal.method, principal.user, former)
+            )
+
+        self._end_those(is_gone)
+
+
+class ListenerRuleFiles:
+    """Rules of all listeners of an edge; live clients are judged by them in slices.
+
+    Args:
+        config: What the node was started with.
+        replace: Judges by other rules from now on.
+    Raises:
+        UserError: A file is wrong.
+    """
+
+    def __init__(self, config: Any, replace: Callable[[RuleBook], None]) -> None:
+        self._replace = replace
+        self.settings: Sequence[str] = tuple(
+            f"edge.listeners.{listener.name}.{key}" for listener in config.edge.listeners for key in RULE_SETTINGS
+        )
+        listeners = config.edge.listeners
+        self._held: Rules = (read_rules(listeners), file_marks(rule_paths(listeners)), _rule_settings(listeners))
+
+    @property
+    def book(self) -> RuleBook | None:
+        """The rules in force; None if no listener has any."""
+        return self._held[0]
+
+    def load(self, config: Any) -> Rules:
+        """Read the files of all listeners.
+
+        Raises:
+            UserError: One is wrong, or a listener has its first rules, or none any more.
+        """
+        listeners = config.edge.listeners
+        loaded = read_rules(listeners), file_marks(rule_paths(listeners)), _rule_settings(listeners)
+        if _judging(loaded[0]) != _judging(self._held[0]):
+            raise UserError("a listener has its first rules, or none any more: restart the node")
+        return loaded
+
+    def current(self) -> Rules:
+        """Return the rules in force."""
+        return self._held
+
+    def difference(self, loaded: Rules) -> list[str]:
+        """Return the files whose content is another."""
+        return changed_files(self._held[1], loaded[1])
+
+    def put(self, loaded: Rules) -> None:
+        """Judge by these rules from now on."""
+        if loaded[1:] != self._held[1:] and loaded[0] is not None:
+            self._replace(loaded[0])
+        self._held = loaded
+
+
+def _judging(book: RuleBook | None) -> set[str]:
+    return {name for name, sources in book.by_listener.items() if sources is not None} if book is not None else set()
+
+
+def _rule_settings(listeners: Any) -> list[tuple[object, ...]]:
+    return [(listener.name, *(getattr(listener, key) for key in RULE_SETTINGS)) for listener in listeners]
+
+
+def _marks(settings: Any) -> dict[str, str]:
+    if not settings.tls:
+        return {}
+    return file_marks([path for path in (settings.certificate, settings.client_ca) if path is not None])

@@ -1,0 +1,241 @@
+"""Rights of each client of an edge: joined when it is let in, asked by the loop and the rooms that act for it.
+
+An edge without rules judges nobody, nor do others at a listener that has none. With them, be it none at all, a client
+without rights may do nothing. When the rules change, decisions that the loop keeps are void, and each client gets the
+class of its new rules before the next thing that it does.
+"""
+
+import math
+from dataclasses import replace
+from typing import Protocol
+
+from access.identity.principal import Principal
+from access.policy.view import PolicyView
+from access.rules.rights import ConnectionRights, RightsClasses
+from access.rules.rules import Grant
+from access.rules.who import Who
+from edge.hot.state import Conn
+from edge.node.limits import ListenerPolicy
+from edge.node.ports import RightsIO
+from edge.rights.sources import RuleBook
+
+__all__ = ["ClientRights", "Judged"]
+
+EVERYTHING, OF_CLASS = 0x3F, 0x40  # Handler.authorize
+
+
+class Judged(Protocol):
+    """A client, as far as rights go."""
+
+    conn: Conn
+    policy: ListenerPolicy
+    client_id: str
+    principal: Principal | None
+    rights: ConnectionRights | None
+
+
+class ClientRights:
+    """The rights of one edge's clients.
+
+    Args:
+        loop: Where decisions about publishing are kept.
+        book: Which rules each client has; None: nobody is judged.
+    """
+
+    def __init__(self, loop: RightsIO, book: RuleBook | None) -> None:
+        self._loop = loop
+        self._book = book
+        self._now = 0.0
+        self._renewed: list[Judged] = []
+        self._classes: RightsClasses | None = None
+        if book is not None:
+            self._classes = RightsClasses(book.tiers, 0, book.groups_named)
+            loop.authorizing = True
+
+    # --- rules
+
+    @property
+    def changes(self) -> int:
+        """How often the rules changed: what was decided at another number is decided again before it is acted on."""
+        return self._classes.steps if self._classes is not None else 0
+
+    def replace(self, book: RuleBook) -> None:
+        """Judge by other rules: what is decided from here on, and what was kept, is of them.
+
+        The roles of the cluster stay as they are.
+        """
+        assert self._book is not None, "an edge without rules begins with some"
+        self._judge_by(replace(book, policy=self._book.policy))
+
+    def _judge_by(self, book: RuleBook) -> None:
+        assert self._classes is not None, "an edge without rules begins with some"
+        if book.filters or self.judges:
+            self._loop.drop_routes()  # their subscribers are those who might receive a topic
+        self._book = book
+        self._classes.step(book.tiers, self._classes.policy_epoch, book.groups_named)
+        self._follow(self._classes)
+
+    def follow_roles(self, view: PolicyView) -> None:
+        """Judge by the cluster's roles as they are now, at the listeners that go by them."""
+        book = self._book
+        if book is not None and book.of_cluster:
+            self._judge_by(replace(book, policy=view))
+
+    # --- clients
+
+    def admit(self, client: Judged, now: float, address: str = "") -> None:
+        """Give a client its rights; its principal and client ID stand."""
+        if self._classes is None:
+            return
+        self._now = now
+        principal = client.principal
+        who = Who(client.client_id, "", listener=client.policy.name, address=address)
+        if principal is not None:
+            who = Who(
+                client.client_id, principal.user, principal.common_name, principal.attributes, who.listener, address
+            )
+        self._join(client, who)
+
+    def renew(self, client: Judged, now: float, address: str) -> None:
+        """Give an open client other rights in place of its own; the sweep judges its filters in its next turn."""
+        self._loop.forget_verdicts(client.conn)
+        self.admit(client, now, address)
+        if client.rights is not None:
+            self._renewed.append(client)
+
+    def take_renewed(self) -> list[Judged]:
+        """Return the clients whose filters are to be judged again, alone."""
+        renewed, self._renewed = self._renewed, []
+        return renewed
+
+    @property
+    def has_renewed(self) -> bool:
+        """Whether there are any."""
+        return bool(self._renewed)
+
+    def _join(self, client: Judged, who: Who) -> ConnectionRights | None:
+        """Give a client the class of its rules of now; the former one is left behind it, so none ends between."""
+        book, classes = self._book, self._classes
+        if book is None or classes is None:
+            return None
+        joined = classes.join(book.key(client.policy.name, client.principal, client.client_id), self._now)
+        self.leave(client)
+        self._follow(classes)
+        client.rights = ConnectionRights(joined, who)
+        return client.rights
+
+    def _rights_of(self, client: Judged) -> ConnectionRights | None:
+        """Return a client's rights by the rules of now: another file may give its user other roles."""
+        rights = client.rights
+        return rights if rights is None or rights.is_current else self._join(client, rights.who)
+
+    def _is_judged(self, client: Judged) -> bool:
+        return self._book is not None and self._book.of(client.policy.name) is not None
+
+    def leave(self, client: Judged) -> None:
+        """Take the rights of a client that is gone; it may do nothing any more."""
+        rights, client.rights = client.rights, None
+        if rights is not None and self._classes is not None:
+            self._classes.leave(rights.rights_class)
+
+    def _follow(self, classes: RightsClasses) -> None:
+        """Void what the loop keeps if numbers of classes have new owners, or rules are new."""
+        if classes.epoch > self._loop.rights_epoch:
+            self._loop.void_verdicts(classes.epoch)
+
+    def opened(self, client: Judged, resumed: bool) -> None:
+        """Have each push to a session judged that stood before: its filters were granted by rules of another time."""
+        if self._classes is not None and resumed:
+            self._loop.judge_pushes_to(client.conn)
+
+    def judge_deliveries(self, client: Judged) -> None:
+        """Have each push to a client judged, until it ends: a filter is granted in part, or rights were taken."""
+        if self._classes is not None:
+            self._loop.judge_pushes_to(client.conn)
+
+    @property
+    def judges(self) -> bool:
+        """Whether subscribers of a topic may have filters that are granted in part."""
+        return self._book is not None and self._book.filters
+
+    # --- decisions
+
+    def authorize(self, client: Judged, topic: bytes) -> int:
+        """Return what a client may publish to a topic, as ``Handler.authorize`` does."""
+        if self._classes is None:
+            return EVERYTHING
+        rights = self._rights_of(client)
+        if rights is None:
+            return 0
+        self._loop.join_class(client.conn, rights.rights_class.number)
+        if not self._is_judged(client):
+            return EVERYTHING | OF_CLASS
+        verdicts, of_class = rights.verdicts(topic.decode())
+        return verdicts | OF_CLASS if of_class else verdicts
+
+    def may_publish(self, client: Judged, topic: str, qos: int, retain: bool) -> bool:
+        """Return whether a message that waited may go out now."""
+        if not self._is_judged(client):
+            return True
+        rights = self._rights_of(client)
+        return rights is not None and rights.judge_publish(topic, qos, retain)
+
+    def may_will(self, client: Judged, topic: str, qos: int, retain: bool) -> bool:
+        """Return whether a client may leave a will."""
+        if not self._is_judged(client):
+            return True
+        rights = self._rights_of(client)
+        return rights is not None and rights.may_will(topic, qos, retain)
+
+    def may_receive(self, client: Judged, topic: str, qos: int = 0) -> bool:
+        """Return whether a client may be sent a message."""
+        if not self._is_judged(client):
+            return True
+        rights = self._rights_of(client)
+        return rights is not None and rights.may_receive(topic, qos)
+
+    def grant(self, client: Judged, topic_filter: str, qos: int) -> Grant:
+        """Return how much of a filter is granted; a part is, only where each delivery is judged."""
+        sources = self._book.of(client.policy.name) if self._book is not None else None
+        if sources is None:
+            return Grant.GRANTED
+        rights = self._rights_of(client)
+        if rights is None:
+            return Grant.REFUSED
+        grant = rights.grant(topic_filter, qos)
+        if grant is Grant.PARTIAL and (not sources.filters or topic_filter.startswith("$share/")):
+            return Grant.REFUSED  # of a group: what its member may not have, no pick knows
+        return grant
+
+    def may_fire(self, owner: str, client_id: str, topic: str, qos: int, retain: bool) -> bool:
+        """Return whether the will of a client that is gone may go out: a listener here would take it from its user.
+
+        Its own listener may be at another edge. Rules that only its credentials brought are gone with it.
+        """
+        book, classes = self._book, self._classes
+        if book is None or classes is None or None in book.by_listener.values():
+            return True
+        principal = Principal(owner, "", client_id) if owner else None
+        for name in book.by_listener:
+            joined = classes.join(book.key(name, principal, client_id), self._now)
+            may = ConnectionRights(joined, Who(client_id, owner, listener=name)).may_will(topic, qos, retain)
+            classes.leave(joined)
+            self._follow(classes)
+            if may:
+                return True
+        return False
+
+    # --- turns
+
+    def step(self, now: float) -> None:
+        """Note the time; nothing waits here."""
+        self._now = now
+
+    def next_deadline(self) -> float:
+        """Return infinity: nothing waits here."""
+        return math.inf
+
+    def closed(self, client: Judged, why: int) -> None:
+        """Forget a connection that is gone."""
+        del why
+        self.leave(client)

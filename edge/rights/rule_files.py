@@ -1,0 +1,51 @@
+"""Files of rules that listeners name, read as a whole: one mistake in one of them, and no rule of any is taken."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from access.rules.acl_file import read_acl_file
+from access.rules.role_table import read_role_table
+from conf.edge_settings import ListenerSettings
+from conf.errors import UserError
+from edge.rights.sources import RuleBook, Sources
+
+__all__ = ["RULE_SETTINGS", "read_rules", "rule_paths"]
+
+RULE_SETTINGS = ("roles_file", "acl_file", "cluster_roles", "authenticated_roles", "anonymous_roles", "on_overlap")
+
+
+def read_rules(listeners: Sequence[ListenerSettings]) -> RuleBook | None:
+    """Return the rules of the listeners of an edge, None if none has any.
+
+    Raises:
+        UserError: A file is wrong, or has a role not that a listener gives.
+    """
+    book = {listener.name: _sources(listener) for listener in listeners}
+    return RuleBook(book) if any(sources is not None for sources in book.values()) else None
+
+
+def rule_paths(listeners: Sequence[ListenerSettings]) -> list[Path]:
+    """Return the files that listeners name."""
+    paths = [path for listener in listeners for path in (listener.roles_file, listener.acl_file) if path is not None]
+    return list(dict.fromkeys(paths))
+
+
+def _sources(listener: ListenerSettings) -> Sources | None:
+    roles, acl = listener.roles_file, listener.acl_file
+    if roles is None and acl is None and not listener.cluster_roles:
+        return None
+    table = read_role_table(roles) if roles is not None else None
+    given = {"authenticated_roles": listener.authenticated_roles, "anonymous_roles": listener.anonymous_roles}
+    for key, names in given.items():
+        known = table.roles("", names) if table is not None else ()
+        missing = sorted(set(names) - set(known))
+        if missing and not listener.cluster_roles:
+            raise UserError(f"listener {listener.name}: {key} has {missing[0]!r}, and {roles} has no such role")
+    return Sources(
+        table,
+        read_acl_file(acl) if acl is not None else None,
+        listener.authenticated_roles,
+        listener.anonymous_roles,
+        listener.on_overlap == "filter",
+        listener.cluster_roles,
+    )

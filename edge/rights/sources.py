@@ -1,0 +1,141 @@
+"""Sources of rules: which tiers a client has from roles, from Mosquitto's acl_file, and from its own credentials.
+
+The order is that of trust: the cluster's roles, those of a file, then the acl_file, all of which the operator wrote;
+then what a token or an HTTP answer said of the client itself. So no credential undoes a deny of the operator's. A
+client has the names of its rules as ``RightsKey``, and clients with equal names share one compiled form. A name that is
+not known gives no rule.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from access.identity.principal import Principal
+from access.policy.view import PolicyView
+from access.rules.acl_file import AclFile
+from access.rules.rights import RightsKey
+from access.rules.role_table import RoleTable
+from access.rules.rules import Action, Tier
+
+__all__ = ["RuleBook", "Sources"]
+
+ROLE, SECTION, LISTENER = "role ", "section ", "listener "  # before a name
+CLUSTER_ROLE = "role of the cluster "
+ANONYMOUS_SECTION, PATTERNS = "anonymous", "patterns"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The rules of one edge.
+
+    Attributes:
+        roles: Of its file of roles.
+        acl: Its acl_file.
+        authenticated: Roles of each client that an authenticator verified.
+        anonymous: Roles of each client that gave nothing.
+        of_cluster: The cluster's roles count: those of its users, and those that the two settings before name.
+        overlap: A filter of which a client may receive only a part is granted, and each delivery by it is judged; with
+            an acl_file it is, because Mosquitto does so.
+    """
+
+    roles: RoleTable | None = None
+    acl: AclFile | None = None
+    authenticated: tuple[str, ...] = ()
+    anonymous: tuple[str, ...] = ()
+    overlap: bool = False
+    of_cluster: bool = False
+
+    @property
+    def filters(self) -> bool:
+        """Whether a part of a filter is granted."""
+        return self.overlap or self.acl is not None
+
+    @property
+    def groups_named(self) -> bool:
+        """Whether any rule names groups of subscribers: then no client joins one without the right."""
+        acl = self.acl
+        tiers = () if acl is None else (acl.anonymous, acl.patterns, *acl.users.values())
+        in_file = any(rule.actions & Action.SHARE for tier in tiers for rule in tier)
+        return in_file or (self.roles is not None and self.roles.groups_named)
+
+    def key(self, principal: Principal | None, client_id: str) -> RightsKey:
+        """Return the names of a client's rules; without a principal it is anonymous, whatever user name it gave."""
+        user = principal.user if principal is not None else ""
+        names: list[str] = []
+        given = (*(self.authenticated if user else self.anonymous), *(principal.roles if principal is not None else ()))
+        if self.of_cluster:
+            names += [CLUSTER_ROLE + name for name in dict.fromkeys(given)]
+        if self.roles is not None:
+            names += [ROLE + name for name in self.roles.roles(user, given)]
+        if self.acl is not None:
+            if not user:
+                names.append(ANONYMOUS_SECTION)
+            elif user in self.acl.users:
+                names.append(SECTION + user)
+            if self.acl.has_patterns_for(user, client_id):
+                names.append(PATTERNS)
+        return RightsKey(tuple(names), principal.tiers if principal is not None else ())
+
+    def tiers(self, key: RightsKey, policy: PolicyView) -> Sequence[Tier]:
+        """Return the tiers of a key in the order that they decide."""
+        tiers: list[Tier] = []
+        if self.of_cluster:
+            names = (name.removeprefix(CLUSTER_ROLE) for name in key.names if name.startswith(CLUSTER_ROLE))
+            tiers += policy.tiers(names)
+        if self.roles is not None:
+            tiers += self.roles.tiers(name.removeprefix(ROLE) for name in key.names if name.startswith(ROLE))
+        if self.acl is not None:
+            for name in key.names:
+                if name == ANONYMOUS_SECTION:
+                    tiers.append(self.acl.anonymous)
+                elif name.startswith(SECTION):
+                    tiers.append(self.acl.users.get(name.removeprefix(SECTION), ()))
+                elif name == PATTERNS:
+                    tiers.append(self.acl.patterns)
+        return (*tiers, *key.tiers)
+
+
+NO_RULES = Sources()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleBook:
+    """The rules of all listeners of an edge; the clients of one that has none are not judged.
+
+    The listener is the first name of a key, so clients of two listeners share no decision.
+    """
+
+    by_listener: Mapping[str, Sources | None]  # None: its clients are not judged
+    policy: PolicyView = field(default_factory=PolicyView)  # of the cluster
+
+    @property
+    def of_cluster(self) -> bool:
+        """Whether the cluster's roles count anywhere."""
+        return any(sources.of_cluster for sources in self.by_listener.values() if sources is not None)
+
+    @property
+    def filters(self) -> bool:
+        """Whether a part of a filter is granted anywhere."""
+        return any(sources.filters for sources in self.by_listener.values() if sources is not None)
+
+    @property
+    def groups_named(self) -> bool:
+        """Whether any rule of the edge names groups of subscribers."""
+        named = any(sources.groups_named for sources in self.by_listener.values() if sources is not None)
+        return named or (self.of_cluster and self.policy.groups_named)
+
+    def of(self, listener: str) -> Sources | None:
+        """Return the rules of a listener, None for one whose clients are not judged; one that is not known has none."""
+        return self.by_listener.get(listener, NO_RULES)
+
+    def key(self, listener: str, principal: Principal | None, client_id: str) -> RightsKey:
+        """Return the names of a client's rules."""
+        sources = self.of(listener)
+        if sources is None:
+            return RightsKey((LISTENER + listener,))
+        key = sources.key(principal, client_id)
+        return RightsKey((LISTENER + listener, *key.names), key.tiers)
+
+    def tiers(self, key: RightsKey) -> Sequence[Tier]:
+        """Return the tiers of a key; of a listener that is known no more there is none."""
+        sources = self.by_listener.get(key.names[0].removeprefix(LISTENER))
+        return () if sources is None else sources.tiers(RightsKey(key.names[1:], key.tiers), self.policy)

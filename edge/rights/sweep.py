@@ -1,0 +1,105 @@
+"""Sweep over live clients after rules changed: filters that they grant no more go, with their routes.
+
+New decisions follow new rules at once; this finds what was granted before. A pass is not begun anew while it runs: when
+it ends, the rules of its beginning are in force everywhere here, and the next pass begins if they moved meanwhile.
+Decision: docs/adr/0034-access.md, schedules A1 and A6 of docs/revocation.md.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar, cast
+
+from access.rules.rules import Grant
+from edge.rights.client_rights import ClientRights, Judged
+from wire.messages.sessions import Subscription
+
+__all__ = ["FILTERS_OF_TURN", "Subscriber", "Sweep"]
+
+CLIENTS_OF_TURN = 200
+FILTERS_OF_TURN = 500  # some 5 us each
+
+
+class Subscriber(Judged, Protocol):
+    """A client with filters."""
+
+    session: int
+    partial: set[str]
+    subscriptions: dict[str, Subscription]
+
+
+C = TypeVar("C", bound=Subscriber)
+
+
+class Sweep(Generic[C]):
+    """Passes over the clients of one edge.
+
+    Args:
+        rights: What each may do.
+        clients: Returns all of them.
+        revoke: Takes filters from one.
+
+    Attributes:
+        judged: ``ClientRights.changes`` that every client is judged by.
+    """
+
+    def __init__(
+        self, rights: ClientRights, clients: Callable[[], Sequence[C]], revoke: Callable[[C, list[str]], None]
+    ) -> None:
+        self._rights = rights
+        self._clients = clients
+        self._revoke = revoke
+        self._left: list[C] | None = None
+        self._begun = 0
+        self.judged = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether clients are left to judge."""
+        return self._left is not None or self.judged != self._rights.changes or self._rights.has_renewed
+
+    def step(self, now: float) -> None:
+        """Judge a slice."""
+        del now
+        if not self.busy:
+            return
+        for renewed in self._rights.take_renewed():
+            if not renewed.conn.closed:
+                self._judge(cast(C, renewed))
+        if self._left is None and self.judged == self._rights.changes:
+            return
+        if self._left is None:
+            self._begun = self._rights.changes
+            self._left = list(self._clients())
+        clients = filters = 0
+        while self._left and clients < CLIENTS_OF_TURN and filters < FILTERS_OF_TURN:
+            client = self._left.pop()
+            clients += 1
+            if not client.conn.closed:
+                filters += len(client.subscriptions)
+                self._judge(client)
+        if not self._left:
+            self._left = None
+            self.judged = self._begun
+
+    def _judge(self, client: C) -> None:
+        refused = []
+        for name, subscription in client.subscriptions.items():
+            grant = self._rights.grant(client, name, subscription.qos)
+            if grant is Grant.REFUSED:
+                refused.append(name)
+            elif grant is Grant.PARTIAL:
+                client.partial.add(name)
+            else:
+                client.partial.discard(name)
+        client.partial.difference_update(refused)
+        if client.session or refused or client.partial:
+            self._rights.judge_deliveries(client)  # what waits for it was let through by other rules
+        if refused:
+            self._revoke(client, refused)
+
+    def next_deadline(self) -> float:
+        """Return 0 while clients are left to judge."""
+        return 0.0 if self.busy else math.inf
+
+    def closed(self, client: object, why: int) -> None:
+        """Nothing is kept of one that is gone; its turn passes it by."""

@@ -1,0 +1,194 @@
+"""Which new connections a listener takes: rates and numbers, of one address and of all."""
+
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from conf.settings import ListenerSettings
+from edge.hot.options import FirstBytes
+from edge.listeners.intake import Intake, Seat
+from edge.listeners.listeners import Listener
+from edge.service import EdgeService
+from tests.edge.edge_harness import Edge
+
+
+def intake(trusted: tuple[str, ...] = ("127.0.0.0/8",), **limits: Any) -> Intake:
+    settings = ListenerSettings(name="plain", port=0, tls=False, proxy_trusted=trusted, **limits)
+    return Intake(settings, settings.proxy_trusted)
+
+
+def take(intake: Intake, address: str, now: float = 0.0) -> Seat | str:
+    return intake.refusal(address, now) or intake.enter(address)
+
+
+def test_without_limits_everybody_comes_in() -> None:
+    """The defaults are those of a local cluster."""
+    free = intake()
+    assert all(isinstance(take(free, "203.0.113.7"), Seat) for _ in range(2_000)) and len(free) == 2_000
+
+
+def test_an_address_has_its_rate_and_takes_nothing_from_others() -> None:
+    """NIST: protect. A flood of one address is refused; another address connects at its own rate meanwhile."""
+    listener = intake(accept_rate_max=200.0, accept_rate_address_max=50.0)
+    flood = [take(listener, "203.0.113.7", at / 2_000) for at in range(2_000)]
+    taken = sum(isinstance(seat, Seat) for seat in flood)
+    assert 99 <= taken <= 101 and set(map(str, flood[1_000:])) >= {"refused_accept_rate_address"}
+    assert "refused_accept_rate" not in flood  # what the address is refused takes none of the listener's
+    assert all(isinstance(take(listener, "203.0.113.8", 1.0 + at / 100), Seat) for at in range(50))
+
+
+def test_a_listener_has_its_rate_whoever_comes() -> None:
+    """An attacker with many addresses meets the one bucket of the listener."""
+    listener = intake(accept_rate_max=200.0, accept_rate_address_max=50.0)
+    flood = [take(listener, f"198.51.{at // 250}.{at % 250}", 0.0) for at in range(1_000)]
+    assert sum(isinstance(seat, Seat) for seat in flood) == 200 and flood[-1] == "refused_accept_rate"
+
+
+def test_all_of_a_64_is_one_address() -> None:
+    """And an IPv4 address that is written as IPv6 is the IPv4 address."""
+    listener = intake(connections_address_max=2)
+    assert isinstance(take(listener, "2001:db8::1"), Seat) and isinstance(take(listener, "2001:db8::2"), Seat)
+    assert take(listener, "2001:db8::3") == "refused_connections_address"
+    assert isinstance(take(listener, "2001:db8:0:1::1"), Seat)
+    assert isinstance(take(listener, "192.0.2.1"), Seat) and isinstance(take(listener, "::ffff:192.0.2.1"), Seat)
+    assert take(listener, "192.0.2.1") == "refused_connections_address"
+
+
+def test_a_place_that_is_left_is_free_again() -> None:
+    """Each connection gives back one place, however often it is told; the table of addresses becomes empty."""
+    listener = intake(connections_address_max=1, connections_listener_max=2)
+    first, second = take(listener, "192.0.2.1"), take(listener, "192.0.2.2")
+    assert isinstance(first, Seat) and isinstance(second, Seat)
+    assert take(listener, "192.0.2.1") == "refused_connections_address"
+    assert take(listener, "192.0.2.3") == "refused_connections_listener"
+    first.leave()
+    first.leave()
+    assert len(listener) == 1
+    third = take(listener, "192.0.2.1")
+    assert isinstance(third, Seat) and take(listener, "192.0.2.3") == "refused_connections_listener"
+    second.leave()
+    third.leave()
+    assert len(listener) == 0 and listener.addresses == 0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::ffff:127.9.9.9", ""])
+def test_load_balancers_and_unknown_addresses_meet_the_listener_alone(address: str) -> None:
+    """Many clients stand behind one of them."""
+    listener = intake(accept_rate_address_max=1.0, connections_address_max=1, connections_listener_max=9)
+    seats = [take(listener, address) for _ in range(10)]
+    assert [isinstance(seat, Seat) for seat in seats] == [True] * 9 + [False]
+    assert seats[-1] == "refused_connections_listener"
+    assert isinstance(seats[0], Seat) and not seats[0].metered
+
+
+def test_a_refused_connection_takes_no_token_of_a_number() -> None:
+    """A listener that is full still has its rate when a place is free again."""
+    listener = intake(connections_listener_max=1, accept_rate_max=1.0)
+    seat = take(listener, "192.0.2.1", 0.0)
+    assert isinstance(seat, Seat)
+    assert all(take(listener, "192.0.2.1", 1.0) == "refused_connections_listener" for _ in range(10))
+    seat.leave()
+    assert isinstance(take(listener, "192.0.2.1", 1.0), Seat)
+    assert take(listener, "192.0.2.1", 1.0) == "refused_connections_listener"
+
+
+def test_ten_thousand_addresses_are_forgotten_with_their_connections() -> None:
+    """Memory follows the connections that are open."""
+    listener = intake(connections_address_max=5, accept_rate_address_max=5.0)
+    for number in range(10_000):
+        seat = take(listener, f"10.0.{number // 250}.{number % 250}", 0.0)
+        assert isinstance(seat, Seat)
+        seat.leave()
+    assert len(listener) == 0 and listener.addresses == 0
+
+
+# --- at the sockets of a listener
+
+
+class Doors:
+    """An edge's listener on a real socket; the loop is driven by nobody."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.edge = Edge()
+        self.listener = listener
+        self.service = EdgeService.__new__(EdgeService)  # its sockets alone: no process, no cluster
+        self.service.core = self.edge.core
+
+    def connect(self, first: bytes = b"") -> socket.socket:
+        ours = socket.create_connection(self.listener.socket.getsockname(), timeout=10)
+        if first:
+            ours.sendall(first)
+        self.service.accept(self.listener, self.listener.socket.accept()[0].detach())
+        return ours
+
+    def header_came(self) -> int:
+        """Read the PROXY header of the newest connection, as the loop would; return its state."""
+        client = max(self.edge.core.clients.all(), key=lambda client: client.number)
+        assert client.first_bytes is not None
+        assert select.select([client.conn.fd], [], [], 10)[0]
+        state = client.first_bytes.read(client.conn.fd)
+        if state == FirstBytes.ENDED:
+            self.edge.core.closed(client.conn, 1)
+            os.close(client.conn.fd)
+        return state
+
+    def end(self) -> None:
+        for client in self.edge.core.clients.all():
+            self.edge.core.closed(client.conn, 0)
+            os.close(client.conn.fd)
+
+
+@contextlib.contextmanager
+def doors(**settings: Any) -> Iterator[Doors]:
+    listener = Listener(ListenerSettings(name="plain", port=0, tls=False, **settings))
+    with listener.socket:
+        listener.open()
+        yield Doors(listener)
+
+
+def is_closed(ours: socket.socket) -> bool:
+    try:
+        return ours.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_refused_connection_is_closed_without_a_word() -> None:
+    """NIST: protect. Nothing of it is read, no client is made, and its reason is counted."""
+    with doors(connections_address_max=2, proxy_trusted=("192.0.2.0/24",)) as door:
+        taken = [door.connect() for _ in range(2)]
+        refused = door.connect(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
+        assert is_closed(refused) and len(door.edge.core.clients) == 2
+        assert door.edge.core.counts["refused_connections_address"] == 1
+        door.end()
+        assert len(door.listener.intake) == 0
+        for sock in (*taken, refused, door.connect()):
+            sock.close()
+        assert len(door.edge.core.clients) == 1
+        door.end()
+
+
+def test_behind_a_load_balancer_the_header_names_the_address() -> None:
+    """Judged before the handshake; the load balancer itself, and its checks, are never counted."""
+    with doors(accept_rate_address_max=1.0, connections_address_max=1, proxy_protocol="v1") as door:
+        socks, states = [], []
+        for name in ("203.0.113.7", "203.0.113.7", "203.0.113.8", "127.0.0.1", "127.0.0.1"):
+            socks.append(door.connect(f"PROXY TCP4 {name} 192.0.2.9 5555 1883\r\n\x10".encode()))
+            states.append(door.header_came())
+        socks.append(door.connect(b"PROXY UNKNOWN\r\n\x10"))
+        states.append(door.header_came())
+        done, ended = FirstBytes.DONE, FirstBytes.ENDED
+        assert states == [done, ended, done, done, done, done]
+        assert door.edge.core.counts["refused_connections_address"] == 1 and len(door.listener.intake) == 5
+        check = door.connect(b"")
+        check.close()
+        assert door.header_came() == ended and len(door.listener.intake) == 5
+        door.end()
+        assert len(door.listener.intake) == 0
+        for sock in socks:
+            sock.close()

@@ -1,0 +1,51 @@
+"""The desk of jobs: bounded, and fair to addresses."""
+
+import random
+
+from access.identity.chain import Ticket
+from access.identity.passwords import HashJob, HashKind, PasswordRecord
+from access.identity.principal import Credentials
+from edge.login.job_desk import JobDesk
+
+
+def ticket(address: str) -> Ticket:
+    job = HashJob("u", PasswordRecord(HashKind.SHA512, b"", b""), b"")
+    return Ticket(Credentials("l", address, "c"), 0, job, 1, None)
+
+
+def test_addresses_take_turns() -> None:
+    """One that asks for much waits for itself."""
+    desk = JobDesk(10)
+    for number in range(5):
+        desk.put(number, ticket("flood"))
+    desk.put(9, ticket("honest"))
+    assert [taken[0] for _ in range(3) if (taken := desk.take())] == [0, 9, 1]
+
+
+def test_the_newest_of_the_address_with_most_makes_room() -> None:
+    """And nobody for an address that has as many."""
+    desk = JobDesk(4)
+    assert [desk.put(number, ticket("flood")) for number in range(6)] == [None] * 4 + [4, 5]
+    assert desk.put(10, ticket("honest")) == 3
+    assert desk.put(11, ticket("honest")) == 2
+    assert desk.put(12, ticket("honest")) == 12 and desk.put(13, ticket("flood")) == 13
+    assert len(desk) == 4
+
+
+def test_bound_and_order_hold_under_any_use() -> None:
+    """Each login leaves once: taken, withdrawn, or put out."""
+    rng = random.Random(3)
+    desk, inside = JobDesk(8), set[int]()
+    for number in range(5_000):
+        dice = rng.random()
+        if dice < 0.6:
+            inside.add(number)
+            out = desk.put(number, ticket(rng.choice("abc")))
+            inside.discard(number if out is None else out) if out is not None else None
+        elif dice < 0.8 and inside:
+            gone = rng.choice(sorted(inside))
+            inside.discard(gone)
+            desk.withdraw(gone)
+        elif (taken := desk.take()) is not None:
+            inside.remove(taken[0])
+        assert len(desk) == len(inside) <= 8

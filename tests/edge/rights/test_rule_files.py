@@ -1,0 +1,84 @@
+"""Rules by settings: files of listeners, at a start and at a reload."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from access.policy.view import PolicyView
+from conf.edge_settings import ListenerSettings
+from conf.errors import UserError
+from edge.reload import ListenerRuleFiles
+from edge.rights.rule_files import read_rules
+from edge.rights.sources import RuleBook
+
+ROLES = '[roles.device]\npublish = ["up/#"]\n'
+
+
+def listener(name: str = "tcp", **settings: Any) -> ListenerSettings:
+    return ListenerSettings(name=name, port=0, tls=False, **settings)
+
+
+def config(*listeners: ListenerSettings) -> Any:
+    return SimpleNamespace(edge=SimpleNamespace(listeners=listeners))
+
+
+def file(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def test_listeners_without_files_judge_nobody(tmp_path: Path) -> None:
+    assert read_rules([listener()]) is None
+    book = read_rules([listener(), listener("b", acl_file=file(tmp_path, "acl", "topic read a\n"))])
+    assert book is not None and book.of("tcp") is None and book.filters
+    unknown = book.of("unknown")
+    assert unknown is not None and not unknown.tiers(unknown.key(None, "c"), PolicyView())
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "[roles]\n", "topic read a\n", "\0", "\ufeff" + ROLES])
+def test_a_wrong_file_refuses_the_start(tmp_path: Path, text: str) -> None:
+    path = file(tmp_path, "roles.toml", text)
+    with pytest.raises(UserError, match=r"roles\.toml"):
+        ListenerRuleFiles(config(listener(roles_file=path)), lambda _: None)
+
+
+def test_a_file_that_is_missing_or_open_to_others_is_refused(tmp_path: Path) -> None:
+    path = file(tmp_path, "acl", "topic read a\n")
+    path.chmod(0o666)
+    for one in (path, tmp_path / "missing", tmp_path):
+        with pytest.raises(UserError):
+            read_rules([listener(acl_file=one)])
+
+
+def test_roles_that_a_listener_gives_must_be_known(tmp_path: Path) -> None:
+    path = file(tmp_path, "roles.toml", ROLES)
+    with pytest.raises(UserError, match="anonymous_roles has 'devise'"):
+        read_rules([listener(roles_file=path, anonymous_roles=("devise",))])
+    with pytest.raises(ValidationError, match="needs roles_file"):
+        listener(authenticated_roles=("device",))
+
+
+def test_a_reload_takes_files_or_leaves_all_as_it_is(tmp_path: Path) -> None:
+    path = file(tmp_path, "roles.toml", ROLES)
+    given: list[RuleBook] = []
+    asked = config(listener(roles_file=path, authenticated_roles=("device",)))
+    part = ListenerRuleFiles(asked, given.append)
+    part.put(part.load(asked))
+    assert given == []
+    path.write_text("[roles.device\n")
+    with pytest.raises(UserError):
+        part.load(asked)
+    path.write_text(ROLES.replace("up/#", "down/#"))
+    loaded = part.load(asked)
+    assert part.difference(loaded)
+    part.put(loaded)
+    assert len(given) == 1 and part.book is given[0]
+    with pytest.raises(UserError, match="restart"):
+        part.load(config(listener()))
+    part.put(part.load(config(listener(roles_file=path))))
+    assert len(given) == 2

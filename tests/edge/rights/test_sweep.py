@@ -1,0 +1,130 @@
+"""New rules at live clients: what was granted before is taken back, and what waits is judged at the write."""
+
+import pytest
+
+from edge.rights.sources import NO_RULES, RuleBook
+from mqtt.packets import Will
+from tests.edge.edge_harness import Edge, Session
+from tests.edge.rights.ruled import acl, book, come, principal, roles, ruled, somebody
+from wire.messages.sessions import OpenSession, UnsubscribeSession
+from wire.messages.wills import FireWill, WillFired
+from wire.messages.wills import Will as WillOfSession
+
+BOTH: dict[str, object] = {"subscribe": ["down/#", "more/#"], "publish": ["#"]}
+LESS: dict[str, object] = {"subscribe": ["down/#"]}
+
+
+def topics(session: Session) -> list[str]:
+    return [packet.topic_name for packet in session.read() if hasattr(packet, "payload")]
+
+
+def turns(edge: Edge) -> None:
+    while edge.core.access.next_deadline() == 0.0:
+        edge.turn()
+    edge.turn()
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_filters_that_new_rules_do_not_grant_are_taken(durable: bool) -> None:
+    edge = ruled(roles(device=BOTH))
+    anna = somebody(edge, "anna", properties={17: 100} if durable else {})
+    writer = somebody(edge, "writer")
+    anna.subscribe("down/a", "more/a")
+    anna.read()
+    edge.core.replace_rules(book(roles(device=LESS, writer={"publish": ["#"]})))
+    turns(edge)
+    assert set(anna.client.subscriptions) == {"down/a"}
+    assert edge.core.counts["revoked_filters"] == 1
+    if durable:
+        (dropped,) = [message for message in edge.seen if isinstance(message, UnsubscribeSession)]
+        assert dropped.topic_filters == ["more/a"]
+    assert not writer.client.subscriptions
+
+
+def test_a_user_gets_the_roles_that_a_new_file_gives_it_before_the_sweep() -> None:
+    edge = ruled(acl("user anna\ntopic write a"))
+    anna = somebody(edge, "anna")
+    for text, may in (("a", ["a"]), ("b", ["b"]), ("c", [])):
+        edge.core.replace_rules(book(acl(f"user anna\ntopic write {text}")))
+        assert [topic for topic in ("a", "b") if edge.core.rights.may_publish(anna.client, topic, 0, False)] == may
+
+
+def test_a_client_of_a_section_that_is_gone_has_nothing() -> None:
+    edge = ruled(acl("topic read x\nuser anna\ntopic read down"))
+    anna = somebody(edge, "anna")
+    anna.subscribe("down")
+    anna.read()
+    edge.core.replace_rules(book(acl("topic read x")))
+    assert not edge.core.rights.may_receive(anna.client, "down")
+    turns(edge)
+    assert not anna.client.subscriptions
+
+
+def test_a_client_of_a_section_that_is_new_has_it() -> None:
+    """A user whom the former file did not name has other names of rules now, and so another class."""
+    edge = ruled(acl("topic read x"))
+    anna = somebody(edge, "anna")
+    assert not edge.core.rights.may_publish(anna.client, "up", 0, retain=False)
+    edge.core.replace_rules(book(acl("topic read x\nuser anna\ntopic write up")))
+    assert edge.core.rights.may_publish(anna.client, "up", 0, retain=False)
+
+
+def test_subscribers_of_a_topic_are_judged_again_where_parts_are_granted() -> None:
+    edge = ruled(acl("topic write #\nuser anna\ntopic read a/#"))
+    anna, writer = somebody(edge, "anna"), somebody(edge, "")
+    anna.subscribe("#")
+    anna.read()
+    writer.publish("a/x")
+    edge.turn()
+    assert topics(anna) == ["a/x"]
+    edge.core.replace_rules(book(acl("topic write #\nuser anna\ntopic read a/#\ntopic deny a/x")))
+    writer.publish("a/x")
+    writer.publish("a/y")
+    turns(edge)
+    assert topics(anna) == ["a/y"]
+
+
+def test_steps_that_come_faster_than_a_pass_do_not_begin_it_anew() -> None:
+    edge = ruled(roles())
+    for number in range(450):
+        somebody(edge, "", f"c{number}")
+    sweep = edge.core.sweep
+    judged = []
+    for _ in range(8):
+        edge.core.replace_rules(book(roles()))
+        edge.turn()
+        judged.append(sweep.judged)
+    assert judged[-1] >= 4
+    turns(edge)
+    assert sweep.judged == edge.core.rights.changes
+
+
+def test_a_listener_that_the_rules_do_not_know_gives_nothing_and_one_without_rules_judges_nobody() -> None:
+    unknown, unjudged = RuleBook({"other": None}), RuleBook({"plain": None, "tls": NO_RULES})
+    for rules, may in ((unknown, False), (unjudged, True)):
+        session = somebody(Edge(rules=rules), "")
+        session.subscribe("#")
+        assert [packet.reason_codes for packet in session.read()] == [[2 if may else 0x87]]
+        session.publish("a", qos=1, identifier=1)
+        (answer,) = (packet for packet in session.read() if not hasattr(packet, "payload"))
+        assert (answer.reason_code < 0x80) == may
+
+
+@pytest.mark.parametrize(("owner", "fires"), [("anna", True), ("bert", False), ("", False)])
+def test_a_will_that_fires_is_judged_by_its_owner(owner: str, fires: bool) -> None:
+    edge = ruled(acl("user anna\ntopic write gone\nuser bert\ntopic write else"))
+    edge.core.publishing.fire_will("s0", FireWill(7, 0, 1, 3, WillOfSession("gone", b"x", 0, False), "c", owner))
+    told = [message for _, message in edge.core.told if isinstance(message, WillFired)]
+    assert edge.core.counts.get("refused_will_fired", 0) == (0 if fires else 1)
+    assert fires or [message.request for message in told] == [7]
+
+
+def test_rights_that_went_while_the_session_was_opened_refuse_its_will() -> None:
+    """The CONNACK is of the rules of now (A3)."""
+    edge = ruled(roles(device={"publish": ["up/#"]}))
+    edge.held = {OpenSession}
+    session = come(edge, principal("anna", "c"), will=Will("up/a", b"", 0, False, {}))
+    edge.core.replace_rules(book(roles(device={"subscribe": ["up/#"]})))
+    edge.held = set()
+    edge.turn()
+    assert [packet.reason_code for packet in session.read()] == [0x87]

@@ -1,0 +1,350 @@
+"""The cluster's policy at one edge: in force for each decision at once, acknowledged when every client is judged."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from access.identity.password_step import PasswordStep, RouterUsers
+from access.identity.passwords import encode_record, make_record
+from access.limits.bans import Ban
+from access.policy import commands as c
+from access.policy.machine import PolicyMachine
+from access.policy.pages import PolicyShelf
+from access.policy.records import Revoked, Rule
+from access.policy.view import encode_view
+from edge.login.job_desk import JobDesk
+from edge.node.limits import EdgeLimits, ListenerPolicy
+from edge.rights.sources import RuleBook, Sources
+from router.policy.policy_stream import PolicyStream
+from router.policy.user_answers import answers_to
+from tests.edge.edge_harness import Edge, Session, facts
+from tests.edge.rights.ruled import Vouched, principal
+from wire.messages.control import Control, decode_control
+from wire.messages.nodes import HeartbeatReply, Registered
+from wire.messages.policy import AskUsers, FollowPolicy, PolicyPaged, PolicyStepped, Users
+from wire.messages.sessions import OpenSession
+
+CLOSED = ListenerPolicy("tls", False)
+SECRET = b"sixteen bytes at least"
+HASH, OTHER = (encode_record(make_record(word, bytes(16))) for word in (b"good", b"other"))
+
+
+class Cluster:
+    """An edge that asks the policy of one router, whose log a test writes."""
+
+    def __init__(self, *before: c.SimpleCommand, roles: bool = False, more: Vouched | None = None) -> None:
+        self.machine = PolicyMachine()
+        self.stream = PolicyStream(256 * 1024)
+        self.desk = JobDesk(100)
+        sources = Sources(of_cluster=True) if roles else None
+        rules = RuleBook(dict.fromkeys(("plain", "tls"), sources)) if roles else None
+        steps: list[Any] = []
+        self.edge = Edge(steps=steps, rules=rules)
+        self.core = self.edge.core
+        steps += [*([more] if more else []), PasswordStep(RouterUsers(SECRET), self.edge.chains.known)]
+        self.core.logins.add_desks({"hash": self.desk})
+        self.edge.held |= {FollowPolicy, AskUsers}
+        for command in before:
+            assert self.machine.apply(command).step is not None
+        self.core.policy.router_up("r0")
+        self.core.node.wake()
+        self.run()
+
+    def order(self, *commands: c.SimpleCommand) -> None:
+        """Commit commands, and let their steps come."""
+        for command in commands:
+            outcome = self.machine.apply(command)
+            assert outcome.step is not None, outcome.refusal
+            for _, data in self.stream.step(outcome.step):
+                self.edge.router(decode_control(data))
+
+    def run(self, seconds: float = 0.0) -> None:
+        """Answer what the edge asks, compute its hashes, and let it go on until it is at rest."""
+        self.edge.turn(seconds)
+        for _ in range(50):
+            said = [*self.edge.take(FollowPolicy), *self.edge.take(AskUsers)]
+            for message in said:
+                for answer in self._answers(message):
+                    self.edge.router(answer)
+            while (taken := self.desk.take()) is not None:
+                said.append(taken)
+                number, ticket = taken
+                self.core.logins.done(number, ticket, ticket.job.password == PASSWORDS.get(ticket.job.user))  # type: ignore[attr-defined]
+            self.edge.turn()
+            if not said and self.core.access.next_deadline() > self.edge.now:
+                return
+        raise AssertionError("the edge does not come to rest")
+
+    def _answers(self, message: FollowPolicy | AskUsers) -> list[Control]:
+        if isinstance(message, AskUsers):
+            return list(answers_to(message, self.machine))
+        said = self.stream.follow(self.edge.now, "e0", 1, message, self.machine.epoch, self.machine.tables)
+        return [decode_control(one) if isinstance(one, bytes) else one for one in said]
+
+    def come(self, user: str = "ann", client_id: str = "", password: bytes = b"good") -> Session:
+        session = self.edge.accept(CLOSED)
+        session.connect(client_id or user, username=user, password=password)
+        self.run()
+        return session
+
+    @property
+    def in_force(self) -> int:
+        return self.core.lease.policy_epoch
+
+
+PASSWORDS = dict.fromkeys(("ann", "bob", "eve"), b"good")
+ANN, BOB = c.AddUser("ann", HASH, roles=()), c.AddUser("bob", HASH)
+DEVICE = c.PutRole("device", (Rule(True, 31, "a/#"),))
+
+
+def codes(session: Session) -> list[int]:
+    return [int(packet.reason_code) for packet in session.read() if hasattr(packet, "reason_code")]
+
+
+def test_a_user_of_the_cluster_logs_in_with_its_password() -> None:
+    """Unknown, wrong, disabled and without a password are refused, each as its kind."""
+    cluster = Cluster(ANN, c.AddUser("eve", HASH), c.SetDisabled("eve", True), c.AddUser("mute"))
+    assert codes(cluster.come()) == [0]
+    assert codes(cluster.come(password=b"bad")) == [0x86]
+    assert codes(cluster.come("nobody")) == [0x86]
+    assert codes(cluster.come("mute")) == [0x86]
+    assert codes(cluster.come("eve")) == [0x87]
+    assert cluster.in_force == cluster.core.lease.policy_received == 4
+
+
+@pytest.mark.parametrize(
+    "taking",
+    [
+        c.SetDisabled("ann", True),
+        c.DeleteUser("ann"),
+        c.SetPassword("ann", OTHER),
+        c.AddBan(Ban("user", "ann")),
+        c.AddBan(Ban("client_id", "one")),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_what_is_taken_is_taken_from_those_who_are_there(taking: c.SimpleCommand) -> None:
+    """P9 at one node: acknowledged only when the client is gone; others stay."""
+    cluster = Cluster(ANN, BOB)
+    ann, bob = cluster.come(client_id="one"), cluster.come("bob")
+    ann.read(), bob.read()
+    before = cluster.in_force
+    cluster.order(taking)
+    assert cluster.in_force == before, "received is not in force"
+    cluster.run()
+    assert codes(ann) == [0x87] and ann.closed and not bob.closed
+    assert cluster.in_force == cluster.machine.epoch
+    assert cluster.core.counts["logins_ended"] == 1
+
+
+def test_a_login_that_waits_when_its_user_is_disabled_is_judged_anew() -> None:
+    """The answer about the user, and the hash, are of before."""
+    cluster = Cluster(ANN)
+    session = cluster.edge.accept(CLOSED)
+    session.connect("c", username="ann", password=b"good")
+    (asked,) = cluster.edge.take(AskUsers)
+    (old,) = answers_to(asked, cluster.machine)
+    cluster.order(c.SetDisabled("ann", True))
+    cluster.edge.router(old)
+    assert cluster.core.counts["users_outdated"] == 1
+    cluster.run(1.0)
+    assert codes(session) == [0x87]
+
+
+def test_a_login_between_chain_and_connack_is_judged_anew() -> None:
+    """The session opens while the step comes."""
+    cluster = Cluster(ANN)
+    cluster.edge.held.add(OpenSession)
+    session = cluster.come()
+    (opening,) = cluster.edge.take(OpenSession)
+    cluster.order(c.SetDisabled("ann", True))
+    cluster.edge.storage(cluster.edge.reply(opening))  # type: ignore[arg-type]
+    cluster.edge.held.discard(OpenSession)
+    cluster.run(1.0)
+    assert codes(session) == [0x87]
+
+
+def test_no_client_is_let_in_before_the_policy_of_the_registration_is_there() -> None:
+    """C1: a new incarnation serves nobody by a policy from before itself."""
+    cluster = Cluster()
+    cluster.edge.router(Registered(1, 1, 3))
+    session = cluster.edge.accept()
+    session.connect("c")
+    cluster.run(1.0)
+    assert not session.read() and not cluster.core.lease.knows_policy
+    cluster.order(ANN, BOB, DEVICE)
+    cluster.run(1.0)
+    assert codes(session) == [0]
+
+
+def test_a_router_that_answers_by_an_older_policy_tells_nothing() -> None:
+    """B2: the user was disabled, and that router does not know it yet."""
+    cluster = Cluster(ANN)
+    behind = PolicyMachine()
+    behind.apply(ANN)
+    cluster.order(c.SetDisabled("ann", True))
+    cluster.run()
+    session = cluster.edge.accept(CLOSED)
+    session.connect("c", username="ann", password=b"good")
+    (asked,) = cluster.edge.take(AskUsers)
+    for answer in answers_to(asked, behind):
+        cluster.edge.router(answer)
+    assert not session.read()
+    cluster.run(1.0)
+    assert codes(session) == [0x87]
+
+
+def test_nobody_is_let_in_where_no_router_answers() -> None:
+    """0x88 before the time for CONNECT is over, and the login leaves no trace."""
+    cluster = Cluster(ANN)
+    session = cluster.edge.accept(CLOSED)
+    session.connect("c", username="ann", password=b"good")
+    for _ in range(20):
+        cluster.edge.turn(0.5)
+    assert codes(session) == [0x88] and cluster.core.counts["users_not_told"] == 1
+
+
+def test_a_whole_view_judges_every_user_of_the_cluster_anew() -> None:
+    """The steps between are lost: the routers are asked who has changed."""
+    cluster = Cluster(ANN, BOB)
+    ann, bob = cluster.come(), cluster.come("bob")
+    ann.read(), bob.read()
+    for number in range(3_000):  # no router keeps so many steps
+        cluster.machine.apply(c.AddBan(Ban("user", f"u{number}")))
+    cluster.machine.apply(c.SetDisabled("ann", True))
+    cluster.stream = PolicyStream(256 * 1024)
+    cluster.core.policy.router_down("r0")
+    cluster.core.policy.router_up("r0")
+    cluster.core.node.wake()
+    cluster.run(1.0)
+    assert ann.closed and not bob.closed
+    assert cluster.in_force == cluster.machine.epoch
+
+
+def test_views_that_come_one_after_the_other_ask_once_in_a_while() -> None:
+    """A router that sends view after view, and tells nobody, costs one question at a time."""
+    cluster = Cluster(ANN)
+    cluster.come()
+    for number in range(20):
+        cluster.machine.apply(c.AddBan(Ban("user", f"u{number}")))
+        shelf = PolicyShelf(256 * 1024)
+        shelf.put(cluster.machine.epoch, encode_view(cluster.machine.epoch, cluster.machine.tables))
+        page = shelf.page(cluster.machine.epoch, 0)
+        assert page is not None
+        cluster.edge.router(PolicyPaged(page.epoch, page.offset, page.size, page.checksum, page.data))
+    cluster.edge.turn()
+    cluster.edge.take(AskUsers)
+    behind = PolicyMachine()
+    behind.apply(ANN)
+    sent = 0
+    for _ in range(100):
+        cluster.edge.turn(0.01)
+        for asked in cluster.edge.take(AskUsers):
+            sent += 1
+            for answer in answers_to(asked, behind):
+                cluster.edge.router(answer)
+    assert 1 <= sent <= 11
+
+
+def test_roles_of_the_cluster_decide_and_follow_its_steps() -> None:
+    """A role that loses a filter takes the subscription; one that gains a topic gives it at once."""
+    cluster = Cluster(DEVICE, c.AddUser("ann", HASH, roles=("device",)), BOB, roles=True)
+    ann, bob = cluster.come(), cluster.come("bob")
+    ann.read(), bob.read()
+    ann.subscribe("a/b", "z")
+    assert [list(packet.reason_codes) for packet in ann.read()] == [[2, 0x87]]
+    ann.publish("z", qos=1, identifier=5)
+    bob.publish("a/b", qos=1, identifier=5)
+    assert (codes(ann), codes(bob)) == ([0x87], [0x87])
+    cluster.order(c.PutRole("device", (Rule(True, 31, "z"),)))
+    cluster.run()
+    assert not ann.client.subscriptions and cluster.in_force == cluster.machine.epoch
+    ann.read()
+    ann.publish("z", qos=1, identifier=6)
+    assert codes(ann) == [0x10]  # nobody subscribes there
+
+
+def test_roles_of_the_cluster_outlive_a_reload_of_files() -> None:
+    """The book that is read anew knows nothing of them."""
+    cluster = Cluster(DEVICE, c.AddUser("ann", HASH, roles=("device",)), roles=True)
+    ann = cluster.come()
+    ann.read()
+    cluster.core.replace_rules(RuleBook(dict.fromkeys(("plain", "tls"), Sources(of_cluster=True))))
+    cluster.run()
+    ann.publish("a/b", qos=1, identifier=5)
+    assert codes(ann) == [0x10]
+
+
+def test_a_group_that_loses_a_role_takes_it_from_its_users() -> None:
+    """They log in again, with what is left."""
+    cluster = Cluster(
+        DEVICE, c.PutGroup("plant", ("device",)), c.AddUser("ann", HASH, groups=("plant",)), BOB, roles=True
+    )
+    ann, bob = cluster.come(), cluster.come("bob")
+    assert ann.client.principal is not None and ann.client.principal.roles == ("device",)
+    cluster.order(c.PutGroup("plant", ()))
+    cluster.run()
+    assert ann.closed and not bob.closed
+    assert cluster.come().client.principal.roles == ()  # type: ignore[union-attr]
+
+
+def test_a_revoked_certificate_ends_its_connections() -> None:
+    """By issuer and serial number; another one of that issuer stays."""
+    vouched = Vouched()
+    cluster = Cluster(more=vouched)
+    issuer = facts("d1").issuer
+    for name, serial in (("d1", "1f"), ("d2", "2f")):
+        vouched.known[name] = replace(principal(name, name), serial=serial, issuer=issuer)
+    first, second = cluster.come("d1"), cluster.come("d2")
+    cluster.order(c.Revoke(Revoked("serial", "1f", issuer)))
+    cluster.run()
+    assert first.closed and not second.closed
+
+
+def test_ten_thousand_clients_are_judged_in_slices() -> None:
+    """No turn looks at more than some hundred; the epoch is acknowledged behind the last."""
+    cluster = Cluster(ANN)
+    sessions = [cluster.edge.client(f"c{number}") for number in range(2_000)]
+    cluster.order(c.AddBan(Ban("client_id", "c1999")), c.AddBan(Ban("client_id", "c0")))
+    turns = 0
+    while cluster.in_force < cluster.machine.epoch:
+        cluster.core.hot.begin_turn(cluster.edge.ns)
+        cluster.core.hot.end_turn(cluster.edge.ns)
+        turns += 1
+        assert turns < 50
+    assert turns >= 5
+    assert [session.closed for session in sessions] == [number in (0, 1999) for number in range(2_000)]
+
+
+def test_an_edge_registers_for_how_long_it_serves_without_a_lease() -> None:
+    """C4: the routers wait for so long behind the end of its lease."""
+    core = Edge(EdgeLimits(sys_interval_s=0, fence_close_s=7.0)).core
+    assert core.lease.entry.fence_close_s == 7.0
+
+
+def test_what_nobody_asked_for_changes_nothing() -> None:
+    """A late answer, and one of another question."""
+    cluster = Cluster(ANN)
+    cluster.edge.router(Users(99, 5, ["ann"], [None]))
+    assert cluster.core.counts["users_unasked"] == 1
+
+
+def test_a_lagging_router_is_left_for_the_leader() -> None:
+    """C7: a heartbeat's answer names a higher epoch than this router has told."""
+    cluster = Cluster(ANN)
+    cluster.core.policy.router_up("r1")
+    cluster.machine.apply(BOB)
+    for _ in range(3):
+        cluster.edge.router(HeartbeatReply(1, cluster.edge.now, 1000.0, 1, "r1", policy_epoch=2))
+        cluster.run(0.4)
+    assert cluster.core.lease.policy_received == 2 and cluster.core.counts["policy_lagged"] == 1
+
+
+def test_a_step_that_is_none_is_refused_and_asked_for_again() -> None:
+    cluster = Cluster(ANN)
+    cluster.edge.router(PolicyStepped(b"\xc1"))
+    assert cluster.core.counts["policy_refused"] == 1
+    cluster.order(BOB)
+    cluster.run(1.0)
+    assert cluster.in_force == 2

@@ -1,0 +1,248 @@
+"""Clients that are refused for a while because of what they, or their addresses, did before."""
+
+from typing import Any
+
+import pytest
+
+from access.identity.scram import Scram, make_user
+from access.identity.scram_step import ScramStep
+from conf.settings import ListenerSettings
+from edge.listeners.intake import Intake
+from edge.node.limits import ListenerPolicy
+from mqtt.packets import Auth, Connect
+from mqtt.properties import PropertyId
+from tests.edge.edge_harness import Edge, Session
+from tests.edge.edge_limits import limits
+from tests.edge.session_answers import publishes
+from tests.edge.test_scram import CLIENT_FIRST, SALT, SERVER_NONCE
+from wire.messages.routes import Resolve
+from wire.messages.sessions import KickSession, OpenSession, SessionOpened
+from wire.messages.wills import FireWill, Will, WillFired
+
+CLOSED = ListenerPolicy("tls", False)
+INTAKE = Intake(ListenerSettings(name="plain", port=0, tls=False), ["127.0.0.0/8"])
+OWN, STRANGE = "192.0.2.1", "198.51.100.9"
+
+
+def come(edge: Edge, address: str, policy: ListenerPolicy | None = None) -> Session:
+    """Take a connection of an address."""
+    session = edge.accept(policy)
+    session.client.seat = INTAKE.enter(address)
+    return session
+
+
+def code(edge: Edge, address: str, client_id: str = "c", policy: ListenerPolicy | None = None, **more: Any) -> int:
+    session = come(edge, address, policy)
+    session.connect(client_id, **more)
+    (connack,) = session.read()
+    return int(connack.reason_code)
+
+
+def come_and_go(edge: Edge, address: str, client_id: str = "c") -> int:
+    session = come(edge, address)
+    session.connect(client_id)
+    (connack,) = session.read()
+    session.drop()
+    return int(connack.reason_code)
+
+
+# --- failed logins
+
+
+def test_ten_wrong_passwords_keep_an_address_out_for_five_minutes() -> None:
+    """NIST: protect. The eleventh CONNECT is refused before its credentials are looked at; others are not touched."""
+    edge = Edge()
+    codes = [code(edge, STRANGE, username="u", password=b"p", policy=CLOSED) for _ in range(12)]
+    assert codes == [0x86] * 10 + [0x9F] * 2
+    assert edge.core.counts["refused_failed_logins"] == 2
+    assert code(edge, STRANGE) == 0x9F  # and where nobody is asked for credentials
+    assert code(edge, OWN, username="u", password=b"p", policy=CLOSED) == 0x86  # the user is nobody's to lock out
+    assert code(edge, OWN) == 0
+    edge.turn(299.0)
+    assert code(edge, STRANGE) == 0x9F
+    edge.turn(1.1)
+    assert code(edge, STRANGE) == 0
+
+
+def test_a_refused_address_is_closed_before_its_handshake() -> None:
+    """A handshake costs more than all else; without TLS the client is told why."""
+    edge = Edge()
+    for _ in range(10):
+        code(edge, STRANGE, username="u", password=b"p", policy=CLOSED)
+    admit = edge.core.conduct.admit
+    assert admit(INTAKE, STRANGE, secure=True) == ("refused_failed_logins", None)
+    for address, secure in ((STRANGE, False), (OWN, True), ("127.0.0.1", True)):
+        refusal, seat = admit(INTAKE, address, secure=secure)
+        assert not refusal and seat is not None
+        seat.leave()
+
+
+def test_a_wrong_proof_is_a_failed_login_and_an_unknown_method_is_none() -> None:
+    """Also one of MQTT 5's exchange; who names a method that is not offered has guessed nothing."""
+    method: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: "SCRAM-SHA-256"}
+    scram = Scram({"user": make_user("pencil", SALT)}, lambda: SERVER_NONCE, b"secret")
+    edge = Edge(steps=[ScramStep(scram, allow_plain=True)])
+    codes = []
+    for _ in range(11):
+        session = come(edge, STRANGE, CLOSED)
+        session.send(Connect("c", properties=method | {PropertyId.AUTHENTICATION_DATA: CLIENT_FIRST}))
+        first = session.read()[0]
+        if first.reason_code == 0x18:
+            session.send(Auth(0x18, method | {PropertyId.AUTHENTICATION_DATA: b"c=biws,r=x,p=AAAA"}))
+            first = session.read()[0]
+        codes.append(first.reason_code)
+    assert codes == [0x87] * 10 + [0x9F]
+    other: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: "OTHER"}
+    assert [code(edge, OWN, properties=other) for _ in range(20)] == [0x8C] * 20
+
+
+def test_nothing_but_wrong_credentials_is_a_failed_login() -> None:
+    """Who gives none where some are wanted has guessed nothing, nor has who meets a busy edge."""
+    edge = Edge()
+    assert [code(edge, STRANGE, policy=CLOSED) for _ in range(20)] == [0x87] * 20
+    busy = Edge(limits(connect_rate_max=1.0))
+    assert [code(busy, STRANGE) for _ in range(20)] == [0] + [0x89] * 19
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", ""])
+def test_trusted_and_unknown_addresses_are_never_counted(address: str) -> None:
+    """Many clients stand behind one of them."""
+    edge = Edge()
+    assert [code(edge, address, username="u", password=b"p", policy=CLOSED) for _ in range(30)] == [0x86] * 30
+    assert [come_and_go(edge, address) for _ in range(30)] == [0] * 30
+
+
+# --- flapping
+
+
+def test_fifteen_ends_in_a_minute_keep_the_pair_out() -> None:
+    """NIST: protect. The same client ID from elsewhere connects, and another one from the same address."""
+    edge = Edge()
+    assert [come_and_go(edge, STRANGE, "owner") for _ in range(17)] == [0] * 15 + [0x9F] * 2
+    assert edge.core.counts["refused_flapping"] == 2
+    assert come_and_go(edge, OWN, "owner") == 0 and come_and_go(edge, STRANGE, "other") == 0
+    edge.turn(300.1)
+    assert come_and_go(edge, STRANGE, "owner") == 0
+
+
+def test_connections_without_a_session_are_no_flapping() -> None:
+    """A CONNECT that was refused has its own bound; a client without an ID gets another one each time."""
+    edge = Edge(limits(failed_logins_max=0))
+    assert [code(edge, STRANGE, username="u", password=b"p", policy=CLOSED) for _ in range(30)] == [0x86] * 30
+    assert code(edge, STRANGE) == 0
+    assert [come_and_go(edge, STRANGE, "") for _ in range(30)] == [0] * 30
+
+
+def test_bounds_that_are_zero_refuse_nobody() -> None:
+    """As an operator asked for."""
+    edge = Edge(limits(failed_logins_max=0, flapping_ends_max=0))
+    assert [code(edge, STRANGE, username="u", password=b"p", policy=CLOSED) for _ in range(30)] == [0x86] * 30
+    assert [come_and_go(edge, STRANGE) for _ in range(30)] == [0] * 30
+
+
+# --- takeovers
+
+
+def take_over(edge: Edge, client_id: str, older: Session | None, request: int = 1) -> tuple[int, Session]:
+    """Connect; if that is accepted the partition ends the older connection."""
+    session = come(edge, OWN)
+    session.connect(client_id)
+    (connack,) = session.read()
+    if connack.reason_code == 0 and older is not None:
+        edge.storage(KickSession(request, client_id, older.client.number, older.client.owner_epoch))
+        edge.turn()
+    return int(connack.reason_code), session
+
+
+def test_two_clients_with_one_client_id_calm_down() -> None:
+    """NIST: protect. At most ten takeovers in the first minute; the older connection stands while they are refused."""
+    edge = Edge(limits(takeovers_max=5, flapping_ends_max=0))
+    _, holder = take_over(edge, "loop", None)
+    taken, refused = 0, 0
+    for _ in range(590):
+        edge.turn(0.1)
+        reason_code, session = take_over(edge, "loop", holder)
+        if reason_code == 0:
+            taken, holder = taken + 1, session
+        else:
+            refused += 1
+            assert reason_code == 0x9F and not holder.closed
+    assert 5 < taken <= 10 and taken + refused == 590
+    assert edge.core.counts["refused_takeovers"] == refused
+    assert take_over(edge, "other", None)[0] == 0
+
+
+def test_strangers_use_no_takeovers_up() -> None:
+    """Who is not let in, or does not own the session, takes nothing over: the owner moves on."""
+    edge = Edge(limits(takeovers_max=5, failed_logins_max=0))
+    _, holder = take_over(edge, "c", None)
+    assert [code(edge, STRANGE, username="u", password=b"p", policy=CLOSED) for _ in range(30)] == [0x86] * 30
+    edge.held = {OpenSession}
+    for _ in range(30):
+        session = come(edge, STRANGE)
+        session.connect("c")
+        (request,) = edge.take(OpenSession)
+        edge.storage(SessionOpened(request.request, request.partition, 1, 0x87))
+        assert session.read()[0].reason_code == 0x87
+    edge.held = set()
+    assert take_over(edge, "c", holder)[0] == 0
+
+
+def test_an_end_by_the_client_is_no_takeover() -> None:
+    """A device that leaves and comes back has no other one with its ID."""
+    edge = Edge(limits(takeovers_max=1, flapping_ends_max=0))
+    assert [come_and_go(edge, OWN) for _ in range(20)] == [0] * 20
+
+
+# --- places
+
+
+def test_each_connection_gives_its_place_back_once() -> None:
+    """Whatever it came to: an open session, a refusal, silence, bytes that are none."""
+    edge = Edge()
+    before = len(INTAKE)
+    come_and_go(edge, OWN)
+    code(edge, OWN, policy=CLOSED)
+    garbage = come(edge, OWN)
+    garbage.send(b"\xff\xff")
+    silent = come(edge, OWN)
+    silent.drop()
+    for client in edge.core.clients.all():
+        edge.core.hot.end_of_file(client.conn)
+    edge.turn()
+    assert len(INTAKE) == before and not edge.core.clients.all()
+
+
+# --- wills
+
+
+def test_wills_are_paced_and_none_is_lost() -> None:
+    """A second's wills twice at first; what waits is handed over again by its partition, and goes out once."""
+    edge = Edge(limits(will_rate_max=10.0))
+    session = edge.client("s")
+    session.subscribe("w")
+    session.read()
+    edge.held = {WillFired}
+    waiting, seen, seconds = set(range(1, 101)), [], 0
+    while waiting and seconds < 20:
+        for op_index in sorted(waiting):
+            edge.storage(FireWill(op_index, 1, 1, op_index, Will("w", b"%d" % op_index)))
+        edge.turn(0.0)
+        seen += [int(copy.payload) for copy in publishes(session)]
+        waiting -= {answer.op_index for answer in edge.take(WillFired)}
+        edge.turn(1.0)
+        seconds += 1
+    assert sorted(seen) == list(range(1, 101)) and 8 <= seconds <= 11
+    assert edge.core.counts["wills_deferred"] > 0
+
+
+def test_a_will_that_is_under_way_costs_nothing_when_it_is_handed_over_again() -> None:
+    """A slow destination keeps no other will back."""
+    edge = Edge(limits(will_rate_max=1.0))
+    edge.held = {WillFired, Resolve}
+    for _ in range(10):
+        edge.storage(FireWill(1, 1, 1, 1, Will("w", b"")))
+    edge.storage(FireWill(2, 1, 1, 2, Will("w", b"")))
+    assert "wills_deferred" not in edge.core.counts
+    edge.storage(FireWill(3, 1, 1, 3, Will("w", b"")))
+    assert edge.core.counts["wills_deferred"] == 1
