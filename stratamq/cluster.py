@@ -23,6 +23,7 @@ from stratamq.local_plan import CLUSTER, ClusterPlan, NodePlan, UpOptions, make_
 from stratamq.processes import Nodes
 from wire.links.request import request
 from wire.links.tls import CertificateFiles, link_contexts
+from wire.messages.hello import TIER_ROUTER
 from wire.messages.operators import Admin
 
 __all__ = ["UpOptions", "run_up"]
@@ -129,7 +130,9 @@ class _Up:
         contexts = link_contexts(CertificateFiles(operator, operator.with_suffix(".key"), self._plan.tls / "ca.pem"))
         question = Admin(request=1, verb="cluster status", arguments={})
         try:
-            reply = await request(self._plan.routers[0], contexts, question, cluster=CLUSTER, timeout_s=STATUS_S)
+            reply = await request(
+                self._plan.routers[0], contexts, question, cluster=CLUSTER, tier=TIER_ROUTER, timeout_s=STATUS_S
+            )
         except UserError:
             return self._plan.replicas
         status = reply.result if reply.ok and isinstance(reply.result, dict) else {}

@@ -80,6 +80,8 @@ class ClusterFolder:
             if path.exists():
                 raise UserError(f"{path} is there already: nothing was changed")
         try:
+            if not any(node.name.lower() == "admin" for node in layout.nodes):  # a folder of before has none
+                self._nodes_authority(layout.cluster).operator("admin", "admin")
             for node in added:
                 self._write_node(layout, node)
             self._write_record(layout)
@@ -103,6 +105,7 @@ class ClusterFolder:
 
     def _create(self, layout: Layout) -> None:
         self._nodes_authority(layout.cluster).operator()
+        self._nodes_authority(layout.cluster).operator("admin", "admin")
         self._clients_authority(layout.cluster).client("device")
         write_key_file(self.path / "tls" / "gossip.key", [generate_key()])
         for node in layout.nodes:

@@ -25,7 +25,7 @@ GOSSIP_PORT = 7946
 LINK_PORTS = {"router": 7947, "storage": 7948, "edge": 7949}
 METRICS_PORTS = {"router": 9747, "storage": 9748, "edge": 9749}
 CLIENT_PORT = 8883
-TAKEN_NAMES = ("ca", "operator", "device", "gossip", "tls", "clients", "cluster")  # files of other meaning
+TAKEN_NAMES = ("ca", "operator", "admin", "device", "gossip", "tls", "clients", "cluster")  # files of other meaning
 TAKEN_ENDINGS = (".toml", ".json", ".pem", ".key", ".new")
 NAME_CHARACTERS_MAX = 64
 HOST_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$"
@@ -185,8 +185,11 @@ class Layout:
             "key": folder / "clients" / f"{node.name}.key",
             "client_ca": folder / "clients" / "ca.pem",
             "require_client_certificate": True,
+            "accept_rate_max": 200.0,
+            "accept_rate_address_max": 50.0,
         }
-        return {"connect_rate_max": 1000.0, "publish_rate_max": 10000.0, "listeners": {"tls": listener}}
+        rates = {"connect_rate_max": 1000.0, "publish_rate_max": 10000.0, "takeovers_max": 5, "will_rate_max": 100.0}
+        return {**rates, "listeners": {"tls": listener}}
 
 
 def lay_out(cluster: str, words: Sequence[str]) -> Layout:

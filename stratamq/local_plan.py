@@ -197,6 +197,7 @@ class _Writer:
     def write(self) -> ClusterPlan:
         """Write everything; returns the plan."""
         self._authority.operator()
+        self._authority.operator("admin", "admin")
         self._authority.client()
         nodes = [self._router(name) for name in self._routers]
         nodes += [self._storage(f"storage-{index}") for index in range(self._options.storages)]

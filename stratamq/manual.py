@@ -31,8 +31,11 @@ SHIPPED: dict[str, dict[str, str]] = {
         "node.link_port": "7949",
         "membership.bind": '"127.0.0.1:0"',
         "membership.seeds": '["127.0.0.1:7946"]',
+        "edge.keep_alive_max_s": "1200",
         "edge.connect_rate_max": "1000.0",
         "edge.publish_rate_max": "10000.0",
+        "edge.takeovers_max": "5",
+        "edge.will_rate_max": "100.0",
         "metrics.port": "9749",
     },
     "router": {
@@ -66,6 +69,10 @@ key = "data/clients/edge-0.key"
 # A client certificate is verified when one is presented; require it with require_client_certificate = true.
 # Clients have an authority of their own: with the nodes' one a start is refused.
 client_ca = "data/clients/ca.pem"
+backlog = 512
+accept_rate_max = 200.0
+accept_rate_address_max = 50.0
+subscribe_rate_max = 500.0
 
 # Plain and anonymous, therefore on loopback only.
 [edge.listeners.local]

@@ -132,5 +132,7 @@ def _ask_leader(leader: str, answer: Any, arguments: dict[str, object], verb: st
         return answer  # it may have died; what the other router knows is better than nothing
 
 
-async def _request(request: Any, address: str, access: "Access", message: object) -> Any:
-    return await request(address, access.contexts, message, cluster=access.cluster)
+async def _request(request: Any, address: str, access: "Access", message: "Admin") -> Any:
+    from access.operators.verbs import tier_of
+
+    return await request(address, access.contexts, message, cluster=access.cluster, tier=tier_of(message.verb))

@@ -5,6 +5,7 @@ until it is told to stop.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import select
@@ -65,13 +66,20 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
 
     if lifeline_fd >= 0:
         _follow_lifeline(lifeline_fd)
-    settings = load_config(tier, config, flags)
-    configure_logs(settings.logs, settings.node.id)
-    check_plaintext(settings)
-    if lifeline_fd < 0:  # `up` has one closed folder for all that its nodes keep
-        check_files(tier, settings)
-    _check_certificate(tier, settings)
-    check_authorities(tier, settings)
+
+    def checked() -> "NodeConfig":
+        """Read and judge every source of settings: at the start, and again at each reload."""
+        settings = load_config(tier, config, flags)
+        check_plaintext(settings)
+        if lifeline_fd < 0:  # `up` has one closed folder for all that its nodes keep
+            check_files(tier, settings)
+        _check_certificate(tier, settings)
+        check_authorities(tier, settings)
+        return settings
+
+    early = load_config(tier, config, flags)
+    configure_logs(early.logs, early.node.id)
+    settings = dataclasses.replace(checked(), again=checked)
     _prepare_data_dir(settings.node.data_dir)
     _check_compiled(tier)
     return service_main(tier)(settings, lambda addresses: _tell_ready(ready_fd, addresses))

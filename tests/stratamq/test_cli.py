@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 import trio
 
+from access.operators.verbs import VERBS, Role
 from stratamq.cli.output import OutputFormat, render
 from wire.links.authority import DevelopmentAuthority
-from wire.links.request import Unanswered, _exchange
+from wire.links.request import Unanswered, _exchange, request
 from wire.links.tls import CertificateFiles, link_contexts
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import NodeIdentity
 from wire.messages.nodes import Register
-from wire.messages.operators import Admin
+from wire.messages.operators import Admin, AdminReply
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -255,6 +256,33 @@ def test_a_node_gives_no_orders_and_an_operator_is_no_node(cluster: tuple[Path, 
     status = stratamq("cluster", "status", "--data", str(cluster[0])).stdout
     assert "storage-0" in status and "storage-9" not in status
     assert "depth" not in stratamq("ring", "show", "--data", str(cluster[0])).stdout
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("tier", ["router", "storage"])
+def test_matrix_of_verbs_and_roles_on_real_links(
+    cluster: tuple[Path, "subprocess.Popen[str]"], tier: str, role: Role
+) -> None:
+    """NIST: protect. Each verb is refused below its role, and by the other tier; no verb has that argument."""
+    state = json.loads((cluster[0] / "up.json").read_text())
+    authority = DevelopmentAuthority(Path(state["tls"]), state["cluster"], datetime.datetime.now(datetime.UTC))
+    word = role.name.lower()
+    contexts = link_contexts(authority.operator(f"ann-{word}", word))
+    address = running(cluster[0])[f"{tier}-0"]["addresses"]["link"]
+
+    async def ask() -> list[AdminReply]:
+        questions = [Admin(number, verb, {"nonsense": 1}) for number, verb in enumerate(VERBS)]
+        with trio.fail_after(60):
+            return [await request(address, contexts, each, cluster=state["cluster"], tier=tier) for each in questions]
+
+    for (verb, row), reply in zip(VERBS.items(), trio.run(ask), strict=True):
+        assert not reply.ok and reply.exit_code == 2, verb
+        if row.tier != tier:
+            assert "knows no" in reply.error, verb
+        elif row.role > role:
+            assert f"wants the role {row.role.name.lower()}; the certificate of ann-{word} has {word}" in reply.error
+        else:
+            assert "nonsense" in reply.error, (verb, reply.error)
 
 
 def test_a_start_that_others_could_abuse_is_refused(tmp_path: Path) -> None:

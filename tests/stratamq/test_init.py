@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from cryptography.x509 import load_pem_x509_certificate
 
 from conf.errors import ExitCode, UserError
 from conf.settings import EdgeConfig, NodeConfig, RouterConfig
@@ -13,7 +14,14 @@ from stratamq.init_plan import LayoutNode, lay_out, parse_node
 from stratamq.rooms import load_config
 from stratamq.start_checks import check_authorities, check_files
 from wire.links.operator_access import find_access
-from wire.links.tls import CertificateFiles, check_certificate, client_listener_context, link_contexts, shared_authority
+from wire.links.tls import (
+    CertificateFiles,
+    certified_uris,
+    check_certificate,
+    client_listener_context,
+    link_contexts,
+    shared_authority,
+)
 
 NOW = datetime.datetime.now(datetime.UTC)
 SPREAD = (
@@ -162,3 +170,22 @@ def test_mistakes_are_usage_errors(words: list[str], line: str) -> None:
 def test_addresses_that_others_dial(word: str, address: str) -> None:
     """IPv6 stands in brackets."""
     assert parse_node(word).address(1) == address
+
+
+def test_an_administrators_certificate_lies_beside_the_operators(tmp_path: Path) -> None:
+    """`init` makes both; a folder of an older version gets the administrator's with its next node."""
+    made = ClusterFolder(tmp_path / "cluster", NOW)
+    made.create("stratamq", ())
+    tls = tmp_path / "cluster" / "tls"
+    named = {
+        n: certified_uris(load_pem_x509_certificate((tls / f"{n}.pem").read_bytes())) for n in ("admin", "operator")
+    }
+    assert named == {n: [f"stratamq://stratamq/{n}/{n}"] for n in named}
+    for ending in ("pem", "key"):
+        (tls / f"admin.{ending}").unlink()
+    assert find_access("", tmp_path / "cluster").contexts is not None  # the operator's is taken
+    made.add(["edge/edge-7"])
+    assert (tls / "admin.pem").exists() and (tls / "admin.key").stat().st_mode & 0o777 == 0o600
+    (tls / "admin.key").write_bytes((tls / "operator.key").read_bytes())
+    with pytest.raises(UserError, match=r"admin.pem"):  # the administrator's is taken where it lies
+        find_access("", tmp_path / "cluster")

@@ -1,0 +1,391 @@
+"""``stratamq user | role | group | ban | revoke | policy``: who may log in to the cluster, and what each may do.
+
+Passwords come from a prompt, a file or a descriptor, never from the command line, which other processes can read; what
+leaves this process is their argon2id record. A verb that takes rights away returns when no node acts by the old ones
+any more: exit code 3 says that it is committed, and names the nodes that it still waits for.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stratamq.cli.asking import Options, show
+from stratamq.cli.verbs import asks, group, verb_about
+
+__all__ = ["register"]
+
+LIMITS = ("publish_rate_max", "byte_rate_max", "subscribe_rate_max")  # that edges read (edge/clients/rates.py)
+PASSWORD_BYTES_MAX = 65_535  # of a password in CONNECT
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change, and whom it takes from.")]
+UserArgument = Annotated[str, typer.Argument(metavar="USER")]
+RolesOption = Annotated[list[str] | None, typer.Option("--role", help="A role of the user; may be repeated.")]
+GroupsOption = Annotated[list[str] | None, typer.Option("--group", help="A group of the user; may be repeated.")]
+LimitsOption = Annotated[
+    list[str] | None,
+    typer.Option("--limit", help="name=number; publish_rate_max, byte_rate_max, subscribe_rate_max; may be repeated."),
+]
+FileOption = Annotated[Path | None, typer.Option("--password-file", help="First line of this file; mode 0600.")]
+DescriptorOption = Annotated[int | None, typer.Option("--password-fd", help="First line of this open descriptor.")]
+FiltersOption = list[str] | None
+KindOption = Annotated[
+    str, typer.Argument(metavar="KIND", help="user, client_id, address, network or certificate (its fingerprint).")
+]
+AfterOption = Annotated[str, typer.Option("--after", help="Begin behind this one: `next` of the page before.")]
+CountOption = Annotated[int, typer.Option("--count", min=1, max=1_000, help="At most so many.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the groups."""
+    users = group(app, "user", "Users of the cluster.")
+    for command in (add_user, change_user, password_of_user):
+        users.command(command.__name__.partition("_")[0])(command)
+    verb_about(users, "user show", "user", "Roles, groups and state of one user.")
+    for name, text in (
+        ("disable", "Let a user in no more, and end its connections."),
+        ("enable", "Let a disabled user in again."),
+        ("delete", "Remove a user; a later one of that name owns none of its sessions."),
+    ):
+        _about(users, "user", name, text)
+    roles = group(app, "role", "Roles: what their users may do.")
+    roles.command("put")(put_role)
+    verb_about(roles, "role show", "role", "The rules of one role.")
+    _about(roles, "role", "delete", "Remove a role that nobody has.")
+    groups = group(app, "group", "Groups: roles that users have together.")
+    groups.command("put")(put_group)
+    verb_about(groups, "group show", "group", "The roles of one group.")
+    _about(groups, "group", "delete", "Remove a group that nobody is in.")
+    bans = group(app, "ban", "Bans of users, client identifiers, addresses, networks and certificates.")
+    bans.command("add")(add_ban)
+    bans.command("del")(del_ban)
+    for to, name in ((users, "user"), (roles, "role"), (groups, "group"), (bans, "ban")):
+        _list(to, name)
+    app.command("revoke")(revoke)
+    app.command("unrevoke")(unrevoke)
+    group(app, "policy", "The policy of the cluster as a whole.").command("status")(status)
+
+
+def _about(to: typer.Typer, what: str, verb: str, text: str) -> None:
+    """Add a verb that changes one record."""
+
+    @asks
+    def command(
+        options: Options,
+        name: Annotated[str, typer.Argument(metavar=what.upper())],
+        dry_run: DryRunOption = False,
+    ) -> None:
+        show(f"{what} {verb}", {what: name, "dry_run": dry_run}, options)
+
+    to.command(verb, help=text)(command)
+
+
+def _list(to: typer.Typer, what: str) -> None:
+    @asks
+    def command(options: Options, after: AfterOption = "", count: CountOption = 100) -> None:
+        show(f"{what} list", {"after": after, "count": count}, options)
+
+    to.command("list", help=f"Every {what}, by name.")(command)
+
+
+# --- users
+
+
+@asks
+def add_user(
+    options: Options,
+    user: UserArgument,
+    role: RolesOption = None,
+    group: GroupsOption = None,
+    limit: LimitsOption = None,
+    password_file: FileOption = None,
+    password_fd: DescriptorOption = None,
+    no_password: Annotated[bool, typer.Option("--no-password", help="One that certificates or tokens name.")] = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Add a user; the password is asked for, or read from a file or descriptor."""
+    record = "" if no_password else _record(password_file, password_fd)
+    arguments = {"user": user, "record": record, "roles": role or [], "groups": group or [], "dry_run": dry_run}
+    show("user add", {**arguments, "limits": _limits(limit)}, options)
+
+
+@asks
+def change_user(
+    options: Options,
+    user: UserArgument,
+    role: RolesOption = None,
+    group: GroupsOption = None,
+    limit: LimitsOption = None,
+    no_roles: Annotated[bool, typer.Option("--no-roles", help="Take all roles away.")] = False,
+    no_groups: Annotated[bool, typer.Option("--no-groups", help="Take the user out of all groups.")] = False,
+    no_limits: Annotated[bool, typer.Option("--no-limits", help="Take all limits away.")] = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Give a user other roles, groups or limits in place of its own; what is not named stays."""
+    from conf.errors import ExitCode, UserError
+
+    arguments: dict[str, object] = {"user": user, "dry_run": dry_run}
+    for key, named, none in (("roles", role, no_roles), ("groups", group, no_groups)):
+        if named or none:
+            arguments[key] = named or []
+    if limit or no_limits:
+        arguments["limits"] = _limits(limit)
+    if len(arguments) == 2:
+        raise UserError("name what is to change: --role, --group, --limit, or --no-roles and the like", ExitCode.USAGE)
+    show("user change", arguments, options)
+
+
+@asks
+def password_of_user(
+    options: Options,
+    user: UserArgument,
+    password_file: FileOption = None,
+    password_fd: DescriptorOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Give a user another password; its connections end."""
+    show("user password", {"user": user, "record": _record(password_file, password_fd), "dry_run": dry_run}, options)
+
+
+def _limits(given: list[str] | None) -> dict[str, int]:
+    from conf.errors import ExitCode, UserError
+
+    limits = {}
+    for text in given or []:
+        name, _, number = text.partition("=")
+        if name not in LIMITS or not (number.isascii() and number.isdigit()):
+            raise UserError(f"--limit {text!r}: {', '.join(LIMITS)}, each with = and a whole number", ExitCode.USAGE)
+        limits[name] = int(number)
+    return limits
+
+
+def _record(file: Path | None, descriptor: int | None) -> str:
+    """Return the record of a password that is read as it was asked for."""
+    import secrets
+
+    from access.identity.passwords import OWN_SALT_BYTES, encode_record, has_argon2, make_record
+    from conf.errors import ExitCode, UserError
+
+    if not has_argon2():
+        raise UserError("the installed cryptography has no argon2id: install 44 or newer, built with OpenSSL 3.2")
+    if file is not None and descriptor is not None:
+        raise UserError("say --password-file or --password-fd, not both", ExitCode.USAGE)
+    password = _asked() if file is None and descriptor is None else _read(file, descriptor)
+    if not password:
+        raise UserError("an empty password is none: `--no-password` adds a user without one", ExitCode.USAGE)
+    return encode_record(make_record(password, secrets.token_bytes(OWN_SALT_BYTES)))
+
+
+def _read(file: Path | None, descriptor: int | None) -> bytes:
+    """Return the first line of a file that only its owner reads, or of a descriptor."""
+    from conf.errors import UserError
+    from conf.private_files import check_private
+
+    where = f"descriptor {descriptor}" if file is None else str(file)
+    try:
+        if file is not None:
+            check_private(file, "the password file")
+        with open(file if file is not None else descriptor or 0, "rb", closefd=file is not None) as source:
+            line = source.readline(PASSWORD_BYTES_MAX + 2)
+    except OSError as error:
+        raise UserError(f"cannot read a password from {where}: {error.strerror or error}") from None
+    password = line.removesuffix(b"\n").removesuffix(b"\r")
+    if len(password) > PASSWORD_BYTES_MAX:
+        raise UserError(f"{where}: the password is longer than the {PASSWORD_BYTES_MAX} bytes that CONNECT holds")
+    return password
+
+
+def _asked() -> bytes:
+    import getpass
+
+    from conf.errors import ExitCode, UserError
+
+    if not sys.stdin.isatty():
+        raise UserError("no terminal to ask for a password: say --password-file or --password-fd 0", ExitCode.USAGE)
+    first = getpass.getpass("password: ")
+    if getpass.getpass("again: ") != first:
+        raise UserError("the two differ", ExitCode.USAGE)
+    return os.fsencode(first)
+
+
+# --- roles and groups
+
+
+@asks
+def put_role(
+    options: Options,
+    role: Annotated[str, typer.Argument(metavar="ROLE")],
+    publish: Annotated[FiltersOption, typer.Option("--publish", help="Topics to publish to.")] = None,
+    subscribe: Annotated[FiltersOption, typer.Option("--subscribe", help="Topics to subscribe to.")] = None,
+    deny: Annotated[FiltersOption, typer.Option("--deny", help="Topics closed to both.")] = None,
+    deny_publish: Annotated[FiltersOption, typer.Option("--deny-publish", help="Closed to publishing.")] = None,
+    deny_subscribe: Annotated[FiltersOption, typer.Option("--deny-subscribe", help="Closed to subscribing.")] = None,
+    share: Annotated[FiltersOption, typer.Option("--share", help="Groups to join; with it, no other.")] = None,
+    qos_max: Annotated[int, typer.Option("--qos-max", min=0, max=2, help="Highest QoS.")] = 2,
+    no_retain: Annotated[bool, typer.Option("--no-retain", help="Publishes no retained messages.")] = False,
+    no_will: Annotated[bool, typer.Option("--no-will", help="Leaves no will.")] = False,
+    priority: Annotated[int, typer.Option("--priority", help="Roles of a higher one decide first.")] = 0,
+    listener: Annotated[str, typer.Option("--listener", help="Only for clients of this listener.")] = "",
+    network: Annotated[str, typer.Option("--network", help="Only for addresses in this network.")] = "",
+    dry_run: DryRunOption = False,
+) -> None:
+    """Make a role, or give it other rules. Filters may have %u and %c as whole levels; each option may be repeated."""
+    rules: list[dict[str, Any]] = _rules(
+        publish=publish or [],
+        subscribe=subscribe or [],
+        deny=deny or [],
+        deny_publish=deny_publish or [],
+        deny_subscribe=deny_subscribe or [],
+        share=share or [],
+        qos_max=qos_max,
+        retain=not no_retain,
+        will=not no_will,
+        listener=listener,
+        network=network,
+    )
+    show("role put", {"role": role, "rules": rules, "priority": priority, "dry_run": dry_run}, options)
+
+
+def _rules(**words: Any) -> list[dict[str, Any]]:
+    from pydantic import ValidationError
+
+    from access.rules.role_table import RoleWords, rows_of
+    from conf.errors import ExitCode, UserError
+
+    try:
+        role = RoleWords(**words)
+    except ValidationError as error:
+        raise UserError(str(error.errors()[0]["msg"]), ExitCode.USAGE) from None
+    return [
+        {
+            "allow": allow,
+            "actions": int(actions),
+            "filter": text,
+            "qos_max": qos_max,
+            "listener": role.listener,
+            "network": role.network,
+        }
+        for _, filters, allow, actions, qos_max in rows_of(role)
+        for text in filters
+    ]
+
+
+@asks
+def put_group(
+    options: Options,
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    role: Annotated[list[str] | None, typer.Option("--role", help="A role of its users; may be repeated.")] = None,
+    limit: LimitsOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Make a group, or give it other roles and limits."""
+    arguments = {"group": group, "roles": role or [], "limits": _limits(limit), "dry_run": dry_run}
+    show("group put", arguments, options)
+
+
+# --- bans and revocations
+
+
+@asks
+def add_ban(
+    options: Options,
+    kind: KindOption,
+    value: Annotated[str, typer.Argument(metavar="VALUE")],
+    for_s: Annotated[str, typer.Option("--for", help="30s, 10m, 2h or 7d; without it until it is taken back.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="For `ban list`.")] = "",
+    dry_run: DryRunOption = False,
+) -> None:
+    """Keep somebody out, and end its connections."""
+    arguments = {"kind": kind, "value": value, "for_s": _seconds(for_s), "reason": reason, "dry_run": dry_run}
+    show("ban add", arguments, options)
+
+
+@asks
+def del_ban(
+    options: Options,
+    kind: KindOption,
+    value: Annotated[str, typer.Argument(metavar="VALUE")],
+    dry_run: DryRunOption = False,
+) -> None:
+    """Take a ban back."""
+    show("ban del", {"kind": kind, "value": value, "dry_run": dry_run}, options)
+
+
+SerialArgument = Annotated[str, typer.Argument(metavar="[SERIAL]", help="Hexadecimal, with --issuer.")]
+IssuerOption = Annotated[str, typer.Option("--issuer", help="SHA-256 of the issuer's name in DER, hexadecimal.")]
+CertificateOption = Annotated[
+    Path | None, typer.Option("--certificate", help="The certificate itself, in PEM, in place of SERIAL and --issuer.")
+]
+
+
+@asks
+def revoke(
+    options: Options,
+    serial: SerialArgument = "",
+    issuer: IssuerOption = "",
+    certificate: CertificateOption = None,
+    for_s: Annotated[str, typer.Option("--for", help="Until the certificate ends by itself, as 90d.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="For whoever asks later.")] = "",
+    dry_run: DryRunOption = False,
+) -> None:
+    """Make a client's certificate void before its time, and end its connections."""
+    named = _certificate(serial, issuer, certificate)
+    show("revoke", {**named, "for_s": _seconds(for_s), "reason": reason, "dry_run": dry_run}, options)
+
+
+@asks
+def unrevoke(
+    options: Options,
+    serial: SerialArgument = "",
+    issuer: IssuerOption = "",
+    certificate: CertificateOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Take a revocation back."""
+    show("unrevoke", {**_certificate(serial, issuer, certificate), "dry_run": dry_run}, options)
+
+
+def _certificate(serial: str, issuer: str, file: Path | None) -> dict[str, object]:
+    """Return what names a certificate, as it was written or as the certificate itself says."""
+    from conf.errors import ExitCode, UserError
+
+    if file is not None and (serial or issuer):
+        raise UserError("say --certificate, or SERIAL and --issuer, not both", ExitCode.USAGE)
+    if file is not None:
+        from cryptography import x509
+
+        from access.identity.certificates import issuer_digest
+
+        try:
+            shown = x509.load_pem_x509_certificate(file.read_bytes())
+        except OSError as error:
+            raise UserError(f"cannot read {file}: {error.strerror or error}") from None
+        except ValueError:
+            raise UserError(f"{file}: holds no certificate in PEM, or a damaged one", ExitCode.USAGE) from None
+        serial, issuer = f"{shown.serial_number:x}", issuer_digest(shown.issuer)
+    if not serial or not issuer:
+        raise UserError("name the certificate: --certificate FILE, or SERIAL and --issuer", ExitCode.USAGE)
+    return {"kind": "serial", "value": serial.replace(":", "").lower().lstrip("0"), "issuer": issuer.lower()}
+
+
+def _seconds(text: str) -> float:
+    from conf.errors import ExitCode, UserError
+
+    units = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+    if not text:
+        return 0.0
+    number = text[:-1]
+    if text[-1] not in units or not number.isascii() or not number.isdigit() or int(number) == 0:
+        raise UserError(f"--for {text!r}: a number and s, m, h or d, as 10m", ExitCode.USAGE)
+    return int(number) * units[text[-1]]
+
+
+@asks
+def status(
+    options: Options,
+    epoch: Annotated[int, typer.Option("--epoch", min=0, help="As a verb said it; 0: the newest.")] = 0,
+) -> None:
+    """Wait until an epoch of the policy is in force at every node, and say whom it waits for."""
+    show("policy status", {"epoch": epoch}, options)
