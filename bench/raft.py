@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ async def _serve(
         RaftLog(folder),
         send=lambda to, message: links[to].send(message),
         apply=apply,
-        take_snapshot=lambda: b"%d" % applied[0],
+        take_snapshot=lambda: partial(b"%d".__mod__, applied[0]),
         restore=lambda _: None,
         rng=random.Random(name),
         incarnation=1,

@@ -20,7 +20,7 @@ from wire.messages import batches
 from wire.messages.hello import Hello
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("edge", "router", "storage", "wire", "mqtt", "membership", "jobs", "conf", "stratamq")
+ROOMS = ("edge", "router", "storage", "wire", "mqtt", "membership", "access", "jobs", "conf", "stratamq")
 CODEC = "wire/messages/batches.py"  # it packs and unpacks field by field: that is no use of what they say
 BINARY = (batches.PublishMessage, batches.PublishRun, batches.PublishAck, batches.Push, batches.PushAck)
 WIDE = {"Any", "object", "Control", "Message", "Command", "T"}  # an annotation that may mean each class
@@ -34,6 +34,8 @@ WITHOUT_READER = {
     ),
     **dict.fromkeys(("JobEntry.inputs", "FileEntry.live_bytes"), "the same: which job made it of what"),
     **dict.fromkeys(("Manifest.format_version", "Manifest.manifest_crc"), "read by key, before the rest is decoded"),
+    "RetainedRow.owner_made": "2026-11-23: retained messages are judged by their source next (ADR 34)",
+    "User.verifier": "2026-11-23: the step scram asks for the cluster's users next (ADR 34)",
     "NodeMetadata.addresses": "a member's own description, which gossip hands on whole; its format is not the links'",
 }
 

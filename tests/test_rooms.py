@@ -11,10 +11,11 @@ ROOT = Path(__file__).parent.parent
 
 # Which rooms a room may import from; a tier never another tier, ``jobs`` of ``wire`` only the SSTable modules.
 ARROWS: dict[str, set[str]] = {
-    "stratamq": {"edge", "router", "storage", "jobs", "membership", "wire", "mqtt", "conf"},
-    "edge": {"membership", "wire", "mqtt", "conf"},
-    "router": {"membership", "wire", "mqtt", "conf"},
-    "storage": {"membership", "wire", "mqtt", "conf"},
+    "stratamq": {"edge", "router", "storage", "jobs", "membership", "access", "wire", "mqtt", "conf"},
+    "edge": {"membership", "access", "wire", "mqtt", "conf"},
+    "router": {"membership", "access", "wire", "mqtt", "conf"},
+    "storage": {"membership", "access", "wire", "mqtt", "conf"},
+    "access": {"wire", "mqtt", "conf"},
     "membership": {"wire", "mqtt", "conf"},
     "jobs": {"wire", "conf"},
     "wire": {"mqtt", "conf"},
@@ -32,31 +33,42 @@ JOBS_OF_WIRE = {
 # Which sub-rooms of its room a sub-room may import from; files beside the sub-rooms join them, and none imports those
 # but the floors.
 SUB_ROOMS: dict[str, dict[str, set[str]]] = {
+    "access": {
+        "rules": set(),
+        "identity": {"rules"},
+        "limits": set(),
+        "operators": set(),
+        "policy": {"rules", "limits"},
+    },
     "edge": {
         "hot": set(),
         "node": {"hot"},
+        "rights": {"hot", "node"},
         "listeners": {"hot", "node"},
+        "login": {"hot", "node", "listeners"},
         "cluster": {"hot", "node"},
         "routes": {"hot", "node"},
-        "clients": {"hot", "node", "listeners", "cluster"},
-        "subscriptions": {"hot", "node", "clients", "cluster", "routes"},
-        "publishing": {"hot", "node", "clients", "cluster", "routes", "subscriptions"},
+        "clients": {"hot", "node", "rights", "listeners", "login", "cluster"},
+        "subscriptions": {"hot", "node", "rights", "clients", "cluster", "routes"},
+        "publishing": {"hot", "node", "rights", "clients", "cluster", "routes", "subscriptions"},
     },
     "router": {
         "raft": set(),
         "placement": set(),
         "map": {"placement"},
         "routes": set(),
-        "operators": {"raft", "placement", "map", "routes"},
+        "policy": {"raft", "map"},
+        "operators": {"raft", "placement", "map", "routes", "policy"},
     },
     "storage": {
         "state": set(),
         "store": {"state"},
-        "messages": {"state"},
+        "rights": {"state"},
+        "messages": {"state", "rights"},
         "replication": {"state"},
-        "sessions": {"state", "messages"},
-        "hosting": {"state", "messages", "sessions", "replication"},
-        "incoming": {"state", "messages", "sessions", "hosting"},
+        "sessions": {"state", "rights", "messages"},
+        "hosting": {"state", "rights", "messages", "sessions", "replication"},
+        "incoming": {"state", "rights", "messages", "sessions", "hosting"},
         "export": {"state", "store"},
     },
     "wire": {
@@ -66,7 +78,7 @@ SUB_ROOMS: dict[str, dict[str, set[str]]] = {
         "node": {"messages", "links"},
     },
 }
-FLOORS = {"wire.clock", "wire.decoding"}  # files beside sub-rooms that these may import
+FLOORS = {"access.files", "wire.clock", "wire.decoding"}  # files beside sub-rooms that these may import
 PARAGRAPHS = ("Owns: ", "Doors: ", "Always holds: ", "May import: ")  # of a package's docstring, after its first line
 
 # Thin shells: everything else is a core, or plain code, and neither waits nor owns sockets.
@@ -79,6 +91,9 @@ SHELLS = {
     "edge.hot.sockets",
     "edge.listeners.listeners",
     "edge.listeners.proxied_socket",
+    "edge.login.hash_worker_service",
+    "edge.login.http_callout_service",
+    "edge.login.key_refresh_service",
     "membership.admin",
     "membership.discovery",
     "membership.event_queue",
@@ -99,6 +114,7 @@ SHELLS = {
     "wire.links.request",
     "wire.links.tls_stream",
     "wire.node.process",
+    "wire.node.reloading",
     "wire.node.signals",
     "wire.node.turns",  # an instrument of trio
 }

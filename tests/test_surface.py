@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("edge", "router", "storage", "wire", "mqtt", "membership", "jobs", "conf", "stratamq")
+ROOMS = ("edge", "router", "storage", "wire", "mqtt", "membership", "access", "jobs", "conf", "stratamq")
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 # A name without a reader in Python, and why it stands.
@@ -15,10 +15,8 @@ WITHOUT_READER = {
     "before_io_wait": "the same",
     "decode_publish_acks": "half of a format whose product form is compiled in edge/hot; tests/golden compares both",
     "decode_pushes": "the same",
-    "drop_routes": "a door of the loop (ADR 8): the whole cache at once, as benchmarks want it",
     "encode_push_ack": "half of a format",
     "encode_run": "half of a format",
-    "forget_permissions": "a door of the loop (ADR 8): the answers of ``authorize``, when they change",
     "format_help": "argparse calls it",
     "lowest_tag": "a door of the loop (ADR 8): its outbox, as a neighbour sees it",
     "make_row": "half of a format: an exported row as another program may write it",
@@ -32,6 +30,24 @@ WITHOUT_READER = {
     "user_line": "a line of the file of SCRAM users, which an operator makes by the command in README",
     "verify_manifest": "an export read by our own reader; jobs/verify_manifest.py is the one that needs no StrataMQ",
     "wants_turn": "the loop as shells of tests drive it; the real one reads the fields",
+}
+
+# access: not joined yet (2026-11-23). Doors of the room that no tier opens so far, by the part that opens them; a part
+# that joins one takes its line away, the last one takes the table away, and no line is ever added.
+ACCESS_NOT_JOINED_YET = {
+    # login: edge/login
+    "HttpStep": "access/identity/http_answer.py",
+    "cache_s": "access/identity/http_answer.py",
+    "OcspStep": "access/identity/ocsp.py",
+    "AnswerCache": "access/limits/answer_cache.py",
+    "Breaker": "access/limits/breaker.py",
+    # limits: edge/listeners, edge/clients
+    "DailyBytes": "access/limits/quotas.py",
+    "spend": "access/limits/quotas.py",
+    # operators: router/policy, stratamq/cli
+    "is_weak": "access/identity/passwords.py",
+    "AuditFile": "access/operators/audit_file.py",
+    "audit_arguments": "access/operators/verbs.py",
 }
 
 
@@ -56,9 +72,9 @@ def test_public_names_have_readers() -> None:
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
                 read.add(node.value)  # an annotation in quotes
     unread = defined - read
-    new = sorted(unread - WITHOUT_READER.keys())
+    new = sorted(unread - WITHOUT_READER.keys() - ACCESS_NOT_JOINED_YET.keys())
     assert not new, f"only tests use {new}"
-    old = sorted(WITHOUT_READER.keys() - unread)
+    old = sorted((WITHOUT_READER.keys() | ACCESS_NOT_JOINED_YET.keys()) - unread)
     assert not old, f"they have readers now: {old}"
 
 

@@ -23,8 +23,9 @@ READY_S = 60.0
 class ExtraEdge:
     """A running edge: its listeners' ports and its metrics."""
 
-    def __init__(self, addresses: dict[str, str]) -> None:
+    def __init__(self, addresses: dict[str, str], process: int) -> None:
         self.addresses = addresses
+        self.process = process
 
     def port(self, listener: str) -> int:
         return int(self.addresses[listener].rpartition(":")[2])
@@ -36,9 +37,9 @@ class ExtraEdge:
 
 @contextlib.contextmanager
 def extra_edge(
-    cluster: LocalCluster, listeners: dict[str, dict[str, Any]], name: str = "edge-9"
+    cluster: LocalCluster, listeners: dict[str, dict[str, Any]], name: str = "edge-9", **room: Any
 ) -> Iterator[ExtraEdge]:
-    """Run an edge whose configuration is that of edge-0 but for its name and its listeners."""
+    """Run an edge whose configuration is that of edge-0 but for its name, its listeners, and settings of its room."""
     authority = DevelopmentAuthority(cluster.data / "tls", "stratamq", datetime.datetime.now(datetime.UTC))
     own = authority.node("edge", name)
     folder = cluster.data / name
@@ -48,10 +49,11 @@ def extra_edge(
     document["metrics"]["port"] = 0
     shown = authority.server()
     for table in listeners.values():
-        table |= {"bind": "127.0.0.1", "port": 0, "allow_anonymous": True}
+        table |= {"bind": "127.0.0.1", "port": 0}
+        table.setdefault("allow_anonymous", True)
         if table.get("tls"):
             table |= {"certificate": str(shown.certificate), "key": str(shown.key)}
-    document["edge"]["listeners"] = listeners
+    document["edge"] |= {**room, "listeners": listeners}
     config = folder / "edge.toml"
     config.touch(0o600)
     config.write_text(toml_document(document))
@@ -65,7 +67,7 @@ def extra_edge(
         )
     os.close(writing)
     try:
-        yield ExtraEdge(_addresses(reading, process, cluster.data / f"{name}.txt"))
+        yield ExtraEdge(_addresses(reading, process, cluster.data / f"{name}.txt"), process.pid)
     finally:
         os.close(reading)
         process.terminate()

@@ -59,6 +59,11 @@ class LocalCluster:
         """Return a node's process."""
         return int(self.state["nodes"][node]["pid"])
 
+    def is_started_again(self, node: str, before: int) -> bool:
+        """Return whether a node has another process than before; while it starts `up` does not name it."""
+        found = self.state["nodes"].get(node)
+        return found is not None and int(found["pid"]) != before
+
     @property
     def authority(self) -> str:
         """The file that clients verify the edges with."""
@@ -76,10 +81,15 @@ class LocalCluster:
         return answer
 
     @staticmethod
+    def command_line() -> list[str]:
+        """Return what begins a command line of ``stratamq``."""
+        return [sys.executable, "-m", "stratamq"]
+
+    @staticmethod
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``stratamq`` with arguments."""
         return subprocess.run(
-            [sys.executable, "-m", "stratamq", *arguments], capture_output=True, text=True, timeout=300, check=False
+            [*LocalCluster.command_line(), *arguments], capture_output=True, text=True, timeout=300, check=False
         )
 
     def metrics(self, node: str) -> str:

@@ -105,7 +105,7 @@ def test_durable_session_moves_and_survives_kill_9_of_storage(cluster: LocalClus
     assert sorted(got) == expected
     assert [line for line in got if int(line[-1]) % 2] == expected[1::2]
     assert [line for line in got if int(line[-1]) % 2 == 0] == expected[::2]
-    cluster.wait_for(lambda: cluster.pid("storage-0") != before, "storage started again")
+    cluster.wait_for(lambda: cluster.is_started_again("storage-0", before), "storage started again")
     publish(cluster, 0, "durable/live", "live", 2)
     assert again.wait_for(11)[-1] == "durable/live live"
     again.close()

@@ -23,7 +23,7 @@ def test_an_operator_accepts_what_a_wiped_disk_took() -> None:
         cluster.admin("ring", "recover", "all", "--accept-loss", "storage-0")
         served = cluster.command("ring", "recover", "3", "--data", str(cluster.data))
         assert "nothing to recover" in served.stderr
-        cluster.wait_for(lambda: cluster.pid("storage-0") != former, "ready again")
+        cluster.wait_for(lambda: cluster.is_started_again("storage-0", former), "ready again")
         subscriber = connected(cluster, 0, "after", clean=False)
         subscriber.subscribe("a/#", 1)
         publish(cluster, 0, "a/b", "m", 1)

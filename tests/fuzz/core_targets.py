@@ -15,7 +15,6 @@ import msgspec
 
 from router.core import RouterCore
 from router.events import Applied, RoleChanged, RoundEnded
-from router.map.commands import encode_command
 from router.settings import RouterSettings
 from storage.turn_events import RECORDS
 from tests.edge.edge_harness import Edge
@@ -49,7 +48,7 @@ __all__ = [
 INPUTS_MAX = 200
 RECORDS_MANY = 40
 ASKED: set[type] = {AddRoutes, OpenSession, ReadRetained, ReadRetainedAll, RecordInbound, Resolve, SubscribeSession}
-OPERATOR = PeerKey("operator/cli-1", "operator", 1)
+OPERATOR = PeerKey("admin:ann/cli-1", "operator", 1)
 
 
 def mutate_message(corpus: tuple[bytes, ...], rng: random.Random) -> bytes:
@@ -101,7 +100,7 @@ def _router() -> Callable[[bytes], None]:
         for _ in range(20):
             ready = core.handle(now, events or [Tick()])  # type: ignore[arg-type]
             assert all(len(payload) <= 8 * 1024 * 1024 for _, _, payload in ready.sends)
-            events = [Applied(encode_command(proposal.command)) for proposal in ready.proposals]
+            events = [Applied(proposal.data) for proposal in ready.proposals]
             events += [RoundEnded(context, True) for context in ready.rounds]
             if not events:
                 return

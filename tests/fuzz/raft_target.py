@@ -12,10 +12,10 @@ import msgspec
 
 from router.core import RouterCore
 from router.events import Applied, RoleChanged, RoundEnded
-from router.map.commands import Bootstrap, Command, Delegate, Order, RegisterNode, StartRebalance, encode_command
+from router.map.commands import Bootstrap, Command, Delegate, Order, RegisterNode, StartRebalance
 from router.map.machine import MapMachine
-from router.map.snapshot import snapshot_fault
 from router.placement.plan import Move, Plan
+from router.policy.router_snapshot import snapshot_fault
 from router.raft import messages as raft
 from router.raft.core import RaftCore
 from router.raft.events import Persisted, RaftConfig, Receive, Stored
@@ -63,7 +63,7 @@ def snapshots(data: bytes) -> None:
     assert not snapshot_fault(core.machine.snapshot()), restored
     now = 100.0
     events: list[Any] = [RoleChanged(True, "r1")]
-    for node, tier in (*NODES, ("operator/1", "operator")):
+    for node, tier in (*NODES, ("admin:ann/1", "operator")):
         peer = PeerKey(node, tier, 1)
         said = [Admin(1, verb, {}) for verb in ("cluster status", "ring show", "ring plan", "ring status", "node list")]
         if tier != "operator":
@@ -74,7 +74,7 @@ def snapshots(data: bytes) -> None:
         events += [LinkUp(peer), *(FrameArrived(peer, FrameKind.CONTROL, encode_control(one)) for one in said)]
     for _ in range(8):
         ready = core.handle(now, events or [Tick()])
-        events = [Applied(encode_command(proposal.command)) for proposal in ready.proposals]
+        events = [Applied(proposal.data) for proposal in ready.proposals]
         events += [RoundEnded(context, True) for context in ready.rounds]
         now += 1.0
 

@@ -25,6 +25,7 @@ from membership.packets import (
 )
 from tests.fuzz import core_targets as cores
 from tests.fuzz import file_targets as files
+from tests.fuzz import identity_target as identity
 from tests.fuzz.command_target import COMMANDS, committed
 from tests.fuzz.filter_target import FILTERS, filters
 from tests.fuzz.fuzz_decoder import CORPUS as PACKETS
@@ -34,6 +35,7 @@ from tests.fuzz.hot_session import CLIENT_CORPUS, LINK_CORPUS, check_both, check
 from tests.fuzz.nested import mutate_tree
 from tests.fuzz.proxy_target import PROXY_HEADERS, proxy_headers
 from tests.fuzz.raft_target import RAFT, SNAPSHOTS, mutate_raft, raft_messages, snapshots
+from tests.fuzz.rules_target import ACLS, RULES, acls, rules
 from tests.membership.test_envelope import node as gossip_node
 from wire.decoding import Unreadable
 from wire.links.admission import check_hello
@@ -243,6 +245,8 @@ TARGETS = (
     Target("acks", (batches.encode_push(_PUSH), batches.encode_publish_ack(1, 2, 0)), _small_batches, 1.0, ("wire",)),
     Target("filters", FILTERS, filters, 0.5),
     Target("proxy", PROXY_HEADERS, proxy_headers, 1.0, ("edge.listeners.proxy_protocol",)),
+    Target("acls", ACLS, acls, 1.0, ("access.rules",)),
+    Target("rules", RULES, rules, 1.0),
     Target("control", (*_CONTROLS, *CONTROLS), _control, 1.0, ("wire",), mutator=mutate_either),
     Target("hello", _HELLOS, _hello, 0.5, ("wire",), mutator=mutate_either),
     Target("raft", RAFT, raft_messages, 1.0, ("wire",), mutator=mutate_raft),
@@ -260,4 +264,9 @@ TARGETS = (
     Target("marker", (bytes(3), b"\0\x04\x01\x10\x04\x01"), files.marker_file, 0.5, ("storage",)),
     Target("log", (bytes(4), b"\1\0\x04\x01", b"\2\0\x14\x01", b"\x81\0\x10"), files.log_files, 0.5, ("router",)),
     Target("configuration", files.shipped_configurations(), files.configuration, 0.5, ("conf", "stratamq")),
+    Target("passwords", identity.PASSWORD_FILES, identity.password_files, 0.5, ("access",)),
+    Target("certificates", identity.CERTIFICATES, identity.certificates, 0.5, ("access",)),
+    Target("lists", identity.LISTS, identity.lists, 0.5, ("access",)),
+    Target("tokens", identity.TOKENS, identity.tokens, 0.5, ("access",)),
+    Target("http-answers", identity.HTTP_ANSWERS, identity.http_answers, 0.5, ("access",)),
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs.bundle import bundle
 
 ROOT = Path(__file__).parent.parent.parent
-ROOMS = ("conf", "edge", "jobs", "membership", "mqtt", "router", "storage", "stratamq", "wire")
+ROOMS = ("access", "conf", "edge", "jobs", "membership", "mqtt", "router", "storage", "stratamq", "wire")
 LOOK = """
 import sys
 sys.path[:] = [{archive!r}, *(path for path in sys.path if path not in ("", {root!r})), {packages!r}]

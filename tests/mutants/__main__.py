@@ -9,9 +9,12 @@ import subprocess
 import sys
 import time
 
+from tests.mutants.access_rules import ACCESS_RULES
+from tests.mutants.edge_rights import EDGE_RIGHTS
 from tests.mutants.raft import MUTANTS
 from tests.mutants.rules import RULES
 from tests.mutants.seeded import BUGS, caught_by
+from tests.mutants.storage_rights import STORAGE_RIGHTS
 
 OTHER_TABLES = {
     "gossip (11 bugs)": "tests/membership/test_mutants.py",
@@ -33,7 +36,7 @@ def main() -> int:
     options = parser.parse_args()
     missed: list[str] = []
     print("| bug | where | caught by | processor time |\n|---|---|---|---|")
-    for bug in (*BUGS, *RULES):
+    for bug in (*BUGS, *RULES, *ACCESS_RULES, *STORAGE_RIGHTS, *EDGE_RIGHTS):
         began = time.process_time()
         caught = caught_by(bug)
         took = time.process_time() - began

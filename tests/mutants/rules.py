@@ -105,8 +105,10 @@ def _a_minute(original: Any, holder: LeaseHolder, now: float, message: Any) -> b
     return taken
 
 
-def _restored_is_standing(original: Any, subscriptions: Subscriptions, session: Any, subscription: Any) -> None:
-    original(subscriptions, session, subscription)
+def _restored_is_standing(
+    original: Any, subscriptions: Subscriptions, session: Any, subscription: Any, **options: Any
+) -> None:
+    original(subscriptions, session, subscription, **options)
     subscriptions.restore_standing(subscription.topic_filter)
 
 

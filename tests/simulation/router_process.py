@@ -9,8 +9,7 @@ import msgspec
 
 from router.core import RouterCore
 from router.events import Applied, Event, ProposalFailed, Ready, RoleChanged, RoundEnded
-from router.map.commands import encode_command
-from router.map.snapshot import snapshot_fault
+from router.policy.router_snapshot import snapshot_fault
 from router.raft.core import RaftCore
 from router.raft.events import Event as RaftEvent
 from router.raft.events import (
@@ -181,7 +180,7 @@ class RouterProcess(LinkProcess):
             self._raft(TransferLeadership(ready.transfer))
         for proposal in ready.proposals:
             term = self.raft.term
-            answer = self._raft(ProposeBatch((encode_command(proposal.command),)))
+            answer = self._raft(ProposeBatch((proposal.data,)))
             if answer.refused is not None:
                 hint = self.raft.leader_hint if answer.refused == "not_leader" else None
                 self._events.append(ProposalFailed(proposal.number, hint or ""))
@@ -253,7 +252,7 @@ class RouterProcess(LinkProcess):
             if self.applied_index - self._snapshot_index >= self.knobs.snapshot_every:
                 last = ready.committed[-1]
                 self._snapshot_index = last.index
-                data = self.core.machine.snapshot()
+                data = self.core.capture()()
                 self.world.scheduler.trace(f"{self.node} snapshot {last.index}", data)
                 self.disk.save_snapshot(Snapshot(last.index, last.term, self.raft.configuration_at(last.index), data))
                 self._raft(SnapshotTaken(last.index, data))

@@ -106,6 +106,23 @@ def test_b5_a_fenced_edge_sends_no_suback_and_lets_its_clients_go() -> None:
     scene.until(lambda: not subscriber.connected, 15.0)
 
 
+def test_b6_an_edge_that_wakes_behind_its_fence_serves_nobody() -> None:
+    """It wakes without a link to the routers, with QoS 0 in its socket: today's rights are not those that it knows."""
+    scene = Scene(edges=2)
+    publisher = scene.client("publisher", "e1", PATIENT)
+    subscriber = scene.client("subscriber", "e1", PATIENT, "t/x")
+    scene.publish(publisher, "t/x", "before")
+    scene.cluster.nodes["e1"].suspend()
+    publisher.publish("t/x", "late", 0)
+    scene.until(lambda: scene.is_dead("e1"), 10.0)
+    scene.run(scene.cluster.edge("e1").core.limits.fence_close_s)
+    scene.isolate("e1", [name for name in scene.cluster.nodes if name != "e1"])
+    scene.cluster.nodes["e1"].wake()
+    scene.run(1.0)
+    assert subscriber.received == ["before"]
+    assert not publisher.connected
+
+
 def test_c5_takeover_from_an_edge_that_is_paused_within_its_lease() -> None:
     scene = Scene(edges=2)
     old = scene.client("old", "e1", replace(ClientOptions(), resend=False), client_id="same")

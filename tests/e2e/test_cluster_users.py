@@ -1,0 +1,180 @@
+"""Users of a real cluster: added, given roles, disabled and banned on the command line, with real clients at two edges.
+
+What a verb takes away is gone at every edge when it has returned (P9).
+"""
+
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import paho.mqtt.client as paho
+import pytest
+
+from tests.e2e.extra_edge import ExtraEdge, extra_edge
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.test_login import TIMEOUT_S, Outcome, code, come
+
+PUBLISHER = shutil.which("mosquitto_pub") or ""
+LISTENERS = {"word": {"tls": False, "allow_anonymous": False, "cluster_users": True, "cluster_roles": True}}
+
+
+class Place(NamedTuple):
+    """A cluster with two edges that go by its users and roles."""
+
+    cluster: LocalCluster
+    edges: tuple[ExtraEdge, ExtraEdge]
+
+    def ports(self) -> list[int]:
+        return [edge.port("word") for edge in self.edges]
+
+    def order(self, *words: str, password: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a verb; a password goes in by descriptor 0."""
+        command = [*self.cluster.command_line(), *words, "--data", str(self.cluster.data)]
+        if password is not None:
+            command += ["--password-fd", "0"]
+        return subprocess.run(command, input=password, capture_output=True, text=True, timeout=60, check=False)
+
+    def done(self, *words: str, password: str | None = None) -> None:
+        result = self.order(*words, password=password)
+        assert result.returncode == 0, result.stderr
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with local_cluster("--edges", "1") as cluster:
+        tables = [{name: dict(table) for name, table in LISTENERS.items()} for _ in range(2)]
+        with extra_edge(cluster, tables[0], "edge-8") as one, extra_edge(cluster, tables[1], "edge-9") as two:
+            here = Place(cluster, (one, two))
+            here.done("role", "put", "device", "--publish", "up/%u/#", "--subscribe", "down/#")
+            yield here
+
+
+def there(port: int, user: str, password: str) -> tuple[paho.Client, Outcome]:
+    client, outcome = come(port, user=user, password=password)
+    assert outcome.wait(TIMEOUT_S) and outcome.code == 0
+    return client, outcome
+
+
+def test_a_user_is_added_and_may_what_its_role_says(place: Place) -> None:
+    """At both edges, as soon as the command has returned."""
+    place.done("user", "add", "ann", "--role", "device", password="good\n")
+    for port in place.ports():
+        assert code(port, user="ann", password="good") == 0
+        assert code(port, user="ann", password="bad") == 134
+        assert code(port, user="nobody", password="good") == 134
+    if PUBLISHER:
+        to = ("-V", "5", "-p", str(place.ports()[0]), "-q", "1", "-m", "x")
+        publisher = [PUBLISHER, *to, "-u", "ann", "-P", "good"]
+        for topic, exit_code in (("up/ann/x", 0), ("up/bob/x", 135)):
+            said = subprocess.run(
+                [*publisher, "-t", topic],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
+            assert (exit_code == 0) == ("Not authorized" not in said.stderr + said.stdout), (topic, said)
+
+
+def test_a_disabled_user_is_out_everywhere_when_the_command_returns(place: Place) -> None:
+    """P9, and the words that tell of it."""
+    place.done("user", "add", "bob", "--role", "device", password="good")
+    clients = [there(port, "bob", "good") for port in place.ports()]
+    began = time.monotonic()
+    place.done("user", "disable", "bob")
+    took_s = time.monotonic() - began
+    for client, outcome in clients:
+        assert outcome.gone.wait(1.0) and outcome.ended == 135
+        client.loop_stop()
+    for port in place.ports():
+        assert code(port, user="bob", password="good") == 135
+    place.done("user", "enable", "bob")
+    for port in place.ports():
+        assert code(port, user="bob", password="good") == 0
+    print(f"`user disable` returned in {took_s:.2f} s, its own start included")
+
+
+def test_a_role_that_loses_a_filter_takes_the_subscription(place: Place) -> None:
+    """No message of the topic comes behind the command, from whichever edge."""
+    place.done("role", "put", "reader", "--subscribe", "news/#")
+    place.done("role", "put", "writer", "--publish", "news/#")
+    place.done("user", "add", "carl", "--role", "reader", password="good")
+    place.done("user", "add", "wren", "--role", "writer", password="good")
+    reader, _ = there(place.ports()[0], "carl", "good")
+    writer, _ = there(place.ports()[1], "wren", "good")
+    got, subscribed = threading.Event(), threading.Event()
+    reader.on_message = lambda *_: got.set()
+    reader.on_subscribe = lambda *_: subscribed.set()
+    reader.subscribe("news/#", 1)
+    assert subscribed.wait(TIMEOUT_S)
+    writer.publish("news/a", "1", 1).wait_for_publish(TIMEOUT_S)
+    assert got.wait(TIMEOUT_S)
+    got.clear()
+    place.done("role", "put", "reader", "--subscribe", "other/#")
+    for _ in range(20):
+        writer.publish("news/a", "2", 1).wait_for_publish(TIMEOUT_S)
+    assert not got.wait(0.5)
+    for client in (reader, writer):
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_bans_keep_out_and_end(place: Place) -> None:
+    """A client ID; for a while, and until it is taken back."""
+    place.done("user", "add", "dora", "--role", "device", password="good")
+    client, outcome = there(place.ports()[0], "dora", "good")
+    place.done("ban", "add", "user", "dora", "--for", "1h", "--reason", "test")
+    assert outcome.gone.wait(1.0)
+    client.loop_stop()
+    for port in place.ports():
+        assert code(port, user="dora", password="good") == 138
+    listed = place.cluster.admin("ban", "list")
+    assert [(ban["kind"], ban["value"], ban["reason"]) for ban in listed["bans"]] == [("user", "dora", "test")]
+    place.done("ban", "del", "user", "dora")
+    assert code(place.ports()[0], user="dora", password="good") == 0
+
+
+def test_the_command_line_says_what_is_wrong(place: Place) -> None:
+    """One line, an exit code, and never a password or its record."""
+    for words, exit_code, text in (
+        (("user", "disable", "nobody-at-all"), 1, "nobody-at-all"),
+        (("user", "add", "eve", "--role", "no-such-role", "--no-password"), 1, "role put"),
+        (("user", "change", "ann"), 2, "--role"),
+        (("ban", "add", "address", "10.0.0.0/8"), 1, "no IP address"),
+        (("ban", "add", "user", "x", "--for", "soon"), 2, "10m"),
+        (("role", "delete", "device"), 1, "device"),
+        (("user", "add", "eve"), 2, "--password-file"),
+        (("user", "change", "ann", "--limit", "speed=3"), 2, "subscribe_rate_max"),
+        (("revoke", "xyz", "--issuer", "ab"), 1, "hexadecimal"),
+        (("revoke", "1f"), 2, "--certificate"),
+    ):
+        result = place.order(*words)
+        assert result.returncode == exit_code, (words, result)
+        assert text in result.stderr and "Traceback" not in result.stderr, (words, result.stderr)
+    place.done("user", "change", "ann", "--limit", "subscribe_rate_max=7")
+    assert place.cluster.admin("user", "show", "ann")["limits"] == {"subscribe_rate_max": 7}
+    dry = place.cluster.admin("user", "disable", "ann", "--dry-run")
+    assert dry["takes_from"] == {"users": ["ann"]}
+    shown = place.cluster.command("user", "show", "ann", "--data", str(place.cluster.data))
+    assert "argon2" not in shown.stdout and "device" in shown.stdout
+    status = place.cluster.admin("policy", "status")
+    assert status["settled"] is True and status["waits_for"] == []
+
+
+def test_users_survive_a_restart_of_the_routers(place: Place) -> None:
+    """The policy is in the log: kill the router that has it."""
+    place.done("user", "add", "fay", "--role", "device", password="good")
+    place.cluster.kill("router-0")
+    place.cluster.wait_for(lambda: _answers(place), "a router again")
+    assert place.cluster.admin("user", "show", "fay")["user"] == "fay"
+    deadline = time.monotonic() + TIMEOUT_S
+    while (got := code(place.ports()[0], user="fay", password="good")) != 0:
+        assert time.monotonic() < deadline, got
+    assert code(place.ports()[1], user="bob", password="wrong") == 134
+
+
+def _answers(place: Place) -> bool:
+    return place.cluster.command("policy", "status", "--data", str(place.cluster.data)).returncode == 0

@@ -1,0 +1,244 @@
+"""Logins over real sockets by real clients: certificates and passwords, good and wrong, and users that go."""
+
+import datetime
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from tests.e2e.extra_edge import ExtraEdge, extra_edge
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.wire.revocation_lists import revocation_list
+from wire.links.authority import DevelopmentAuthority
+from wire.links.tls import CertificateFiles
+
+TIMEOUT_S = 20.0
+PUBLISHER = shutil.which("mosquitto_pub") or ""
+MAKER = shutil.which("mosquitto_passwd") or ""
+
+
+class Place(NamedTuple):
+    """An edge that asks who its clients are, and what proves it."""
+
+    cluster: LocalCluster
+    edge: ExtraEdge
+    users: Path
+    authority: DevelopmentAuthority
+    stranger: CertificateFiles
+
+
+def add_user(users: Path, name: str, password: str) -> None:
+    subprocess.run([MAKER, "-b", str(users), name, password], check=True, capture_output=True)
+    users.chmod(0o600)
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    if not (PUBLISHER and MAKER):
+        pytest.skip("mosquitto-clients and mosquitto are not installed")
+    with local_cluster("--edges", "1") as cluster:
+        now = datetime.datetime.now(datetime.UTC)
+        authority = DevelopmentAuthority(cluster.data / "devices", "devices", now)
+        other = DevelopmentAuthority(cluster.data / "others", "others", now)
+        users = cluster.data / "users"
+        users.touch(0o600)
+        for name in ("alice", "carol"):
+            add_user(users, name, f"{name}'s password")
+        client_ca = str(authority.client().authority)
+        crl = cluster.data / "devices.crl"
+        crl.write_bytes(revocation_list(cluster.data / "devices"))
+        tables = {
+            "word": {"tls": False, "allow_anonymous": False, "password_file": str(users)},
+            "mutual": {"tls": True, "allow_anonymous": False, "client_ca": client_ca},
+            "listed": {"tls": True, "allow_anonymous": False, "client_ca": client_ca, "crl_files": [str(crl)]},
+        }
+        with extra_edge(cluster, tables) as edge:
+            yield Place(cluster, edge, users, authority, other.client("mallory"))
+
+
+class Outcome(threading.Event):
+    """A paho client's CONNACK, and how its connection ended."""
+
+    def __init__(self, client: paho.Client) -> None:
+        super().__init__()
+        self.code = self.ended = -1
+        self.gone = threading.Event()
+        client.on_connect = self._connected
+        client.on_disconnect = self._disconnected
+
+    def _connected(
+        self, client: object, data: object, flags: object, code: ReasonCode, more: Properties | None
+    ) -> None:
+        del client, data, flags, more
+        self.code = code.value
+        self.set()
+
+    def _disconnected(
+        self, client: object, data: object, flags: object, code: ReasonCode, more: Properties | None
+    ) -> None:
+        del client, data, flags, more
+        self.ended = code.value
+        self.gone.set()
+
+
+def come(
+    port: int,
+    *,
+    user: str | None = None,
+    password: str | None = None,
+    version: int = 5,
+    shown: CertificateFiles | None = None,
+    trusted: Path | None = None,
+) -> tuple[paho.Client, Outcome]:
+    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5 if version == 5 else paho.MQTTv311)
+    if user is not None:
+        client.username_pw_set(user, password)
+    if trusted is not None:
+        context = ssl.create_default_context(cafile=str(trusted))
+        if shown is not None:
+            context.load_cert_chain(shown.certificate, shown.key)
+        client.tls_set_context(context)
+    outcome = Outcome(client)
+    client.connect("127.0.0.1" if trusted is None else "localhost", port)
+    client.loop_start()
+    return client, outcome
+
+
+def code(port: int, **more: object) -> int:
+    """Return the reason code of CONNACK."""
+    client, outcome = come(port, **more)  # type: ignore[arg-type]
+    try:
+        assert outcome.wait(TIMEOUT_S)
+        return outcome.code
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+@pytest.mark.parametrize("version", [5, 4])
+def test_passwords_of_paho(place: Place, version: int) -> None:
+    """Right lets in; wrong, unknown, none and a name alone do not. paho shows 3.1.1's codes as those of MQTT 5."""
+    port = place.edge.port("word")
+    assert code(port, user="alice", password="alice's password", version=version) == 0
+    for user, password in (("alice", "carol's password"), ("nobody", "alice's password"), ("alice", "")):
+        assert code(port, user=user, password=password, version=version) == 0x86
+    assert code(port, version=version) == code(port, user="alice", version=version) == 0x87
+
+
+def test_mosquitto_pub_with_a_password(place: Place) -> None:
+    """A message arrives with the right one, and the exit code says what a wrong one is."""
+
+    def publish(password: str) -> int:
+        command = [PUBLISHER, "-p", str(place.edge.port("word")), "-u", "carol", "-P", password, "-V", "5"]
+        return subprocess.run(
+            [*command, "-q", "1", "-t", "a", "-m", "m"], capture_output=True, timeout=TIMEOUT_S, check=False
+        ).returncode
+
+    assert publish("carol's password") == 0
+    assert publish("wrong") == 134
+
+
+def test_certificates_of_paho(place: Place) -> None:
+    """One of the listener's authority lets in; none, another authority's, and a node's do not."""
+    port, trusted = place.edge.port("mutual"), place.cluster.data / "tls" / "ca.pem"
+    assert code(port, shown=place.authority.client("device-7"), trusted=trusted) == 0
+    assert code(port, trusted=trusted) == 0x87
+    assert code(port, shown=place.authority.node("edge", "edge-7"), trusted=trusted) == 0x87
+    try:
+        client, outcome = come(port, shown=place.stranger, trusted=trusted)
+    except (ssl.SSLError, ConnectionError):  # before TLS 1.3 the handshake itself tells
+        return
+    assert outcome.gone.wait(TIMEOUT_S) and not outcome.is_set()
+    client.loop_stop()
+
+
+def test_one_user_does_not_take_the_session_of_another(place: Place) -> None:
+    """0x87 for a client ID that another user holds, by password or by certificate."""
+    own = paho.Client(CallbackAPIVersion.VERSION2, "alices-queue", protocol=paho.MQTTv311, clean_session=False)
+    own.username_pw_set("alice", "alice's password")
+    outcome = Outcome(own)
+    own.connect("127.0.0.1", place.edge.port("word"))
+    own.loop_start()
+    assert outcome.wait(TIMEOUT_S) and outcome.code == 0
+    try:
+        other = paho.Client(CallbackAPIVersion.VERSION2, "alices-queue", protocol=paho.MQTTv5)
+        other.username_pw_set("carol", "carol's password")
+        stolen = Outcome(other)
+        other.connect("127.0.0.1", place.edge.port("word"))
+        other.loop_start()
+        assert stolen.wait(TIMEOUT_S) and stolen.code == 0x87
+        other.loop_stop()
+        assert not outcome.gone.is_set()
+    finally:
+        own.disconnect()
+        own.loop_stop()
+
+
+def test_a_user_that_is_taken_out_of_the_file(place: Place) -> None:
+    """SIGHUP closes its connections with 0x87; another user's stay, and the name gets in no more."""
+    add_user(place.users, "bob", "bob's password")
+    port = place.edge.port("word")
+    os.kill(place.edge.process, signal.SIGHUP)
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        gone, outcome = come(port, user="bob", password="bob's password")
+        assert outcome.wait(TIMEOUT_S) and time.monotonic() < deadline
+        if outcome.code == 0:
+            break
+        gone.loop_stop()
+        time.sleep(0.2)
+    stays, staying = come(port, user="carol", password="carol's password")
+    assert staying.wait(TIMEOUT_S)
+    subprocess.run([MAKER, "-D", str(place.users), "bob"], check=True, capture_output=True)
+    place.users.chmod(0o600)
+    os.kill(place.edge.process, signal.SIGHUP)
+    assert outcome.gone.wait(TIMEOUT_S) and outcome.ended == 0x87
+    gone.loop_stop()
+    assert code(port, user="bob", password="bob's password") == 0x86
+    assert not staying.gone.is_set()
+    stays.disconnect()
+    stays.loop_stop()
+
+
+def test_a_certificate_that_is_revoked_while_it_is_connected(place: Place) -> None:
+    """SIGHUP reads the new list: 0x87 for the one in it, and the other device stays."""
+    port, trusted = place.edge.port("listed"), place.cluster.data / "tls" / "ca.pem"
+    shown = {name: place.authority.client(name) for name in ("lost", "kept")}
+    clients = {name: come(port, shown=files, trusted=trusted) for name, files in shown.items()}
+    for _, outcome in clients.values():
+        assert outcome.wait(TIMEOUT_S) and outcome.code == 0
+    new = revocation_list(place.cluster.data / "devices", [shown["lost"].certificate])
+    (place.cluster.data / "devices.crl").write_bytes(new)
+    os.kill(place.edge.process, signal.SIGHUP)
+    assert clients["lost"][1].gone.wait(TIMEOUT_S) and clients["lost"][1].ended == 0x87
+    assert code(port, shown=shown["lost"], trusted=trusted) == 0x87
+    assert not clients["kept"][1].gone.is_set()
+    for client, _ in clients.values():
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_a_certificate_that_the_cluster_revokes(place: Place) -> None:
+    """`stratamq revoke --certificate FILE`, and back; a listener without lists of its own."""
+    port, trusted = place.edge.port("mutual"), place.cluster.data / "tls" / "ca.pem"
+    shown = place.authority.client("stolen")
+    client, outcome = come(port, shown=shown, trusted=trusted)
+    assert outcome.wait(TIMEOUT_S) and outcome.code == 0
+    assert place.cluster.admin("revoke", "--certificate", str(shown.certificate), "--for", "90d")["settled"]
+    assert outcome.gone.wait(1.0) and outcome.ended == 0x87
+    assert code(port, shown=shown, trusted=trusted) == 0x87
+    place.cluster.admin("unrevoke", "--certificate", str(shown.certificate))
+    assert code(port, shown=shown, trusted=trusted) == 0
+    client.loop_stop()

@@ -1,0 +1,136 @@
+"""Tokens of real clients, with a real server of keys in a process of its own: keys that rotate, die and lie."""
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from tests.e2e.extra_edge import ExtraEdge, extra_edge
+from tests.e2e.local_cluster import local_cluster
+from tests.e2e.test_login import TIMEOUT_S, code, come
+
+SECRET = b"a secret of thirty-two bytes, or more"
+SERVER = """
+import http.server, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+class Keys(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        mode = (folder / "mode").read_text()
+        with (folder / "asked").open("a") as asked:
+            asked.write("x")
+        self.send_response(302 if mode == "redirect" else 200)
+        if mode == "redirect":
+            self.send_header("Location", "/again")
+        self.end_headers()
+        body = (folder / "keys.json").read_bytes()
+        self.wfile.write(b"{" * 10 ** 7 if mode == "huge" else b"<html>" if mode == "lie" else body)
+    def log_message(self, *_):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Keys)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+class Place(NamedTuple):
+    """An edge that takes tokens, and the folder of its server of keys."""
+
+    edge: ExtraEdge
+    folder: Path
+    server: "subprocess.Popen[str]"
+
+    def port(self, listener: str) -> int:
+        return self.edge.port(listener)
+
+    def serve(self, mode: str, **keys: ed25519.Ed25519PrivateKey) -> None:
+        listed = []
+        for kid, key in keys.items():
+            raw = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+            x = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+            listed.append({"kty": "OKP", "crv": "Ed25519", "x": x, "kid": kid, "use": "sig"})
+        (self.folder / "keys.json").write_text(json.dumps({"keys": listed}))
+        (self.folder / "mode").write_text(mode)
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with local_cluster("--edges", "1") as cluster:
+        folder = cluster.data / "keys"
+        folder.mkdir()
+        secret = cluster.data / "token.secret"
+        secret.touch(0o600)
+        secret.write_bytes(SECRET + b"\n")
+        (folder / "mode").write_text("good")
+        (folder / "keys.json").write_text('{"keys": []}')
+        server = subprocess.Popen([sys.executable, "-c", SERVER, str(folder)], stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None
+        url = f"http://127.0.0.1:{int(server.stdout.readline())}/keys"
+        shared = {"tls": False, "allow_anonymous": False, "token_audience": "edge"}
+        tables = {"secret": {**shared, "token_secret": str(secret)}, "set": {**shared, "token_jwks_url": url}}
+        try:
+            with extra_edge(cluster, tables) as edge:
+                yield Place(edge, folder, server)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server.pid, signal.SIGCONT)
+            server.kill()
+            server.wait()
+
+
+def token(key: Any, algorithm: str, kid: str = "", **claims: object) -> str:
+    said: dict[str, object] = {"sub": "ann", "aud": "edge", "exp": int(time.time()) + 600, **claims}
+    return jwt.encode(said, key, algorithm, headers={"kid": kid} if kid else None)
+
+
+def test_tokens_of_a_shared_secret(place: Place) -> None:
+    """T1: another signature, no end, another audience, another algorithm and none at all are refused."""
+    port = place.port("secret")
+    assert code(port, user="x", password=token(SECRET, "HS256")) == 0
+    for wrong in (
+        token(b"another secret of thirty-two bytes", "HS256"),
+        token(SECRET, "HS512"),
+        token(SECRET, "HS256", aud="other"),
+        token(SECRET, "HS256", exp=int(time.time()) - 600),
+        token(None, "none"),
+        "no token at all",
+    ):
+        assert code(port, user="x", password=wrong) in (0x86, 0x87)
+
+
+def test_a_connection_ends_with_its_token(place: Place) -> None:
+    client, outcome = come(place.port("secret"), user="x", password=token(SECRET, "HS256", exp=int(time.time()) + 3))
+    assert outcome.wait(TIMEOUT_S) and outcome.code == 0
+    assert outcome.gone.wait(TIMEOUT_S) and outcome.ended == 0x87
+    client.loop_stop()
+
+
+def test_keys_of_an_address_rotate_die_and_lie(place: Place) -> None:
+    """A new key is fetched for the first token that names it; what the server says wrong changes nothing."""
+    port, one, two, bad = place.port("set"), *(ed25519.Ed25519PrivateKey.generate() for _ in range(3))
+    place.serve("good", one=one)
+    deadline = time.monotonic() + 40  # the empty set of the start was a failure: asked again in 30 s, or for a login
+    while code(port, user="x", password=token(one, "EdDSA", "one")) != 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    place.serve("lie", one=one, two=two)
+    assert code(port, user="x", password=token(two, "EdDSA", "two")) == 0x86
+    assert code(port, user="x", password=token(one, "EdDSA", "one")) == 0
+    asked = len((place.folder / "asked").read_text())
+    for _ in range(20):
+        assert code(port, user="x", password=token(bad, "EdDSA", "unknown")) == 0x86
+    assert len((place.folder / "asked").read_text()) - asked <= 1, "a fetch in 30 s, whoever asks"
+    os.kill(place.server.pid, signal.SIGSTOP)
+    assert code(port, user="x", password=token(one, "EdDSA", "one")) == 0
+    assert code(port, user="x", password=token(bad, "EdDSA", "one")) == 0x86

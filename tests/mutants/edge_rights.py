@@ -1,0 +1,44 @@
+"""Rules of rights at an edge, each taken away, and the test that notices (those of ``tests/edge/rights``)."""
+
+from functools import partial
+
+from access.rules.rights import ConnectionRights
+from edge.rights.client_rights import ClientRights
+from edge.rights.sources import RuleBook
+from edge.rights.sweep import Sweep
+from tests.edge.rights import test_rules_of_clients as _R
+from tests.edge.rights import test_sweep as _S
+from tests.mutants.seeded import SeededBug
+
+__all__ = ["EDGE_RIGHTS"]
+
+EDGE_RIGHTS: tuple[SeededBug, ...] = (
+    SeededBug(
+        "bits of a class outlive an epoch",
+        "edge/rights/client_rights.py ClientRights._follow",
+        lambda patch: patch.setattr(ClientRights, "_follow", lambda *_: None),
+        _R.test_new_rules_hold_for_the_next_message,
+        "test_new_rules_hold_for_the_next_message",
+    ),
+    SeededBug(
+        "a client keeps the class of its former names",
+        "access/rules/rights.py ConnectionRights.is_current",
+        lambda patch: patch.setattr(ConnectionRights, "is_current", True),
+        partial(_S.test_a_client_of_a_section_that_is_new_has_it),
+        "test_a_client_of_a_section_that_is_new_has_it",
+    ),
+    SeededBug(
+        "a sweep takes no filter",
+        "edge/rights/sweep.py Sweep._judge",
+        lambda patch: patch.setattr(Sweep, "_judge", lambda *_: None),
+        partial(_S.test_filters_that_new_rules_do_not_grant_are_taken, durable=False),
+        "test_filters_that_new_rules_do_not_grant_are_taken",
+    ),
+    SeededBug(
+        "an unknown listener judges nobody",
+        "edge/rights/sources.py RuleBook.of",
+        lambda patch: patch.setattr(RuleBook, "of", lambda self, name: self.by_listener.get(name)),
+        _S.test_a_listener_that_the_rules_do_not_know_gives_nothing_and_one_without_rules_judges_nobody,
+        "test_a_listener_that_the_rules_do_not_know_gives_nothing_and_one_without_rules_judges_nobody",
+    ),
+)

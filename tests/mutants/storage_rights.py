@@ -1,0 +1,119 @@
+"""Rules of rights at storage, each taken away, and the test that notices (those of ``tests/storage/rights``)."""
+
+from functools import partial
+from typing import Any
+
+from storage.messages.outbound import Outbound
+from storage.rights import owners
+from storage.rights.owners import Owner
+from storage.sessions import ownership, subscriptions
+from storage.sessions.ownership import Owners
+from storage.sessions.subscriptions import Subscriptions
+from storage.state.durable_sessions import DurableSession
+from tests.mutants.seeded import SeededBug
+from tests.storage.rights import test_filters as _F
+from tests.storage.rights import test_given_up as _G
+from tests.storage.rights import test_owners as _O
+
+__all__ = ["STORAGE_RIGHTS"]
+
+
+def _rows_forget(cls: type[DurableSession], number: int, row: Any) -> DurableSession:
+    del cls
+    session = _from_row(number, row)
+    session.owner, session.owner_made = "", 0
+    return session
+
+
+def _restored_in_full(self: Subscriptions, session: DurableSession, subscription: Any, *, partial: bool) -> None:
+    del partial
+    _restore(self, session, subscription, partial=False)
+
+
+def _the_last_rules_count(session: DurableSession, request: Any, *_: int) -> None:
+    session.judged = request.judged
+
+
+def _from_members_too(self: Outbound, session: DurableSession, *about: Any) -> bool:
+    kept, session.subscriptions = session.subscriptions, {}
+    handed = _redispatch(self, session, *about)
+    session.subscriptions = kept
+    return handed
+
+
+def _finish_without_a_mark(self: DurableSession) -> None:
+    _finish(self)
+    self.recheck_below = 0
+
+
+_finish = DurableSession.finish_restore
+_redispatch = Outbound._redispatch
+_restore = Subscriptions.restore
+_from_row = DurableSession.from_row
+_ROWS = "storage/state/durable_sessions.py DurableSession.from_row"
+
+STORAGE_RIGHTS: tuple[SeededBug, ...] = (
+    SeededBug(
+        "the owner is not compared at a takeover",
+        "storage/sessions/ownership.py Owners._is_anothers",
+        lambda patch: patch.setattr(Owners, "_is_anothers", lambda *_: False),
+        partial(_O.test_a_live_connection_is_not_taken_over_by_another_user, _O.BOB, 3600, crash=False),
+        "test_a_live_connection_is_not_taken_over_by_another_user",
+    ),
+    SeededBug(
+        "a name that is given again is the same user",
+        "storage/rights/owners.py Owner.admits",
+        lambda patch: patch.setattr(Owner, "admits", lambda self, other: not self.user or self.user == other.user),
+        partial(_O.test_a_stored_session_is_its_users, _O.ANOTHER_ANN, 3600, clean_start=False, crash=False),
+        "test_a_stored_session_is_its_users",
+    ),
+    SeededBug(
+        "the owner of a session dies with its primary",
+        _ROWS,
+        lambda patch: patch.setattr(DurableSession, "from_row", classmethod(_rows_forget)),
+        partial(_O.test_a_stored_session_is_its_users, _O.BOB, 3600, clean_start=True, crash=True),
+        "test_a_stored_session_is_its_users",
+    ),
+    SeededBug(
+        "claims name nobody",
+        "storage/rights/owners.py owner_by_claim",
+        lambda patch: patch.setattr(ownership, "owner_by_claim", lambda known, _: known),
+        partial(_O.test_an_ephemeral_client_without_a_row_is_known_by_its_claim, will=False),
+        "test_an_ephemeral_client_without_a_row_is_known_by_its_claim",
+    ),
+    SeededBug(
+        "a claim goes before the rows",
+        "storage/rights/owners.py owner_by_claim",
+        lambda patch: patch.setattr(ownership, "owner_by_claim", lambda _, claim: owners.owner_of(claim)),
+        partial(_O.test_a_claim_without_a_name_takes_no_owner_away, 0),
+        "test_a_claim_without_a_name_takes_no_owner_away",
+    ),
+    SeededBug(
+        "filters count as granted by the rules of the last one",
+        "storage/rights/filters.py note_granted",
+        lambda patch: patch.setattr(subscriptions, "note_granted", _the_last_rules_count),
+        _F.test_a_subscribe_does_not_confirm_what_was_told,
+        "test_a_subscribe_does_not_confirm_what_was_told",
+    ),
+    SeededBug(
+        "a new primary takes a part of a filter for all of it",
+        "storage/sessions/subscriptions.py Subscriptions.restore",
+        lambda patch: patch.setattr(Subscriptions, "restore", _restored_in_full),
+        partial(_F.test_a_filter_that_is_granted_in_part_is_told_each_time, crash=True),
+        "test_a_filter_that_is_granted_in_part_is_told_each_time",
+    ),
+    SeededBug(
+        "a copy that a member may not receive comes back to the group",
+        "storage/messages/outbound.py Outbound._redispatch",
+        lambda patch: patch.setattr(Outbound, "_redispatch", _from_members_too),
+        partial(_G.test_a_copy_that_the_edge_refuses_goes_on_where_the_client_is_no_member, is_member=True, qos=1),
+        "test_a_copy_that_the_edge_refuses_goes_on_where_the_client_is_no_member",
+    ),
+    SeededBug(
+        "a recheck mark is lost at promotion",
+        "storage/state/durable_sessions.py DurableSession.finish_restore",
+        lambda patch: patch.setattr(DurableSession, "finish_restore", _finish_without_a_mark),
+        _F.test_b3_a_mark_does_not_die_with_its_primary,
+        "test_b3_a_mark_does_not_die_with_its_primary",
+    ),
+)

@@ -1,0 +1,13 @@
+"""Every rule of rights at storage is missed by the test that is named for it."""
+
+import pytest
+
+from tests.mutants.seeded import SeededBug, caught_by
+from tests.mutants.storage_rights import STORAGE_RIGHTS
+
+
+@pytest.mark.parametrize("rule", STORAGE_RIGHTS, ids=lambda rule: rule.name)
+def test_storage_without_the_rule_is_noticed(rule: SeededBug) -> None:
+    """The test passes with the rule in place, and fails without it."""
+    rule.witness()
+    assert caught_by(rule) is not None
