@@ -13,6 +13,7 @@ from pathlib import Path
 import trio
 
 from access.identity.peer_lists import read_peer_lists
+from access.operators.audit_service import AuditService
 from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import EdgeConfig, EdgeSettings, NodeConfig
@@ -123,12 +124,16 @@ class EdgeService:
             if settings.ledger is not None:
                 self._open_ledger(settings.ledger)
             hashes, keys = self._join_logins(chains)
+            audit = AuditService(node, self._process.folder.path)
+            self.core.node.audit, self._process.reloaded = audit.note, audit.reloaded
             gossip = NodeGossip(self._process, self._config.membership)
             trio_fd = trio_epoll_fd()
             loop = self._loop = Loop(self.core.hot, trio_fd)
             self._process.lease = self.core.lease
             self._process.links = lambda: [key.node for key in self.core.peers.connected()]
+            audit.came = loop.kick
             self._register_metrics(loop, chains)
+            audit.register(self._process.metrics)
             if self._process.contexts is not None:
                 self._process.contexts.revoked.call_at_put(self._cut_revoked)
             try:
@@ -138,6 +143,7 @@ class EdgeService:
                     nursery.start_soon(gossip.run, bound)
                     nursery.start_soon(hashes.run)
                     nursery.start_soon(keys.run)
+                    nursery.start_soon(audit.run)
                     nursery.start_soon(self._stop_when_told)
                     await self._beat(nursery, loop, {"link": bound, **clients})
                     nursery.cancel_scope.cancel()

@@ -5,11 +5,14 @@ import random
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from access.identity.peer_lists import read_peer_lists
+from access.operators.audit_service import AuditService
+from access.operators.audited_verbs import AuditedVerbs
 from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.settings import NodeConfig, RouterConfig
@@ -27,10 +30,10 @@ from router.settings import RouterSettings
 from wire.clock import boot_time
 from wire.decoding import Unreadable
 from wire.links.hub import LinkHub
-from wire.messages.control import encode_control
+from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.hello import TIER_ROUTER, PeerKey
-from wire.messages.operators import Admin
+from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, PeerKey
+from wire.messages.operators import Admin, AdminReply
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
 from wire.node.process import EXIT_DAMAGED, NodeProcess, run_process
 from wire.node.waiting import MapGaps, WaitingLog
@@ -100,6 +103,8 @@ class RouterService:
             on_reset=self._on_down,
             rng=self._rng,
         )
+        self._audit = AuditService(config.node, process.folder.path)
+        self._verbs = AuditedVerbs(TIER_ROUTER, self._audit, self._hub.whence)
         self._said_ready = False
         self._said_refused = False
         self._gaps, self._waiting, self._waiting_at = MapGaps(), WaitingLog(logger), 0.0
@@ -114,6 +119,8 @@ class RouterService:
         """Serve until cancelled, or until the map ends this incarnation."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            nursery.start_soon(self._audit.run)
+            self._process.reloaded = self._audit.reloaded
             bound = await nursery.start(self._hub.run, self._process.link_address)
             self._hub.set_peers({name: (TIER_ROUTER, address, 0) for name, address in self._members.items()})
             if self._config.router.join:
@@ -193,8 +200,35 @@ class RouterService:
             message = decode_message(payload)
             check_sender(peer, message)
             self._raft.receive(message)
-        else:
+        elif peer.tier != TIER_OPERATOR or self._note_question(peer, kind, payload):
             self._push(FrameArrived(peer, kind, payload))
+
+    def _note_question(self, peer: PeerKey, kind: int, payload: bytes) -> bool:
+        """Have an operator's question noted; returns whether the core may have it."""
+        try:
+            question = decode_control(payload) if kind == FrameKind.CONTROL else None
+        except Unreadable:
+            return True  # the core refuses it
+        refusal = self._verbs.asked(peer, question) if isinstance(question, Admin) else None
+        if refusal is not None:
+            self._reply(peer.node, refusal)
+        return refusal is None
+
+    def _reply(self, node: str, reply: AdminReply) -> None:
+        self._hub.send(node, FrameKind.CONTROL, encode_control(reply))
+
+    def _send_all(self, sends: list[tuple[str, int, bytes]]) -> None:
+        """Send what the core sends; the replies to verbs that leave a line wait for it."""
+        waiting = [send for send in sends if self._verbs.waits(send[0])]
+        if waiting:
+            sends = [send for send in sends if send not in waiting]
+        self._hub.send_all(sends)
+        for node, _, payload in waiting:
+            self._audited(node, decode_control(payload))
+
+    def _audited(self, node: str, reply: Control) -> None:
+        assert isinstance(reply, AdminReply), "an operator gets replies only"
+        self._verbs.replied(node, reply, partial(self._reply, node))
 
     def _on_up(self, peer: PeerKey) -> None:
         self._connected.add(peer.node)
@@ -267,7 +301,7 @@ class RouterService:
             self._nursery.start_soon(self._answer, peer, question)
         for key, why in ready.condemned:
             self._hub.condemn(key, why)
-        self._hub.send_all(ready.sends)
+        self._send_all(ready.sends)
         if ready.rounds and self._raft.reads_now:  # what three tasks would say after four turns of the loop
             self._carry_out(self.core.handle(boot_time(), [RoundEnded(context, True) for context in ready.rounds]))
             return
@@ -275,7 +309,7 @@ class RouterService:
             self._nursery.start_soon(self._round, context)
 
     async def _answer(self, peer: str, question: Admin) -> None:
-        self._hub.send(peer, FrameKind.CONTROL, encode_control(await self._group_verbs.answer(question)))
+        self._audited(peer, await self._group_verbs.answer(question))
 
     async def _propose(self, proposal: Proposal) -> None:
         try:
@@ -388,6 +422,7 @@ class RouterService:
             lambda: float(sum(shard.cached_topics for shard in core.shards.values())),
         )
         metrics.explain(self._waits_for)
+        self._audit.register(metrics)
         metrics.counter(
             "links_refused_total",
             "Connections to the port of links that were not taken, incarnations that broke the protocol, by reason.",

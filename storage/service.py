@@ -6,11 +6,14 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from access.identity.peer_lists import read_peer_lists
+from access.operators.audit_service import AuditService
+from access.operators.audited_verbs import AuditedVerbs
 from access.operators.verbs import operator_of
 from conf.defaults import shared_values
 from conf.errors import UserError
@@ -39,7 +42,7 @@ from wire.links.hub import LinkHub
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
-from wire.messages.operators import Admin
+from wire.messages.operators import Admin, AdminReply
 from wire.node.process import NodeProcess, run_process
 from wire.node.waiting import MapGaps, WaitingLog, missing_from_routers
 from wire.sstable.ledger import FileLedger, LedgerSink
@@ -104,6 +107,8 @@ class StorageService:
             on_reset=lambda peer: self._push(LinkDown(peer)),
             rng=random.Random(process.folder.incarnation),
         )
+        self._audit = AuditService(config.node, process.folder.path)
+        self._verbs = AuditedVerbs(TIER_STORAGE, self._audit, self._hub.whence)
         self._peers: dict[str, tuple[str, str, int]] = {}
         self._followed = -1  # epoch of the map that they are from
         self._told_at = -1  # epoch of the map when copies were last looked at
@@ -188,6 +193,8 @@ class StorageService:
         self._ledger = self._open_ledger()
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._audit.run)
+                self._process.reloaded = self._audit.reloaded
                 bound = await nursery.start(self._hub.run, self._process.link_address)
                 self._bound = bound
                 self._hub.set_seeds(self._config.node.seeds)
@@ -249,10 +256,13 @@ class StorageService:
             question = decode_control(payload)
             if not isinstance(question, Admin):
                 raise LinkError("an operator asks, and does nothing else")
-            reply = self._desk.ask(question, operator_of(peer))
-            self._hub.send(peer.node, FrameKind.CONTROL, encode_control(reply))
+            reply = self._verbs.asked(peer, question) or self._desk.ask(question, operator_of(peer))
+            self._verbs.replied(peer.node, reply, partial(self._reply, peer.node))
             return
         self._push(FrameArrived(peer, kind, payload))
+
+    def _reply(self, node: str, reply: AdminReply) -> None:
+        self._hub.send(node, FrameKind.CONTROL, encode_control(reply))
 
     def _on_durable(self, commit: int) -> None:
         self._push(BatchSynced(commit))
@@ -389,6 +399,7 @@ class StorageService:
 
     def _register_metrics(self) -> None:
         metrics, core = self._process.metrics, self.core
+        self._audit.register(metrics)
         metrics.gauge("partitions_primary", "Partitions served here.", lambda: float(len(core.partitions)))
         metrics.gauge(
             "partitions_catching_up",

@@ -83,6 +83,7 @@ PARAGRAPHS = ("Owns: ", "Doors: ", "Always holds: ", "May import: ")  # of a pac
 
 # Thin shells: everything else is a core, or plain code, and neither waits nor owns sockets.
 SHELLS = {
+    "access.operators.audit_service",
     "conf.metrics",
     "conf.settings",  # asks for the host's name
     "edge.hot.descriptors",

@@ -46,8 +46,6 @@ ACCESS_NOT_JOINED_YET = {
     "spend": "access/limits/quotas.py",
     # operators: router/policy, stratamq/cli
     "is_weak": "access/identity/passwords.py",
-    "AuditFile": "access/operators/audit_file.py",
-    "audit_arguments": "access/operators/verbs.py",
 }
 
 

@@ -9,13 +9,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from wire.messages.ranges import NodeName, SomeNode
+from wire.messages.ranges import SomeNode
 
 __all__ = [
     "AboutGroup",
     "AboutRole",
     "AboutUser",
-    "AuditTail",
     "BanAdd",
     "BanDelete",
     "GroupPut",
@@ -192,10 +191,3 @@ class Reload(_Arguments):
 
     node: SomeNode = ""
     dry_run: bool = False
-
-
-class AuditTail(_Arguments):
-    """``audit tail``: the last lines of one node's audit."""
-
-    node: NodeName
-    count: Annotated[int, Meta(ge=1, le=1_000)] = 20

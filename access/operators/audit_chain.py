@@ -45,7 +45,7 @@ class AuditRecord(msgspec.Struct, frozen=True):
     """One thing that happened. Texts may be a stranger's; ``arguments`` are those that are no secret."""
 
     kind: str  # "verb", "login", "publish", "subscribe", "takeover", "kick", "ban", "reload", "start"
-    outcome: str  # "done", "refused", "failed"
+    outcome: str  # "done", "partial" (not in force everywhere), "refused", "failed"
     actor: str = ""  # operator or user
     role: str = ""
     serial: str = ""  # of the certificate

@@ -130,7 +130,6 @@ VERBS: dict[str, Verb] = {
     "policy status": _reads(our.PolicyStatus),
     "client kick": _row(Role.OPERATOR, our.Kick),
     "reload": _row(Role.OPERATOR, our.Reload),
-    "audit tail": _reads(our.AuditTail, Role.ADMIN),
 }
 
 # Arguments that the audit may show. One that is not named here is left out: records, verifiers and keys, and what a

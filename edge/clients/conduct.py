@@ -19,6 +19,7 @@ from access.limits.flapping import FailedLogins, Flapping
 from access.limits.takeovers import Takeovers
 from edge.clients.client import Client
 from edge.listeners.intake import Intake, Seat
+from edge.login.refusal_records import refusal_record
 from edge.node.node import EdgeNode
 from mqtt.reasons import ReasonCode
 
@@ -68,19 +69,20 @@ class Conduct:
         if seat is None or not seat.metered:
             return 0
         if self._failed_logins is not None and self._failed_logins.refused_s(seat.address, now):
-            return self._refused("failed_logins")
+            return self._refused("failed_logins", client)
         if self._flapping is not None and client_id and self._flapping.refused_s(client_id, seat.address, now):
-            return self._refused("flapping")
+            return self._refused("flapping", client)
         return 0
 
-    def takeover_refusal(self, client_id: str) -> int:
+    def takeover_refusal(self, client: Client) -> int:
         """Return 0, or the reason code of a client that was let in, while its client ID is taken over too often."""
-        if self._takeovers is not None and self._takeovers.refused_s(client_id, self._node.now):
-            return self._refused("takeovers")
+        if self._takeovers is not None and self._takeovers.refused_s(client.client_id, self._node.now):
+            return self._refused("takeovers", client)
         return 0
 
-    def _refused(self, why: str) -> int:
+    def _refused(self, why: str, client: Client) -> int:
         self._node.count(f"refused_{why}")
+        self._node.audit(refusal_record(client, ReasonCode.CONNECTION_RATE_EXCEEDED, why.replace("_", " ")))
         return ReasonCode.CONNECTION_RATE_EXCEEDED
 
     # --- events

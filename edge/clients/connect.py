@@ -23,6 +23,7 @@ from edge.clients.session_rate import SessionRate, metered_address
 from edge.cluster.partition_requests import PartitionRequests
 from edge.hot.options import SessionOptions
 from edge.login.logins import Logins
+from edge.login.refusal_records import refusal_record
 from edge.node.node import NS, EdgeNode
 from edge.node.ports import SessionIO
 from edge.rights.client_rights import ClientRights
@@ -228,7 +229,7 @@ class Connecting:
     def _open(self, client: Client) -> None:
         """Claim the client ID; without a lease wait for one, at most until the connect timeout."""
         assert client.connect is not None
-        refusal = self._conduct.takeover_refusal(client.client_id)
+        refusal = self._conduct.takeover_refusal(client)
         if refusal:
             self._clients.refuse(client, refusal)
             return
@@ -355,6 +356,8 @@ class Connecting:
                 self._leaving.report(client, clean=False)
             return
         if answer.reason_code:
+            if answer.reason_code == ReasonCode.NOT_AUTHORIZED:
+                self._node.audit(refusal_record(client, answer.reason_code, "the session belongs to another user"))
             self._clients.refuse(client, answer.reason_code)
             return
         self._opened(client, answer)

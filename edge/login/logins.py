@@ -31,6 +31,7 @@ from edge.login.chains import Chains
 from edge.login.credentials import credentials_of
 from edge.login.job_desk import JobDesk
 from edge.login.live_sweep import LiveSweep
+from edge.login.refusal_records import refusal_record
 from edge.node.limits import ListenerPolicy
 from edge.node.node import EdgeNode
 from edge.node.ports import ClientIO
@@ -321,6 +322,8 @@ class Logins:
             guessed = guessed and gave and code == ReasonCode.NOT_AUTHORIZED
         self._node.count(f"refused_login_{NAMES.get(code, 'other')}")
         logger.debug("login refused with 0x%02X: %s", code, refused.reason)
+        user = login.credentials.user if isinstance(login, _Login) else None
+        self._node.audit(refusal_record(client, code, refused.reason, user or ""))
         assert self._answers is not None
         self._answers.refused(client, code, guessed=guessed)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from access.operators.audit_chain import AuditRecord
 from edge.hot.state import Peer
 from edge.node.limits import EdgeLimits
 from edge.node.ports import NodeIO
@@ -63,6 +64,7 @@ class EdgeNode:
         self.limits = limits
         self.counts = counts
         self.count = counts.add  # counts an event of this edge
+        self.audit: Callable[[AuditRecord], None] = lambda _: None  # the service puts the node's audit here
         self.peer_of = peer_of
         self._loop = loop
         entry = msgspec.structs.replace(entry, fence_close_s=limits.fence_close_s)  # others wait for so long (P9)

@@ -19,7 +19,7 @@ from storage.store.settings import GroupCommitSettings, StoreSettings
 from stratamq.rooms import membership_model
 
 ROOT = Path(__file__).parents[2]
-EVERYWHERE = ("edge", "router", "storage", "membership", "wire", "conf", "stratamq")
+EVERYWHERE = ("edge", "router", "storage", "membership", "access", "wire", "conf", "stratamq")
 MODELS: dict[str, type[BaseModel]] = {**ROOMS, "membership": membership_model(), "listeners": ListenerSettings}
 READERS = {  # room of a setting -> folders that may read it
     "edge": ("edge",),

@@ -3,16 +3,20 @@
 What a verb takes away is gone at every edge when it has returned (P9).
 """
 
+import json
 import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import paho.mqtt.client as paho
 import pytest
 
+from access.operators.audit_chain import verify
+from access.operators.audit_file import read_lines
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_login import TIMEOUT_S, Outcome, code, come
@@ -178,3 +182,33 @@ def test_users_survive_a_restart_of_the_routers(place: Place) -> None:
 
 def _answers(place: Place) -> bool:
     return place.cluster.command("policy", "status", "--data", str(place.cluster.data)).returncode == 0
+
+
+def test_the_audit_has_who_did_what_and_who_was_refused(place: Place) -> None:
+    """NIST: detect. Lines of the leader and of an edge, whole as a chain, with certificate and address."""
+    place.done("user", "add", "olga", "--role", "device", password="good")
+    place.done("user", "disable", "olga")
+    assert place.order("user", "disable", "nobody-at-all").returncode == 1
+    assert code(place.ports()[0], user="olga", password="good") == 135
+
+    def of_edge() -> list[dict[str, object]]:
+        found = audited(place.cluster.data / "edge-8")
+        return [line for line in found if line["kind"] == "login" and line.get("actor") == "olga"]
+
+    place.cluster.wait_for(lambda: bool(of_edge()), "the edge's line")
+    assert of_edge()[0]["outcome"] == "refused" and str(of_edge()[0]["reason"]).startswith("0x87")
+    routers = [line for folder in place.cluster.data.glob("router-*") for line in audited(folder)]
+    verbs = [line for line in routers if line["kind"] == "verb" and line["verb"] == "user disable"]
+    olga, nobody = verbs[-2:]
+    assert (olga["outcome"], olga["role"], olga["address"]) == ("done", "admin", "127.0.0.1")
+    assert olga["arguments"] == {"user": "olga", "dry_run": False} and olga["serial"] and olga["epoch"]
+    assert nobody["outcome"] == "failed" and "nobody-at-all" in str(nobody["reason"])
+    assert "argon2id" not in json.dumps(routers)
+
+
+def audited(folder: Path) -> list[dict[str, object]]:
+    """Return the lines of a node's audit, which is whole."""
+    lines = list(read_lines(folder / "audit.jsonl"))
+    verdict = verify(lines)
+    assert not verdict.broken_line, verdict
+    return [json.loads(line) for line in lines]

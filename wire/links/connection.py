@@ -99,6 +99,14 @@ def certificate_of(stream: Stream) -> bytes | None:
     return found
 
 
+def _address_of(stream: Stream) -> str:
+    named = stream.socket if isinstance(stream, trio.SocketStream) else stream
+    try:
+        return str(named.getpeername()[0])
+    except (OSError, IndexError):  # it broke, or has no name
+        return ""
+
+
 async def read_hello(stream: Stream) -> tuple[Hello, bytes]:
     """Read the peer's HELLO and whatever came right behind it; the caller bounds the wait."""
     reader = HelloReader()
@@ -173,6 +181,13 @@ class Connection:
     def certificate(self) -> bytes | None:
         """The peer's certificate in DER; None on a plaintext stream."""
         return certificate_of(self._stream)
+
+    @property
+    def whence(self) -> tuple[str, str]:
+        """(address, serial number of the certificate in hexadecimal) of the peer; "" for what is not known."""
+        stream = self._stream
+        found = {} if isinstance(stream, trio.SocketStream) else stream.getpeercert() or {}
+        return _address_of(stream), str(found.get("serialNumber", ""))
 
     def cut(self, why: str) -> None:
         """End the connection as if it had broken; a reconnect goes through a handshake."""

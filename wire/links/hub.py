@@ -217,6 +217,12 @@ class LinkHub:
         peer = self.table.get(node)
         return None if peer is None else peer.key
 
+    def whence(self, node: str) -> tuple[str, str]:
+        """Return (address, serial number of the certificate) of a peer's connection; "" for what is not known."""
+        peer = self.table.get(node)
+        connection = peer.connection if peer is not None else None
+        return connection.whence if isinstance(connection, Connection) else ("", "")
+
     def connected(self) -> list[PeerKey]:
         """Return the peers with a standing connection, by name."""
         return self.table.connected()

@@ -31,6 +31,10 @@ class TlsStream:
         self._socket.setblocking(False)
         self._unsent = b""
 
+    def getpeername(self) -> Any:
+        """Return the peer's address, as ``socket.socket`` does."""
+        return self._socket.getpeername()
+
     def getpeercert(self, binary_form: bool = False) -> Any:
         """Return the peer's verified certificate, as ``ssl.SSLObject`` does."""
         return self._tls.getpeercert(binary_form)

@@ -24,7 +24,7 @@ from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import NodeIdentity
 from wire.node.lease_holder import LeaseHolder
 from wire.node.link_lists import LinkFiles, ReadLists, link_lists, register_link_lists
-from wire.node.reload import Reload
+from wire.node.reload import Reload, Reloaded
 from wire.node.reload_parts import LinkCertificates, Logs
 from wire.node.reloading import Reloading, Watched
 from wire.node.signals import obey_signals, state_lines
@@ -82,6 +82,7 @@ class NodeProcess:
     ready: Callable[[dict[str, object]], None]
     reload: Reload  # the service adds what its tier may replace
     lists: LinkFiles | None  # None: links are plaintext
+    reloaded: Callable[[Reloaded], None] = lambda _: None  # the service notes it in its audit
     watch: Callable[[Watched], None] = _not_yet  # looks at a part's files between reloads
     restart: bool = False  # the map ended this incarnation
     put_aside: bool = False  # its damaged store: the next incarnation begins without it
@@ -226,7 +227,7 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
             ("outcome",),
         )
         metrics.check("going_on", lambda: not process.stopping.is_set())
-        reloading = Reloading(process.reload)
+        reloading = Reloading(process.reload, lambda outcome: process.reloaded(outcome))
         await nursery.start(
             obey_signals,
             process.stopping,

@@ -1,6 +1,7 @@
 """The task of a node that reloads: one at a time, read in a thread, put in force in one turn of the loop."""
 
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import trio
@@ -26,10 +27,16 @@ class Watched(Protocol):
 
 
 class Reloading:
-    """Reloads when it is wanted; wishes that come while one is under way become one more after it."""
+    """Reloads when it is wanted; wishes that come while one is under way become one more after it.
 
-    def __init__(self, reload: Reload) -> None:
+    Args:
+        reload: The parts of the node.
+        told: Takes each outcome but those of dry runs.
+    """
+
+    def __init__(self, reload: Reload, told: Callable[[Reloaded], None] = lambda _: None) -> None:
         self.reload = reload
+        self._told = told
         self._wanted = trio.Event()
         self._lock = trio.Lock()
 
@@ -63,7 +70,10 @@ class Reloading:
                 prepared = await trio.to_thread.run_sync(self.reload.prepare)
             except (RuntimeError, OSError, MemoryError) as error:  # no thread, no descriptor: the old state stays
                 prepared = Prepared(mistakes=(f"nothing was read: {error or type(error).__name__}",))
-            return self.reload.apply(prepared, dry_run)
+            outcome = self.reload.apply(prepared, dry_run)
+        if not dry_run:
+            self._told(outcome)
+        return outcome
 
 
 def say(outcome: Reloaded) -> None:

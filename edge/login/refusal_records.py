@@ -1,0 +1,36 @@
+"""Lines of the audit about clients that an edge refused, or ended because they are let in no more."""
+
+from typing import Protocol
+
+from access.identity.principal import Principal
+from access.operators.audit_chain import AuditRecord
+
+__all__ = ["Refusable", "refusal_record"]
+
+
+class _Seated(Protocol):
+    address: str
+
+
+class Refusable(Protocol):
+    """A client, as far as a line about it goes."""
+
+    principal: Principal | None
+    client_id: str
+
+    @property
+    def seat(self) -> _Seated | None:
+        """Its place; None in a loop without sockets."""
+
+
+def refusal_record(client: Refusable, code: int, reason: str, user: str = "") -> AuditRecord:
+    """Return the line about a client that gets ``code``; ``user`` is the name that it gave, if it proved none."""
+    principal = client.principal
+    return AuditRecord(
+        "login",
+        "refused",
+        actor=(principal.user if principal is not None else "") or user,
+        address=client.seat.address if client.seat is not None else "",
+        client_id=client.client_id,
+        reason=f"0x{code:02X} {reason}",
+    )

@@ -1,0 +1,84 @@
+"""The audit of a node while it runs: replies wait for the disk, what strangers cause does not."""
+
+import json
+from pathlib import Path
+
+import pytest
+import trio
+
+from access.operators.audit_chain import AuditRecord, verify
+from access.operators.audit_file import read_lines
+from access.operators.audit_service import LINES_MAX, AuditService
+from conf.errors import UserError
+from conf.node_settings import NodeSettings
+from wire.node.reload import Reloaded
+
+
+def settings(folder: Path, **audit: object) -> NodeSettings:
+    return NodeSettings.model_validate({"id": "n", "data_dir": folder, "link_port": 0, **audit})
+
+
+def lines(folder: Path) -> list[dict[str, object]]:
+    whole = list(read_lines(folder / "audit.jsonl"))
+    assert not verify(whole).broken_line
+    return [json.loads(line) for line in whole]
+
+
+async def test_a_write_is_told_when_it_is_on_the_disk(tmp_path: Path) -> None:
+    audit = AuditService(settings(tmp_path, audit_room_bytes_min=0), tmp_path)
+    said: list[tuple[str, int]] = []
+    done = trio.Event()
+
+    def then(why: str) -> None:
+        said.append((why, len(lines(tmp_path))))
+        done.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(audit.run)
+        audit.write(AuditRecord("verb", "done", actor="ann"), then)
+        with trio.fail_after(10):
+            await done.wait()
+        nursery.cancel_scope.cancel()
+    assert said == [("", 2)]  # behind the line of the start
+
+
+async def test_what_is_left_is_written_at_the_end(tmp_path: Path) -> None:
+    audit = AuditService(settings(tmp_path, audit_room_bytes_min=0), tmp_path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(audit.run)
+        for number in range(30):
+            audit.note(AuditRecord("login", "refused", actor=f"eve-{number}", address="10.0.0.1"))
+        audit.reloaded(Reloaded(False, ("edge.toml: no such file",)))
+        nursery.cancel_scope.cancel()
+    found = lines(tmp_path)
+    assert [line["kind"] for line in found] == ["start", "reload", "login", "login"]
+    assert found[-1]["count"] == 29 and found[1]["outcome"] == "refused"
+
+
+async def test_without_room_strangers_cause_no_line(tmp_path: Path) -> None:
+    """NIST: protect. A flood of refusals takes no room from the verbs of operators."""
+    audit = AuditService(settings(tmp_path, audit_room_bytes_min=1 << 60), tmp_path)
+    assert "MiB of room" in audit.refusal()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(audit.run)
+        audit.note(AuditRecord("login", "refused", address="10.0.0.1"))
+        nursery.cancel_scope.cancel()
+    assert [line["kind"] for line in lines(tmp_path)] == ["start"] and audit.counts["left_out"] == 1
+
+
+def test_lines_that_wait_are_bounded(tmp_path: Path) -> None:
+    audit = AuditService(settings(tmp_path, audit_room_bytes_min=0), tmp_path)
+    said: list[str] = []
+    for _ in range(LINES_MAX + 5):
+        audit.write(AuditRecord("verb", "done"), said.append)
+    assert len(said) == 6 and all("ask again" in why for why in said)
+
+
+def test_a_file_that_is_none_refuses_the_start(tmp_path: Path) -> None:
+    (tmp_path / "audit.jsonl").mkdir()
+    with pytest.raises(UserError, match="audit"):
+        AuditService(settings(tmp_path), tmp_path)
+    (tmp_path / "other").write_text("no line of an audit\n")
+    (tmp_path / "other").chmod(0o640)
+    with pytest.raises(UserError, match="stratamq audit verify"):
+        AuditService(settings(tmp_path, audit_file=tmp_path / "other"), tmp_path)
