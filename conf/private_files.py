@@ -5,6 +5,7 @@ judged without following a link, because whoever may replace a file of ours is t
 """
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ __all__ = ["check_private", "check_private_folder", "keep_private", "make_privat
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 FOLDER_MODE = 0o700
+AUDIT = re.compile(r"audit\.jsonl(\.[0-9]{19})?")  # its group may read it (access/operators/audit_file.py)
 
 
 def keep_private() -> None:
@@ -52,7 +54,8 @@ def check_private(path: Path, what: str) -> None:
         raise UserError(f"{what} {path} is a symbolic link: name what it points to")
     if status.st_uid != os.geteuid():
         raise UserError(f"{what} {path} belongs to user {status.st_uid}, not to user {os.geteuid()} who runs this")
-    if status.st_mode & OTHERS:
+    open_to = OTHERS & ~stat.S_IRGRP if AUDIT.fullmatch(path.name) and stat.S_ISREG(status.st_mode) else OTHERS
+    if status.st_mode & open_to:
         mode = stat.S_IMODE(status.st_mode)
         mend = f"chmod -R go= {path}" if stat.S_ISDIR(status.st_mode) else f"chmod 600 {path}"
         raise UserError(f"{what} {path} is open to group or others (mode {mode:04o}): {mend}")

@@ -25,6 +25,7 @@ from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relay, Relayed
+from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.redispatch import RedispatchOrder
 from wire.messages.retained import RetainedNone, RetainedPage
 from wire.messages.routes import Invalidate, Resolved, RoutesAdded
@@ -128,6 +129,8 @@ class NodeMessages:
                 self._follower.report_again(message.number)
         elif isinstance(message, Relayed):
             self._relayed(node, message)
+        elif isinstance(message, OrderNode):
+            self._ordered(node, message)
         elif not self._policy.handle(message) and not self._node.lease.handle(self._node.now, message):
             self._node.count("messages_unknown")
 
@@ -164,6 +167,13 @@ class NodeMessages:
 
     def _kick(self, node: str, order: KickSession) -> None:
         self._node.tell(node, self._leaving.kick(order))
+
+    def _ordered(self, router: str, order: OrderNode) -> None:
+        if order.verb == "client kick":
+            ended = self._leaving.end_by_operator(order.subject, dry_run=order.dry_run)
+            self._node.tell(router, NodeOrdered(order.request, count=ended))
+        else:
+            self._node.ordered(router, order)
 
     def _moved(self, node: str, moved: Moved) -> None:
         self._requests.moved(moved.request, self._node.now, node)

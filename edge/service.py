@@ -45,6 +45,8 @@ from wire.clock import boot_time
 from wire.links.connection import HELLO_TIMEOUT_S, open_stream
 from wire.links.tls import peer_identity
 from wire.messages.hello import TIER_EDGE
+from wire.messages.orders import NodeOrdered, OrderNode
+from wire.node.ordered import Ordered
 from wire.node.process import NodeProcess, own_version, run_process
 from wire.node.waiting import WaitingLog
 from wire.sstable.ledger import FileLedger
@@ -144,6 +146,7 @@ class EdgeService:
                     nursery.start_soon(hashes.run)
                     nursery.start_soon(keys.run)
                     nursery.start_soon(audit.run)
+                    self._obey(Ordered(self._process.reload_now, self._order_done, nursery.start_soon))
                     nursery.start_soon(self._stop_when_told)
                     await self._beat(nursery, loop, {"link": bound, **clients})
                     nursery.cancel_scope.cancel()
@@ -178,6 +181,17 @@ class EdgeService:
             self._loop.kick()
 
         return wake
+
+    def _obey(self, ordered: Ordered) -> None:
+        def take(router: str, order: OrderNode) -> None:
+            ordered.take(router, order)
+            self._loop.kick()
+
+        self.core.node.ordered = take
+
+    def _order_done(self, router: str, answer: NodeOrdered) -> None:
+        self.core.node.tell(router, answer)
+        self._loop.kick()
 
     def _look_whom_to_dial(self) -> None:
         self._relinked.set()

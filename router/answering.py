@@ -5,7 +5,8 @@ from collections.abc import Callable
 from access.operators.verbs import Refusal, operator_of
 from router.map.commands import Command
 from router.map.proposals import Asker
-from router.operators.queries import NOT_READY, AboutPolicy, Change, RouterView, decide, refused
+from router.operators.node_orders import NodeOrders
+from router.operators.queries import NOT_READY, AboutPolicy, Change, ForNodes, RouterView, decide, refused
 from router.policy.forgetting import refusal_to_forget
 from router.policy.policy_desk import Leads, PolicyDesk
 from wire.messages.control import Control
@@ -21,6 +22,7 @@ class Answering:
     Args:
         view: This router, as its operators see it.
         policy: Takes verbs about users, rights and bans.
+        orders: Passes on what nodes are to do.
         propose: Gives a command to Raft, with the node that waits for it.
         tell: Sends a message to a node.
         count: Counts an event by name.
@@ -30,12 +32,14 @@ class Answering:
         self,
         view: RouterView,
         policy: PolicyDesk,
+        orders: NodeOrders,
         propose: Callable[[Command, Asker], None],
         tell: Callable[[str, Control], None],
         count: Callable[[str], None],
     ) -> None:
         self._view = view
         self._policy = policy
+        self._orders = orders
         self._propose = propose
         self._tell = tell
         self._count = count
@@ -53,6 +57,9 @@ class Answering:
             self._tell(node, decision)
         elif isinstance(decision, Change):
             self._change(node, question, decision.command)
+        elif isinstance(decision, ForNodes):
+            nodes, subject = decision.nodes, decision.subject
+            self._orders.pass_on(view.now, node, question, nodes, subject, dry_run=decision.dry_run)
         elif isinstance(decision, AboutPolicy):
             leads = Leads(view.leads, view.node, view.leader)
             self._policy.ask(view.now, node, question, decision.arguments, leads)

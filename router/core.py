@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from router.answering import Answering
-from router.events import Applied, Event, ProposalFailed, Ready, RoleChanged, RoundEnded
+from router.events import Applied, Event, OrderDone, ProposalFailed, Ready, RoleChanged, RoundEnded
 from router.frame_gate import FrameGate
 from router.map.commands import Bootstrap, Command, DeclareDead, PlaceShards, StopNodes
 from router.map.late_storage import LateStorage
@@ -20,6 +20,7 @@ from router.map.placement_requests import PlacementRequests
 from router.map.rebalance_run import RebalanceRunner
 from router.map.registrations import Registrations
 from router.map.stop_requests import StopRequests
+from router.operators.node_orders import NodeOrders, Orders
 from router.operators.ring_verbs import Due
 from router.outbox import Outbox
 from router.placement.reachability import Reachability
@@ -108,7 +109,8 @@ class RouterCore:
         self.policy = PolicyDesk(
             self.tell, self._outbox.send, self._proposing.give, self.count, utc, settings.map_page_bytes
         )
-        self._answering = Answering(self, self.policy, self.propose, self.tell, self.count)
+        self._orders = NodeOrders(self.tell)
+        self._answering = Answering(self, self.policy, self._orders, self.propose, self.tell, self.count)
         self._placement_requests = PlacementRequests()
         self._rounds: list[int] = []
         self._bootstrapping = False
@@ -148,6 +150,8 @@ class RouterCore:
                     self.holder.router_up(event.peer.node, now)
             elif isinstance(event, LinkDown):
                 self._link_down(event.peer)
+            elif isinstance(event, OrderDone):
+                self.tell(event.router, event.answer)
         if self._owned.has_work and not _only_raft(events):
             leased = self.holder.has_lease(now) if self.machine.map.lease_s else True
             self._owned.turn(Judge(now, self.machine.map, leased))
@@ -164,6 +168,7 @@ class RouterCore:
             self._outbox.take_sends(),
             self._next_deadline(),
             self._answering.take_for_process(),
+            self._orders.take_for_process(),
             self._gate.take_condemned(),
             ended=self.holder.ended and not self.stop.begun,
             stopped=self.stop.ended,
@@ -184,7 +189,7 @@ class RouterCore:
         return self._next_time if self.leads and self._owned.waits else self._deadline
 
     def _parts_deadline(self) -> float:
-        deadline = min(self.holder.next_deadline(), self.stop.next_deadline())
+        deadline = min(self.holder.next_deadline(), self.stop.next_deadline(), self._orders.next_deadline())
         if not self.leads:
             return deadline
         looks = self._has_peers or self.leases.ending
@@ -202,6 +207,7 @@ class RouterCore:
             self._next_look = now + LOOK_S
             self._look(now)
         self.policy.step(now)
+        self._orders.step(now)
         if not self.leads:
             return
         for placements, askers in self._placement_requests.take():
@@ -403,6 +409,8 @@ class RouterCore:
                 self._gate.condemn(self._now, cast(PeerKey, peer), name_of(message), TIER)
         elif isinstance(message, Admin):
             self._answering.ask(node, peer, message)
+        elif isinstance(message, Orders):
+            self._orders.take(node, message)
         elif not self.holder.handle(self._now, message):
             self.count("messages_unknown")
 

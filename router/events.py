@@ -6,9 +6,20 @@ from access.policy.commands import PolicyCommand
 from router.map.commands import Command
 from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin
+from wire.messages.orders import NodeOrdered, OrderNode
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
 
-__all__ = ["Applied", "Event", "Proposal", "ProposalFailed", "Ready", "RoleChanged", "RoundEnded", "Suspected"]
+__all__ = [
+    "Applied",
+    "Event",
+    "OrderDone",
+    "Proposal",
+    "ProposalFailed",
+    "Ready",
+    "RoleChanged",
+    "RoundEnded",
+    "Suspected",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +60,26 @@ class Suspected:
     node: str
 
 
-Event = Suspected | FrameArrived | LinkUp | LinkDown | Applied | ProposalFailed | RoleChanged | RoundEnded | Tick
+@dataclass(frozen=True, slots=True)
+class OrderDone:
+    """The process carried out an order that a router, or this one, had passed on."""
+
+    router: str
+    answer: NodeOrdered
+
+
+Event = (
+    OrderDone
+    | Suspected
+    | FrameArrived
+    | LinkUp
+    | LinkDown
+    | Applied
+    | ProposalFailed
+    | RoleChanged
+    | RoundEnded
+    | Tick
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +100,7 @@ class Ready:
     sends: list[tuple[str, int, bytes]] = field(default_factory=list)
     next_deadline: float = float("inf")
     questions: list[tuple[str, Admin]] = field(default_factory=list)  # (who asked, what): the shell answers
+    orders: list[tuple[str, OrderNode]] = field(default_factory=list)  # (router, what it passed on): the shell does it
     condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # broke the protocol, and how: end their links
     ended: bool = False  # this router's incarnation is dead in the map: start anew
     transfer: str = ""  # this router stops: give the leadership to that one

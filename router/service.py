@@ -18,7 +18,7 @@ from conf.errors import UserError
 from conf.settings import NodeConfig, RouterConfig
 from membership.node_gossip import NodeGossip
 from router.core import RouterCore
-from router.events import Applied, Event, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded, Suspected
+from router.events import Applied, Event, OrderDone, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded, Suspected
 from router.operators.group_verbs import GroupVerbs
 from router.policy.router_snapshot import snapshot_fault
 from router.raft.events import ChangeMembership, RaftConfig, Role
@@ -34,7 +34,9 @@ from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, PeerKey
 from wire.messages.operators import Admin, AdminReply
+from wire.messages.orders import NodeOrdered
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.node.ordered import Ordered
 from wire.node.process import EXIT_DAMAGED, NodeProcess, run_process
 from wire.node.waiting import MapGaps, WaitingLog
 
@@ -120,6 +122,7 @@ class RouterService:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._audit.run)
+            self._ordered = Ordered(self._process.reload_now, self._order_done, nursery.start_soon)
             self._process.reloaded = self._audit.reloaded
             bound = await nursery.start(self._hub.run, self._process.link_address)
             self._hub.set_peers({name: (TIER_ROUTER, address, 0) for name, address in self._members.items()})
@@ -299,6 +302,8 @@ class RouterService:
             self._nursery.start_soon(self._propose, proposal)
         for peer, question in ready.questions:
             self._nursery.start_soon(self._answer, peer, question)
+        for router, order in ready.orders:
+            self._ordered.take(router, order)
         for key, why in ready.condemned:
             self._hub.condemn(key, why)
         self._send_all(ready.sends)
@@ -310,6 +315,9 @@ class RouterService:
 
     async def _answer(self, peer: str, question: Admin) -> None:
         self._audited(peer, await self._group_verbs.answer(question))
+
+    def _order_done(self, router: str, answer: NodeOrdered) -> None:
+        self._push(OrderDone(router, answer))
 
     async def _propose(self, proposal: Proposal) -> None:
         try:

@@ -40,6 +40,7 @@ from wire.messages.control import decode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.message import name_of
+from wire.messages.orders import OrderNode
 from wire.messages.replication import AppendAck, decode_replica_message, encode_replica_message
 from wire.messages.retained import RetainedNone
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
@@ -75,6 +76,7 @@ class Ready:
     sends: list[Output] = field(default_factory=list)
     next_deadline: float = float("inf")
     condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # broke the protocol, and how: end their links
+    orders: list[tuple[str, OrderNode]] = field(default_factory=list)  # (router, what it passed on)
     ended: bool = False  # this incarnation is dead in the map: start anew
     stopped: bool = False  # the orderly stop is over: end the process
 
@@ -239,7 +241,7 @@ class StorageCore:
     def _rests(self, now: float) -> bool:
         """Whether a turn without events has nothing to do either."""
         turn = self._turn
-        left = turn.sends or turn.condemned or self._partitions.active or self._settling or self._slices
+        left = turn.sends or turn.condemned or turn.orders or self._partitions.active or self._settling or self._slices
         return not left and not self._reports and now < self.placements.window.deadline and not self.placements.loading
 
     def _due_at(self) -> float:
@@ -371,7 +373,8 @@ class StorageCore:
 
     def _ready(self, now: float) -> Ready:
         turn, batches = self._turn, self._batches
-        ready = Ready(ended=self._over, stopped=self.stop.ended, condemned=turn.take_condemned())
+        ready = Ready(ended=self._over, stopped=self.stop.ended)
+        ready.condemned, ready.orders = turn.take_condemned(), turn.take_orders()
         fenced = not self.lease.has_lease(now)
         active = self._partitions.active
         self._work.catch_up(active, self._steps)

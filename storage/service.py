@@ -43,6 +43,8 @@ from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
 from wire.messages.operators import Admin, AdminReply
+from wire.messages.orders import NodeOrdered
+from wire.node.ordered import Ordered
 from wire.node.process import NodeProcess, run_process
 from wire.node.waiting import MapGaps, WaitingLog, missing_from_routers
 from wire.sstable.ledger import FileLedger, LedgerSink
@@ -194,6 +196,7 @@ class StorageService:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._audit.run)
+                self._ordered = Ordered(self._process.reload_now, self._order_done, nursery.start_soon)
                 self._process.reloaded = self._audit.reloaded
                 bound = await nursery.start(self._hub.run, self._process.link_address)
                 self._bound = bound
@@ -263,6 +266,9 @@ class StorageService:
 
     def _reply(self, node: str, reply: AdminReply) -> None:
         self._hub.send(node, FrameKind.CONTROL, encode_control(reply))
+
+    def _order_done(self, router: str, answer: NodeOrdered) -> None:
+        self._hub.send(router, FrameKind.CONTROL, encode_control(answer))
 
     def _on_durable(self, commit: int) -> None:
         self._push(BatchSynced(commit))
@@ -350,6 +356,8 @@ class StorageService:
         self._follow_map()  # first: what is sent belongs to the incarnations that the map names now
         for peer, why in ready.condemned:
             self._hub.condemn(peer, why)
+        for router, order in ready.orders:
+            self._ordered.take(router, order)
         self._hub.send_all(ready.sends)
 
     def _follow_map(self) -> None:

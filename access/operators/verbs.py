@@ -23,6 +23,7 @@ __all__ = [
     "Verb",
     "arguments_of",
     "audit_arguments",
+    "changes",
     "judge",
     "operator_of",
     "tier_of",
@@ -224,6 +225,12 @@ def tier_of(verb: str) -> str:
     """Return the tier that answers a verb; of one without a row, which it refuses, that of the routers."""
     row = VERBS.get(verb)
     return row.tier if row is not None else TIER_ROUTER
+
+
+def changes(verb: str) -> bool:
+    """Return whether a verb leaves anything changed."""
+    row = VERBS.get(verb)
+    return row is not None and row.changes
 
 
 def audit_arguments(arguments: msgspec.Struct) -> dict[str, str | int | float | bool]:

@@ -11,6 +11,7 @@ from edge.clients.clients import Clients
 from edge.clients.conduct import Conduct
 from edge.clients.phase import Phase
 from edge.cluster.partition_requests import PartitionRequests
+from edge.login.refusal_records import ended_record
 from edge.node.node import EdgeNode
 from mqtt import property_values
 from mqtt.codec import Limits, decode_packet
@@ -159,6 +160,19 @@ class Leaving:
                 self._conduct.taken_over(client.client_id)
                 self._clients.disconnect(client, ReasonCode.SESSION_TAKEN_OVER)
         return SessionKicked(order.request, order.client_id, clean, order.owner_epoch)
+
+    def end_by_operator(self, client_id: str, *, dry_run: bool) -> int:
+        """End the connections of a client ID; a session that outlives them stays, and a will is fired."""
+        ended = 0
+        for client in self._clients.at_partition(self._node.map.partition_for(client_id)):
+            if client.client_id != client_id or client.phase != Phase.OPEN:
+                continue
+            ended += 1
+            if not dry_run:
+                self._clients.count_end("kicked")
+                self._node.audit(ended_record(client, "kick", "by an operator"))
+                self._clients.disconnect(client, ReasonCode.ADMINISTRATIVE_ACTION)
+        return ended
 
 
 def _told(_: Control) -> None:

@@ -5,7 +5,7 @@ from typing import Protocol
 from access.identity.principal import Principal
 from access.operators.audit_chain import AuditRecord
 
-__all__ = ["Refusable", "refusal_record"]
+__all__ = ["Refusable", "ended_record", "refusal_record"]
 
 
 class _Seated(Protocol):
@@ -25,12 +25,21 @@ class Refusable(Protocol):
 
 def refusal_record(client: Refusable, code: int, reason: str, user: str = "") -> AuditRecord:
     """Return the line about a client that gets ``code``; ``user`` is the name that it gave, if it proved none."""
+    return _record("login", "refused", client, f"0x{code:02X} {reason}", user)
+
+
+def ended_record(client: Refusable, kind: str, reason: str) -> AuditRecord:
+    """Return the line about a client whose connection was ended."""
+    return _record(kind, "done", client, reason)
+
+
+def _record(kind: str, outcome: str, client: Refusable, reason: str, user: str = "") -> AuditRecord:
     principal = client.principal
     return AuditRecord(
-        "login",
-        "refused",
+        kind,
+        outcome,
         actor=(principal.user if principal is not None else "") or user,
         address=client.seat.address if client.seat is not None else "",
         client_id=client.client_id,
-        reason=f"0x{code:02X} {reason}",
+        reason=reason,
     )

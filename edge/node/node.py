@@ -16,6 +16,7 @@ from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.hello import NodeIdentity
+from wire.messages.orders import NodeOrdered, OrderNode
 from wire.node.lease_holder import LeaseHolder
 
 __all__ = ["NS", "Counts", "EdgeNode"]
@@ -64,11 +65,15 @@ class EdgeNode:
         self.limits = limits
         self.counts = counts
         self.count = counts.add  # counts an event of this edge
+        self.ordered: Callable[[str, OrderNode], None] = self._not_ordered  # the service's: what a core cannot do
         self.audit: Callable[[AuditRecord], None] = lambda _: None  # the service puts the node's audit here
         self.peer_of = peer_of
         self._loop = loop
         entry = msgspec.structs.replace(entry, fence_close_s=limits.fence_close_s)  # others wait for so long (P9)
         self.lease = LeaseHolder(entry, self.tell, map_moved, ended_incarnation=ended_incarnation)
+
+    def _not_ordered(self, router: str, order: OrderNode) -> None:
+        self.tell(router, NodeOrdered(order.request, error="this node carries out no orders"))
 
     @property
     def now(self) -> float:

@@ -12,6 +12,7 @@ from zlib import crc32
 
 import msgspec
 
+from access.operators.arguments import Kick, Reload
 from access.operators.verbs import Operator, Refusal, judge
 from router.map.commands import Command, Delegate, ForgetNode, OperatorCommand, Order
 from router.map.leases import LeaseTable
@@ -20,7 +21,8 @@ from router.map.not_leading import does_not_lead
 from router.map.orders import OrderOutcome
 from router.operators import ring_verbs
 from router.routes.shard import RouteShard
-from wire.messages.hello import TIER_ROUTER
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.hello import TIER_EDGE, TIER_ROUTER
 from wire.messages.operators import Admin, AdminReply
 from wire.node.waiting import missing_from_map
 
@@ -28,6 +30,7 @@ __all__ = [
     "AboutPolicy",
     "Change",
     "Decision",
+    "ForNodes",
     "ForProcess",
     "RouterView",
     "decide",
@@ -83,7 +86,16 @@ class ForProcess:
     """The process around the core answers this question."""
 
 
-Decision: TypeAlias = AdminReply | AboutPolicy | Change | ForProcess
+@dataclass(frozen=True, slots=True)
+class ForNodes:
+    """Nodes carry this order out; the reply has what each of them said."""
+
+    nodes: tuple[str, ...]
+    subject: str
+    dry_run: bool
+
+
+Decision: TypeAlias = AdminReply | AboutPolicy | Change | ForNodes | ForProcess
 
 
 class RouterView(Protocol):
@@ -141,6 +153,8 @@ def decide(question: Admin, operator: Operator | None, view: RouterView) -> Deci
     _, judged = judge(question, operator, TIER_ROUTER)
     if question.verb.partition(" ")[0] in POLICY_GROUPS:
         return AboutPolicy(judged)
+    if isinstance(judged, Kick | Reload):
+        return _for_nodes(judged, view.machine.map)
     arguments = msgspec.structs.asdict(judged)
     if question.verb in KEY_VERBS:
         return ForProcess()
@@ -157,6 +171,13 @@ def decide(question: Admin, operator: Operator | None, view: RouterView) -> Deci
         return AdminReply(question.request, True, verb(view, arguments))
     except ValueError as error:
         return AdminReply(question.request, False, None, str(error.args[0]), USAGE)
+
+
+def _for_nodes(judged: Kick | Reload, cluster_map: ClusterMap) -> ForNodes:
+    if isinstance(judged, Kick):  # which edge has it only storage knows, and of an ephemeral session nobody else
+        return ForNodes(tuple(entry.node for entry in cluster_map.live(TIER_EDGE)), judged.client_id, judged.dry_run)
+    alive = [entry.node for entry in cluster_map.nodes.values() if entry.alive]
+    return ForNodes(tuple(node for node in alive if judged.node in ("", node)), "", judged.dry_run)
 
 
 def _change(question: Admin, arguments: Answer, view: RouterView) -> Decision:

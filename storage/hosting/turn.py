@@ -8,6 +8,7 @@ from wire.links.refusals import Refusals
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
+from wire.messages.orders import OrderNode
 
 __all__ = ["Turn"]
 
@@ -23,9 +24,10 @@ class Turn:
         sends: Frames that leave with this turn.
         condemned: Peers that broke the protocol in this turn, and how; their links end.
         counts: Events of this node by name.
+        orders: Of operators, with the routers that passed them on.
     """
 
-    __slots__ = ("_refusals", "condemned", "counts", "fenced", "now", "sends")
+    __slots__ = ("_refusals", "condemned", "counts", "fenced", "now", "orders", "sends")
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -33,6 +35,7 @@ class Turn:
         self.sends: list[Output] = []
         self.condemned: dict[PeerKey, str] = {}
         self.counts: dict[str, int] = {}
+        self.orders: list[tuple[str, OrderNode]] = []
         self._refusals = Refusals(self.count)
 
     def count(self, what: str) -> None:
@@ -56,6 +59,11 @@ class Turn:
     def take_sends(self) -> list[Output]:
         """Return the frames of this turn; the next one begins with none."""
         taken, self.sends = self.sends, []
+        return taken
+
+    def take_orders(self) -> list[tuple[str, OrderNode]]:
+        """Return (router, order) of orders to this node."""
+        taken, self.orders = self.orders, []
         return taken
 
     def take_condemned(self) -> list[tuple[PeerKey, str]]:

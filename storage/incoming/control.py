@@ -15,6 +15,7 @@ from wire.messages.control import Control, decode_control
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relayed
+from wire.messages.orders import OrderNode
 from wire.messages.redispatch import RedispatchAnswer
 from wire.messages.retained import ReadRetainedAll
 from wire.messages.routes import RoutesAdded
@@ -84,6 +85,8 @@ class ControlMessages:
                 hosted.subscriptions.routes_added(message)
         elif isinstance(message, Moved):
             self._moved(message)
+        elif isinstance(message, OrderNode):
+            self._turn.orders.append((peer.node, message))
         else:
             self._turn.count("messages_unknown")
 

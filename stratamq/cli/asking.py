@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from wire.links.operator_access import Access
     from wire.messages.operators import Admin
 
-__all__ = ["Options", "ask", "leader_address", "show"]
+__all__ = ["Options", "ask", "leader_address", "show", "show_nodes"]
 
 ELECTION_S = 5.0  # how long to go on asking while no router leads: an election takes a second or two
 ASK_AGAIN_S = 0.25
+READ_S = 10.0  # for an answer
+CHANGE_S = 30.0  # a verb that takes rights away waits up to 20 s for nodes, and names those that it waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,26 @@ def show(verb: str, arguments: dict[str, object], options: Options) -> None:
         raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
     if reply.exit_code:
         raise typer.Exit(reply.exit_code)
+
+
+def show_nodes(verb: str, arguments: dict[str, object], options: Options, *, only_counted: bool = False) -> Any:
+    """Ask for an order to nodes, print what each of them said, and end with the reply's exit code.
+
+    Args:
+        only_counted: Leave out nodes that had nothing to do.
+    Returns:
+        The result, of an order that every node carried out.
+    """
+    from conf.errors import ExitCode, UserError
+
+    reply = ask(verb, arguments, options.router, options.data)
+    if isinstance(reply.result, dict):
+        rows = [row for row in reply.result["nodes"] if row["count"] or not only_counted]
+        if rows or not only_counted:
+            print_result(reply.result | {"nodes": rows}, options.output)
+    if not reply.ok:
+        raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
+    return reply.result
 
 
 def ask(
@@ -133,6 +155,13 @@ def _ask_leader(leader: str, answer: Any, arguments: dict[str, object], verb: st
 
 
 async def _request(request: Any, address: str, access: "Access", message: "Admin") -> Any:
-    from access.operators.verbs import tier_of
+    from access.operators.verbs import changes, tier_of
 
-    return await request(address, access.contexts, message, cluster=access.cluster, tier=tier_of(message.verb))
+    return await request(
+        address,
+        access.contexts,
+        message,
+        cluster=access.cluster,
+        tier=tier_of(message.verb),
+        timeout_s=CHANGE_S if changes(message.verb) or message.verb == "policy status" else READ_S,
+    )

@@ -12,7 +12,21 @@ import typer
 
 from conf.errors import ExitCode, UserError
 from conf.private_files import keep_private
-from stratamq.cli import audit, cluster, config, init, membership, mounted, node, policy, ring, tiers, up
+from stratamq.cli import (
+    audit,
+    client,
+    cluster,
+    config,
+    init,
+    membership,
+    mounted,
+    node,
+    policy,
+    reload,
+    ring,
+    tiers,
+    up,
+)
 
 __all__ = ["app", "main"]
 
@@ -25,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for room in (up, init, tiers, cluster, node, ring, policy, membership, audit, config, mounted):
+for room in (up, init, tiers, cluster, node, ring, policy, client, membership, reload, audit, config, mounted):
     room.register(app)
 
 

@@ -39,6 +39,22 @@ def test_links_and_foreign_files_are_refused(tmp_path: Path, monkeypatch: pytest
         check_private(tmp_path, "data folder")
 
 
+def test_the_group_may_read_an_audit_and_nothing_else(tmp_path: Path) -> None:
+    """Its mode is 0640; a node whose data folder holds it starts again."""
+    tmp_path.chmod(0o700)
+    for name in ("audit.jsonl", f"audit.jsonl.{7:019}"):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(0o640)
+    check_private_folder(tmp_path, "data folder", "file")
+    (tmp_path / "audit.jsonl").chmod(0o660)
+    with pytest.raises(UserError, match=r"audit\.jsonl is open"):
+        check_private_folder(tmp_path, "data folder", "file")
+    (tmp_path / "audit.jsonl").rename(tmp_path / "audit.key")
+    (tmp_path / "audit.key").chmod(0o640)
+    with pytest.raises(UserError, match=r"audit\.key is open"):
+        check_private_folder(tmp_path, "data folder", "file")
+
+
 def test_a_folder_is_judged_with_what_lies_in_it(tmp_path: Path) -> None:
     """Two levels: a router's log lies in a folder of its own."""
     check_private_folder(tmp_path / "none", "data folder", "Raft log")

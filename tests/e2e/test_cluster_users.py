@@ -4,7 +4,9 @@ What a verb takes away is gone at every edge when it has returned (P9).
 """
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -212,3 +214,55 @@ def audited(folder: Path) -> list[dict[str, object]]:
     verdict = verify(lines)
     assert not verdict.broken_line, verdict
     return [json.loads(line) for line in lines]
+
+
+def test_a_client_is_kicked_wherever_it_is(place: Place) -> None:
+    """By its client ID, without the operator's knowing the edge; it may come back."""
+    place.done("user", "add", "kim", "--role", "device", password="good")
+    client, outcome = come(place.ports()[1], user="kim", password="good", client_id="kim-1")
+    assert outcome.wait(TIMEOUT_S) and outcome.code == 0
+    dry = place.order("client", "kick", "kim-1", "--dry-run", "-o", "json")
+    assert [row["node"] for row in json.loads(dry.stdout)["nodes"]] == ["edge-9"] and not outcome.gone.is_set()
+    place.done("client", "kick", "kim-1")
+    assert outcome.gone.wait(2.0) and outcome.ended == 0x98
+    client.loop_stop()
+    missing = place.order("client", "kick", "kim-1")
+    assert missing.returncode == 1 and "no edge has a connection" in missing.stderr
+    assert code(place.ports()[1], user="kim", password="good") == 0
+
+
+def test_a_reload_is_ordered_at_one_node_and_at_all(place: Place) -> None:
+    """Exit code 1 and the file's name where one refuses; the others have done it, and both are in the audit."""
+    result = place.order("reload", "-o", "json")
+    assert result.returncode == 0, result.stderr
+    nodes = {row["node"] for row in json.loads(result.stdout)["nodes"]}
+    assert {"router-0", "edge-0", "edge-8", "edge-9"} < nodes and any(node.startswith("storage") for node in nodes)
+    config = place.cluster.data / "edge-8" / "edge.toml"
+    whole = config.read_text()
+    config.write_text(whole + "\nnonsense = 1\n")
+    refused = place.order("reload", "--node", "edge-8")
+    assert refused.returncode == 1 and "edge-8" in refused.stderr and "nonsense" in refused.stderr
+    config.write_text(whole)
+    place.done("reload", "--node", "edge-8", "--dry-run")
+    place.done("reload", "--node", "edge-8")
+    assert [line["outcome"] for line in audited(place.cluster.data / "edge-8") if line["kind"] == "reload"][-2:] == [
+        "refused",
+        "done",
+    ]
+    assert place.order("reload", "--node", "edge-77").returncode == 1
+
+
+def test_an_edge_that_is_stopped_is_waited_for_until_it_can_serve_nobody(place: Place) -> None:
+    """P9: the verb outlasts the edge's lease and its ``fence_close_s``; the command line waits as long. The last test:
+    what wakes up is over in the map, and nobody starts this edge again."""
+    place.done("user", "add", "paul", "--role", "device", password="good")
+    os.kill(place.edges[1].process, signal.SIGSTOP)
+    try:
+        result = place.order("user", "disable", "paul")
+        assert result.returncode in (0, 3), result.stderr
+        if result.returncode == 3:
+            assert "edge-9" in result.stderr and "policy status" in result.stderr
+            place.done("policy", "status")
+    finally:
+        os.kill(place.edges[1].process, signal.SIGCONT)
+    assert code(place.ports()[0], user="paul", password="good") == 135

@@ -101,8 +101,11 @@ def come(
     version: int = 5,
     shown: CertificateFiles | None = None,
     trusted: Path | None = None,
+    client_id: str = "",
 ) -> tuple[paho.Client, Outcome]:
-    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5 if version == 5 else paho.MQTTv311)
+    client = paho.Client(
+        CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5 if version == 5 else paho.MQTTv311
+    )
     if user is not None:
         client.username_pw_set(user, password)
     if trusted is not None:

@@ -29,15 +29,6 @@ def test_a_wrong_question_is_answered_with_exit_code_2(verb: str, arguments: dic
     assert core.handle(2.0, []) is not None
 
 
-def test_a_verb_that_nobody_carries_out_yet_is_refused() -> None:
-    """The table has its row before a router has the verb: it is never taken for a change of the map."""
-    core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterSettings())
-    frame = FrameArrived(OPERATOR, FrameKind.CONTROL, encode_control(Admin(7, "reload", {})))
-    replies = [decode_control(payload) for node, _, payload in core.handle(1.0, [frame]).sends]
-    (reply,) = [reply for reply in replies if isinstance(reply, AdminReply)]
-    assert not reply.ok and reply.exit_code == 2 and "not carried out" in reply.error
-
-
 @pytest.mark.parametrize(
     ("peer", "why"),
     [

@@ -232,7 +232,9 @@ def test_all_that_a_cluster_keeps_is_its_owners_alone(cluster: tuple[Path, "subp
     """Stores, Raft logs, keys, logs, configurations: 0700 and 0600, whatever the umask of the shell was."""
     entries = [cluster[0], *cluster[0].rglob("*")]
     assert {entry.name for entry in entries} >= {"store", "raft", "gossip.key", "storage-0.log", "up.json"}
-    assert [entry for entry in entries if entry.lstat().st_mode & 0o077] == []
+    audits = {entry for entry in entries if entry.name == "audit.jsonl"}  # their group may read them
+    assert len(audits) >= 2 and {entry.lstat().st_mode & 0o777 for entry in audits} == {0o640}
+    assert [entry for entry in entries if entry not in audits and entry.lstat().st_mode & 0o077] == []
 
 
 def test_a_node_gives_no_orders_and_an_operator_is_no_node(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
-from wire.messages import control, nodes, operators, policy, redispatch, retained, routes, sessions, wills
+from wire.messages import control, nodes, operators, orders, policy, redispatch, retained, routes, sessions, wills
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
@@ -119,6 +119,8 @@ CELLS: dict[type, Cell] = {
     policy.PolicyStepped: _cell("router", "edge"),
     policy.AskUsers: _cell("edge", "router"),
     policy.Users: _cell("router", "edge"),
+    orders.OrderNode: _cell("router", _NODES),
+    orders.NodeOrdered: _cell(_NODES, "router"),
 }
 
 # Frames, and beside the tiers: RAFT in the link's own name; PUBLISH between storage nodes at QoS 0 only, passed on by a

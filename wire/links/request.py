@@ -13,6 +13,7 @@ from conf.errors import ExitCode, UserError
 from wire.links.admission import check_hello
 from wire.links.connection import certified_identity, close_quietly, open_stream, read_hello, wrap_tls
 from wire.links.link import LinkCore
+from wire.links.silence import SPEAK_S
 from wire.links.tls import LinkContexts
 from wire.links.tls_stream import TlsStream
 from wire.messages.control import decode_control, encode_control
@@ -83,16 +84,22 @@ async def _exchange(
 
 
 async def _answer(stream: trio.SocketStream | TlsStream, message: Admin, data: bytes) -> AdminReply:
-    """Ask on a link that stands, and read until the answer comes; ``data`` came with HELLO."""
+    """Ask on a link that stands, and read until the answer comes; ``data`` came with HELLO.
+
+    The node is told at least once a second that this end lives: a silent link is given up.
+    """
     core = LinkCore()
     core.connected(0)
     core.send(FrameKind.CONTROL, encode_control(message))
-    await stream.send_all(core.take_output())
     while True:
         for frame in core.receive(data):
             reply = decode_control(frame.payload) if frame.kind == FrameKind.CONTROL else None
             if isinstance(reply, AdminReply) and reply.request == message.request:
                 return reply
-        data = bytes(await stream.receive_some(READ_BYTES_MAX))
-        if not data:
-            raise Unanswered
+        await stream.send_all(core.take_output())
+        core.keepalive()
+        data = b""
+        with trio.move_on_after(SPEAK_S):
+            data = bytes(await stream.receive_some(READ_BYTES_MAX))
+            if not data:
+                raise Unanswered

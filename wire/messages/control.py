@@ -23,6 +23,7 @@ from wire.messages.nodes import (
     RequestChange,
 )
 from wire.messages.operators import Admin, AdminReply
+from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.policy import (
     AskUsers,
     FollowPolicy,
@@ -129,6 +130,8 @@ Control = (
     | PolicyStepped
     | AskUsers
     | Users
+    | OrderNode
+    | NodeOrdered
 )
 
 

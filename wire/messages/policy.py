@@ -1,4 +1,4 @@
-"""Control messages about the cluster's policy: the view that nodes follow, users asked for by name, orders to a node.
+"""Control messages about the cluster's policy: the view that nodes follow, users asked for by name.
 
 Records, views and steps are bytes here, because this room knows no rights: ``access/policy`` encodes them and reads
 them. Nodes hold no users but those that they asked for; a storage node gets them without their credentials. A node
@@ -23,12 +23,10 @@ __all__ = [
 
 USERS_ASKED_MAX = 1_000  # names of one question
 USER_BYTES_MAX = 64 * 1024  # of one user's record: access/policy/bounds.py keeps every user below it
-ORDER_BYTES_MAX = 256 * 1024  # of an order's arguments or its result: one client identifier and a few numbers
 
 PolicyBytes = Annotated[bytes, Meta(max_length=MAP_PAGE_BYTES)]
 UserNames = Annotated[list[UserName], Meta(max_length=USERS_ASKED_MAX)]
 UserBytes = Annotated[bytes, Meta(max_length=USER_BYTES_MAX)]
-OrderBytes = Annotated[bytes, Meta(max_length=ORDER_BYTES_MAX)]
 
 
 class FollowPolicy(Message, tag="FollowPolicy"):

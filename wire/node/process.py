@@ -70,6 +70,10 @@ def _not_yet(part: Watched) -> None:
     raise AssertionError(f"{part} is watched when the process runs")
 
 
+async def _not_now(dry_run: bool) -> Reloaded:
+    raise AssertionError(f"a reload (dry run: {dry_run}) is ordered when the process runs")
+
+
 @dataclass
 class NodeProcess:
     """This process as other nodes see it, and what it shows of itself."""
@@ -83,6 +87,7 @@ class NodeProcess:
     reload: Reload  # the service adds what its tier may replace
     lists: LinkFiles | None  # None: links are plaintext
     reloaded: Callable[[Reloaded], None] = lambda _: None  # the service notes it in its audit
+    reload_now: Callable[[bool], Awaitable[Reloaded]] = _not_now  # True: only tells the difference
     watch: Callable[[Watched], None] = _not_yet  # looks at a part's files between reloads
     restart: bool = False  # the map ended this incarnation
     put_aside: bool = False  # its damaged store: the next incarnation begins without it
@@ -237,6 +242,7 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
             reloading.want,
         )
         nursery.start_soon(reloading.run)
+        process.reload_now = reloading.once
         process.watch = lambda part: nursery.start_soon(reloading.watch, part)
         if process.lists is not None and process.contexts is not None:
             register_link_lists(metrics, process.lists, process.contexts.revoked)

@@ -1,0 +1,117 @@
+"""Orders of operators to single nodes: passed on over the nodes' links, their answers gathered into one reply.
+
+| an order | holds | way out |
+|---|---|---|
+| passed on | the nodes that have not answered, what the others said | all answered, or ``ORDER_S``: replied |
+
+Any router does that, for it changes nothing of the map or the policy. A node that does not answer is named in the
+reply: it may have carried the order out or not. Sans-IO.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from wire.messages.control import Control
+from wire.messages.operators import Admin, AdminReply
+from wire.messages.orders import NodeOrdered, OrderNode
+
+__all__ = ["NodeOrders", "Orders"]
+
+FAILED = 1
+PARTIAL = 3
+NOT_READY = 4
+ORDER_S = 8.0  # below what the command line waits
+OPEN_MAX = 64  # orders that wait for answers
+NAMED_MAX = 5  # nodes in a line of text
+
+Orders = OrderNode | NodeOrdered
+
+
+@dataclass(slots=True)
+class _Open:
+    asker: str
+    question: Admin
+    until: float
+    awaited: set[str]
+    answers: dict[str, NodeOrdered] = field(default_factory=dict)
+
+
+class NodeOrders:
+    """The orders of one router: those that it passes on, and those to itself.
+
+    Args:
+        tell: Sends a message to a node.
+    """
+
+    def __init__(self, tell: Callable[[str, Control], None]) -> None:
+        self._tell = tell
+        self._number = 0
+        self._open: dict[int, _Open] = {}
+        self._taken: list[tuple[str, OrderNode]] = []
+
+    def pass_on(
+        self, now: float, asker: str, question: Admin, nodes: Sequence[str], subject: str, *, dry_run: bool
+    ) -> None:
+        """Order something of nodes, and reply to the operator when they have answered."""
+        if not nodes:
+            self._tell(
+                asker, AdminReply(question.request, False, None, "no such node is alive: see `node list`", FAILED)
+            )
+            return
+        if len(self._open) >= OPEN_MAX:
+            text = f"{OPEN_MAX} orders wait for nodes: ask again"
+            self._tell(asker, AdminReply(question.request, False, None, text, NOT_READY))
+            return
+        self._number += 1
+        self._open[self._number] = _Open(asker, question, now + ORDER_S, set(nodes))
+        for node in nodes:
+            self._tell(node, OrderNode(self._number, question.verb, subject, dry_run))
+
+    def take(self, node: str, message: Orders) -> None:
+        """Take an order to this router, or an answer to one that it passed on."""
+        if isinstance(message, OrderNode):
+            self._taken.append((node, message))
+            return
+        order = self._open.get(message.request)
+        if order is None or node not in order.awaited:
+            return  # it came too late, or from nobody who was asked
+        order.awaited.discard(node)
+        order.answers[node] = message
+        if not order.awaited:
+            self._reply(message.request)
+
+    def take_for_process(self) -> list[tuple[str, OrderNode]]:
+        """Return (router that passed it on, order) of this turn's orders to this router."""
+        taken, self._taken = self._taken, []
+        return taken
+
+    def step(self, now: float) -> None:
+        """Reply to orders whose time is over."""
+        for number in [number for number, order in self._open.items() if now >= order.until]:
+            self._reply(number)
+
+    def next_deadline(self) -> float:
+        """Return when ``step`` has to be called."""
+        return min((order.until for order in self._open.values()), default=float("inf"))
+
+    def _reply(self, number: int) -> None:
+        order = self._open.pop(number)
+        silent = sorted(order.awaited)
+        rows = [
+            {
+                "node": node,
+                "done": not answer.error,
+                "count": answer.count,
+                "lines": answer.lines,
+                "error": answer.error,
+            }
+            for node, answer in sorted(order.answers.items())
+        ]
+        reply = AdminReply(order.question.request, True, {"nodes": rows, "waits_for": silent})
+        wrong = [f"{node}: {answer.error}" for node, answer in sorted(order.answers.items()) if answer.error]
+        if wrong:
+            reply.ok, reply.exit_code, reply.error = False, FAILED, "\n".join(wrong[:NAMED_MAX])
+        elif silent:
+            reply.ok, reply.exit_code = False, PARTIAL
+            reply.error = f"no answer within {ORDER_S:g} s from {', '.join(silent[:NAMED_MAX])}: done there or not"
+        self._tell(order.asker, reply)

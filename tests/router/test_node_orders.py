@@ -1,0 +1,95 @@
+"""Orders to single nodes: passed on by any router, one reply of what the nodes said, silent ones named."""
+
+from typing import Any
+
+import pytest
+
+from router.core import RouterCore
+from router.operators.node_orders import OPEN_MAX, ORDER_S, NodeOrders
+from router.settings import RouterSettings
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import Control, decode_control, encode_control
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.operators import Admin, AdminReply
+from wire.messages.orders import NodeOrdered, OrderNode
+from wire.node.events import FrameArrived
+
+ASKER = "operator:ann/cli-1"
+
+
+class Desk:
+    """The orders of a router, and what it sends."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Control]] = []
+        self.orders = NodeOrders(lambda node, message: self.sent.append((node, message)))
+
+    def pass_on(self, *nodes: str) -> None:
+        self.orders.pass_on(1.0, ASKER, Admin(7, "client kick"), nodes, "c1", dry_run=False)
+
+    def reply(self) -> AdminReply:
+        (reply,) = [message for node, message in self.sent if node == ASKER]
+        assert isinstance(reply, AdminReply)
+        return reply
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_the_reply_has_what_each_node_said(desk: Desk) -> None:
+    desk.pass_on("e1", "e2")
+    assert desk.sent == [(node, OrderNode(1, "client kick", "c1")) for node in ("e1", "e2")]
+    desk.orders.take("e2", NodeOrdered(1, count=2))
+    desk.orders.take("e2", NodeOrdered(1, count=9))  # said twice
+    desk.orders.take("e9", NodeOrdered(1, count=9))  # nobody asked it
+    assert len(desk.sent) == 2
+    desk.orders.take("e1", NodeOrdered(1))
+    reply = desk.reply()
+    assert reply.ok and isinstance(reply.result, dict)
+    assert [(row["node"], row["count"]) for row in reply.result["nodes"]] == [("e1", 0), ("e2", 2)]
+
+
+def test_a_silent_node_is_named_with_exit_code_3(desk: Desk) -> None:
+    desk.pass_on("e1", "e2")
+    desk.orders.take("e1", NodeOrdered(1))
+    assert desk.orders.next_deadline() == 1.0 + ORDER_S
+    desk.orders.step(1.0 + ORDER_S)
+    reply = desk.reply()
+    assert not reply.ok and reply.exit_code == 3 and "from e2" in reply.error
+    desk.orders.take("e2", NodeOrdered(1))  # too late
+    assert len(desk.sent) == 3 and desk.orders.next_deadline() == float("inf")
+
+
+def test_a_mistake_of_one_node_is_the_reply_s(desk: Desk) -> None:
+    desk.pass_on("e1", "e2")
+    desk.orders.take("e1", NodeOrdered(1, lines=["users: no such file"], error="users: no such file"))
+    desk.orders.take("e2", NodeOrdered(1, lines=["logs.level: info -> debug"]))
+    reply = desk.reply()
+    assert (reply.ok, reply.exit_code, reply.error) == (False, 1, "e1: users: no such file")
+
+
+def test_nobody_to_order_and_too_many_orders(desk: Desk) -> None:
+    desk.pass_on()
+    assert desk.reply().exit_code == 1
+    desk.sent.clear()
+    for _ in range(OPEN_MAX):
+        desk.pass_on("e1")
+    assert not [node for node, _ in desk.sent if node == ASKER]
+    desk.pass_on("e1")
+    assert desk.reply().exit_code == 4
+
+
+@pytest.mark.parametrize(("role", "granted"), [("viewer", False), ("operator", True), ("admin", True)])
+def test_who_may_order(role: str, granted: bool) -> None:
+    """A viewer reads; ``reload`` and ``client kick`` want an operator."""
+    core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterSettings())
+    peer = PeerKey(f"{role}:ann/cli-1", "operator", 1)
+    for verb, arguments in (("reload", {}), ("client kick", {"client_id": "c"})):
+        question: dict[str, Any] = dict(arguments)
+        frame = FrameArrived(peer, FrameKind.CONTROL, encode_control(Admin(7, verb, question)))
+        (said,) = [decode_control(data) for node, _, data in core.handle(1.0, [frame]).sends if node == peer.node]
+        assert isinstance(said, AdminReply) and not said.ok
+        assert ("no such node" in said.error) == granted, said.error
