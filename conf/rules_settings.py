@@ -46,3 +46,8 @@ class ListenerRules(BaseModel, frozen=True, extra="forbid"):
 
 class EdgeRules(BaseModel, frozen=True, extra="forbid"):
     """Part of ``[edge]``: how often rules are judged again, and how far."""
+
+    recheck_retained_source: bool = Field(
+        default=True,
+        description="a retained message is delivered while the user who left it may do so; off: whoever that was",
+    )

@@ -115,6 +115,11 @@ class ClusterPolicy:
         self._pass: _Pass | None = None
         bans.view = self._follower.view
 
+    def look_up(self, name: str, told: Callable[[User | None], None]) -> bool:
+        """Have a user told who is not here (``UserQuestions.look_up``)."""
+        self._node.wake()
+        return self._questions.look_up(name, told)
+
     # --- routers
 
     def router_up(self, router: str) -> None:

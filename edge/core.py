@@ -42,6 +42,7 @@ from edge.publishing.recording import Recording
 from edge.publishing.redispatch import Redispatch, Redispatching
 from edge.publishing.sending import Sending
 from edge.readiness import Readiness
+from edge.rights.absent import AbsentUsers
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook
 from edge.rights.sweep import Sweep
@@ -125,6 +126,7 @@ class EdgeCore:
         self.policy = ClusterPolicy(
             node, chains.bans, self.logins, self.rights, lambda: self.sweep.judged, clients.all, utc
         )
+        self._absent = AbsentUsers(self.rights, self.policy.look_up, lambda: chains.bans.view, utc)
         requests = self.requests = PartitionRequests(node)
         routes = self.routes = TopicRoutes(node, hot, requests.next_number, hot_limits.routes_max, self.rights)
         self.cache = routes.cache
@@ -161,7 +163,7 @@ class EdgeCore:
         node, hot, local = self.node, self.hot, self.routes.local
         self.figures = SysFigures(node, hot, self.clients, self.routes, sys)
         self.held = HeldMessages(node, hot, local, self.rights)
-        self.retained = RetainedReads(node, hot, self.requests, self.held, sys, self.rights)
+        self.retained = RetainedReads(node, hot, self.requests, self.held, sys, self.rights, self._absent)
         self.subscribing = Subscribing(
             node, hot, self.clients, self.requests, local, self.registrar, self.held, self.retained, self.rights
         )
@@ -172,7 +174,7 @@ class EdgeCore:
         sending = Sending(node, hot, clients, routes)
         self.recording = Recording(node, hot, clients, self.requests, routes, self.picking, sending, self.rights)
         may_fire_will = self.conduct.may_fire_will
-        self.publishing = Publishing(node, hot, clients, routes, sending, self.recording, may_fire_will, self.rights)
+        self.publishing = Publishing(node, hot, clients, routes, sending, self.recording, may_fire_will, self._absent)
         self._redispatching = Redispatching(node, hot, routes, self.picking)
 
     def _join_access(self) -> None:

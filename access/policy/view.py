@@ -10,14 +10,14 @@ import msgspec
 
 from access.limits.bans import BanTable, normal_value
 from access.policy.changes import Tables
-from access.policy.records import Group, Revoked, Role, ban_key, revoked_key
+from access.policy.records import Group, Revoked, Role, User, ban_key, revoked_key
 from access.policy.role_tiers import tiers_of
 from access.policy.step import PolicyStep
 from access.policy.tables import Table, bans_table, groups_table, revoked_table, roles_table
 from access.rules.rules import Action, Tier
 from wire.decoding import Payload, strictly
 
-__all__ = ["PolicyView", "decode_view", "encode_view"]
+__all__ = ["PolicyView", "decode_view", "encode_view", "roles_of"]
 
 
 class _Encoded(msgspec.Struct, array_like=True):
@@ -100,6 +100,12 @@ class PolicyView:
         for ban in bans.records():
             self.bans.put(ban)
         self.epoch = encoded.epoch
+
+
+def roles_of(user: User, view: PolicyView) -> tuple[str, ...]:
+    """Return the roles of a user, those of its groups behind its own."""
+    groups = [group for name in user.groups if (group := view.group(name)) is not None]
+    return tuple(dict.fromkeys((*user.roles, *(role for group in groups for role in group.roles))))
 
 
 def encode_view(epoch: int, tables: Tables) -> bytes:

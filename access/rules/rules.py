@@ -163,6 +163,10 @@ class Policy:
 
     def decide(self, action: Action, topic: str, who: Who, qos: int = 0) -> bool:
         """Return True if a client may do one action with a topic name, or, for SHARE, with a group's name."""
+        return self.decided(action, topic, who, qos) is True
+
+    def decided(self, action: Action, topic: str, who: Who, qos: int = 0) -> bool | None:
+        """Return the decision of the first tier that decides, None if none does."""
         if "+" in topic or "#" in topic or not topic:
             return False
         wanted = int(action)
@@ -170,7 +174,7 @@ class Policy:
             verdict = tier.decide(wanted, topic, who, qos)
             if verdict is not None:
                 return verdict
-        return False
+        return None
 
     def decide_for_all(self, action: Action, topic: str, qos: int = 0) -> bool | None:
         """Return the decision that holds for every client with these rules, None if it depends on the client.

@@ -14,7 +14,7 @@ from access.identity.chain import Ticket
 from access.identity.password_step import AskUser, UserFound, UserRecord
 from access.identity.passwords import parse_record
 from access.policy.records import User
-from access.policy.view import PolicyView
+from access.policy.view import PolicyView, roles_of
 from edge.login.job_desk import JobDesk
 from wire.messages.control import Control
 from wire.messages.policy import USERS_ASKED_MAX, AskUsers, Users
@@ -25,8 +25,11 @@ ANSWER_S = 0.5  # of a router that lives
 BEHIND_S = 0.1  # until a router that is behind this edge's view is asked again, or another one
 ASKS_MAX = 6  # of a login; of live clients there is no end, as nobody acknowledges before
 QUESTIONS_MAX = 8  # under way: logins come in company
+LOOKS_MAX = USERS_ASKED_MAX  # users who are looked up at once, and who wait for one
+KNOWN_MAX = 10_000  # users who were looked up, until the policy moves
 
 Heard = Callable[[str, User | None], None]  # the user of a name
+Told = Callable[[User | None], None]
 Done = Callable[[int, Ticket, object], None]
 
 
@@ -47,11 +50,18 @@ class Asking(Protocol):
 class _Question:
     """Names that were asked for and not told yet."""
 
-    __slots__ = ("asks", "heard", "logins", "names", "until")
+    __slots__ = ("asks", "heard", "logins", "looks", "names", "until")
 
-    def __init__(self, names: set[str], logins: dict[str, list[tuple[int, Ticket]]], heard: Heard | None) -> None:
+    def __init__(
+        self,
+        names: set[str],
+        logins: dict[str, list[tuple[int, Ticket]]],
+        heard: Heard | None,
+        looks: dict[str, list[Told]] | None = None,
+    ) -> None:
         self.names = names
         self.logins = logins
+        self.looks = looks if looks is not None else {}
         self.heard = heard
         self.asks = 0
         self.until = float("-inf")
@@ -84,6 +94,28 @@ class UserQuestions:
         self._questions: dict[int, _Question] = {}  # by the request that was sent last
         self._numbers = itertools.count(1)
         self._turn = 0
+        self._looks: dict[str, list[Told]] = {}  # to be asked
+        self._known: dict[str, User | None] = {}  # that were looked up, by the view of ``_known_at``
+        self._known_at = -1
+
+    def look_up(self, name: str, told: Told) -> bool:
+        """Have a user told who is not here, at once if it is known by the view in force.
+
+        Returns:
+            False: too many wait, and nothing will be told. Nor is anything told while no router answers in time.
+        """
+        if self._known_at != self._view().epoch:
+            self._known.clear()
+            self._known_at = self._view().epoch
+        if name in self._known:
+            told(self._known[name])
+            return True
+        waiting = self._looks.setdefault(name, []) if name in self._looks or len(self._looks) < LOOKS_MAX else None
+        if waiting is None or len(waiting) >= LOOKS_MAX:
+            self._node.count("users_not_looked_up")
+            return False
+        waiting.append(told)
+        return True
 
     def ask(self, names: Iterable[str], heard: Heard) -> None:
         """Ask for users until some router has told each of them by a policy that is no older than this edge's.
@@ -108,6 +140,9 @@ class UserQuestions:
             self._send(self._questions.pop(number))
         while len(self._questions) < QUESTIONS_MAX and (taken := self._desk.take()) is not None:
             self._send(self._company(taken))
+        if self._looks and len(self._questions) < QUESTIONS_MAX:
+            looks, self._looks = self._looks, {}
+            self._send(_Question(set(looks), {}, None, looks))
 
     def _company(self, first: tuple[int, Ticket]) -> _Question:
         """Return one question for as many logins as wait."""
@@ -165,9 +200,16 @@ class UserQuestions:
         record = record_of(user, self._view()) if user is not None else None
         for number, ticket in question.logins.pop(name, ()):
             self._done(number, ticket, UserFound(name, record))
+        looks = question.looks.pop(name, ())
+        if looks and self._known_at == self._view().epoch and len(self._known) < KNOWN_MAX:
+            self._known[name] = user
+        for told in looks:
+            told(user)
 
     def next_deadline(self) -> float:
-        """Return when a question is asked again."""
+        """Return when a question is asked, or asked again."""
+        if self._looks and len(self._questions) < QUESTIONS_MAX:
+            return float("-inf")
         return min((question.until for question in self._questions.values()), default=float("inf"))
 
 
@@ -180,12 +222,10 @@ def record_of(user: User, view: PolicyView) -> UserRecord | None:
         password = parse_record(user.record)
     except ValueError:
         return None
-    roles, limits = list(user.roles), dict(user.limits)
+    limits = dict(user.limits)
     for name in user.groups:
         group = view.group(name)
         if group is not None:
-            roles += group.roles
             limits = {**group.limits, **limits}
-    return UserRecord(
-        password, user.version, user.made, user.disabled, tuple(dict.fromkeys(roles)), limits=limits, groups=user.groups
-    )
+    roles = roles_of(user, view)
+    return UserRecord(password, user.version, user.made, user.disabled, roles, limits=limits, groups=user.groups)

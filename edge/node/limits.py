@@ -38,6 +38,7 @@ class EdgeLimits:
     maximum_packet_size: int = DEFAULT.maximum_packet_size
     announce_maximum_packet_size: bool = DEFAULT.announce_maximum_packet_size
     response_information: str = DEFAULT.response_information
+    recheck_retained_source: bool = True
     sticky_shares: bool = False  # a shared subscription's member is chosen by topic, not in turn
     session_expiry_max_s: int = DEFAULT.session_expiry_max_s
     topic_levels_max: int = DEFAULT.topic_levels_max

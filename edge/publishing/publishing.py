@@ -7,6 +7,7 @@ Source: MQTT 5.0 sections 3.3, 4.3, 4.8.2; docs/protocol.md sections 4, 5, 7.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from edge.clients.client import Client
 from edge.clients.clients import Clients
@@ -15,7 +16,7 @@ from edge.node.node import EdgeNode
 from edge.node.ports import Publisher
 from edge.publishing.recording import Recording
 from edge.publishing.sending import Outgoing, Sending
-from edge.rights.client_rights import ClientRights
+from edge.rights.absent import AbsentUsers, Left
 from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.errors import MqttError
 from mqtt.reasons import ReasonCode
@@ -81,7 +82,7 @@ class Publishing:
         sending: Sends a message everywhere.
         recording: Records QoS 2 of durable publishers before.
         may_fire_will: Whether one more will may go out in this second; its partition hands it over again if not.
-        rights: What the user of a will may publish.
+        absent: Judges the users of wills.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Publishing:
         sending: Sending,
         recording: Recording,
         may_fire_will: Callable[[], bool],
-        rights: ClientRights,
+        absent: AbsentUsers,
     ) -> None:
         self._node = node
         self._loop = loop
@@ -102,7 +103,7 @@ class Publishing:
         self._sending = sending
         self._recording = recording
         self._may_fire_will = may_fire_will
-        self._rights = rights
+        self._absent = absent
         self._wills: set[tuple[int, int, int]] = set()  # fan-outs under way: (partition, partition_epoch, op_index)
 
     # --- misses
@@ -155,15 +156,22 @@ class Publishing:
 
     def fire_will(self, node: str, order: FireWill) -> None:
         """Fan a will out; its origin makes repeats harmless, here and at every destination."""
-        key = (order.partition, order.partition_epoch, order.op_index)
-        if key in self._wills or not self._may_fire_will():
+        if (order.partition, order.partition_epoch, order.op_index) in self._wills or not self._may_fire_will():
             return
         will = order.will
-        if not self._rights.may_fire(order.owner, order.client_id, will.topic, will.qos, will.retain):
+        left = Left(order.owner, order.owner_made, will.topic, will.qos)
+        self._absent.judge_will(left, order.client_id, will.retain, partial(self._will_judged, node, order))
+
+    def _will_judged(self, node: str, order: FireWill, allowed: bool) -> None:
+        key = (order.partition, order.partition_epoch, order.op_index)
+        if not allowed:
             self._node.count("refused_will_fired")
             self._node.tell(node, WillFired(order.request, order.partition, order.op_index))
             return
+        if key in self._wills:
+            return
         self._wills.add(key)
+        will = order.will
         publish = Inbound(will.topic.encode(), will.payload, will.qos, will.retain, will.properties, 5, will.expiry_s)
         origin = (OriginKind.WILL, order.partition << 32 | order.partition_epoch, order.op_index)
         self._routes.cache.need(

@@ -6,13 +6,14 @@ class of its new rules before the next thing that it does.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from access.identity.principal import Principal
 from access.policy.view import PolicyView
 from access.rules.rights import ConnectionRights, RightsClasses
-from access.rules.rules import Grant
+from access.rules.rules import Action, Grant
 from access.rules.who import Who
 from edge.hot.state import Conn
 from edge.node.limits import ListenerPolicy
@@ -207,21 +208,32 @@ class ClientRights:
             return Grant.REFUSED  # of a group: what its member may not have, no pick knows
         return grant
 
-    def may_fire(self, owner: str, client_id: str, topic: str, qos: int, retain: bool) -> bool:
-        """Return whether the will of a client that is gone may go out: a listener here would take it from its user.
+    @property
+    def judges_nobody(self) -> bool:
+        """Whether some listener takes everything from everybody."""
+        return self._book is None or None in self._book.by_listener.values()
 
-        Its own listener may be at another edge. Rules that only its credentials brought are gone with it.
+    def may_absent(
+        self, principal: Principal | None, client_id: str, actions: Sequence[Action], topic: str, qos: int
+    ) -> bool:
+        """Return whether a listener here would let somebody do all of these, who is not here any more.
+
+        The listener that did may be at another edge. Rules that only credentials brought are gone with them: where
+        they may have been, what no other rule decides stays as it was decided then.
         """
         book, classes = self._book, self._classes
-        if book is None or classes is None or None in book.by_listener.values():
+        if book is None or classes is None:
             return True
-        principal = Principal(owner, "", client_id) if owner else None
-        for name in book.by_listener:
+        user = principal.user if principal is not None else ""
+        for name, sources in book.by_listener.items():
+            if sources is None:
+                return True
             joined = classes.join(book.key(name, principal, client_id), self._now)
-            may = ConnectionRights(joined, Who(client_id, owner, listener=name)).may_will(topic, qos, retain)
+            who = Who(client_id, user, listener=name)
+            decided = [joined.policy.decided(action, topic, who, qos) for action in actions]
             classes.leave(joined)
             self._follow(classes)
-            if may:
+            if all(decided) or (sources.of_credentials and bool(user) and False not in decided):
                 return True
         return False
 

@@ -48,4 +48,5 @@ def _sources(listener: ListenerSettings) -> Sources | None:
         listener.anonymous_roles,
         listener.on_overlap == "filter",
         listener.cluster_roles,
+        listener.token_acl,
     )

@@ -43,6 +43,7 @@ class Sources:
     anonymous: tuple[str, ...] = ()
     overlap: bool = False
     of_cluster: bool = False
+    of_credentials: bool = False  # tokens, or answers over HTTP, may bring rules of their own
 
     @property
     def filters(self) -> bool:

@@ -7,12 +7,14 @@ Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md section 7.
 
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 from edge.clients.client import Client
 from edge.cluster.partition_requests import PartitionRequests
 from edge.hot.state import Inbound
 from edge.node.node import EdgeNode
 from edge.node.ports import Delivery
+from edge.rights.absent import AbsentUsers, Left
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import identifier_properties
 from edge.subscriptions.held_live import HeldMessages, Hold
@@ -113,6 +115,7 @@ class RetainedReads:
         held: Live messages that wait for the retained ones.
         sys: The values of $SYS.
         rights: What each client may receive.
+        absent: Judges the users of retained messages.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class RetainedReads:
         held: HeldMessages,
         sys: SysTopics,
         rights: ClientRights,
+        absent: AbsentUsers,
     ) -> None:
         self._node = node
         self._loop = loop
@@ -130,6 +134,7 @@ class RetainedReads:
         self._held = held
         self._sys = sys
         self._rights = rights
+        self._absent = absent
         self._reads: dict[int, _Read] = {}  # by request of ReadRetainedAll
 
     @property
@@ -261,6 +266,24 @@ class RetainedReads:
         read.left -= len(messages)
         if read.whole.over:
             return
+        if messages and self._node.limits.recheck_retained_source:
+            left = [Left(one.owner, one.owner_made, one.topic, one.qos) for one in messages]
+            self._absent.judge_retained(left, partial(self._judged, read, partition, answer, messages))
+        else:
+            self._go_on(read, partition, answer, messages)
+
+    def _judged(
+        self, read: _Read, partition: int, answer: RetainedPage, messages: list[RetainedMessage], may_stay: list[bool]
+    ) -> None:
+        """Leave out what its user may not leave there any more; the read may have ended meanwhile."""
+        if partition not in read.partitions or read.whole.over:
+            return
+        kept = [message for message, stays in zip(messages, may_stay, strict=True) if stays]
+        if len(kept) < len(messages):
+            self._node.count("dropped_retained_source", len(messages) - len(kept))
+        self._go_on(read, partition, answer, kept)
+
+    def _go_on(self, read: _Read, partition: int, answer: RetainedPage, messages: list[RetainedMessage]) -> None:
         if messages and not read.whole.client.conn.closed and self._is_wanted(read):
             self._deliver(read, messages)
         if answer.more and answer.messages and read.left > 0:  # without one there is nowhere to go on
@@ -339,6 +362,7 @@ class RetainedReads:
                 self._loop.deliver(client.conn, publish, min(message.qos, subscription.qos), identifiers)
             return
         for message in messages:
+            message.owner, message.owner_made = "", 0  # judged: the session's partition has no use for it
             message.qos = min(message.qos, subscription.qos)
             message.properties += identifiers
         for start in range(0, len(messages), DELIVER_MAX):

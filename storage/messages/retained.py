@@ -137,7 +137,16 @@ class RetainedStore:
         row = unpack(RetainedRow, value)
         payload = self._delivery.bodies.read(row.body) if row.body else row.payload
         return RetainedMessage(
-            topic, payload, row.qos, row.properties, expiry_s, row.origin_kind, row.origin_a, row.origin_b
+            topic,
+            payload,
+            row.qos,
+            row.properties,
+            expiry_s,
+            row.origin_kind,
+            row.origin_a,
+            row.origin_b,
+            row.owner,
+            row.owner_made,
         )
 
     def read(self, request: ReadRetained, edge: str) -> None:

@@ -2,10 +2,12 @@
 
 from typing import Any, cast
 
+from access.policy.view import PolicyView
 from edge.node.ports import Publisher
 from edge.publishing.publishing import Publishing
 from edge.publishing.recording import Recording
 from edge.publishing.sending import Sending
+from edge.rights.absent import AbsentUsers
 from tests.edge.edge_harness import Edge
 from wire.messages.retained import (
     RetainedMessage,
@@ -27,8 +29,9 @@ class RetainedPartitions:
         recording = Recording(
             core.node, loop, core.clients, core.requests, core.routes, core.picking, sending, core.rights
         )
+        absent = AbsentUsers(core.rights, lambda *_: False, PolicyView, lambda: 0.0)
         core.publishing = Publishing(
-            core.node, loop, core.clients, core.routes, sending, recording, lambda: True, core.rights
+            core.node, loop, core.clients, core.routes, sending, recording, lambda: True, absent
         )
 
     def __getattr__(self, name: str) -> Any:

@@ -20,6 +20,7 @@ from wire.messages.ranges import (
     Seconds,
     TopicName,
     TopicText,
+    UserText,
 )
 
 __all__ = [
@@ -44,6 +45,8 @@ class RetainedMessage(msgspec.Struct, array_like=True):
     origin_kind: ReasonCode = 0
     origin_a: U64 = 0
     origin_b: U64 = 0
+    owner: UserText = ""  # user who left it; the edge that delivers judges by it
+    owner_made: Counted = 0  # policy_epoch at which that user was made
 
 
 class ReadRetained(Message, tag="ReadRetained"):

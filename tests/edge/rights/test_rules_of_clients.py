@@ -161,8 +161,8 @@ def test_deliveries_of_a_part_are_judged_one_by_one() -> None:
 
 
 def test_retained_messages_of_a_part_are_judged() -> None:
-    edge = ruled(acl("user anna\ntopic read a/#\ntopic deny a/secret"))
-    edge.retained = [RetainedMessage(topic, b"r", 0) for topic in ("a/x", "a/secret", "b")]
+    edge = ruled(acl("user anna\ntopic read a/#\ntopic deny a/secret\nuser root\ntopic write #"))
+    edge.retained = [RetainedMessage(topic, b"r", 0, owner="root") for topic in ("a/x", "a/secret", "b")]
     anna = somebody(edge, "anna")
     anna.subscribe("#")
     edge.turn()

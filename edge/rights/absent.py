@@ -1,0 +1,122 @@
+"""Judgement of those who are not here: users whose wills fire, and whose retained messages are delivered.
+
+| who | is judged by |
+|---|---|
+| nobody: an anonymous client | the rules for anonymous clients |
+| a user of the cluster | what a router says of it now: gone, disabled or made anew is no right; its roles of now |
+| another user | bans, and what files of rules say of its name |
+
+A router is asked once for a user until the policy moves. Without an answer nothing is decided, and whoever asked asks
+again, or goes without. Decision: docs/adr/0034-access.md.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from access.identity.principal import Principal
+from access.policy.records import User
+from access.policy.view import PolicyView, roles_of
+from access.rules.rules import Action
+from edge.rights.client_rights import ClientRights
+
+__all__ = ["AbsentUsers", "Left"]
+
+LookUp = Callable[[str, Callable[[User | None], None]], bool]
+WILL = (Action.PUBLISH, Action.WILL)
+RETAINED = (Action.PUBLISH, Action.RETAIN)
+
+
+class Left(NamedTuple):
+    """A will or a retained message, as far as its user is judged."""
+
+    owner: str
+    made: int  # policy_epoch at which that user was made; 0: none of the cluster's
+    topic: str
+    qos: int
+
+
+class AbsentUsers:
+    """The judge of one edge.
+
+    Args:
+        rights: Rules of its listeners.
+        look_up: Asks for a user of the cluster.
+        view: Returns the policy in force.
+        utc: Seconds since the epoch, by this machine's clock.
+    """
+
+    def __init__(
+        self, rights: ClientRights, look_up: LookUp, view: Callable[[], PolicyView], utc: Callable[[], float]
+    ) -> None:
+        self._rights = rights
+        self._look_up = look_up
+        self._view = view
+        self._utc = utc
+
+    def judge_will(self, will: Left, client_id: str, retain: bool, then: Callable[[bool], None]) -> bool:
+        """Have ``then`` told whether a will may go out; False: nobody can say now, and it is not called."""
+        actions = (*WILL, Action.RETAIN) if retain else WILL
+
+        def told(user: User | None) -> None:
+            principal = self._principal(will, client_id, user)
+            allowed = principal is not None and self._may(principal, client_id, actions, will)
+            then(allowed)
+
+        return self._told(will, told)
+
+    def judge_retained(self, left: Sequence[Left], then: Callable[[list[bool]], None]) -> None:
+        """Have ``then`` told of each retained message whether its user may still leave it there."""
+        users: dict[tuple[str, int], User | None] = {}
+        wanted = {(one.owner, one.made) for one in left if one.made}
+
+        def judged() -> None:
+            then([self._may_stay(one, users.get((one.owner, one.made))) for one in left])
+
+        def told(owner: tuple[str, int], user: User | None) -> None:
+            users[owner] = user
+            if len(users) == len(wanted):
+                judged()
+
+        if not wanted and self._rights.judges_nobody and not len(self._view().bans):
+            then([True] * len(left))
+            return
+        if not wanted:
+            judged()
+            return
+        for owner in _sorted(wanted):
+            if not self._look_up(owner[0], partial(told, owner)):
+                told(owner, None)  # too many wait: it is not delivered
+
+    def _told(self, left: Left, told: Callable[[User | None], None]) -> bool:
+        if left.made:
+            return self._look_up(left.owner, told)
+        told(None)
+        return True
+
+    def _principal(self, left: Left, client_id: str, user: User | None) -> Principal | None:
+        """Return who left it, as he is now; None if he has no rights at all."""
+        view = self._view()
+        if view.bans.of_principal(left.owner, client_id, "", self._utc()) is not None:
+            return None
+        if not left.made:
+            return Principal(left.owner, "", client_id)
+        if user is None or user.disabled or user.made != left.made:
+            return None
+        return Principal(left.owner, "", client_id, roles_of(user, view), made=user.made)
+
+    def _may(self, principal: Principal, client_id: str, actions: Sequence[Action], left: Left) -> bool:
+        known = principal if principal.user else None
+        return self._rights.may_absent(known, client_id, actions, left.topic, left.qos)
+
+    def _may_stay(self, left: Left, user: User | None) -> bool:
+        """Whether its user, with some client ID, may leave a message there now: which one it had is not kept."""
+        for client_id in ("", *dict.fromkeys(left.topic.split("/"))):
+            principal = self._principal(left, client_id, user)
+            if principal is not None and self._may(principal, client_id, RETAINED, left):
+                return True
+        return False
+
+
+def _sorted(owners: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    return sorted(owners)
