@@ -223,7 +223,10 @@ class ClusterPolicy:
 
     def next_deadline(self) -> float:
         """Return when the routers are asked again; at once while a pass runs."""
-        if self._pass is not None or self._is_next_due():
+        judging = self._pass
+        if judging is not None and (self._live.busy or not self._is_busy(judging)):
+            return 0.0
+        if self._is_next_due():
             return 0.0
         return min(self._follower.next_deadline(), self._questions.next_deadline())
 

@@ -156,7 +156,8 @@ class EdgeCore:
         self._join_publishing()
         self.claims = ClaimsPolls(node, clients)
         self.messages = self._join_messages()
-        self.sweep = Sweep(self.rights, clients.all, self.subscribing.revoke)
+        revoke = self.subscribing.revoke
+        self.sweep = Sweep(self.rights, clients.all, revoke, hot.output_bytes, clients.drop_late_reader)
         self._join_access()
 
     def _join_subscriptions(self, sys: SysTopics) -> None:

@@ -75,6 +75,16 @@ class Clients:
         last = encode_packet(Disconnect(reason_code, {}), 5) if client.version == 5 else b""
         self.end(client, last)
 
+    def drop(self, client: Client, reason_code: int) -> None:
+        """Tell a v5 client why where that can be said at once, and close; what waits for it is not written (P9)."""
+        told = client.version == 5 and reason_code in ALLOWED_REASON_CODES[PacketType.DISCONNECT]
+        self._loop.cut(client.conn, encode_packet(Disconnect(reason_code, {}), 5) if told else b"")
+
+    def drop_late_reader(self, client: Client) -> None:
+        """Close a client that does not read what was written to it before it lost a right."""
+        self.count_end("late_reader")
+        self.drop(client, ReasonCode.NOT_AUTHORIZED)
+
     def refuse(self, client: Client, reason_code: int) -> None:
         """Write a CONNACK with an error in the client's own version, and close [MQTT-3.2.2-7]."""
         self._node.count(f"connects_{reason_code:#04x}")

@@ -156,7 +156,7 @@ class Connecting:
         if guessed:
             self._conduct.login_failed(client)
         if client.phase == Phase.OPEN:
-            self._clients.disconnect(client, code)
+            self._clients.drop(client, code)
             return
         if client.phase == Phase.OPENING and client.owner_epoch:
             self._leaving.report(client, clean=True)

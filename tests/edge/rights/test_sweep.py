@@ -128,3 +128,39 @@ def test_rights_that_went_while_the_session_was_opened_refuse_its_will() -> None
     edge.held = set()
     edge.turn()
     assert [packet.reason_code for packet in session.read()] == [0x87]
+
+
+def test_a_slow_reader_s_old_output_is_waited_for_and_then_dropped() -> None:
+    """P9, schedule A2: what was written before the rules moved is read within a second, or never."""
+    edge = ruled(roles(device=BOTH))
+    anna, bob = somebody(edge, "anna"), somebody(edge, "bob")
+    writer = somebody(edge, "writer")
+    for session in (anna, bob):
+        session.subscribe("more/a")
+        session.read()
+    writer.publish("more/a", b"old")
+    edge.turn()
+    edge.core.replace_rules(book(roles(device=LESS, writer={"publish": ["#"]})))
+    edge.turn()
+    sweep = edge.core.sweep
+    assert sweep.judged < edge.core.rights.changes and not anna.client.subscriptions
+    assert edge.now < sweep.next_deadline() <= edge.now + 1.0, "waits for the readers, and for nothing else"
+    assert topics(bob) == ["more/a"]
+    edge.turn(1.1)
+    assert sweep.judged == edge.core.rights.changes
+    assert anna.client.conn.closed and not bob.client.conn.closed and topics(anna) == []
+    assert edge.core.counts["disconnects_late_reader"] == 1
+
+
+def test_a_client_that_is_ended_gets_nothing_of_before() -> None:
+    """Its socket may be full of what it must not read any more."""
+    edge = ruled(roles(device=BOTH))
+    anna, writer = somebody(edge, "anna"), somebody(edge, "writer")
+    anna.subscribe("more/a")
+    anna.read()
+    writer.publish("more/a", b"old")
+    edge.turn()
+    edge.core.logins.end(anna.client, "a test")
+    edge.turn()
+    assert anna.client.conn.closed
+    assert [type(packet).__name__ for packet in anna.read()] == ["Disconnect"]
