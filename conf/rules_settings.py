@@ -16,7 +16,8 @@ class ListenerRules(BaseModel, frozen=True, extra="forbid"):
 
     roles_file: Path | None = Field(
         default=None,
-        description="roles, groups and users in TOML; without it, acl_file and cluster_roles clients may do all",
+        description="roles, groups and users in TOML, as conf/roles.toml; a listener without it, acl_file, "
+        "cluster_roles and token_acl refuses the start",
     )
     acl_file: Path | None = Field(
         default=None, description="rules as Mosquitto's acl_file has them; roles_file decides before it"

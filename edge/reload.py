@@ -21,7 +21,7 @@ from wire.node.reload_parts import changed_files, file_marks
 __all__ = ["ListenerCertificates", "ListenerLogins", "ListenerRuleFiles"]
 
 Loaded = tuple[ssl.SSLContext | None, dict[str, str]]
-Rules = tuple[RuleBook | None, dict[str, str], object]  # in force, marks of files, settings
+Rules = tuple[RuleBook, dict[str, str], object]  # in force, marks of files, settings
 
 
 class ListenerCertificates:
@@ -153,21 +153,18 @@ class ListenerRuleFiles:
         self._held: Rules = (read_rules(listeners), file_marks(rule_paths(listeners)), _rule_settings(listeners))
 
     @property
-    def book(self) -> RuleBook | None:
-        """The rules in force; None if no listener has any."""
+    def book(self) -> RuleBook:
+        """The rules in force."""
         return self._held[0]
 
     def load(self, config: Any) -> Rules:
         """Read the files of all listeners.
 
         Raises:
-            UserError: One is wrong, or a listener has its first rules, or none any more.
+            UserError: One is wrong, or a listener has none any more.
         """
         listeners = config.edge.listeners
-        loaded = read_rules(listeners), file_marks(rule_paths(listeners)), _rule_settings(listeners)
-        if _judging(loaded[0]) != _judging(self._held[0]):
-            raise UserError("a listener has its first rules, or none any more: restart the node")
-        return loaded
+        return read_rules(listeners), file_marks(rule_paths(listeners)), _rule_settings(listeners)
 
     def current(self) -> Rules:
         """Return the rules in force."""
@@ -179,13 +176,9 @@ class ListenerRuleFiles:
 
     def put(self, loaded: Rules) -> None:
         """Judge by these rules from now on."""
-        if loaded[1:] != self._held[1:] and loaded[0] is not None:
+        if loaded[1:] != self._held[1:]:
             self._replace(loaded[0])
         self._held = loaded
-
-
-def _judging(book: RuleBook | None) -> set[str]:
-    return {name for name, sources in book.by_listener.items() if sources is not None} if book is not None else set()
 
 
 def _rule_settings(listeners: Any) -> list[tuple[object, ...]]:

@@ -187,6 +187,9 @@ class Layout:
             "require_client_certificate": True,
             "accept_rate_max": 200.0,
             "accept_rate_address_max": 50.0,
+            "subscribe_rate_max": 500.0,
+            "roles_file": folder / "roles.toml",
+            "authenticated_roles": ["device"],
         }
         rates = {"connect_rate_max": 1000.0, "publish_rate_max": 10000.0, "takeovers_max": 5, "will_rate_max": 100.0}
         return {**rates, "listeners": {"tls": listener}}

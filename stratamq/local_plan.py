@@ -15,6 +15,7 @@ from pathlib import Path
 from conf.errors import ExitCode, UserError
 from conf.settings import EdgeConfig
 from membership.keyring import generate_key, write_key_file
+from stratamq.role_files import LOCAL_ROLES, write_roles
 from stratamq.rooms import load_config
 from stratamq.toml_text import toml_document
 from wire.links.authority import DevelopmentAuthority
@@ -199,6 +200,7 @@ class _Writer:
         self._authority.operator()
         self._authority.operator("admin", "admin")
         self._authority.client()
+        write_roles(self._data / "roles.toml", LOCAL_ROLES)
         nodes = [self._router(name) for name in self._routers]
         nodes += [self._storage(f"storage-{index}") for index in range(self._options.storages)]
         nodes += [self._edge(f"edge-{index}", index) for index in range(self._options.edges)]
@@ -231,8 +233,9 @@ class _Writer:
             if base is not None:
                 port = ports.exactly(base and base + index)
                 listeners[listener] = {"port": port, "tls": False, "protocol": protocol}
+        roles = {"authenticated_roles": ["device"], "anonymous_roles": ["device", "figures"]}
         for table in listeners.values():
-            table |= {"bind": "127.0.0.1", "allow_anonymous": True}
+            table |= {"bind": "127.0.0.1", "allow_anonymous": True, "roles_file": self._data / "roles.toml", **roles}
         room: dict[str, object] = {"user_property_bytes_max": 128 * 1024, "client_id_bytes_max": 65_535}
         room |= {"announce_maximum_packet_size": False, "session_rate": 0.0, "listeners": listeners}
         node = self._node(name, "edge", {"edge": room}, link_port=0)

@@ -73,13 +73,17 @@ backlog = 512
 accept_rate_max = 200.0
 accept_rate_address_max = 50.0
 subscribe_rate_max = 500.0
+roles_file = "conf/roles.toml"
+authenticated_roles = ["device"]
 
-# Plain and anonymous, therefore on loopback only.
+# Plain and anonymous, therefore on loopback only; anonymous clients may do nothing until a role is named here.
 [edge.listeners.local]
 bind = "127.0.0.1"
 port = 1883
 tls = false
 allow_anonymous = true
+roles_file = "conf/roles.toml"
+# anonymous_roles = ["device"]
 
 # [edge.listeners.ws]
 # bind = "0.0.0.0"
@@ -88,6 +92,8 @@ allow_anonymous = true
 # tls = true
 # certificate = "data/clients/edge-0.pem"
 # key = "data/clients/edge-0.key"
+# roles_file = "conf/roles.toml"
+# authenticated_roles = ["device"]
 """
 
 

@@ -22,7 +22,6 @@ WITHOUT_READER = {
     "make_row": "half of a format: an exported row as another program may write it",
     "map_pages": "half of a format: a whole map at once; routers keep pages",
     "open_pushes": "a door of the loop (ADR 8): the same for pushes",
-    "output_bytes": "a door of the loop: bounds are tested by it, since the compiled record shows no fields",
     "pack_owner_epoch": "half of a format: exports keep the number packed",
     "readable": "PyArrow calls it",
     "seekable": "PyArrow calls it",

@@ -1,7 +1,7 @@
 """Rights of each client of an edge: joined when it is let in, asked by the loop and the rooms that act for it.
 
-An edge without rules judges nobody, nor do others at a listener that has none. With them, be it none at all, a client
-without rights may do nothing. When the rules change, decisions that the loop keeps are void, and each client gets the
+With rules, be it none at all, a client without rights may do nothing. (A core without rules judges nobody; no edge is
+started so.) When the rules change, decisions that the loop keeps are void, and each client gets the
 class of its new rules before the next thing that it does.
 """
 
@@ -130,9 +130,6 @@ class ClientRights:
         rights = client.rights
         return rights if rights is None or rights.is_current else self._join(client, rights.who)
 
-    def _is_judged(self, client: Judged) -> bool:
-        return self._book is not None and self._book.of(client.policy.name) is not None
-
     def leave(self, client: Judged) -> None:
         """Take the rights of a client that is gone; it may do nothing any more."""
         rights, client.rights = client.rights, None
@@ -169,28 +166,26 @@ class ClientRights:
         if rights is None:
             return 0
         self._loop.join_class(client.conn, rights.rights_class.number)
-        if not self._is_judged(client):
-            return EVERYTHING | OF_CLASS
         verdicts, of_class = rights.verdicts(topic.decode())
         return verdicts | OF_CLASS if of_class else verdicts
 
     def may_publish(self, client: Judged, topic: str, qos: int, retain: bool) -> bool:
         """Return whether a message that waited may go out now."""
-        if not self._is_judged(client):
+        if self._book is None:
             return True
         rights = self._rights_of(client)
         return rights is not None and rights.judge_publish(topic, qos, retain)
 
     def may_will(self, client: Judged, topic: str, qos: int, retain: bool) -> bool:
         """Return whether a client may leave a will."""
-        if not self._is_judged(client):
+        if self._book is None:
             return True
         rights = self._rights_of(client)
         return rights is not None and rights.may_will(topic, qos, retain)
 
     def may_receive(self, client: Judged, topic: str, qos: int = 0) -> bool:
         """Return whether a client may be sent a message."""
-        if not self._is_judged(client):
+        if self._book is None:
             return True
         rights = self._rights_of(client)
         return rights is not None and rights.may_receive(topic, qos)
@@ -210,8 +205,8 @@ class ClientRights:
 
     @property
     def judges_nobody(self) -> bool:
-        """Whether some listener takes everything from everybody."""
-        return self._book is None or None in self._book.by_listener.values()
+        """Whether there are no rules."""
+        return self._book is None
 
     def may_absent(
         self, principal: Principal | None, client_id: str, actions: Sequence[Action], topic: str, qos: int
@@ -226,8 +221,6 @@ class ClientRights:
             return True
         user = principal.user if principal is not None else ""
         for name, sources in book.by_listener.items():
-            if sources is None:
-                return True
             joined = classes.join(book.key(name, principal, client_id), self._now)
             who = Who(client_id, user, listener=name)
             decided = [joined.policy.decided(action, topic, who, qos) for action in actions]

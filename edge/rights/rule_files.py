@@ -14,14 +14,13 @@ __all__ = ["RULE_SETTINGS", "read_rules", "rule_paths"]
 RULE_SETTINGS = ("roles_file", "acl_file", "cluster_roles", "authenticated_roles", "anonymous_roles", "on_overlap")
 
 
-def read_rules(listeners: Sequence[ListenerSettings]) -> RuleBook | None:
-    """Return the rules of the listeners of an edge, None if none has any.
+def read_rules(listeners: Sequence[ListenerSettings]) -> RuleBook:
+    """Return the rules of the listeners of an edge.
 
     Raises:
-        UserError: A file is wrong, or has a role not that a listener gives.
+        UserError: A listener has none, a file is wrong, or has a role not that a listener gives.
     """
-    book = {listener.name: _sources(listener) for listener in listeners}
-    return RuleBook(book) if any(sources is not None for sources in book.values()) else None
+    return RuleBook({listener.name: _sources(listener) for listener in listeners})
 
 
 def rule_paths(listeners: Sequence[ListenerSettings]) -> list[Path]:
@@ -30,10 +29,13 @@ def rule_paths(listeners: Sequence[ListenerSettings]) -> list[Path]:
     return list(dict.fromkeys(paths))
 
 
-def _sources(listener: ListenerSettings) -> Sources | None:
+def _sources(listener: ListenerSettings) -> Sources:
     roles, acl = listener.roles_file, listener.acl_file
-    if roles is None and acl is None and not listener.cluster_roles:
-        return None
+    if roles is None and acl is None and not listener.cluster_roles and not listener.token_acl:
+        raise UserError(
+            f"listener {listener.name}: nothing says what its clients may do: name edge.listeners.{listener.name}."
+            "roles_file (conf/roles.toml is one), acl_file, cluster_roles or token_acl"
+        )
     table = read_role_table(roles) if roles is not None else None
     given = {"authenticated_roles": listener.authenticated_roles, "anonymous_roles": listener.anonymous_roles}
     for key, names in given.items():

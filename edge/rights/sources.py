@@ -100,40 +100,37 @@ NO_RULES = Sources()
 
 @dataclass(frozen=True, slots=True)
 class RuleBook:
-    """The rules of all listeners of an edge; the clients of one that has none are not judged.
+    """The rules of all listeners of an edge.
 
     The listener is the first name of a key, so clients of two listeners share no decision.
     """
 
-    by_listener: Mapping[str, Sources | None]  # None: its clients are not judged
+    by_listener: Mapping[str, Sources]
     policy: PolicyView = field(default_factory=PolicyView)  # of the cluster
 
     @property
     def of_cluster(self) -> bool:
         """Whether the cluster's roles count anywhere."""
-        return any(sources.of_cluster for sources in self.by_listener.values() if sources is not None)
+        return any(sources.of_cluster for sources in self.by_listener.values())
 
     @property
     def filters(self) -> bool:
         """Whether a part of a filter is granted anywhere."""
-        return any(sources.filters for sources in self.by_listener.values() if sources is not None)
+        return any(sources.filters for sources in self.by_listener.values())
 
     @property
     def groups_named(self) -> bool:
         """Whether any rule of the edge names groups of subscribers."""
-        named = any(sources.groups_named for sources in self.by_listener.values() if sources is not None)
+        named = any(sources.groups_named for sources in self.by_listener.values())
         return named or (self.of_cluster and self.policy.groups_named)
 
-    def of(self, listener: str) -> Sources | None:
-        """Return the rules of a listener, None for one whose clients are not judged; one that is not known has none."""
+    def of(self, listener: str) -> Sources:
+        """Return the rules of a listener; one that is not known has none, and its clients may do nothing."""
         return self.by_listener.get(listener, NO_RULES)
 
     def key(self, listener: str, principal: Principal | None, client_id: str) -> RightsKey:
         """Return the names of a client's rules."""
-        sources = self.of(listener)
-        if sources is None:
-            return RightsKey((LISTENER + listener,))
-        key = sources.key(principal, client_id)
+        key = self.of(listener).key(principal, client_id)
         return RightsKey((LISTENER + listener, *key.names), key.tiers)
 
     def tiers(self, key: RightsKey) -> Sequence[Tier]:

@@ -51,6 +51,9 @@ def extra_edge(
     for table in listeners.values():
         table |= {"bind": "127.0.0.1", "port": 0}
         table.setdefault("allow_anonymous", True)
+        if not any(table.get(source) for source in ("roles_file", "acl_file", "cluster_roles", "token_acl")):
+            table |= {"roles_file": str(cluster.data / "roles.toml"), "authenticated_roles": ["device"]}
+            table["anonymous_roles"] = ["device", "figures"]
         if table.get("tls"):
             table |= {"certificate": str(shown.certificate), "key": str(shown.key)}
     document["edge"] |= {**room, "listeners": listeners}

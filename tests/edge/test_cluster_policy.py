@@ -37,8 +37,7 @@ class Cluster:
         self.machine = PolicyMachine()
         self.stream = PolicyStream(256 * 1024)
         self.desk = JobDesk(100)
-        sources = Sources(of_cluster=True) if roles else None
-        rules = RuleBook(dict.fromkeys(("plain", "tls"), sources)) if roles else None
+        rules = RuleBook(dict.fromkeys(("plain", "tls"), Sources(of_cluster=True))) if roles else None
         steps: list[Any] = []
         self.edge = Edge(steps=steps, rules=rules)
         self.core = self.edge.core

@@ -38,7 +38,7 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
         "an unknown listener judges nobody",
         "edge/rights/sources.py RuleBook.of",
         lambda patch: patch.setattr(RuleBook, "of", lambda self, name: self.by_listener.get(name)),
-        _S.test_a_listener_that_the_rules_do_not_know_gives_nothing_and_one_without_rules_judges_nobody,
-        "test_a_listener_that_the_rules_do_not_know_gives_nothing_and_one_without_rules_judges_nobody",
+        _S.test_a_listener_that_the_rules_do_not_know_gives_nothing,
+        "test_a_listener_that_the_rules_do_not_know_gives_nothing",
     ),
 )

@@ -32,12 +32,14 @@ def file(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_listeners_without_files_judge_nobody(tmp_path: Path) -> None:
-    assert read_rules([listener()]) is None
-    book = read_rules([listener(), listener("b", acl_file=file(tmp_path, "acl", "topic read a\n"))])
-    assert book is not None and book.of("tcp") is None and book.filters
+def test_a_listener_without_rules_refuses_the_start(tmp_path: Path) -> None:
+    """NIST: protect. Nothing that is left out lets anybody do anything."""
+    ruled = listener("b", acl_file=file(tmp_path, "acl", "topic read a\n"))
+    with pytest.raises(UserError, match=r"^listener tcp: .*edge\.listeners\.tcp\.roles_file"):
+        read_rules([ruled, listener()])
+    book = read_rules([ruled])
     unknown = book.of("unknown")
-    assert unknown is not None and not unknown.tiers(unknown.key(None, "c"), PolicyView())
+    assert book.filters and not unknown.tiers(unknown.key(None, "c"), PolicyView())
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[roles]\n", "topic read a\n", "\0", "\ufeff" + ROLES])
@@ -78,7 +80,7 @@ def test_a_reload_takes_files_or_leaves_all_as_it_is(tmp_path: Path) -> None:
     assert part.difference(loaded)
     part.put(loaded)
     assert len(given) == 1 and part.book is given[0]
-    with pytest.raises(UserError, match="restart"):
+    with pytest.raises(UserError, match="nothing says what its clients may do"):
         part.load(config(listener()))
     part.put(part.load(config(listener(roles_file=path))))
     assert len(given) == 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge.rights.sources import NO_RULES, RuleBook
+from edge.rights.sources import NO_RULES, RuleBook, Sources
 from mqtt.packets import Will
 from tests.edge.edge_harness import Edge, Session
 from tests.edge.rights.ruled import acl, book, come, principal, roles, ruled, somebody
@@ -11,6 +11,7 @@ from wire.messages.wills import FireWill, WillFired
 from wire.messages.wills import Will as WillOfSession
 
 BOTH: dict[str, object] = {"subscribe": ["down/#", "more/#"], "publish": ["#"]}
+ALL: dict[str, object] = {"publish": ["#"], "subscribe": ["#"]}
 LESS: dict[str, object] = {"subscribe": ["down/#"]}
 
 
@@ -99,9 +100,9 @@ def test_steps_that_come_faster_than_a_pass_do_not_begin_it_anew() -> None:
     assert sweep.judged == edge.core.rights.changes
 
 
-def test_a_listener_that_the_rules_do_not_know_gives_nothing_and_one_without_rules_judges_nobody() -> None:
-    unknown, unjudged = RuleBook({"other": None}), RuleBook({"plain": None, "tls": NO_RULES})
-    for rules, may in ((unknown, False), (unjudged, True)):
+def test_a_listener_that_the_rules_do_not_know_gives_nothing() -> None:
+    unknown, known = RuleBook({"other": NO_RULES}), book(Sources(roles(any=ALL).roles, anonymous=("any",)))
+    for rules, may in ((unknown, False), (known, True)):
         session = somebody(Edge(rules=rules), "")
         session.subscribe("#")
         assert [packet.reason_codes for packet in session.read()] == [[2 if may else 0x87]]

@@ -1,0 +1,47 @@
+"""Files of roles that `stratamq init` and `stratamq up` write: what clients may do until their operator says more.
+
+``conf/roles.toml`` is what ``init`` writes, as a file to begin with; ``up`` lets anonymous clients do the same, and
+read the figures of its edges. Nothing that exists is overwritten.
+"""
+
+from pathlib import Path
+
+__all__ = ["DEVICE_ROLES", "LOCAL_ROLES", "write_roles"]
+
+DEVICE_ROLES = """\
+# What clients may do: roles, groups and users. Read at the start and at a reload (SIGHUP, `stratamq reload`).
+# A listener names this file (roles_file) and the roles that each of its clients has (authenticated_roles,
+# anonymous_roles). What no rule allows is refused; topics that begin with $ are reached only by filters that do.
+
+[roles.device]
+publish = ["#"]
+subscribe = ["#"]
+
+# [roles.sensor]
+# publish = ["site/%u/#"]
+# subscribe = ["site/%u/orders/#"]
+# deny = ["site/+/secret/#"]
+
+# [users.ann]
+# roles = ["sensor"]
+"""
+
+LOCAL_ROLES = (
+    DEVICE_ROLES
+    + """
+# The figures of each edge.
+[roles.figures]
+subscribe = ["$SYS/#"]
+"""
+)
+
+
+def write_roles(path: Path, text: str) -> None:
+    """Write a file of roles unless it is there.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_text(text)
