@@ -26,6 +26,12 @@ class BuildExtensions(build_ext):
 
     in_sources = False
 
+    def finalize_options(self) -> None:
+        """Let the C compiler have every core unless the caller said how many."""
+        super().finalize_options()
+        if self.parallel is None:
+            self.parallel = os.cpu_count() or 1
+
     def run(self) -> None:
         """Compile all; setuptools itself forgets meanwhile that it compiles in place, and copies afterwards."""
         self.in_sources = bool(self.inplace)
