@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 ROOMS := edge router storage membership access wire mqtt conf jobs stratamq
 ARGS ?=
+WORKERS ?= 2
 SEEDS ?= 100
 MINUTES ?= 1
 
@@ -65,8 +66,9 @@ lint: setup-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(ROOMS) tests bench
 
+# Half of the tests wait for clusters and the other half for a processor, so two workers take half the time; 0 is none.
 test: setup-dev $(if $(shell command -v java),setup-jobs) lint
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) $(ARGS)
 
 # With SEED only the whole cluster is replayed: a seed means something else in each simulation.
 sim: setup-dev
