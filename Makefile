@@ -67,8 +67,10 @@ lint: setup-dev
 	$(BIN)/mypy $(ROOMS) tests bench
 
 # Half of the tests wait for clusters and the other half for a processor, so two workers take half the time; 0 is none.
+# What wants the terminal gets none either: a worker has no terminal.
+ALONE = $(filter -s --capture=no --pdb --trace,$(ARGS))
 test: setup-dev $(if $(shell command -v java),setup-jobs) lint
-	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/pytest -n $(if $(ALONE),0,$(WORKERS)) $(ARGS)
 
 # With SEED only the whole cluster is replayed: a seed means something else in each simulation.
 sim: setup-dev
