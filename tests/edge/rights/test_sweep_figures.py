@@ -11,8 +11,8 @@ CLIENTS = 10_000
 FILTERS = 10
 TURN_S_MAX = 0.005
 ALL_S_MAX = 2.0
-MORE = {"subscribe": ["down/#", "more/#"], "publish": ["#"]}
-LESS = {"subscribe": ["down/#"], "publish": ["#"]}
+MORE: dict[str, object] = {"subscribe": ["down/#", "more/#"], "publish": ["#"]}
+LESS: dict[str, object] = {"subscribe": ["down/#"], "publish": ["#"]}
 
 
 def full(clients: int) -> Edge:
