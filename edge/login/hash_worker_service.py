@@ -1,6 +1,13 @@
-"""The one thread of hashes: a flood of passwords costs one processor at most, and the loop none of its turns."""
+"""The one thread of hashes: a flood of passwords costs one processor at most, and the loop none of its turns.
+
+The thread has the lowest priority of this process, so the loop is given a processor before it. It is made for the first
+hash, and serves nothing else: a priority that was lowered is not raised again.
+"""
 
 import logging
+import os
+import queue
+import threading
 
 import trio
 
@@ -11,6 +18,8 @@ from edge.login.logins import Done
 __all__ = ["HashWorker"]
 
 logger = logging.getLogger(__name__)
+
+LOWEST = 19
 
 
 class HashWorker:
@@ -25,7 +34,10 @@ class HashWorker:
         self._desk = desk
         self._done = done
         self._came = trio.Event()
-        self._limiter = trio.CapacityLimiter(1)
+        self._jobs: queue.SimpleQueue[HashJob | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._computed = trio.Event()
+        self._result: object = None
 
     def came(self) -> None:
         """Go on: a login waits."""
@@ -33,19 +45,49 @@ class HashWorker:
 
     async def run(self) -> None:
         """Compute until cancelled."""
-        while True:
-            taken = self._desk.take()
-            if taken is None:
-                self._came = trio.Event()
-                await self._came.wait()
-                continue
-            number, ticket = taken
+        try:
+            while True:
+                taken = self._desk.take()
+                if taken is None:
+                    self._came = trio.Event()
+                    await self._came.wait()
+                    continue
+                number, ticket = taken
+                result = await self._compute(ticket.job) if isinstance(ticket.job, HashJob) else None
+                self._done(number, ticket, result)
+        finally:
+            self._jobs.put(None)
+
+    async def _compute(self, job: HashJob) -> object:
+        """Return the result of a job, None if there is none: no thread, or no room for the hash."""
+        if self._thread is None:
+            token = trio.lowlevel.current_trio_token()
+            thread = threading.Thread(target=self._work, args=(token,), name="hashes", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                logger.warning("a hash was not computed: %s", error)
+                return None
+            self._thread = thread
+        self._computed = trio.Event()
+        self._jobs.put(job)
+        await self._computed.wait()
+        return self._result
+
+    def _work(self, token: trio.lowlevel.TrioToken) -> None:
+        """Compute in the thread."""
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)  # Linux: of this thread alone
+        while (job := self._jobs.get()) is not None:
             result: object = None
-            if isinstance(ticket.job, HashJob):
-                try:
-                    result = await trio.to_thread.run_sync(
-                        ticket.job.run, limiter=self._limiter, abandon_on_cancel=True
-                    )
-                except (RuntimeError, MemoryError, ValueError) as error:  # no thread, or no room for the hash
-                    logger.warning("a hash was not computed: %s", type(error).__name__)
-            self._done(number, ticket, result)
+            try:
+                result = job.run()
+            except (MemoryError, ValueError) as error:
+                logger.warning("a hash was not computed: %s", type(error).__name__)
+            try:
+                token.run_sync_soon(self._take, result)
+            except trio.RunFinishedError:
+                return
+
+    def _take(self, result: object) -> None:
+        self._result = result
+        self._computed.set()
