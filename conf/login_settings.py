@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 
 __all__ = ["EdgeLogin", "ListenerLogin", "StepName"]
 
-StepName = Literal["certificate", "token", "password", "scram"]
+StepName = Literal["certificate", "token", "password", "scram", "http"]
 
 
 class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
@@ -26,6 +26,17 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
         max_length=64,
         description="revocation lists of client_ca, PEM or DER, looked at every 30 s; stale or none: 0x87 at CONNECT",
     )
+    ocsp: Literal["off", "soft", "require"] = Field(
+        default="off",
+        description="ask ocsp_url about each client's certificate at CONNECT; no usable answer: soft lets it go on, "
+        "require is 0x88",
+    )
+    ocsp_url: str = Field(
+        default="",
+        max_length=2048,
+        pattern=r"^(https?://[^\s@]+)?$",
+        description="address of the responder of client_ca; what a certificate says of one is never asked",
+    )
     certificate_name: Literal["cn", "san_dns", "san_uri", "san_email", "dn", "fingerprint"] = Field(
         default="cn", description="part of a client's certificate that names it; it must be there exactly once"
     )
@@ -36,7 +47,9 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
         default=None, description="users of the step password, as mosquitto_passwd writes them; not readable by others"
     )
     cluster_users: bool = Field(
-        default=False, description="the step password also takes users of the cluster (`stratamq user`), after the file"
+        default=False,
+        description="the steps password and scram (edge.scram_secret_file) also take users of the cluster "
+        "(`stratamq user`), after the file",
     )
     scram_without_tls: bool = Field(
         default=False, description="take SCRAM on a plain listener, where an observer may try passwords against it"
@@ -69,6 +82,26 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
     token_acl: bool = Field(
         default=False, description="rules in a token's claim acl count, in EMQX's two forms, behind all other rules"
     )
+    http_url: str = Field(
+        default="",
+        max_length=2048,
+        pattern=r"^(https://[^\s@]+|http://(127\.0\.0\.1|\[::1\]|localhost)[:/][^\s@]*)?$",
+        description="address that the step http asks about clients with a user name, as EMQX asks; https, or http on "
+        "loopback",
+    )
+    http_ca: Path | None = Field(
+        default=None, description="PEM that verifies that address; none: the authorities of the system"
+    )
+    http_certificate: Path | None = Field(
+        default=None, description="PEM chain that this edge shows there; with http_key"
+    )
+    http_key: Path | None = Field(default=None, description="PEM private key of http_certificate; mode 0600")
+    http_acl: bool = Field(
+        default=False, description="rules in the answer's acl count, in EMQX's two forms, behind all other rules"
+    )
+    http_superuser_role: str = Field(
+        default="", max_length=256, description="role of whom the answer calls is_superuser; none: that gives nothing"
+    )
     client_id_form: str = Field(
         default="",
         max_length=1024,
@@ -85,13 +118,18 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
             raise ValueError('authentication has "password", which needs password_file or cluster_users')
         if self.password_file is not None and not asks_passwords:
             raise ValueError('password_file is read by the step "password", which authentication does not have')
-        if self.cluster_users and not asks_passwords:
-            raise ValueError('cluster_users is for the step "password", which authentication does not have')
+        if self.cluster_users and not asks_passwords and "scram" not in self.authentication:
+            raise ValueError('cluster_users is for the steps "password" and "scram": authentication has neither')
         self._token_settings()
+        self._http_settings()
         if self.crl_files and getattr(self, "client_ca", None) is None:
             raise ValueError("crl_files needs client_ca, which signs them")
         if self.crl_files and getattr(self, "proxy_identity", False):
             raise ValueError("crl_files and proxy_identity: the one who verifies certificates has to look at the lists")
+        if (self.ocsp != "off") != bool(self.ocsp_url):
+            raise ValueError("ocsp and ocsp_url go together")
+        if self.ocsp != "off" and (getattr(self, "client_ca", None) is None or getattr(self, "proxy_identity", False)):
+            raise ValueError("ocsp needs client_ca, and no proxy_identity: who verifies certificates has to ask")
         verified = getattr(self, "client_ca", None) is not None or getattr(self, "proxy_identity", False)
         if "certificate" in self.authentication and not verified:
             raise ValueError('authentication has "certificate", which needs client_ca or proxy_identity')
@@ -109,6 +147,21 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
             raise ValueError('keys of tokens are for the step "token", which authentication does not have')
         if self.token_jwks_ca is not None and not self.token_jwks_url.startswith("https://"):
             raise ValueError("token_jwks_ca verifies an address of token_jwks_url that begins with https://")
+
+    def _http_settings(self) -> None:
+        if "http" in self.authentication and not self.http_url:
+            raise ValueError('authentication has "http", which needs http_url')
+        if self.http_url and self.authentication and "http" not in self.authentication:
+            raise ValueError('http_url is for the step "http", which authentication does not have')
+        if not self.http_url and (self.http_acl or self.http_superuser_role):
+            raise ValueError("http_acl and http_superuser_role need http_url")
+        if (self.http_ca or self.http_certificate or self.http_key) and not self.http_url.startswith("https://"):
+            raise ValueError("http_ca, http_certificate and http_key are for an http_url that begins with https://")
+        if (self.http_certificate is None) != (self.http_key is None):
+            raise ValueError("http_certificate and http_key go together")
+        roles = getattr(self, "roles_file", None) is not None or getattr(self, "cluster_roles", False)
+        if self.http_superuser_role and not roles:
+            raise ValueError("http_superuser_role needs roles_file or cluster_roles, which say what the role may do")
 
 
 class EdgeLogin(BaseModel, frozen=True, extra="forbid"):

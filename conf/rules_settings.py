@@ -17,7 +17,7 @@ class ListenerRules(BaseModel, frozen=True, extra="forbid"):
     roles_file: Path | None = Field(
         default=None,
         description="roles, groups and users in TOML, as conf/roles.toml; a listener without it, acl_file, "
-        "cluster_roles and token_acl refuses the start",
+        "cluster_roles, token_acl and http_acl refuses the start",
     )
     acl_file: Path | None = Field(
         default=None, description="rules as Mosquitto's acl_file has them; roles_file decides before it"
