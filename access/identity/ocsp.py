@@ -6,7 +6,7 @@ address is a setting, never read from the certificate. Source: RFC 6960; no nonc
 
 import enum
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cryptography import x509
@@ -58,18 +58,21 @@ class OcspStep:
     Args:
         mode: Effect of a missing answer.
         authorities: Certificates that sign clients of the listener.
+        unanswered: Called for each certificate that passed, or failed, without a usable answer.
     """
 
     name = "ocsp"
     methods: tuple[str, ...] = ()
 
-    def __init__(self, mode: OcspMode, authorities: Sequence[x509.Certificate]) -> None:
+    def __init__(
+        self, mode: OcspMode, authorities: Sequence[x509.Certificate], unanswered: Callable[[], None] = lambda: None
+    ) -> None:
         self._mode = mode
+        self._unanswered = unanswered
         self._authorities: dict[str, list[x509.Certificate]] = {}
         for each in authorities:
             self._authorities.setdefault(issuer_digest(each.subject), []).append(each)
         self._cached: OrderedDict[tuple[str, str], tuple[bool, float]] = OrderedDict()
-        self.unanswered = 0  # certificates that passed, or failed, without a usable answer
 
     def begin(self, credentials: Credentials, moment: Moment) -> Answer:
         """Judge by the cached answer, or ask."""
@@ -116,7 +119,7 @@ class OcspStep:
         )
 
     def _without(self, reason: str) -> Answer:
-        self.unanswered += 1
+        self._unanswered()
         return Pass() if self._mode == OcspMode.SOFT else Failed(f"ocsp: {reason}")
 
     def _issuer(self, facts: CertificateFacts) -> x509.Certificate | None:

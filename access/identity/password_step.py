@@ -37,10 +37,20 @@ from access.identity.principal import (
 )
 from mqtt.reasons import ReasonCode
 
-__all__ = ["AskUser", "FileUsers", "KnownLogins", "PasswordStep", "RouterUsers", "UserFound", "UserRecord"]
+__all__ = [
+    "USER_NAME_MAX",
+    "AskUser",
+    "FileUsers",
+    "KnownLogins",
+    "PasswordStep",
+    "RouterUsers",
+    "UserFound",
+    "UserRecord",
+]
 
 REMEMBERED_S = 60.0
 REMEMBERED_MAX = 10_000  # logins; the oldest makes room
+USER_NAME_MAX = 256  # characters of a name in a question to the routers; no user of the cluster has more
 OWN = PasswordRecord(
     HashKind.ARGON2ID, bytes(OWN_SALT_BYTES), bytes(OWN_DIGEST_BYTES), OWN_PASSES, OWN_MEMORY_KIB, OWN_LANES
 )
@@ -48,9 +58,9 @@ OWN = PasswordRecord(
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
-    """A user: the password's record, and the rights that come with the name."""
+    """A user: the password's record and SCRAM's verifier as far as there are such, and the rights of the name."""
 
-    password: PasswordRecord
+    password: PasswordRecord | None
     version: int = 0
     made: int = 0
     disabled: bool = False
@@ -58,6 +68,22 @@ class UserRecord:
     attributes: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
+    verifier: str = field(default="", repr=False)
+
+    def principal(self, user: str, method: str, client_id: str, data: bytes = b"") -> Principal:
+        """Return the client that has proved to be this user."""
+        return Principal(
+            user,
+            method,
+            client_id,
+            self.roles,
+            attributes=self.attributes,
+            limits=self.limits,
+            data=data,
+            made=self.made,
+            version=self.version,
+            groups=self.groups,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +143,9 @@ class RouterUsers:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def find(self, name: str) -> AskUser:
-        """Return the question for a name."""
-        return AskUser(name)
+    def find(self, name: str) -> AskUser | None:
+        """Return the question for a name; one that is too long is nobody's, and no question may carry it."""
+        return AskUser(name) if len(name) <= USER_NAME_MAX else None
 
     def decoy(self, name: str) -> PasswordRecord:
         """Return a record as the cluster makes them."""
@@ -144,6 +170,7 @@ class KnownLogins:
 
     def key(self, user: str, password: bytes, record: UserRecord) -> bytes:
         """Return the key of a login; another record of the user gives another key."""
+        assert record.password is not None
         parts = user.encode(), password, encode_record(record.password).encode(), b"%d" % record.version
         framed = b"".join(b"%d:" % len(part) + part for part in parts)
         return hmac.digest(self._secret, framed, hashlib.sha256)
@@ -224,7 +251,10 @@ class PasswordStep:
         """
         assert credentials.password is not None
         decoy = UserRecord(self._users.decoy(user))
+        if found is not None and found.password is None:
+            found = None  # a user without a password is as good as nobody here
         record = decoy if found is None else found
+        assert record.password is not None
         remembered = self._known.knows(self._known.key(user, credentials.password, record), moment.now)
         if remembered and found is not None:
             return self._allow(credentials, user, found)
@@ -233,19 +263,7 @@ class PasswordStep:
     def _allow(self, credentials: Credentials, user: str, found: UserRecord) -> Answer:
         if found.disabled:  # told only to the owner of the password
             return Deny(ReasonCode.NOT_AUTHORIZED, "user disabled")
-        return Allow(
-            Principal(
-                user,
-                self.name,
-                credentials.client_id,
-                found.roles,
-                attributes=found.attributes,
-                limits=found.limits,
-                made=found.made,
-                version=found.version,
-                groups=found.groups,
-            )
-        )
+        return Allow(found.principal(user, self.name, credentials.client_id))
 
 
 @dataclass(frozen=True, slots=True)

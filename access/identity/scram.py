@@ -1,14 +1,17 @@
 """SCRAM-SHA-256 as an authentication method of MQTT 5: the server's side of the exchange, and the file of users.
 
 The file has one line per user, ``name:iterations:salt:stored_key:server_key`` (the last three in base64), so that it
-lets nobody log in elsewhere; ``user_line`` makes one. A name that is not in the file takes as long as one that is.
-Channel binding is not offered. Source: RFC 5802 (messages), RFC 7677 (SHA-256), RFC 4013 (preparation of strings).
+lets nobody log in elsewhere; ``user_line`` makes one. The cluster's users have a verifier of the same facts,
+``SCRAM-SHA-256$iterations:salt$stored_key:server_key``, all with one number of iterations. A name that nobody has takes
+as long as one that somebody has, and looks like one. Channel binding is not offered.
+Source: RFC 5802 (messages), RFC 7677 (SHA-256), RFC 4013 (preparation of strings).
 """
 
 import base64
 import binascii
 import hashlib
 import hmac
+import re
 import stringprep
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -17,10 +20,15 @@ from pathlib import Path
 
 from conf.errors import UserError
 
-__all__ = ["Answer", "Scram", "ScramUser", "load_users", "saslprep", "user_line"]
+__all__ = ["Answer", "Scram", "ScramUser", "load_users", "make_verifier", "read_verifier", "saslprep", "user_line"]
 
 NAME = "SCRAM-SHA-256"
 ITERATIONS = 4096  # the least that RFC 7677 allows; a line may have more
+CLUSTER_ITERATIONS = 100_000  # of each user of the cluster, and shown for each name that nobody has; the client pays
+ITERATIONS_MAX = 10_000_000
+VERIFIER = re.compile(
+    r"SCRAM-SHA-256\$([1-9][0-9]{3,7}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)", re.ASCII
+)
 MESSAGE_BYTES_MAX = 4096
 NONCE_CHARACTERS_MAX = 256
 SALT_BYTES = 16
@@ -43,6 +51,7 @@ class Answer:
     data: bytes = b""
     identity: str = ""
     refused: bool = False
+    asks: str = ""
 
 
 REFUSED = Answer(refused=True)
@@ -107,6 +116,38 @@ def user_line(name: str, password: str, salt: bytes, iterations: int = ITERATION
     return ":".join((prepared, str(iterations), *fields))
 
 
+def make_verifier(name: str, password: str, salt: bytes) -> str:
+    """Return the verifier of a user of the cluster.
+
+    Args:
+        salt: ``SALT_BYTES`` of randomness, never used for another user.
+
+    Raises:
+        ValueError: No client could send the name as it is, or the password has a forbidden character.
+    """
+    if saslprep(name) != name:
+        raise ValueError(f"clients send {name!r} as {saslprep(name)!r}")
+    user = make_user(password, salt, CLUSTER_ITERATIONS)
+    shown = [base64.b64encode(field).decode() for field in (user.salt, user.stored_key, user.server_key)]
+    return f"{NAME}${user.iterations}:{shown[0]}${shown[1]}:{shown[2]}"
+
+
+def read_verifier(text: str) -> ScramUser:
+    """Return the facts of a verifier.
+
+    Raises:
+        ValueError: It is none of this method, or damaged.
+    """
+    found = VERIFIER.fullmatch(text)
+    if found is None:
+        raise ValueError("no verifier of SCRAM-SHA-256")
+    salt, stored_key, server_key = (base64.b64decode(found[number], validate=True) for number in (2, 3, 4))
+    iterations = int(found[1])
+    if not ITERATIONS <= iterations <= ITERATIONS_MAX or not salt or len(stored_key) != 32 or len(server_key) != 32:
+        raise ValueError("a verifier out of its ranges")
+    return ScramUser(iterations, salt, stored_key, server_key)
+
+
 def load_users(path: Path) -> dict[str, ScramUser]:
     """Read the file of users.
 
@@ -145,22 +186,31 @@ class Scram:
     Args:
         users: By prepared name.
         new_nonce: Returns a fresh printable nonce without commas.
-        secret: Of this process; makes what unknown names are shown.
+        secret: Makes what unknown names are shown: the same at every edge whose clients are the same.
+        asks: A name is asked for outside too: an exchange goes on when it was told.
     """
 
     name = NAME
 
-    def __init__(self, users: Mapping[str, ScramUser], new_nonce: Callable[[], str], secret: bytes) -> None:
+    def __init__(
+        self, users: Mapping[str, ScramUser], new_nonce: Callable[[], str], secret: bytes, asks: bool = False
+    ) -> None:
         self._users = users
         self._new_nonce = new_nonce
         self._secret = secret
-        self._iterations = max((user.iterations for user in users.values()), default=ITERATIONS)
+        self._asks = asks
+        most = max((user.iterations for user in users.values()), default=ITERATIONS)
+        self._iterations = CLUSTER_ITERATIONS if asks else most
 
     def begin(self) -> "ScramExchange":
         """Start an exchange."""
-        return ScramExchange(self.lookup, self._new_nonce())
+        return ScramExchange(self.lookup, self._new_nonce(), self._asks)
 
-    def lookup(self, name: str) -> tuple[ScramUser, bool]:
+    def has(self, name: str) -> bool:
+        """Return whether a name is known without asking; whoever is asked has no say about it."""
+        return name in self._users
+
+    def lookup(self, name: str, told: ScramUser | None = None) -> tuple[ScramUser, bool]:
         """Return what to show for a name, and whether it is a user; an unknown one always has the same salt."""
         made_up = ScramUser(
             self._iterations,
@@ -168,16 +218,19 @@ class Scram:
             _hmac(self._secret, b"stored" + name.encode()),
             _hmac(self._secret, b"server" + name.encode()),
         )
-        known = self._users.get(name)
+        known = self._users.get(name, told)
         return (made_up, False) if known is None else (known, True)
 
 
 class ScramExchange:
     """One exchange: client-first, server-first, client-final, server-final (RFC 5802 section 5)."""
 
-    def __init__(self, lookup: Callable[[str], tuple[ScramUser, bool]], nonce: str) -> None:
+    def __init__(
+        self, lookup: Callable[[str, ScramUser | None], tuple[ScramUser, bool]], nonce: str, asks: bool
+    ) -> None:
         self._lookup = lookup
         self._nonce = nonce
+        self._asks = asks
         self._name = ""
         self._header = ""
         self._first_bare = ""
@@ -209,7 +262,20 @@ class ScramExchange:
         self._header = f"{binding},{authorized_as},"
         self._first_bare = bare
         self._nonce = nonce[2:] + self._nonce
-        self._user, self._known = self._lookup(self._name)
+        if not self._asks:
+            return self._challenge(None)
+        return Answer(asks=self._name) if self._name else REFUSED
+
+    def told(self, verifier: str) -> Answer:
+        """Go on with the verifier of the name that was asked for; "" if nobody has it."""
+        try:
+            told = read_verifier(verifier)
+        except (ValueError, binascii.Error):
+            told = None
+        return self._challenge(told)
+
+    def _challenge(self, told: ScramUser | None) -> Answer:
+        self._user, self._known = self._lookup(self._name, told)
         salt = base64.b64encode(self._user.salt).decode()
         self._server_first = f"r={self._nonce},s={salt},i={self._user.iterations}"
         return Answer(self._server_first.encode())

@@ -205,3 +205,13 @@ def test_means_of_ten_thousand_are_within_five_percent(record: str, rounds: int)
     step = step_of(alice=parse_record(record))
     wrong, unknown = _means(step, ("alice", "nobody"), rounds)
     assert 0.95 < unknown / wrong < 1.05
+
+
+def test_a_user_without_a_password_and_a_name_that_no_question_may_carry() -> None:
+    """Protect: both cost a hash, and are nobody to this step."""
+    step = PasswordStep(RouterUsers(SECRET), KnownLogins(SECRET))
+    wait = step.resume(given_by(), AskUser("alice"), UserFound("alice", UserRecord(None, verifier="v")), Moment(0, 0))
+    assert isinstance(wait, Wait) and isinstance(wait.job, HashJob)
+    assert isinstance(step.resume(given_by(), wait.job, True, Moment(0, 0)), Pass)
+    long = step.begin(given_by("x" * 257), Moment(0, 0))
+    assert isinstance(long, Wait) and isinstance(long.job, HashJob) and not long.job.known
