@@ -89,7 +89,11 @@ class ListenerLogins:
         self._chains = chains
         self._end_those = end_those
         own = ("password_file", "token_keys", "token_secret")
-        self.settings: Sequence[str] = (*(f"edge.listeners.{name}.{key}" for key in own), "edge.scram_users_file")
+        self.settings: Sequence[str] = (
+            *(f"edge.listeners.{name}.{key}" for key in own),
+            "edge.scram_users_file",
+            "edge.scram_secret_file",
+        )
         self._held = self.load(config)
         chains.put(name, self._held[0].chain)
 
@@ -102,9 +106,7 @@ class ListenerLogins:
         for listener in config.edge.listeners:
             if listener.name == self._name:
                 loaded = ListenerChain(listener, config.edge, self._chains)
-                paths = {"password": listener.password_file, "scram": config.edge.scram_users_file}
-                read = [path for step, path in paths.items() if step in loaded.users and path is not None]
-                return loaded, file_marks([*read, *token_paths(listener)])
+                return loaded, file_marks([*loaded.read, *token_paths(listener)])
         raise UserError(f"listener {self._name} is named no more: restart the node")
 
     def current(self) -> tuple[ListenerChain, dict[str, str]]:

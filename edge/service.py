@@ -31,9 +31,7 @@ from edge.listeners.listeners import Listener, address_of, bind_socket, peer_of,
 from edge.listeners.proxied_socket import ProxiedSocket
 from edge.login.chains import Chains
 from edge.login.client_lists import ClientFiles, client_lists
-from edge.login.hash_worker_service import HashWorker
-from edge.login.job_desk import JobDesk
-from edge.login.key_refresh_service import KeyRefresh
+from edge.login.login_shells import LoginShells
 from edge.login.logins import Applicant
 from edge.node.limits import EdgeLimits
 from edge.reload import ListenerCertificates, ListenerLogins, ListenerRuleFiles
@@ -58,7 +56,6 @@ logger = logging.getLogger(__name__)
 NS = 1_000_000_000
 STARTING_S = 0.05  # between looks whether clients can be let in
 BEAT_S = 1.0  # afterwards, together with heartbeats: what changes whom to dial says so
-FETCHES_WAITING_MAX = 1_000  # logins that wait for keys of tokens; more get 0x89, by address in turn
 DIAL_TIMEOUT_S = 3.0
 CLAIM_GAP_S = 0.003  # connects of a storm share their claims' frames and commits; well below what a storm waits
 REFUSED_MAX = 1_000  # connections beyond connections_max that may wait for their CONNACK 0x89
@@ -125,12 +122,15 @@ class EdgeService:
             self._dialling = Dialling(self.core.peers, lambda: self.core.map, node.seeds, self._rng)
             if settings.ledger is not None:
                 self._open_ledger(settings.ledger)
-            hashes, keys = self._join_logins(chains)
             audit = AuditService(node, self._process.folder.path)
             self.core.node.audit, self._process.reloaded = audit.note, audit.reloaded
             gossip = NodeGossip(self._process, self._config.membership)
             trio_fd = trio_epoll_fd()
             loop = self._loop = Loop(self.core.hot, trio_fd)
+            shells = LoginShells(settings, chains, self.core.logins, loop.kick)
+            for part in shells.reloads:
+                self._process.reload.add(part)
+            shells.register(self._process.metrics)
             self._process.lease = self.core.lease
             self._process.links = lambda: [key.node for key in self.core.peers.connected()]
             audit.came = loop.kick
@@ -143,9 +143,8 @@ class EdgeService:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(host, loop, trio_fd)
                     nursery.start_soon(gossip.run, bound)
-                    nursery.start_soon(hashes.run)
-                    nursery.start_soon(keys.run)
-                    nursery.start_soon(audit.run)
+                    for run in (*shells.runs, audit.run):
+                        nursery.start_soon(run)
                     self._obey(Ordered(self._process.reload_now, self._order_done, nursery.start_soon))
                     nursery.start_soon(self._stop_when_told)
                     await self._beat(nursery, loop, {"link": bound, **clients})
@@ -162,25 +161,6 @@ class EdgeService:
     def _replace_rules(self, rules: RuleBook) -> None:
         self.core.replace_rules(rules)
         self._loop.kick()
-
-    def _join_logins(self, chains: Chains) -> tuple[HashWorker, KeyRefresh]:
-        """Give logins their desks, and the shells that work at them."""
-        logins, edge = self.core.logins, self._config.edge
-        hashing, fetching = JobDesk(edge.hashes_waiting_max), JobDesk(FETCHES_WAITING_MAX)
-        worker = HashWorker(hashing, logins.done)
-        with_address = [listener for listener in edge.listeners if listener.token_jwks_url]
-        keys = KeyRefresh(with_address, chains.sources, fetching, logins.done)
-        for desk, shell in ((hashing, worker), (fetching, keys)):
-            desk.came = self._waking(shell.came)
-        logins.add_desks({"hash": hashing, "jwks": fetching})
-        return worker, keys
-
-    def _waking(self, came: Callable[[], None]) -> Callable[[], None]:
-        def wake() -> None:
-            came()
-            self._loop.kick()
-
-        return wake
 
     def _obey(self, ordered: Ordered) -> None:
         def take(router: str, order: OrderNode) -> None:

@@ -4,11 +4,14 @@ A listener that has none here, as in an edge without settings, verifies nobody: 
 allowed, and refused where it is not.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from access.identity.chain import Chain, ChainRules
+from access.identity.http_answer import HttpReply
 from access.identity.password_step import KnownLogins
+from access.limits.answer_cache import AnswerCache
 from conf.edge_settings import ListenerSettings
 from edge.login.ban_view import BanView, RevokedView
 from edge.node.limits import ListenerPolicy
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from access.identity.key_set import KeySource
 
 __all__ = ["Chains"]
+
+ANSWERS_MAX = 10_000  # of HTTP servers, of 4 KiB at most (edge/login/http_callouts.py)
 
 
 class Chains:
@@ -30,6 +35,8 @@ class Chains:
         self.secret = secret
         self.bans = BanView()
         self.known = KnownLogins(secret)
+        self.answers: AnswerCache[HttpReply] = AnswerCache(secret, ANSWERS_MAX)
+        self.unanswered: Counter[tuple[str, ...]] = Counter()  # (listener,): certificates without an answer of OCSP
         self._chains: dict[str, Chain] = {}
         self._revoked: dict[str, RevokedView] = {}
         self.sources: dict[str, KeySource] = {}
@@ -52,7 +59,12 @@ class Chains:
     def put(self, listener: str, chain: Chain) -> None:
         """Judge by a chain from now on; logins that wait for a job of the former one are judged anew."""
         self._chains[listener] = chain
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget every check and answer that came before: rights were taken, or users were read anew."""
         self.known.clear()
+        self.answers.clear()
 
     def of(self, policy: ListenerPolicy) -> Chain:
         """Return the chain of a listener."""

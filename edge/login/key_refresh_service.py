@@ -13,22 +13,19 @@ import trio
 
 from access.identity.chain import Ticket
 from conf.edge_settings import ListenerSettings
-from conf.errors import ExitCode, UserError
+from edge.login.bounded_http import ANSWER_BYTES_MAX, needs_httpx, read_body, tls_context
 from edge.login.job_desk import JobDesk
 from edge.login.logins import Done
 from wire.clock import boot_time
 from wire.decoding import plain_text
 
 if TYPE_CHECKING:
-    import httpx
-
     from access.identity.key_set import KeySource
 
 __all__ = ["KeyRefresh"]
 
 logger = logging.getLogger(__name__)
 
-ANSWER_BYTES_MAX = 65_536
 ANSWER_S = 10.0
 CONNECT_S = 3.0
 LOOK_S = 1.0
@@ -38,7 +35,7 @@ RECENT_S = 2.0  # a login that came behind a fetch as old as this finds its keys
 class _Place:
     """One address, and the logins that wait for it."""
 
-    def __init__(self, url: str, source: "KeySource", context: ssl.SSLContext | bool) -> None:
+    def __init__(self, url: str, source: "KeySource", context: ssl.SSLContext) -> None:
         self.url = url
         self.source = source
         self.context = context
@@ -136,34 +133,14 @@ async def _content(place: _Place) -> tuple[bytes | None, str]:
             ):
                 if answer.status_code != httpx.codes.OK:
                     return None, f"status {answer.status_code}"
-                return await _body(answer)
+                body = await read_body(answer)
+                return body, "" if body is not None else f"an answer of more than {ANSWER_BYTES_MAX} bytes"
     except trio.TooSlowError:
         return None, f"no whole answer within {ANSWER_S:g} s"
     except Exception as error:  # whatever a hostile server makes the library raise: the former keys stay
         return None, f"{type(error).__name__}: {plain_text(str(error))}"
 
 
-async def _body(answer: "httpx.Response") -> tuple[bytes | None, str]:
-    content = b""
-    async for piece in answer.aiter_raw():
-        content += piece
-        if len(content) > ANSWER_BYTES_MAX:
-            return None, f"an answer of more than {ANSWER_BYTES_MAX} bytes"
-    return content, ""
-
-
-def _context(listener: ListenerSettings) -> ssl.SSLContext | bool:
-    try:
-        import httpx  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"listener {listener.name}: token_jwks_url needs the extra: pip install 'stratamq[access]' "
-            f"(no module {error.name})",
-            ExitCode.USAGE,
-        ) from None
-    if listener.token_jwks_ca is None:
-        return ssl.create_default_context()
-    try:
-        return ssl.create_default_context(cafile=str(listener.token_jwks_ca))
-    except (OSError, ssl.SSLError) as error:
-        raise UserError(f"{listener.token_jwks_ca}: holds no authority that can be used: {error}") from None
+def _context(listener: ListenerSettings) -> ssl.SSLContext:
+    needs_httpx(f"listener {listener.name}: token_jwks_url")
+    return tls_context(listener.token_jwks_ca)

@@ -3,18 +3,24 @@
 Reading is all that happens here: a mistake refuses the start, or a reload as a whole, in one line that names the file.
 """
 
+import hashlib
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from access.files import read_access_file
 from access.identity.certificates import CertificateStep, NameKind, NameUse
 from access.identity.chain import Chain, ChainRules
+from access.identity.http_answer import HttpStep
+from access.identity.ocsp import OcspMode, OcspStep
 from access.identity.password_file import read_password_file
 from access.identity.password_step import FileUsers, PasswordStep, RouterUsers
 from access.identity.passwords import HashKind, PasswordRecord, has_argon2
-from access.identity.principal import Step
+from access.identity.principal import Step, no_acl
+from access.identity.revocation import read_authorities
 from access.identity.scram import Scram, load_users
 from access.identity.scram_step import ScramStep
+from access.rules.claims import read_acl
 from conf.errors import UserError
 from conf.login_settings import StepName
 from conf.settings import EdgeSettings, ListenerSettings
@@ -23,6 +29,8 @@ from edge.login.token_settings import token_paths, token_step
 from wire.node.reload_parts import file_marks
 
 __all__ = ["ListenerChain", "steps_of"]
+
+SECRET_BYTES_MIN, SECRET_BYTES_MAX = 32, 4096
 
 
 def steps_of(listener: ListenerSettings, edge: EdgeSettings) -> tuple[StepName, ...]:
@@ -33,7 +41,8 @@ def steps_of(listener: ListenerSettings, edge: EdgeSettings) -> tuple[StepName, 
         "certificate": listener.client_ca is not None or listener.proxy_identity,
         "token": listener.has_token_keys,
         "password": listener.password_file is not None or listener.cluster_users,
-        "scram": edge.scram_users_file is not None,
+        "scram": edge.scram_users_file is not None or (listener.cluster_users and edge.scram_secret_file is not None),
+        "http": bool(listener.http_url),
     }
     return tuple(name for name, is_there in there.items() if is_there)
 
@@ -44,6 +53,7 @@ class ListenerChain:
     Attributes:
         chain: Made of them.
         users: Facts of each user that a file has, by the step that verifies it.
+        read: Files of users, the secret of SCRAM, and the authorities of OCSP.
         token_keys: Marks of the files with keys of tokens.
 
     Raises:
@@ -52,9 +62,10 @@ class ListenerChain:
 
     def __init__(self, listener: ListenerSettings, edge: EdgeSettings, chains: Chains) -> None:
         self.users: dict[str, Mapping[str, object]] = {}
+        self.read: list[Path] = []
         self._listener, self._edge, self._chains = listener, edge, chains
         self.token_keys = file_marks(token_paths(listener))
-        steps = [step for name in steps_of(listener, edge) for step in self._steps(name)]
+        steps = [*self._ocsp(), *(step for name in steps_of(listener, edge) for step in self._steps(name))]
         rules = ChainRules(listener.allow_anonymous, listener.client_id_form)
         self.chain = Chain(steps, rules, chains.revoked_of(listener.name), chains.bans)
 
@@ -77,23 +88,54 @@ class ListenerChain:
             yield CertificateStep(NameKind(listener.certificate_name), NameUse(listener.certificate_use))
         elif name == "scram":
             yield self._scram()
+        elif name == "http":
+            yield HttpStep(chains.secret, listener.http_superuser_role, read_acl if listener.http_acl else no_acl)
         elif name == "token":
             yield token_step(listener, chains.source_of(listener))
         else:
             if listener.password_file is not None:
                 records = self.users[name] = _password_records(listener.password_file)
+                self.read.append(listener.password_file)
                 yield PasswordStep(FileUsers(records, chains.secret), chains.known)
             if listener.cluster_users:
                 yield PasswordStep(RouterUsers(chains.secret), chains.known)
 
+    def _ocsp(self) -> Iterator[Step]:
+        """Return the step that judges certificates before every other one, whichever of them lets the client in."""
+        listener, unanswered = self._listener, self._chains.unanswered
+        if listener.ocsp == "off":
+            return
+        assert listener.client_ca is not None
+        self.read.append(listener.client_ca)
+
+        def count() -> None:
+            unanswered[(listener.name,)] += 1
+
+        yield OcspStep(OcspMode(listener.ocsp), read_authorities(listener.client_ca), count)
+
     def _scram(self) -> Step:
-        listener, chains = self._listener, self._chains
-        path = self._edge.scram_users_file
-        if path is None:
-            raise UserError(f'listener {listener.name}: authentication has "scram", which needs edge.scram_users_file')
-        users = self.users["scram"] = load_users(path)
-        method = Scram(users, lambda: secrets.token_urlsafe(24), chains.secret)
+        listener, path, shared = self._listener, self._edge.scram_users_file, self._edge.scram_secret_file
+        asks = listener.cluster_users and shared is not None
+        if path is None and not asks:
+            raise UserError(
+                f'listener {listener.name}: authentication has "scram", which needs edge.scram_users_file, or '
+                "cluster_users with edge.scram_secret_file"
+            )
+        self.read += [each for each in (path, shared) if each is not None]
+        users = load_users(path) if path is not None else {}
+        self.users["scram"] = users
+        secret = _shared_secret(shared) if shared is not None else self._chains.secret
+        method = Scram(users, lambda: secrets.token_urlsafe(24), secret, asks)
         return ScramStep(method, listener.scram_without_tls)
+
+
+def _shared_secret(path: Path) -> bytes:
+    secret = read_access_file(path, SECRET_BYTES_MAX, secret=True)
+    if len(secret) < SECRET_BYTES_MIN:
+        raise UserError(
+            f"{path}: a secret of {len(secret)} bytes: `head -c 32 /dev/urandom` makes one; bring it to every edge"
+        )
+    return hashlib.sha256(b"stratamq scram names\0" + secret).digest()
 
 
 def _password_records(path: Path) -> Mapping[str, PasswordRecord]:

@@ -105,12 +105,13 @@ GoOn: TypeAlias = Callable[[Any], None]
 class _Login:
     """One login under way; ``go_on`` is called when the client is let in."""
 
-    __slots__ = ("credentials", "go_on", "taken", "ticket")
+    __slots__ = ("again", "credentials", "go_on", "taken", "ticket")
 
-    def __init__(self, credentials: Credentials, go_on: GoOn, taken: int) -> None:
+    def __init__(self, credentials: Credentials, go_on: GoOn, taken: int, again: bool) -> None:
         self.credentials = credentials
         self.go_on = go_on
-        self.taken = taken  # Logins.taken when it was judged by the chain's first step
+        self.taken = taken  # Logins.taken when it was judged by the chain's first step, or the client proved itself
+        self.again = again  # it is judged anew, because rights were taken
         self.ticket: Ticket | None = None
 
 
@@ -251,14 +252,16 @@ class Logins:
         """This turn's."""
         return Moment(self._node.now, self._utc())
 
-    def _begin(self, client: Applicant, credentials: Credentials, go_on: GoOn) -> None:
-        client.login = _Login(credentials, go_on, self._taken)
+    def _begin(self, client: Applicant, credentials: Credentials, go_on: GoOn, *, again: bool = False) -> None:
+        client.login = _Login(credentials, go_on, self._taken, again)
         self._take(client, self._chains.of(client.policy).begin(credentials, self.moment))
 
     def _resume(self, client: Applicant, ticket: Ticket, result: object) -> None:
         login = client.login
         assert isinstance(login, _Login)
         login.ticket = None
+        if isinstance(result, ClientData):
+            login.taken = self._taken  # the steps before had nothing of it to judge, and this one looks only now
         self._take(client, self._chains.of(client.policy).resume(ticket, result, self.moment))
 
     def _take(self, client: Applicant, outcome: Outcome) -> None:
@@ -271,7 +274,7 @@ class Logins:
             login.ticket = outcome.ticket
             self._wait(client, outcome)
         elif login.taken != self._taken:  # what it was judged by may be gone
-            self._begin(client, login.credentials, login.go_on)
+            self._begin(client, login.credentials, login.go_on, again=True)
         else:
             self._admit(client, outcome, login)
 
@@ -279,6 +282,10 @@ class Logins:
         ticket, job = waiting.ticket, waiting.job
         if isinstance(job, Challenge):
             assert client.authentication is not None
+            login = client.login
+            if isinstance(login, _Login) and login.again:  # it has had its exchange, and expects no other
+                self._refuse(client, Refused(ReasonCode.SERVER_BUSY, "rights were taken while it proved itself"))
+                return
             self._loop.write(client.conn, encode_auth(client.authentication, job.data, ends=False))
             self._loop.resume(client.conn)
             return
@@ -344,7 +351,7 @@ class Logins:
             return False
         assert isinstance(login, _Login) and principal is not None
         if login.taken != self._taken:
-            self._begin(client, login.credentials, go_on)
+            self._begin(client, login.credentials, go_on, again=True)
             return False
         refused = self._chains.of(client.policy).look_again(login.credentials, principal, self.moment)
         if refused is not None:
@@ -361,7 +368,7 @@ class Logins:
     def rights_taken(self) -> None:
         """Trust no answer from before: a step of the policy took rights, or users were read anew."""
         self._taken += 1
-        self._chains.known.clear()
+        self._chains.forget()
 
     def end_those(self, is_gone: Callable[[Applicant], bool]) -> None:
         """Judge anew who waits, and close each live client that is let in no more: files were read anew."""

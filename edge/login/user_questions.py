@@ -217,15 +217,25 @@ _decode = msgspec.msgpack.Decoder(User).decode
 
 
 def record_of(user: User, view: PolicyView) -> UserRecord | None:
-    """Return what a password step takes of a user: None without a password, which is as good as nobody."""
+    """Return what a step takes of a user: None without a password and a verifier, which is as good as nobody."""
     try:
         password = parse_record(user.record)
     except ValueError:
+        password = None
+    if password is None and not user.verifier:
         return None
     limits = dict(user.limits)
     for name in user.groups:
         group = view.group(name)
         if group is not None:
             limits = {**group.limits, **limits}
-    roles = roles_of(user, view)
-    return UserRecord(password, user.version, user.made, user.disabled, roles, limits=limits, groups=user.groups)
+    return UserRecord(
+        password,
+        user.version,
+        user.made,
+        user.disabled,
+        roles_of(user, view),
+        limits=limits,
+        groups=user.groups,
+        verifier=user.verifier,
+    )

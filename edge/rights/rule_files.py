@@ -31,13 +31,14 @@ def rule_paths(listeners: Sequence[ListenerSettings]) -> list[Path]:
 
 def _sources(listener: ListenerSettings) -> Sources:
     roles, acl = listener.roles_file, listener.acl_file
-    if roles is None and acl is None and not listener.cluster_roles and not listener.token_acl:
+    if not (roles or acl or listener.cluster_roles or listener.token_acl or listener.http_acl):
         raise UserError(
             f"listener {listener.name}: nothing says what its clients may do: name edge.listeners.{listener.name}."
-            "roles_file (conf/roles.toml is one), acl_file, cluster_roles or token_acl"
+            "roles_file (conf/roles.toml is one), acl_file, cluster_roles, token_acl or http_acl"
         )
     table = read_role_table(roles) if roles is not None else None
     given = {"authenticated_roles": listener.authenticated_roles, "anonymous_roles": listener.anonymous_roles}
+    given["http_superuser_role"] = (listener.http_superuser_role,) if listener.http_superuser_role else ()
     for key, names in given.items():
         known = table.roles("", names) if table is not None else ()
         missing = sorted(set(names) - set(known))
@@ -50,5 +51,5 @@ def _sources(listener: ListenerSettings) -> Sources:
         listener.anonymous_roles,
         listener.on_overlap == "filter",
         listener.cluster_roles,
-        listener.token_acl,
+        listener.token_acl or listener.http_acl,
     )

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from access.identity.password_step import PasswordStep, RouterUsers
 from access.identity.passwords import encode_record, make_record
+from access.identity.principal import Step
 from access.limits.bans import Ban
 from access.policy import commands as c
 from access.policy.machine import PolicyMachine
@@ -33,7 +34,7 @@ HASH, OTHER = (encode_record(make_record(word, bytes(16))) for word in (b"good",
 class Cluster:
     """An edge that asks the policy of one router, whose log a test writes."""
 
-    def __init__(self, *before: c.SimpleCommand, roles: bool = False, more: Vouched | None = None) -> None:
+    def __init__(self, *before: c.SimpleCommand, roles: bool = False, more: Step | None = None) -> None:
         self.machine = PolicyMachine()
         self.stream = PolicyStream(256 * 1024)
         self.desk = JobDesk(100)

@@ -42,6 +42,14 @@ def test_a_listener_without_rules_refuses_the_start(tmp_path: Path) -> None:
     assert book.filters and not unknown.tiers(unknown.key(None, "c"), PolicyView())
 
 
+@pytest.mark.parametrize("settings", [{"http_acl": True}, {"token_acl": True}])
+def test_a_listener_that_takes_rules_of_credentials_judges(settings: dict[str, Any]) -> None:
+    """Or a claim that allows one topic would allow them all."""
+    book = read_rules([listener(http_url="https://auth/", **settings)])
+    sources = book.of("tcp") if book is not None else None
+    assert sources is not None and not sources.tiers(sources.key(None, "c"), PolicyView())
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[roles]\n", "topic read a\n", "\0", "\ufeff" + ROLES])
 def test_a_wrong_file_refuses_the_start(tmp_path: Path, text: str) -> None:
     path = file(tmp_path, "roles.toml", text)
@@ -59,6 +67,8 @@ def test_a_file_that_is_missing_or_open_to_others_is_refused(tmp_path: Path) -> 
 
 def test_roles_that_a_listener_gives_must_be_known(tmp_path: Path) -> None:
     path = file(tmp_path, "roles.toml", ROLES)
+    with pytest.raises(UserError, match="http_superuser_role has 'boss'"):
+        read_rules([listener(roles_file=path, http_url="https://auth/", http_superuser_role="boss")])
     with pytest.raises(UserError, match="anonymous_roles has 'devise'"):
         read_rules([listener(roles_file=path, anonymous_roles=("devise",))])
     with pytest.raises(ValidationError, match="needs roles_file"):

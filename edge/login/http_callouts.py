@@ -1,0 +1,122 @@
+"""Callouts of the step ``http``: answers about clients, kept as ``AnswerCache`` has it; how a server is asked is in
+``asking_service.py``.
+"""
+
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from access.identity.chain import Ticket
+from access.identity.http_answer import HttpJob, HttpReply, cache_s, read_answer
+from access.limits.answer_cache import AnswerCache
+from conf.edge_settings import ListenerSettings
+from conf.errors import UserError
+from edge.login.asking_service import Asking, Server
+from edge.login.bounded_http import needs_httpx, tls_context
+from edge.login.job_desk import JobDesk
+from edge.login.logins import Done
+from wire.clock import boot_time
+from wire.node.reload_parts import changed_files, file_marks
+
+__all__ = ["HttpCallouts"]
+
+KEPT_BYTES_MAX = 4096  # of an answer in the cache; longer ones are asked for each time
+
+Loaded = dict[str, tuple[ssl.SSLContext, dict[str, str]]]  # by listener: how to ask, and marks of the files
+
+
+class _Callout:
+    """The question about one client."""
+
+    def __init__(self, job: HttpJob, cache: AnswerCache[HttpReply]) -> None:
+        self.body = job.body
+        self._key = job.cache_key
+        self._cache = cache
+        self._ticket = cache.ticket
+        self.kept = cache.get(job.cache_key, boot_time())
+
+    def read(self, reply: HttpReply | None) -> tuple[HttpReply | None, str]:
+        """Return the reply and what it means; an answer is kept unless rights were taken since the question."""
+        if reply is None:
+            return None, ""
+        try:
+            outcome = read_answer(reply).result
+        except ValueError:
+            return reply, "wrong"
+        age_s = cache_s(reply)
+        if age_s and len(reply.body) <= KEPT_BYTES_MAX:
+            is_yes = outcome == "allow"
+            self._cache.put(self._key, reply, boot_time(), positive=is_yes, max_age_s=age_s, ticket=self._ticket)
+        return reply, outcome
+
+
+class HttpCallouts:
+    """Callouts of one edge; also the part of a reload that takes up their certificates.
+
+    Args:
+        listeners: Those with an address to ask.
+        cache: Of answers; cleared by whoever takes rights.
+        desk: Where logins wait for an answer.
+        done: Takes each login.
+    Raises:
+        UserError: The extra is not installed, or a file is unusable.
+    """
+
+    def __init__(
+        self, listeners: Sequence[ListenerSettings], cache: AnswerCache[HttpReply], desk: JobDesk, done: Done
+    ) -> None:
+        self._cache = cache
+        keys = ("http_ca", "http_certificate", "http_key")
+        self.settings: Sequence[str] = [f"edge.listeners.{one.name}.{key}" for one in listeners for key in keys]
+        self._held = _load(listeners)
+        servers = {
+            one.name: Server(one.name, "http_url", one.http_url, "application/json", self._held[one.name][0])
+            for one in listeners
+        }
+        self.asking = Asking(servers, self._question, desk, done)
+
+    def _question(self, ticket: Ticket) -> _Callout | None:
+        return _Callout(ticket.job, self._cache) if isinstance(ticket.job, HttpJob) else None
+
+    def load(self, config: Any) -> Loaded:
+        """Read the files of all listeners.
+
+        Raises:
+            UserError: One is wrong.
+        """
+        return _load([listener for listener in config.edge.listeners if listener.http_url])
+
+    def current(self) -> Loaded:
+        """Return what is in force."""
+        return self._held
+
+    def difference(self, loaded: Loaded) -> list[str]:
+        """Return the files whose content is another."""
+        return changed_files(_marks(self._held), _marks(loaded))
+
+    def put(self, loaded: Loaded) -> None:
+        """Ask with these from now on, and forget every answer of before."""
+        for name, (context, marks) in loaded.items():
+            if marks != self._held[name][1]:
+                self.asking.replace_context(name, context)
+        self._held = loaded
+        self._cache.clear()
+
+
+def _load(listeners: Sequence[ListenerSettings]) -> Loaded:
+    loaded: Loaded = {}
+    for listener in listeners:
+        needs_httpx(f"listener {listener.name}: http_url")
+        certificate, key = listener.http_certificate, listener.http_key
+        shown = (certificate, key) if certificate is not None and key is not None else None
+        paths: list[Path] = [path for path in (listener.http_ca, certificate, key) if path is not None]
+        try:
+            loaded[listener.name] = tls_context(listener.http_ca, shown), file_marks(paths)
+        except UserError as error:
+            raise UserError(f"listener {listener.name}: {error}") from None
+    return loaded
+
+
+def _marks(loaded: Loaded) -> dict[str, str]:
+    return {path: mark for _, marks in loaded.values() for path, mark in marks.items()}

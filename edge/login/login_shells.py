@@ -1,0 +1,101 @@
+"""The shells that do the work logins wait for, each with its desk: hashes, keys of tokens, callouts and OCSP."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+from conf.metrics import Metrics
+from conf.settings import EdgeSettings
+from edge.login.chains import Chains
+from edge.login.hash_worker_service import HashWorker
+from edge.login.http_callouts import HttpCallouts
+from edge.login.job_desk import JobDesk
+from edge.login.key_refresh_service import KeyRefresh
+from edge.login.logins import Logins
+from edge.login.ocsp_questions import ocsp_questions
+
+__all__ = ["LoginShells"]
+
+WAITING_MAX = 1_000  # logins that wait for a server, of each kind; more get 0x89, by address in turn
+
+
+class LoginShells:
+    """The shells of one edge.
+
+    Args:
+        edge: Its settings.
+        chains: Whose keys and answers they fetch.
+        logins: Takes what they did.
+        kick: Lets the loop go on, when a login came to a desk.
+    Attributes:
+        runs: To be run until cancelled.
+        reloads: Parts of a reload.
+    Raises:
+        UserError: An extra is not installed, or a file is unusable.
+    """
+
+    def __init__(self, edge: EdgeSettings, chains: Chains, logins: Logins, kick: Callable[[], None]) -> None:
+        desks = {kind: JobDesk(WAITING_MAX) for kind in ("jwks", "http", "ocsp")}
+        desks["hash"] = JobDesk(edge.hashes_waiting_max)
+        listeners = edge.listeners
+        hashes = HashWorker(desks["hash"], logins.done)
+        with_keys = [listener for listener in listeners if listener.token_jwks_url]
+        keys = KeyRefresh(with_keys, chains.sources, desks["jwks"], logins.done)
+        asked = [listener for listener in listeners if listener.http_url]
+        self._callouts = HttpCallouts(asked, chains.answers, desks["http"], logins.done)
+        self._ocsp = ocsp_questions([one for one in listeners if one.ocsp_url], desks["ocsp"], logins.done)
+        self._chains = chains
+        came = {
+            "hash": hashes.came,
+            "jwks": keys.came,
+            "http": self._callouts.asking.came,
+            "ocsp": self._ocsp.came,
+        }
+        for kind, desk in desks.items():
+            desk.came = _both(came[kind], kick)
+        logins.add_desks(desks)
+        self.runs: list[Callable[[], Awaitable[None]]] = [
+            hashes.run,
+            keys.run,
+            self._callouts.asking.run,
+            self._ocsp.run,
+        ]
+        self.reloads: list[Any] = [self._callouts]
+
+    def register(self, metrics: Metrics) -> None:
+        """Show what servers answered."""
+        answers = self._chains.answers
+        for name, asking in (("http", self._callouts.asking), ("ocsp", self._ocsp)):
+            metrics.counter(
+                f"{name}_logins_total",
+                f"Logins that the step {name} had answered, by listener and how.",
+                partial(_counted, asking.outcomes),
+                ("listener", "outcome"),
+            )
+            metrics.gauge(
+                f"{name}_breaker_open", "1 while a listener's server is not asked.", asking.open_breakers, ("listener",)
+            )
+        metrics.gauge("http_answers_kept", "Answers of HTTP servers in the cache.", lambda: float(len(answers)))
+        metrics.counter(
+            "http_answers_dropped_total",
+            "Answers that left the cache before their time, because it was full.",
+            lambda: float(answers.dropped),
+        )
+        metrics.counter(
+            "ocsp_unanswered_total",
+            "Certificates of which no usable answer came, by listener: let through (soft) or refused (require).",
+            partial(_counted, self._chains.unanswered),
+            ("listener",),
+        )
+
+
+def _counted(counts: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], float]:
+    return {key: float(count) for key, count in counts.items()}
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def call() -> None:
+        first()
+        second()
+
+    return call
