@@ -65,8 +65,8 @@ def _keys(tier: str, config: "NodeConfig") -> list[Path]:
         keys.append(config.membership.key_file)
     if tier == "edge":
         edge = getattr(config, tier)
-        keys += [listener.key for listener in edge.listeners if listener.key is not None]
-        keys += [edge.scram_users_file] if edge.scram_users_file is not None else []
+        keys += [key for each in edge.listeners for key in (each.key, each.http_key) if key is not None]
+        keys += [path for path in (edge.scram_users_file, edge.scram_secret_file) if path is not None]
     return keys
 
 

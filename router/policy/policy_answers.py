@@ -22,6 +22,7 @@ def _user(user: User) -> Answer:
         "user": user.name,
         "enabled": not user.disabled,
         "password": bool(user.record),
+        "scram": bool(user.verifier),
         "roles": list(user.roles),
         "groups": list(user.groups),
         "limits": dict(user.limits),

@@ -1,8 +1,9 @@
 """``stratamq user | role | group | ban | revoke | policy``: who may log in to the cluster, and what each may do.
 
 Passwords come from a prompt, a file or a descriptor, never from the command line, which other processes can read; what
-leaves this process is their argon2id record. A verb that takes rights away returns when no node acts by the old ones
-any more: exit code 3 says that it is committed, and names the nodes that it still waits for.
+leaves this process is their argon2id record, and SCRAM's verifier where that is asked for. A verb that takes rights
+away returns when no node acts by the old ones any more: exit code 3 says that it is committed, and names the nodes that
+it still waits for.
 """
 
 import os
@@ -29,6 +30,9 @@ LimitsOption = Annotated[
     typer.Option("--limit", help="name=number; publish_rate_max, byte_rate_max, subscribe_rate_max; may be repeated."),
 ]
 FileOption = Annotated[Path | None, typer.Option("--password-file", help="First line of this file; mode 0600.")]
+ScramOption = Annotated[
+    bool, typer.Option("--scram", help="Also make the verifier of SCRAM-SHA-256; without it the user has none.")
+]
 DescriptorOption = Annotated[int | None, typer.Option("--password-fd", help="First line of this open descriptor.")]
 FiltersOption = list[str] | None
 KindOption = Annotated[
@@ -103,11 +107,16 @@ def add_user(
     password_file: FileOption = None,
     password_fd: DescriptorOption = None,
     no_password: Annotated[bool, typer.Option("--no-password", help="One that certificates or tokens name.")] = False,
+    scram: ScramOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Add a user; the password is asked for, or read from a file or descriptor."""
-    record = "" if no_password else _record(password_file, password_fd)
-    arguments = {"user": user, "record": record, "roles": role or [], "groups": group or [], "dry_run": dry_run}
+    from conf.errors import ExitCode, UserError
+
+    if no_password and scram:
+        raise UserError("a user without a password has no verifier: say --scram or --no-password", ExitCode.USAGE)
+    made = {} if no_password else _records(user, password_file, password_fd, scram)
+    arguments = {"user": user, **made, "roles": role or [], "groups": group or [], "dry_run": dry_run}
     show("user add", {**arguments, "limits": _limits(limit)}, options)
 
 
@@ -143,10 +152,12 @@ def password_of_user(
     user: UserArgument,
     password_file: FileOption = None,
     password_fd: DescriptorOption = None,
+    scram: ScramOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Give a user another password; its connections end."""
-    show("user password", {"user": user, "record": _record(password_file, password_fd), "dry_run": dry_run}, options)
+    made = _records(user, password_file, password_fd, scram)
+    show("user password", {"user": user, **made, "dry_run": dry_run}, options)
 
 
 def _limits(given: list[str] | None) -> dict[str, int]:
@@ -161,8 +172,8 @@ def _limits(given: list[str] | None) -> dict[str, int]:
     return limits
 
 
-def _record(file: Path | None, descriptor: int | None) -> str:
-    """Return the record of a password that is read as it was asked for."""
+def _records(user: str, file: Path | None, descriptor: int | None, scram: bool) -> dict[str, str]:
+    """Return what the policy keeps of a password, which is read as it was asked for."""
     import secrets
 
     from access.identity.passwords import OWN_SALT_BYTES, encode_record, has_argon2, make_record
@@ -175,7 +186,22 @@ def _record(file: Path | None, descriptor: int | None) -> str:
     password = _asked() if file is None and descriptor is None else _read(file, descriptor)
     if not password:
         raise UserError("an empty password is none: `--no-password` adds a user without one", ExitCode.USAGE)
-    return encode_record(make_record(password, secrets.token_bytes(OWN_SALT_BYTES)))
+    made = {"record": encode_record(make_record(password, secrets.token_bytes(OWN_SALT_BYTES)))}
+    return {**made, "verifier": _verifier(user, password)} if scram else made
+
+
+def _verifier(user: str, password: bytes) -> str:
+    import secrets
+
+    from access.identity.scram import SALT_BYTES, make_verifier
+    from conf.errors import ExitCode, UserError
+
+    try:
+        return make_verifier(user, password.decode(), secrets.token_bytes(SALT_BYTES))
+    except UnicodeDecodeError:
+        raise UserError("--scram: the password is no text, as SCRAM wants it", ExitCode.USAGE) from None
+    except ValueError as error:
+        raise UserError(f"--scram: the name or the password cannot be used with it: {error}", ExitCode.USAGE) from None
 
 
 def _read(file: Path | None, descriptor: int | None) -> bytes:
