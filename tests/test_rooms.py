@@ -93,7 +93,7 @@ SHELLS = {
     "edge.listeners.listeners",
     "edge.listeners.proxied_socket",
     "edge.login.hash_worker_service",
-    "edge.login.http_callout_service",
+    "edge.login.asking_service",
     "edge.login.key_refresh_service",
     "membership.admin",
     "membership.discovery",

@@ -35,11 +35,6 @@ WITHOUT_READER = {
 # that joins one takes its line away, the last one takes the table away, and no line is ever added.
 ACCESS_NOT_JOINED_YET = {
     # login: edge/login
-    "HttpStep": "access/identity/http_answer.py",
-    "cache_s": "access/identity/http_answer.py",
-    "OcspStep": "access/identity/ocsp.py",
-    "AnswerCache": "access/limits/answer_cache.py",
-    "Breaker": "access/limits/breaker.py",
     # limits: edge/listeners, edge/clients
     "DailyBytes": "access/limits/quotas.py",
     "spend": "access/limits/quotas.py",

@@ -18,6 +18,7 @@ from tests.e2e.local_cluster import LocalCluster
 from wire.links.authority import DevelopmentAuthority
 
 READY_S = 60.0
+SOURCES_OF_RULES = ("roles_file", "acl_file", "cluster_roles", "token_acl", "http_acl")
 
 
 class ExtraEdge:
@@ -51,7 +52,7 @@ def extra_edge(
     for table in listeners.values():
         table |= {"bind": "127.0.0.1", "port": 0}
         table.setdefault("allow_anonymous", True)
-        if not any(table.get(source) for source in ("roles_file", "acl_file", "cluster_roles", "token_acl")):
+        if not any(table.get(source) for source in SOURCES_OF_RULES):
             table |= {"roles_file": str(cluster.data / "roles.toml"), "authenticated_roles": ["device"]}
             table["anonymous_roles"] = ["device", "figures"]
         if table.get("tls"):

@@ -85,6 +85,17 @@ def test_a_user_is_added_and_may_what_its_role_says(place: Place) -> None:
             assert (exit_code == 0) == ("Not authorized" not in said.stderr + said.stdout), (topic, said)
 
 
+def test_a_name_longer_than_any_users_is_nobody(place: Place) -> None:
+    """The routers refuse to read a question with it, so it is not sent: links stand, and others log in meanwhile."""
+    place.done("user", "add", "lea", password="good")
+    before = [edge.events(place.cluster).get("users_not_told", 0) for edge in place.edges]
+    for port in place.ports():
+        for length in (257, 5_000, 60_000):
+            assert code(port, user="x" * length, password="good") == 134
+        assert code(port, user="lea", password="good") == 0
+    assert [edge.events(place.cluster).get("users_not_told", 0) for edge in place.edges] == before
+
+
 def test_a_disabled_user_is_out_everywhere_when_the_command_returns(place: Place) -> None:
     """P9, and the words that tell of it."""
     place.done("user", "add", "bob", "--role", "device", password="good")

@@ -1,0 +1,260 @@
+"""Clients of which a real HTTP server in a process of its own decides: it allows, denies, lies, hangs and dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.e2e.extra_edge import ExtraEdge, extra_edge
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.test_login import TIMEOUT_S, code, come
+
+SERVER = """
+import http.server, json, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+class Answers(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        said = json.loads((folder / "said").read_text())
+        mode = said.get(asked["username"], {"body": {"result": "ignore"}})
+        with (folder / "asked").open("a") as log:
+            log.write(json.dumps(asked) + "\\n")
+        with (folder / "paths").open("a") as log:
+            log.write(self.path + "\\n")
+        self.send_response(mode.get("status", 200))
+        body = json.dumps(mode.get("body", {})).encode()
+        length = mode.get("length", len(body))
+        own = {"Content-Type": "application/json", "Content-Length": str(length)}
+        for name, value in {**own, **mode.get("headers", {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if mode.get("drip"):
+            for byte in body:
+                self.wfile.write(bytes([byte]))
+                self.wfile.flush()
+                time.sleep(1)
+        else:
+            self.wfile.write(body)
+        sent = len(body)
+        while sent < length and not mode.get("cut"):
+            sent += self.wfile.write(b" " * 65536)
+        if mode.get("cut"):
+            self.close_connection = True
+    def log_message(self, *_):
+        pass
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    def handle_error(self, *_):
+        pass
+server = Server(("127.0.0.1", 0), Answers)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+ALLOW: dict[str, Any] = {"result": "allow"}
+RULES = [{"permission": "allow", "action": "publish", "topic": "up/%u"}]
+
+
+class Place(NamedTuple):
+    """An edge that asks a server, and the server's folder."""
+
+    cluster: LocalCluster
+    edge: ExtraEdge
+    folder: Path
+    server: "subprocess.Popen[str]"
+    address: int
+
+    @property
+    def port(self) -> int:
+        return self.edge.port("asks")
+
+    def says(self, **modes: dict[str, Any]) -> None:
+        (self.folder / "next").write_text(json.dumps(modes))
+        (self.folder / "next").replace(self.folder / "said")
+
+    def asked(self) -> list[dict[str, Any]]:
+        path = self.folder / "asked"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def asked_paths(self) -> list[str]:
+        return (self.folder / "paths").read_text().splitlines()
+
+    def is_open(self) -> bool:
+        text = self.cluster.metrics_at(self.edge.addresses["metrics"])
+        return 'stratamq_http_breaker_open{listener="asks"} 1' in text
+
+    def closed(self) -> None:
+        """Wait until the breaker lets everybody ask."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while (got := code(self.port, user=f"nobody-{time.monotonic()}", password="x")) != 0x86:
+            assert got == 0x88 and time.monotonic() < deadline
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with local_cluster("--edges", "1") as cluster:
+        folder = cluster.data / "answers"
+        folder.mkdir()
+        (folder / "said").write_text("{}")
+        roles = cluster.data / "roles.toml"
+        roles.write_text('[roles.boss]\npublish = ["boss/#"]\n')
+        server = subprocess.Popen([sys.executable, "-c", SERVER, str(folder)], stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None
+        address = int(server.stdout.readline())
+        url = f"http://127.0.0.1:{address}/auth"
+        shared = {"tls": False, "allow_anonymous": False, "http_url": url}
+        tables = {
+            "asks": {**shared, "http_acl": True},
+            "boss": {**shared, "roles_file": str(roles), "http_superuser_role": "boss"},
+            "plain": {**shared, "roles_file": str(roles)},
+        }
+        try:
+            with extra_edge(cluster, tables) as edge:
+                yield Place(cluster, edge, folder, server, address)
+        finally:
+            server.kill()
+            server.wait()
+
+
+def publishes(port: int, user: str, topic: str) -> int:
+    """Return the code of a PUBACK."""
+    client, outcome = come(port, user=user, password="x")
+    answered, codes = threading.Event(), []
+
+    def said(*arguments: Any) -> None:
+        codes.append(arguments[3].value)
+        answered.set()
+
+    client.on_publish = said
+    assert outcome.wait(TIMEOUT_S) and outcome.code == 0
+    client.publish(topic, "m", 1)
+    assert answered.wait(TIMEOUT_S)
+    client.disconnect()
+    client.loop_stop()
+    return int(codes[0])
+
+
+def test_allow_deny_and_ignore(place: Place) -> None:
+    """The server sees what EMQX's would; who is unknown to it is unknown."""
+    place.says(ann={"body": ALLOW}, bob={"body": {"result": "deny"}}, eve={"status": 204, "length": 0})
+    assert code(place.port, user="ann", password="secret") == 0
+    assert code(place.port, user="bob", password="x") == 0x86
+    assert code(place.port, user="nobody", password="x") == 0x86
+    asked = place.asked()[0]
+    assert (asked["username"], asked["password"], asked["listener"]) == ("ann", "secret", "asks")
+    assert asked["peerhost"] == "127.0.0.1"
+    before = len(place.asked())
+    assert code(place.port) == 0x87 and len(place.asked()) == before, "nobody is asked about a client without a name"
+
+
+def test_rules_of_the_answer_count_and_nothing_else_does(place: Place) -> None:
+    """With http_acl the answer's rules; a client without any may nothing; is_superuser gives what the listener says."""
+    place.says(
+        ann={"body": {**ALLOW, "acl": RULES}},
+        bare={"body": ALLOW},
+        root={"body": {**ALLOW, "is_superuser": True}},
+        odd={"body": {**ALLOW, "acl": [{"permission": "allow", "action": "all", "topic": "#", "more": 1}]}},
+    )
+    assert publishes(place.port, "ann", "up/ann") in (0, 0x10)
+    assert publishes(place.port, "ann", "up/bob") == 0x87
+    assert publishes(place.port, "bare", "up/bare") == 0x87
+    assert publishes(place.port, "root", "boss/x") == 0x87
+    assert publishes(place.edge.port("plain"), "root", "boss/x") == 0x87
+    assert publishes(place.edge.port("boss"), "root", "boss/x") in (0, 0x10)
+    assert publishes(place.edge.port("boss"), "root", "other") == 0x87
+    assert code(place.port, user="odd", password="x") == 0x88, "rules that are none are no rules"
+    assert code(place.edge.port("plain"), user="ann", password="x") == 0x88, "rules where the listener takes none"
+
+
+def test_a_connection_ends_as_the_answer_says(place: Place) -> None:
+    place.says(ann={"body": {**ALLOW, "expire_at": time.time() + 2}})
+    client, outcome = come(place.port, user="ann", password="x")
+    assert outcome.wait(TIMEOUT_S) and outcome.code == 0
+    assert outcome.gone.wait(TIMEOUT_S) and outcome.ended == 0x87
+    client.loop_stop()
+
+
+def test_answers_are_kept_until_the_policy_or_a_reload_takes(place: Place) -> None:
+    kept = {"body": ALLOW, "headers": {"Cache-Control": "max-age=300"}}
+    place.says(cora=kept)
+
+    def questions() -> int:
+        return sum(asked["username"] == "cora" for asked in place.asked())
+
+    for _ in range(3):
+        assert code(place.port, user="cora", password="x") == 0
+    assert questions() == 1
+    assert code(place.port, user="cora", password="other") == 0 and questions() == 2
+    place.cluster.admin("user", "add", "dan", "--no-password")
+    assert code(place.port, user="cora", password="x") == 0 and questions() == 2
+    place.cluster.admin("user", "disable", "dan")
+    assert code(place.port, user="cora", password="x") == 0 and questions() == 3
+    os.kill(place.edge.process, signal.SIGHUP)
+    deadline = time.monotonic() + TIMEOUT_S
+    while questions() == 3:
+        assert code(place.port, user="cora", password="x") == 0 and time.monotonic() < deadline
+
+
+def test_hostile_answers_are_no_answers_and_disturb_nobody(place: Place) -> None:
+    """A redirect to loopback, 1 GB, a byte a second, half an answer, another type: 0x88; a client that stands stays."""
+    place.says(
+        ann={"body": {**ALLOW, "acl": RULES}},
+        moved={"status": 307, "headers": {"Location": f"http://127.0.0.1:{place.address}/other"}, "body": ALLOW},
+        huge={"body": ALLOW, "length": 1 << 30},
+        slow={"body": ALLOW, "drip": True},
+        half={"body": ALLOW, "length": 100, "cut": True},
+        html={"body": ALLOW, "headers": {"Content-Type": "text/html"}},
+        lies={"body": {"result": "yes"}},
+    )
+    stands, standing = come(place.port, user="ann", password="x")
+    assert standing.wait(TIMEOUT_S) and standing.code == 0
+    for name in ("moved", "huge", "slow", "half", "html", "lies"):
+        began = time.monotonic()
+        client, outcome = come(place.port, user=name, password="x")
+        assert outcome.wait(TIMEOUT_S) and outcome.code == 0x88, name
+        assert time.monotonic() - began < 2.5, name
+        client.loop_stop()
+    assert set(place.asked_paths()) == {"/auth"}, "no redirect is followed"
+    stands.publish("up/ann", "m", 1).wait_for_publish(TIMEOUT_S)
+    assert not standing.gone.is_set()
+    stands.disconnect()
+    stands.loop_stop()
+    place.closed()
+
+
+def test_a_server_that_hangs(place: Place) -> None:
+    """0x88 within 2.5 s, then at once while the breaker is open; back within seconds; who stands stays."""
+    place.closed()
+    place.says(ann={"body": {**ALLOW, "acl": RULES}})
+    stands, standing = come(place.port, user="ann", password="x")
+    assert standing.wait(TIMEOUT_S) and standing.code == 0
+    os.kill(place.server.pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        clients = [come(place.port, user=f"u{number}", password="x") for number in range(8)]
+        for _, outcome in clients:
+            assert outcome.wait(TIMEOUT_S) and outcome.code == 0x88
+        assert time.monotonic() - began < 2.5 and place.is_open()
+        began = time.monotonic()
+        clients.append(come(place.port, user="ann", password="x"))
+        assert clients[-1][1].wait(TIMEOUT_S) and clients[-1][1].code == 0x88
+        assert time.monotonic() - began < 0.5
+        for client, _ in clients:
+            client.loop_stop()
+        stands.publish("up/ann", "m", 1).wait_for_publish(TIMEOUT_S)
+    finally:
+        os.kill(place.server.pid, signal.SIGCONT)
+    place.closed()
+    assert code(place.port, user="ann", password="x") == 0
+    assert not place.is_open() and not standing.gone.is_set()
+    stands.disconnect()
+    stands.loop_stop()

@@ -1,0 +1,174 @@
+"""Certificates of which a real responder in a process of its own decides: good, revoked, silent, slow and lying."""
+
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.e2e.extra_edge import ExtraEdge, extra_edge
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.test_login import TIMEOUT_S, code, come
+from wire.links.authority import DevelopmentAuthority
+from wire.links.tls import CertificateFiles
+
+RESPONDER = """
+import datetime, http.server, json, pathlib, sys
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509 import ocsp
+folder, authority = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+issuer = x509.load_pem_x509_certificate((authority / "ca.pem").read_bytes())
+key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
+class Answers(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        asked = ocsp.load_der_ocsp_request(self.rfile.read(int(self.headers["Content-Length"])))
+        name = json.loads((folder / "names").read_text())[str(asked.serial_number)]
+        with (folder / "asked").open("a") as log:
+            log.write(name + "\\n")
+        said = json.loads((folder / "said").read_text()).get(name, "good")
+        if said == "lies":
+            body = b"<html>"
+        else:
+            status = ocsp.OCSPCertStatus.REVOKED if said == "revoked" else ocsp.OCSPCertStatus.GOOD
+            now = datetime.datetime.now(datetime.UTC)
+            until = now + datetime.timedelta(seconds=-1 if said == "stale" else 600)
+            body = ocsp.OCSPResponseBuilder().add_response_by_hash(
+                asked.issuer_name_hash, asked.issuer_key_hash, asked.serial_number, asked.hash_algorithm, status,
+                now - datetime.timedelta(minutes=5), until, now if said == "revoked" else None, None,
+            ).responder_id(ocsp.OCSPResponderEncoding.HASH, issuer).sign(key, hashes.SHA256()).public_bytes(
+                serialization.Encoding.DER
+            )
+        self.send_response(302 if said == "redirect" else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Location", "/other")
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+class Place(NamedTuple):
+    """An edge that asks a responder, in both modes."""
+
+    cluster: LocalCluster
+    edge: ExtraEdge
+    folder: Path
+    authority: DevelopmentAuthority
+    responder: "subprocess.Popen[str]"
+
+    def says(self, **said: str) -> None:
+        (self.folder / "next").write_text(json.dumps(said))
+        (self.folder / "next").replace(self.folder / "said")
+
+    def device(self, name: str) -> CertificateFiles:
+        from cryptography import x509
+
+        files = self.authority.client(name)
+        names = json.loads((self.folder / "names").read_text())
+        names[str(x509.load_pem_x509_certificate(files.certificate.read_bytes()).serial_number)] = name
+        (self.folder / "names").write_text(json.dumps(names))
+        return files
+
+    def code(self, listener: str, shown: CertificateFiles) -> int:
+        return code(self.edge.port(listener), shown=shown, trusted=self.cluster.data / "tls" / "ca.pem")
+
+    def asked(self, name: str) -> int:
+        path = self.folder / "asked"
+        return path.read_text().splitlines().count(name) if path.exists() else 0
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with local_cluster("--edges", "1") as cluster:
+        authority = DevelopmentAuthority(cluster.data / "devices", "devices", datetime.datetime.now(datetime.UTC))
+        client_ca = str(authority.client().authority)
+        folder = cluster.data / "responder"
+        folder.mkdir()
+        (folder / "said").write_text("{}")
+        (folder / "names").write_text("{}")
+        command = [sys.executable, "-c", RESPONDER, str(folder), str(cluster.data / "devices")]
+        responder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert responder.stdout is not None
+        url = f"http://127.0.0.1:{int(responder.stdout.readline())}/"
+        shared = {"tls": True, "allow_anonymous": False, "client_ca": client_ca, "ocsp_url": url}
+        tables = {mode: {**shared, "ocsp": mode} for mode in ("soft", "require")}
+        try:
+            with extra_edge(cluster, tables) as edge:
+                yield Place(cluster, edge, folder, authority, responder)
+        finally:
+            responder.kill()
+            responder.wait()
+
+
+def test_good_and_revoked(place: Place) -> None:
+    """Each is asked for once at each listener, and known until the answer's next update."""
+    good, bad = place.device("good"), place.device("bad")
+    place.says(bad="revoked")
+    for listener in ("soft", "require"):
+        for _ in range(2):
+            assert place.code(listener, good) == 0
+            assert place.code(listener, bad) == 0x87
+    assert (place.asked("good"), place.asked("bad")) == (2, 2)
+    assert code(place.edge.port("require"), trusted=place.cluster.data / "tls" / "ca.pem") == 0x87
+
+
+@pytest.mark.parametrize("answer", ["lies", "stale", "redirect"])
+def test_answers_that_are_none(place: Place, answer: str) -> None:
+    """Soft lets it go on, require does not; nothing is kept, and no other address is asked."""
+    shown = place.device(answer)
+    place.says(**{answer: answer})
+    assert place.code("soft", shown) == 0
+    assert place.code("require", shown) == 0x88
+    assert place.asked(answer) == 2
+    place.says()
+    assert place.code("require", shown) == 0
+
+
+def test_a_responder_that_hangs(place: Place) -> None:
+    """2 s in all, then at once, while its breaker is open; known answers go on, and who stands stays."""
+    known, fresh = place.device("known"), [place.device(f"fresh-{number}") for number in range(6)]
+    place.says()
+    trusted = place.cluster.data / "tls" / "ca.pem"
+    stands, standing = come(place.edge.port("require"), shown=known, trusted=trusted)
+    assert standing.wait(TIMEOUT_S) and standing.code == 0
+    os.kill(place.responder.pid, signal.SIGSTOP)
+    try:
+        for listener, expected in (("require", 0x88), ("soft", 0)):
+            began = time.monotonic()
+            clients = [come(place.edge.port(listener), shown=shown, trusted=trusted) for shown in fresh]
+            for _, outcome in clients:
+                assert outcome.wait(TIMEOUT_S) and outcome.code == expected
+            assert time.monotonic() - began < 3.0
+            began = time.monotonic()
+            clients.append(come(place.edge.port(listener), shown=place.device(f"late-{listener}"), trusted=trusted))
+            assert clients[-1][1].wait(TIMEOUT_S) and clients[-1][1].code == expected
+            assert time.monotonic() - began < 1.0
+            for client, _ in clients:
+                client.disconnect()
+                client.loop_stop()
+        assert place.code("require", known) == 0
+    finally:
+        os.kill(place.responder.pid, signal.SIGCONT)
+    deadline = time.monotonic() + TIMEOUT_S
+    while place.code("require", fresh[0]) != 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert not standing.gone.is_set()
+    stands.disconnect()
+    stands.loop_stop()
+    page = place.cluster.metrics_at(place.edge.addresses["metrics"])
+    assert 'stratamq_ocsp_unanswered_total{listener="soft"}' in page
+    assert 'stratamq_ocsp_breaker_open{listener="require"} 0' in page
