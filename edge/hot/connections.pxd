@@ -17,6 +17,7 @@ cdef class Connections(HotState):
     cdef object feed_link(self, Conn conn, bytes data)
     cdef object parse_kept(self, Conn conn)
     cdef object keep_rest(self, Conn conn, bytes data, Py_ssize_t consumed, bint begins)
+    cdef object parsed(self, Conn conn, Py_ssize_t consumed, bint begins)
     cdef object call_closed(self)
     cdef object fail(self, Conn conn, int why)
     cdef object forget(self, Conn conn, int why)

@@ -163,13 +163,17 @@ class Connections(HotState):
 
     def keep_rest(self, conn: Conn, data: bytes, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
         """Keep what was not parsed; ``begins``: nothing of it was kept before."""
-        if conn.byte_gap_ps > 0:
-            count_bytes(self, conn, consumed)
         if consumed < len(data) and not conn.closed:
             conn.partial = data[consumed:] if consumed > 0 else data
-            if consumed > 0 or begins:
-                conn.packet_begun_ns = self.now_ns
+        self.parsed(conn, consumed, begins)
         count_held(self, conn)
+
+    def parsed(self, conn: Conn, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
+        """Charge what was parsed; a packet that begins behind it, or with the first bytes, has its time from now."""
+        if conn.byte_gap_ps > 0:
+            count_bytes(self, conn, consumed)
+        if consumed > 0 or begins:
+            conn.packet_begun_ns = self.now_ns
 
     def charge(self, conn: Conn, cost_ns: int) -> None:
         """Let what a client asked for use up its rate: with more than a second's worth it is not read for a while."""

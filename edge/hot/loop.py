@@ -382,6 +382,7 @@ class Loop(Sockets):
                 return
             conn.partial = b""
             consumed = parse(hot, conn, self.data, 0, total)
+            hot.parsed(conn, consumed, kept == 0)
             if consumed < total and not conn.closed:
                 conn.partial = self.data[consumed:total]
                 count_held(hot, conn)
@@ -395,6 +396,7 @@ class Loop(Sockets):
                 return
             conn.partial = b""
             consumed = parse(hot, conn, data, 0, total)
+            hot.parsed(conn, consumed, kept == 0)
             if consumed < total and not conn.closed:
                 conn.partial = data[consumed:]
             count_held(hot, conn)

@@ -98,6 +98,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def tls_contexts(certificates: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return those of a server and of its client."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
+    return context, ssl.create_default_context(cafile=str(certificates / "cert.pem"))
+
+
 async def exchange(connected: Callable[[], Any]) -> None:
     sub, pub = await connected(), await connected()
     await sub.send(subscribe(b"t", 1))
@@ -118,9 +125,7 @@ async def test_exchange(hot: Any, nested: bool) -> None:
 
 @pytest.mark.parametrize("nested", [False, True])
 async def test_exchange_under_tls(hot: Any, nested: bool, certificates: Path) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
-    trusting = ssl.create_default_context(cafile=str(certificates / "cert.pem"))
+    context, trusting = tls_contexts(certificates)
     async with running(hot, nested, tls=context) as edge:
         await exchange(lambda: client(edge, trusting))
 
@@ -429,3 +434,34 @@ async def test_longest_turn_is_told(hot: Any, monkeypatch: pytest.MonkeyPatch) -
         await it.send(PINGREQ)
         await it.packets(1)
         assert edge.loop.longest_ns >= 30_000_000
+
+
+@pytest.mark.parametrize("secured", [False, True])
+async def test_a_packet_that_has_begun_on_a_socket_has_its_time(hot: Any, secured: bool, certificates: Path) -> None:
+    """NIST: protect. From its first byte, not from the machine's start; then it is too slow."""
+    contexts = tls_contexts(certificates) if secured else (None, None)
+    async with running(hot, tls=contexts[0]) as edge:
+        it = await client(edge, contexts[1])
+        await it.send(publish(b"t", b"x" * 3_000)[:100])
+        with trio.fail_after(5):
+            while not edge.hot.counters()["held_bytes"]:
+                await trio.sleep(0.01)
+        now_ns = edge.modules.descriptors.boot_ns()
+        edge.hot.sweep(now_ns + 5_000_000_000)
+        assert edge.hot.counters()["slow_packets"] == 0
+        edge.hot.sweep(now_ns + 20_000_000_000)
+        assert edge.hot.counters()["slow_packets"] == 1
+
+
+@pytest.mark.parametrize("secured", [False, True])
+async def test_bytes_on_a_socket_have_their_rate(hot: Any, secured: bool, certificates: Path) -> None:
+    """The rest waits unread, in the kernel."""
+    contexts = tls_contexts(certificates) if secured else (None, None)
+    async with running(hot, tls=contexts[0]) as edge:
+        edge.handler.session_options = {"byte_rate_max": 1_000_000.0}
+        it = await client(edge, contexts[1])
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(it.send, publish(b"t", bytes(50_000)) * 40 + publish(b"t", b"", 1, 7))
+            assert await it.packets(1) == [ack(0x40, 7)]
+        assert trio.current_time() - began > 0.8  # two seconds' worth, one of them at once
