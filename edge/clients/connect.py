@@ -364,7 +364,10 @@ class Connecting:
 
     def _opened(self, client: Client, answer: SessionOpened) -> None:
         """Write CONNACK, unless the client is not let in any more."""
-        if not self._logins.stands(client, partial(self._opened, answer=answer)):
+        began: list[Client] = [client]
+        stands = self._logins.stands(client, partial(self._judged_anew, answer=answer, began=began))
+        began.clear()
+        if not stands:
             return
         if not self._give_rights(client):  # its principal, or the rules, may be others by now
             self.refused(client, ReasonCode.NOT_AUTHORIZED, guessed=False)
@@ -407,6 +410,13 @@ class Connecting:
         client.has_will = packet.will is not None
         client.connect = None  # the will and the properties live at the partition
         self._loop.resume(client.conn)
+
+    def _judged_anew(self, client: Client, answer: SessionOpened, began: list[Client]) -> None:
+        """Go on at once, or have the client come again: what its session was given meanwhile went to nobody."""
+        if began or not client.session:
+            self._opened(client, answer)
+        else:
+            self._clients.refuse(client, ReasonCode.SERVER_BUSY)
 
     def ended(self, client: Client) -> None:
         """Note that a connection is gone, whatever it waited for."""

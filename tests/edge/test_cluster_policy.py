@@ -17,6 +17,7 @@ from access.policy.view import encode_view
 from edge.login.job_desk import JobDesk
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.rights.sources import RuleBook, Sources
+from mqtt.properties import PropertyId
 from router.policy.policy_stream import PolicyStream
 from router.policy.user_answers import answers_to
 from tests.edge.edge_harness import Edge, Session, facts
@@ -163,6 +164,22 @@ def test_a_login_between_chain_and_connack_is_judged_anew() -> None:
     cluster.edge.held.discard(OpenSession)
     cluster.run(1.0)
     assert codes(session) == [0x87]
+
+
+@pytest.mark.parametrize("expiry_s", [0, 60])
+def test_a_session_whose_login_waits_once_more_is_opened_anew(expiry_s: int) -> None:
+    """What its partition pushes behind the answer finds no connection, and would never be sent again to this one."""
+    cluster = Cluster(ANN, BOB)
+    cluster.edge.held.add(OpenSession)
+    session = cluster.edge.accept(CLOSED)
+    session.connect("ann", username="ann", password=b"good", properties={PropertyId.SESSION_EXPIRY_INTERVAL: expiry_s})
+    cluster.run()
+    (opening,) = cluster.edge.take(OpenSession)
+    cluster.order(c.SetDisabled("bob", True))  # somebody else: the login is judged anew, and waits for a router
+    cluster.edge.storage(cluster.edge.reply(opening))  # type: ignore[arg-type]
+    cluster.edge.held.discard(OpenSession)
+    cluster.run()
+    assert codes(session) == [0x89 if expiry_s else 0]
 
 
 def test_no_client_is_let_in_before_the_policy_of_the_registration_is_there() -> None:
