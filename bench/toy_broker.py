@@ -171,6 +171,9 @@ class ToyHandler:
         self.hot.publish(route, publish)
         self.hot.resume(conn)
 
+    def sent(self, conn: Any, octets: int) -> None:
+        raise AssertionError((conn, octets))
+
     def memory_exceeded(self) -> None:
         pass
 

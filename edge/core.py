@@ -136,7 +136,8 @@ class EdgeCore:
         self._fence = Fence(node, hot, clients)
         self._readiness = Readiness(node, requests, self.follower)
         self.memory = MemoryGuard(hot, limits.memory_max or available_bytes() // 2, clients.cut)
-        self.conduct = Conduct(node)
+        self.conduct = Conduct(node, clients, utc)
+        self.sent: Callable[[Conn, int], None] = self.conduct.sent  # of Handler
         self.leaving = Leaving(node, clients, requests, self.conduct)
         self.stopping = Stopping(node, hot, clients, requests, self.leaving, relinked)
         self.connecting = Connecting(

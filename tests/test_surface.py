@@ -31,17 +31,6 @@ WITHOUT_READER = {
     "wants_turn": "the loop as shells of tests drive it; the real one reads the fields",
 }
 
-# access: not joined yet (2026-11-23). Doors of the room that no tier opens so far, by the part that opens them; a part
-# that joins one takes its line away, the last one takes the table away, and no line is ever added.
-ACCESS_NOT_JOINED_YET = {
-    # login: edge/login
-    # limits: edge/listeners, edge/clients
-    "DailyBytes": "access/limits/quotas.py",
-    "spend": "access/limits/quotas.py",
-    # operators: router/policy, stratamq/cli
-    "is_weak": "access/identity/passwords.py",
-}
-
 
 def test_public_names_have_readers() -> None:
     """A function, method or class that nothing in the product uses is deleted, or listed above with its reason.
@@ -64,9 +53,9 @@ def test_public_names_have_readers() -> None:
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
                 read.add(node.value)  # an annotation in quotes
     unread = defined - read
-    new = sorted(unread - WITHOUT_READER.keys() - ACCESS_NOT_JOINED_YET.keys())
+    new = sorted(unread - WITHOUT_READER.keys())
     assert not new, f"only tests use {new}"
-    old = sorted((WITHOUT_READER.keys() | ACCESS_NOT_JOINED_YET.keys()) - unread)
+    old = sorted(WITHOUT_READER.keys() - unread)
     assert not old, f"they have readers now: {old}"
 
 

@@ -21,7 +21,6 @@ __all__ = [
     "PasswordRecord",
     "encode_record",
     "has_argon2",
-    "is_weak",
     "make_record",
     "parse_record",
     "verify",
@@ -198,11 +197,6 @@ def _digest(record: PasswordRecord, password: bytes) -> bytes:
         lanes=record.lanes,
         memory_cost=record.memory_kib,
     ).derive(password)
-
-
-def is_weak(record: PasswordRecord) -> bool:
-    """Return True if a good login should write the record anew: it costs a thief less than our own."""
-    return record.kind != HashKind.ARGON2ID or record.memory_kib * record.iterations < OWN_MEMORY_KIB * OWN_PASSES
 
 
 def has_argon2() -> bool:

@@ -1,4 +1,4 @@
-"""Daily quotas: bytes that a user publishes through this edge on a day of UTC.
+"""Daily quotas: bytes that a user sends to this edge on a day of UTC.
 
 Each edge counts by itself and begins anew when it starts: a quota bounds what one edge carries for a user, and is no
 account. Names are those of users that the chain has admitted, so strangers cannot fill the table.
@@ -22,7 +22,7 @@ class DailyBytes:
             raise ValueError("a table of quotas has room for one user at least")
         self._users_max = users_max
         self._day = -1
-        self._spent: dict[str, int] = {}  # the user that published longest ago first
+        self._spent: dict[str, int] = {}  # the user that sent longest ago first
         self.dropped = 0
 
     def spend(self, user: str, octets: int, quota: int, now_utc: float) -> bool:
@@ -40,6 +40,6 @@ class DailyBytes:
         return fits
 
     def left(self, user: str, quota: int, now_utc: float) -> int:
-        """Return the bytes that a user may still publish today."""
+        """Return the bytes that a user may still send today."""
         spent = self._spent.get(user, 0) if int(now_utc // DAY_S) <= self._day else 0
         return max(quota - spent, 0)

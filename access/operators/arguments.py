@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from wire.messages.ranges import SomeNode
 
 __all__ = [
+    "LIMITS",
     "AboutGroup",
     "AboutRole",
     "AboutUser",
@@ -35,9 +36,9 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Names = Annotated[list[Name], Meta(max_length=64)]
 Record = Annotated[str, Meta(max_length=512, pattern=r"^(\$argon2id\$[!-~]+)?\Z")]
 Verifier = Annotated[str, Meta(max_length=512, pattern=r"^(SCRAM-SHA-(256|512)\$[!-~]+)?\Z")]
-Limits = Annotated[
-    dict[Annotated[str, Meta(max_length=32)], Annotated[int, Meta(ge=0, lt=1 << 62)]], Meta(max_length=32)
-]
+LIMITS = ("publish_rate_max", "byte_rate_max", "subscribe_rate_max", "daily_bytes_max")  # that edges read
+LimitName = Annotated[str, Meta(pattern=rf"^({'|'.join(LIMITS)})\Z")]
+Limits = dict[LimitName, Annotated[int, Meta(ge=0, lt=1 << 62)]]
 Subject = Annotated[str, Meta(min_length=1, max_length=65_535)]
 Reason = Annotated[str, Meta(max_length=256)]
 Seconds = Annotated[float, Meta(ge=0, le=315_360_000)]  # ten years; 0: until it is taken back

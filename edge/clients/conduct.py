@@ -5,19 +5,25 @@
 | wrong credentials | ``failed_logins_max`` a minute of one address | the address, for 5 minutes |
 | ends of connections | ``flapping_ends_max`` a minute of one client ID from one address | this pair, for 5 minutes |
 | takeovers | ``takeovers_max`` a minute of one client ID | a CONNECT of that client ID, for a delay that doubles |
+| bytes sent | limit ``daily_bytes_max`` of its user | the user until midnight UTC, with 0x97; what came is dealt with |
 
-A CONNECT that is refused here gets 0x9F before its credentials are looked at; behind TLS an address with failed logins
-is closed before its handshake, which costs more than all else. Never is a user, or a client ID, refused for what a
-stranger does at another address. These are no bans of the cluster: another edge knows nothing of them.
+A CONNECT that is refused for its address or its client ID gets 0x9F before its credentials are looked at; behind TLS an
+address with failed logins is closed before its handshake, which costs more than all else. Never is a user, or a client
+ID, refused for what a stranger does at another address. These are no bans of the cluster: another edge knows nothing of
+them.
 """
 
 import math
+from collections.abc import Callable
 
 from access.limits.addresses import TrustedNetworks
 from access.limits.buckets import Buckets
 from access.limits.flapping import FailedLogins, Flapping
+from access.limits.quotas import DailyBytes
 from access.limits.takeovers import Takeovers
 from edge.clients.client import Client
+from edge.clients.clients import Clients
+from edge.hot.state import Conn
 from edge.listeners.intake import Intake, Seat
 from edge.login.refusal_records import refusal_record
 from edge.node.node import EdgeNode
@@ -33,10 +39,15 @@ class Conduct:
 
     Args:
         node: This edge.
+        clients: Its connections.
+        utc: Seconds since the epoch, by this machine's clock.
     """
 
-    def __init__(self, node: EdgeNode) -> None:
+    def __init__(self, node: EdgeNode, clients: Clients, utc: Callable[[], float]) -> None:
         self._node = node
+        self._clients = clients
+        self._utc = utc
+        self._daily = DailyBytes()
         limits, nobody = node.limits, TrustedNetworks()  # a listener's own load balancers: ``Seat.metered``
         self._failed_logins = FailedLogins(nobody, limits.failed_logins_max) if limits.failed_logins_max else None
         self._flapping = Flapping(nobody, limits.flapping_ends_max) if limits.flapping_ends_max else None
@@ -85,6 +96,32 @@ class Conduct:
         self._node.audit(refusal_record(client, ReasonCode.CONNECTION_RATE_EXCEEDED, why.replace("_", " ")))
         return ReasonCode.CONNECTION_RATE_EXCEEDED
 
+    # --- daily quotas
+
+    def is_metered(self, client: Client) -> bool:
+        """Return whether the bytes of a client that was let in count."""
+        return _quota(client) > 0
+
+    def quota_refusal(self, client: Client) -> int:
+        """Return 0, or the reason code of a client that was let in, while its user has nothing left of today."""
+        quota = _quota(client)
+        if not quota or self._daily.left(client.owner, quota, self._utc()):
+            return 0
+        self._node.count("refused_daily_bytes")
+        return ReasonCode.QUOTA_EXCEEDED
+
+    def sent(self, conn: Conn, octets: int) -> None:
+        """Count bytes that a metered client has sent; with more than was left it is ended."""
+        client = conn.context
+        if not isinstance(client, Client):
+            return
+        quota, now = _quota(client), self._utc()
+        if not quota or self._daily.spend(client.owner, octets, quota, now):
+            return
+        self._daily.spend(client.owner, self._daily.left(client.owner, quota, now), quota, now)
+        if not conn.closed:
+            self._clients.error(conn, ReasonCode.QUOTA_EXCEEDED)
+
     # --- events
 
     def login_failed(self, client: Client) -> None:
@@ -125,3 +162,8 @@ class Conduct:
         seat.leave()
         if self._flapping is not None and seat.metered and client.owner_epoch:
             self._flapping.ended(client.client_id, seat.address, self._node.now)
+
+
+def _quota(client: Client) -> int:
+    """Return the bytes that its user may send in a day, 0 for no limit and for an anonymous client."""
+    return client.principal.limits.get("daily_bytes_max", 0) if client.principal is not None and client.owner else 0

@@ -229,7 +229,7 @@ class Connecting:
     def _open(self, client: Client) -> None:
         """Claim the client ID; without a lease wait for one, at most until the connect timeout."""
         assert client.connect is not None
-        refusal = self._conduct.takeover_refusal(client)
+        refusal = self._conduct.takeover_refusal(client) or self._conduct.quota_refusal(client)
         if refusal:
             self._clients.refuse(client, refusal)
             return
@@ -392,6 +392,7 @@ class Connecting:
             maximum_qos=limits.maximum_qos,
             publish_rate_max=rates.publish,
             byte_rate_max=rates.octets,
+            metered=self._conduct.is_metered(client),
         )
         if properties:
             options.receive_maximum = property_values.receive_maximum(properties)

@@ -107,6 +107,7 @@ class Connections(HotState):
         conn.qos_max = options.maximum_qos
         conn.publish_gap_ns = int(1e9 / options.publish_rate_max) if options.publish_rate_max else self.publish_gap_ns
         conn.byte_gap_ps = int(1e12 / options.byte_rate_max) if options.byte_rate_max else 0
+        conn.metered = options.metered
         if options.session:
             self.sessions[options.session] = conn
 
@@ -174,6 +175,8 @@ class Connections(HotState):
             count_bytes(self, conn, consumed)
         if consumed > 0 or begins:
             conn.packet_begun_ns = self.now_ns
+        if conn.metered and consumed > 0:
+            self.handler.sent(conn, consumed)
 
     def charge(self, conn: Conn, cost_ns: int) -> None:
         """Let what a client asked for use up its rate: with more than a second's worth it is not read for a while."""

@@ -139,6 +139,9 @@ class Handler(Protocol):
         It may call nothing of the loop. What is refused is dropped, and its partition told 0x87.
         """
 
+    def sent(self, conn: Conn, octets: int) -> None:
+        """A connection that ``SessionOptions.metered`` named has sent so many bytes, which are dealt with."""
+
     def memory_exceeded(self) -> None:
         """More is held for clients than ``hot.bound_held_bytes`` said."""
 

@@ -105,3 +105,4 @@ class SessionOptions(msgspec.Struct):  # likewise
     maximum_qos: int = DEFAULT.maximum_qos
     publish_rate_max: float = 0.0  # messages a second, 0: that of the loop
     byte_rate_max: float = 0.0  # bytes a second, of all packets; 0: no limit
+    metered: bool = False  # ``Handler.sent`` is told of its bytes

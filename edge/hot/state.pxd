@@ -78,6 +78,7 @@ cdef class Conn:
     cdef long long asked_paid_ns
     cdef long long publish_gap_ns
     cdef long long byte_gap_ps
+    cdef bint metered
     cdef long long packet_begun_ns
     cdef long long close_at_ns
     cdef int why

@@ -123,8 +123,8 @@ class Conn:
         self.publish_gap_ns = 0  # of its publish rate, 0: none
         self.byte_gap_ps = 0
         self.packet_begun_ns = 0  # when the packet that partial begins came
-        self.close_at_ns = 0
-        self.why = 0
+        self.metered = False  # the core is told how many bytes came
+        self.close_at_ns = self.why = 0
         self.peer: Peer | None = None  # of a link; of a durable session its primary
         self.push_epoch = 0  # highest partition_epoch of a PUSH: a former primary's come too late
         self.tls: Any = None  # OpenSSL's side of the socket, as ``ssl.SSLSocket`` has it inside

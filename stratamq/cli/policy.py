@@ -18,7 +18,7 @@ from stratamq.cli.verbs import asks, group, verb_about
 
 __all__ = ["register"]
 
-LIMITS = ("publish_rate_max", "byte_rate_max", "subscribe_rate_max")  # that edges read (edge/clients/rates.py)
+LIMITS = ("publish_rate_max", "byte_rate_max", "subscribe_rate_max", "daily_bytes_max")
 PASSWORD_BYTES_MAX = 65_535  # of a password in CONNECT
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change, and whom it takes from.")]
@@ -27,7 +27,7 @@ RolesOption = Annotated[list[str] | None, typer.Option("--role", help="A role of
 GroupsOption = Annotated[list[str] | None, typer.Option("--group", help="A group of the user; may be repeated.")]
 LimitsOption = Annotated[
     list[str] | None,
-    typer.Option("--limit", help="name=number; publish_rate_max, byte_rate_max, subscribe_rate_max; may be repeated."),
+    typer.Option("--limit", help=f"name=number; {', '.join(LIMITS)}; may be repeated."),
 ]
 FileOption = Annotated[Path | None, typer.Option("--password-file", help="First line of this file; mode 0600.")]
 ScramOption = Annotated[

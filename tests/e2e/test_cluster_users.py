@@ -165,6 +165,7 @@ def test_the_command_line_says_what_is_wrong(place: Place) -> None:
         (("role", "delete", "device"), 1, "device"),
         (("user", "add", "eve"), 2, "--password-file"),
         (("user", "change", "ann", "--limit", "speed=3"), 2, "subscribe_rate_max"),
+        (("group", "put", "plant", "--limit", "sessions=3"), 2, "daily_bytes_max"),
         (("revoke", "xyz", "--issuer", "ab"), 1, "hexadecimal"),
         (("revoke", "1f"), 2, "--certificate"),
     ):

@@ -89,6 +89,9 @@ def test_a_verb_that_changes_is_no_viewers() -> None:
         ("user add", {"user": "x", "record": "hunter2"}),
         ("user add", {"user": "x", "record": "$argon2id$v=19$m=1,t=1,p=1$ab$cd\n"}),
         ("user add", {"user": 7}),
+        ("user add", {"user": "x", "limits": {"sessions": 3}}),  # no edge reads it
+        ("user change", {"user": "x", "limits": {"daily_bytes_max": -1}}),
+        ("group put", {"group": "x", "limits": {"": 1}}),
         ("role put", {"role": "r", "rules": [{"allow": True, "actions": 64, "filter": "a"}]}),
         ("role put", {"role": "r", "rules": [[[[[]]]]]}),
         ("ban add", {"kind": "planet", "value": "x"}),

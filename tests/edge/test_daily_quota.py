@@ -1,0 +1,97 @@
+"""What a user may send to one edge on a day: counted over its connections, refused with 0x97 until midnight UTC."""
+
+from typing import Any
+
+import pytest
+
+from access.operators.arguments import LIMITS
+from edge.clients.rates import rates_of
+from mqtt.codec import encode_packet
+from mqtt.packets import Disconnect, Publish
+from stratamq.cli import policy
+from tests.edge.edge_harness import Edge, Session
+from tests.edge.rights.ruled import Vouched, principal
+
+DAY_S = 86_400.0
+QUOTA = 1_000
+
+
+class Users:
+    """An edge whose users have a quota."""
+
+    def __init__(self) -> None:
+        self.vouched = Vouched()
+        self.edge = Edge(steps=[self.vouched])
+
+    def come(self, user: str, client_id: str, quota: int = QUOTA, version: int = 5) -> tuple[Session, int]:
+        limits = {"daily_bytes_max": quota} if quota else {}
+        self.vouched.known[user] = principal(user, client_id, limits=limits)
+        session = self.edge.accept()
+        session.connect(client_id, version, username=user, password=b"p")
+        (connack,) = session.read()
+        return session, int(connack.reason_code)
+
+
+def send(session: Session, octets: int) -> list[Any]:
+    """Publish one message that is so long with its header, and return what came back."""
+    session.publish("t", bytes(octets - 9), qos=1, identifier=1)
+    return list(session.read())
+
+
+def test_more_than_the_quota_ends_the_connection_and_keeps_the_user_out_until_midnight() -> None:
+    """NIST: protect. What came is dealt with; all connections of a user share its day, and others have their own."""
+    users = Users()
+    first, _ = users.come("ann", "a")
+    other, _ = users.come("ann", "b")
+    for session in (first, other):
+        assert [packet.reason_code for packet in send(session, 400)] == [0x10]
+    answers = send(first, 400)
+    assert [packet.reason_code for packet in answers] == [0x10, 0x97]
+    assert first.client.conn.closed and not other.client.conn.closed
+    assert users.come("ann", "a")[1] == 0x97 and users.edge.core.counts["refused_daily_bytes"] == 1
+    assert users.come("ann", "a", version=4)[1] == 3  # server unavailable: 3.1.1 has no word for it
+    assert users.come("bert", "c")[1] == 0
+    assert [packet.reason_code for packet in send(other, 50)] == [0x10, 0x97]
+    users.edge.turn(DAY_S)
+    users.edge.renew()
+    again, code = users.come("ann", "a")
+    assert code == 0 and [packet.reason_code for packet in send(again, 400)] == [0x10]
+
+
+def test_a_client_that_goes_at_once_has_sent_all_the_same() -> None:
+    """A PUBLISH and a DISCONNECT in one read."""
+    users = Users()
+    for _ in range(2):
+        session, code = users.come("ann", "a")
+        assert code == 0
+        packets = encode_packet(Publish("t", bytes(700)), 5) + encode_packet(Disconnect(0, {}), 5)
+        session.edge.core.hot.feed(session.client.conn, packets)
+        session.edge.turn()
+    assert users.come("ann", "a")[1] == 0x97
+
+
+@pytest.mark.parametrize("user", ["", "ann"])
+def test_nobody_is_counted_without_a_quota(user: str) -> None:
+    """A limit of 0, none, and an anonymous client; the loop does not even tell of their bytes."""
+    users = Users()
+    if user:
+        session, _ = users.come(user, "a", 0)
+    else:
+        session = users.edge.accept()
+        session.connect("a")
+        session.read()
+    told: list[int] = []
+    users.edge.core.sent = lambda _, octets: told.append(octets)
+    for _ in range(10):
+        assert [packet.reason_code for packet in send(session, 400)] == [0x10]
+    assert told == []
+
+
+def test_each_limit_that_the_verb_takes_has_a_reader() -> None:
+    """Of the command line as well; each one changes what a client may do."""
+    assert policy.LIMITS == LIMITS
+    client = Edge().accept().client
+    for name in LIMITS:
+        client.principal = principal("u", limits={name: 7})
+        changed = rates_of(client, 0.0).count(7) == 1
+        assert changed != (name == "daily_bytes_max"), name
