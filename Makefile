@@ -80,6 +80,7 @@ sim: setup-dev
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(if $(SEED),@:,$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed 200000 --stops $(ARGS))
 	$(if $(SEED),@:,$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed 300000 --hostile $(ARGS))
+	$(if $(SEED),@:,$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed 400000 --policy $(ARGS))
 
 soak: setup-dev
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)

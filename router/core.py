@@ -308,6 +308,7 @@ class RouterCore:
         if event.leads and not led:
             self.leases.begin(self._now, self.machine.map)
             self.policy.waits.begin(self._now, self.machine.map, self.policy.epoch)
+            self.policy.is_current = False
             self.holder.router_up(self.node, self._now)
             if not self.machine.map.cluster and not self._bootstrapping:
                 self._bootstrapping = True
@@ -425,6 +426,7 @@ class RouterCore:
         if not event.confirmed or not self.leads:
             self.leases.round_failed(event.context)
             return
+        self.policy.is_current = True
         cluster_map = self.machine.map
         settled = self.leases.settled_epoch(cluster_map)
         for peer, beat, granted in self.leases.round_done(self._now, event.context, cluster_map):

@@ -68,6 +68,7 @@ class PolicyDesk:
     ) -> None:
         self.machine = PolicyMachine()
         self.waits = VerbWaits()
+        self.is_current = False  # it has applied all that was committed before it led
         self._tell = tell
         self._send = send
         self._utc = utc
@@ -88,8 +89,10 @@ class PolicyDesk:
             for node, data in self._stream.step(outcome.step):
                 self._send(node, data)
             self.waits.committed(now, self.machine.epoch, cluster_map)
-        if proposed is not None and proposed.asker is not None:
-            self._answer(now, proposed.asker, outcome)
+        if proposed is not None:
+            self.is_current = True  # this one stands behind all that was committed before
+            if proposed.asker is not None:
+                self._answer(now, proposed.asker, outcome)
 
     def replaced(self, now: float) -> None:
         """Have those who follow read the whole policy: a snapshot took the place of the one before."""
@@ -98,7 +101,7 @@ class PolicyDesk:
 
     def propose(self, now: float, command: PolicyCommand, asker: Asker | None = None) -> None:
         """Propose a command; its asker is answered when it is refused, settled, or has waited for too long."""
-        outcome = self._proposals.propose(command, asker)
+        outcome = self._proposals.propose(command, asker, is_current=self.is_current)
         if outcome is not None and asker is not None:
             self._answer(now, asker, outcome)
 
@@ -143,6 +146,8 @@ class PolicyDesk:
             self._tell(node, self._read(question, arguments))
         elif not leads.here:
             self._tell(node, does_not_lead(question, leads.node, leads.leader))
+        elif isinstance(arguments, PolicyStatus) and not self.is_current:
+            self._tell(node, does_not_lead(question, leads.node, ""))  # it may not know of the epoch yet
         elif isinstance(arguments, PolicyStatus):
             epoch = arguments.epoch or self.machine.epoch
             self.waits.wait(now, min(epoch, self.machine.epoch), Asker(node, question.request, question))

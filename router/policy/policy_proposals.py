@@ -36,12 +36,18 @@ class PolicyProposals:
         self._give = give
         self._count = count
 
-    def propose(self, command: PolicyCommand, asker: Asker | None = None) -> PolicyOutcome | None:
-        """Give a command to Raft; return its outcome instead where that is known: it is refused, or came before."""
+    def propose(
+        self, command: PolicyCommand, asker: Asker | None = None, *, is_current: bool = True
+    ) -> PolicyOutcome | None:
+        """Give a command to Raft; return its outcome instead where that is known: it is refused, or came before.
+
+        Args:
+            is_current: The machine has all that was committed before this router led; otherwise the log refuses.
+        """
         outcome = self._machine.suppose(command)
         if outcome.order is not None:
             return outcome
-        refusal = outcome.refusal
+        refusal = outcome.refusal if is_current else ""
         data = b"" if refusal else encode_policy_command(command)
         if len(data) > COMMAND_BYTES_MAX:
             refusal = f"{name_of(command)} of {len(data)} bytes: a log entry holds less"

@@ -46,6 +46,7 @@ def main() -> int:
     parser.add_argument("--freezes", action="store_true", help="also SIGSTOP, also within a turn")
     parser.add_argument("--heedless", action="store_true", help="also clients that send above Receive Maximum")
     parser.add_argument("--hostile", action="store_true", help="also a node that says what is not its to say")
+    parser.add_argument("--policy", action="store_true", help="also users of the cluster whose rights are taken (P9)")
     parser.add_argument("--only-faults", default=None, help="replay: positions of the drawn faults to keep, 0,3,7")
     _add_traces(parser)
     arguments = parser.parse_args()
@@ -86,6 +87,7 @@ def _ordinary(arguments: argparse.Namespace, first: int) -> Iterator[tuple[int, 
             hostile=arguments.hostile,
             stops=arguments.stops,
             freezes=arguments.freezes,
+            policy=arguments.policy,
         )
         if arguments.only_faults is not None:
             options = _only(seed, options, arguments.only_faults)
@@ -164,6 +166,8 @@ def _count(totals: Counter[str], result: Result) -> None:
     totals["acknowledged"] += result.acknowledged
     totals["forged"] += result.forged
     totals["refused"] += result.refused
+    totals["verbs"] += result.verbs
+    totals["denied"] += result.denied
     for fault in result.faults:
         totals[f"fault {fault.kind}"] += 1
 
@@ -194,6 +198,7 @@ def _report(result: Result, options: Options, *, shrink: bool) -> None:
     replay += " --freezes" if options.freezes else ""
     replay += " --heedless" if options.heedless else ""
     replay += " --hostile" if options.hostile else ""
+    replay += " --policy" if options.policy else ""
     if shrink:
         replay += f" --only-faults {','.join(map(str, kept)) or ','}"
     print(f"  replay: python -m tests.simulation {replay} --log sim.log --history sim.jsonl", flush=True)
@@ -229,6 +234,8 @@ def _summary(totals: Counter[str], seeds: int, failed: list[int], real_s: float)
     kinds = sorted((name.removeprefix("fault "), count) for name, count in totals.items() if name.startswith("fault "))
     if totals["forged"]:
         print(f"{totals['forged']} forged messages, {totals['refused']} refusals counted by nodes that did not restart")
+    if totals["verbs"]:
+        print(f"{totals['verbs']} verbs settled, {totals['denied']} packets judged while their user had lost a right")
     print("faults: " + ", ".join(f"{name} {count}" for name, count in kinds))
     print(f"{len(failed)} failed" + (f": {', '.join(map(str, failed))}" if failed else ""))
 

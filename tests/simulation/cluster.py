@@ -54,6 +54,7 @@ class Knobs:
     cached_topics_max: int = 1_000_000
     map_page_bytes: int = MAP_PAGE_BYTES
     clock_offsets: bool = True
+    users: bool = False  # edges have a closed listener for users of the cluster
     raft: RaftKnobs = field(default_factory=RaftKnobs)
     disk: DiskKnobs = field(default_factory=DiskKnobs)
     partition: PartitionSettings = field(default_factory=PartitionSettings)
@@ -126,7 +127,7 @@ class Cluster:
         hot = replace(knobs.hot, partitions=knobs.partitions)
         for number in range(1, knobs.edges + 1):
             name = f"e{number}"
-            self.nodes[name] = EdgeProcess(self.world, name, seeds, knobs.edge, hot, offset())
+            self.nodes[name] = EdgeProcess(self.world, name, seeds, knobs.edge, hot, offset(), has_users=knobs.users)
         for name, node in self.nodes.items():
             node.ended = lambda name=name: self._ended(name)  # type: ignore[method-assign,misc]
             node.stopped = lambda name=name: self.kill(name)  # type: ignore[method-assign,misc]

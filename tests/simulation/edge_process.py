@@ -6,6 +6,7 @@ What ``edge/hot/loop.py`` and ``edge/service.py`` do with epoll and trio: turns,
 import random
 from collections import deque
 
+from access.identity.chain import Ticket
 from edge.clients.client import Client
 from edge.cluster.dialling import Dial, Dialling
 from edge.core import EdgeCore
@@ -15,6 +16,7 @@ from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.service import DIAL_TIMEOUT_S, NS
 from tests.simulation.link_process import CLUSTER
 from tests.simulation.network import Endpoint
+from tests.simulation.policy_edge import CLOSED, UsersOfCluster
 from tests.simulation.process import Process, World
 from wire.links.redial import BACKOFF_MIN_S
 from wire.messages.cluster_map import NodeEntry
@@ -22,7 +24,7 @@ from wire.messages.hello import TIER_EDGE, NodeIdentity
 
 __all__ = ["EdgeProcess"]
 
-LINKS, CLIENTS = 1, 2  # ports
+LINKS, CLIENTS, USERS = 1, 2, 3  # ports; the last is the closed listener of the cluster's users
 SWEEP_S = 1.0
 TURN_S = 0.05  # what the loop does by time alone: paced and lagging clients, dialling
 
@@ -48,10 +50,14 @@ class EdgeProcess(Process):
         limits: EdgeLimits,
         hot_limits: HotLimits,
         clock_offset_s: float,
+        *,
+        has_users: bool = False,
     ) -> None:
         super().__init__(world, node, clock_offset_s)
         self.node = node
         self.seeds = seeds
+        self.has_users = has_users
+        self.users: UsersOfCluster | None = None
         self.limits = limits
         self.hot_limits = hot_limits
         self.incarnation = 0
@@ -65,14 +71,19 @@ class EdgeProcess(Process):
         self._names = 0
         identity = NodeIdentity(CLUSTER, self.node, TIER_EDGE, incarnation, f"{self.node}:{LINKS}")
         entry = NodeEntry(self.node, TIER_EDGE, incarnation, identity.address, {"plain": f"{self.node}:{CLIENTS}"})
+        users = self.users = UsersOfCluster(random.Random(f"{seed}/users")) if self.has_users else None
         self.core = EdgeCore(
             identity,
             entry,
             self.limits,
             self.hot_limits,
             ended_incarnation=ended_incarnation,
+            chains=users.chains if users is not None else None,
+            rules=users.rules if users is not None else None,
             new_client_id=self._new_client_id,
         )
+        if users is not None:
+            users.join(self.core.logins)
         self._sockets: dict[int, _Socket] = {}
         self._dialling = Dialling(self.core.peers, lambda: self.core.map, self.seeds, self._rng)
         self._swept = 0.0
@@ -104,6 +115,8 @@ class EdgeProcess(Process):
 
     def listens(self, port: int) -> bool:
         """Clients are let in once the edge can serve them."""
+        if port == USERS and not self.has_users:
+            return False
         return self.up and (port == LINKS or (self._ready and not self.core.stopping.order.begun))
 
     def accepted(self, end: Endpoint, port: int) -> None:
@@ -119,10 +132,13 @@ class EdgeProcess(Process):
                 connect_timeout_ns=int(limits.connect_timeout_s * NS),
             )
             conn = hot.attach(-1, CLIENT, options, now_ns)
-            client = Client(conn, ListenerPolicy("plain", True))
+            client = Client(conn, CLOSED if port == USERS else ListenerPolicy("plain", True))
             conn.context = client
             core.clients.adopt(client)
         self._add(conn, end)
+
+    def written(self, end: Endpoint, data: bytes) -> None:
+        """Bytes leave for a client or a node; for who watches."""
 
     def _add(self, conn: Conn, end: Endpoint) -> None:
         self._sockets[conn.number] = _Socket(conn, end)
@@ -183,7 +199,7 @@ class EdgeProcess(Process):
         hot = self.core.hot
         now_ns = int(now * NS)
         while dirty:
-            if self.stops_here("flush", lambda: self._flush_turn(now, dirty)):
+            if self.stops_here("flush", lambda: self._flush_later(now, dirty)):
                 return
             self._flush_one(dirty.popleft())
         if now - self._swept >= SWEEP_S:
@@ -201,10 +217,21 @@ class EdgeProcess(Process):
             self._flush()
             self.ended()
             return
+        if self.users is not None:
+            self.users.hash_all(self.later, self._hashed)
         self._ready = self._ready or self.core.ready
         if hot.wants_turn():
             self.poke()
         self.wake_by(min(self.core.next_deadline(), now + TURN_S))
+
+    def _flush_later(self, now: float, dirty: deque[Conn]) -> None:
+        """Go on behind a stop: the loop looks at the clock for the fence before it writes."""
+        self.core.fence_over(int(self.clock() * NS))
+        self._flush_turn(now, dirty)
+
+    def _hashed(self, number: int, ticket: Ticket, result: object) -> None:
+        self.core.logins.done(number, ticket, result)
+        self.poke()
 
     def _read(self, socket: _Socket) -> None:
         conn, end, hot = socket.conn, socket.end, self.core.hot
@@ -234,6 +261,7 @@ class EdgeProcess(Process):
         data = hot.take_output(conn)
         while data:
             socket.end.send(data)
+            self.written(socket.end, data)
             data = hot.take_output(conn)
         if conn.closed:
             socket.end.close()

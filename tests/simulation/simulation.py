@@ -17,6 +17,7 @@ from tests.chaos.chaos_result import within_lease
 from tests.simulation.cluster import Cluster, Knobs
 from tests.simulation.edge_process import EdgeProcess
 from tests.simulation.faults import Fault, draw_faults, draw_freezes, draw_hardware_faults, draw_stops, heal, inflict
+from tests.simulation.policy_work import PolicyWork
 from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
@@ -45,6 +46,7 @@ class Options:
     hardware: bool = False  # also full disks, flipped bits and clocks that drift
     stops: bool = False  # also SIGTERM for nodes and tiers
     freezes: bool = False  # also SIGSTOP in the middle of a turn, and clients that each wait at one edge
+    policy: bool = False  # also users of the cluster, and operators that take their rights
     log: bool = False
     real_time_max_s: float = 60.0
 
@@ -64,6 +66,8 @@ class Result:
     acknowledged: int = 0
     forged: int = 0  # frames that the hostile node sent
     refused: int = 0  # messages that the nodes at the end had refused
+    verbs: int = 0  # about the policy that were settled
+    denied: int = 0  # packets judged while a user had lost a right
     checked: dict[str, int] = field(default_factory=dict)
     digest: int = 0
     log: list[str] = field(default_factory=list)
@@ -129,6 +133,10 @@ def run_seed(seed: int, options: Options | None = None) -> Result:
     result = Result(seed, knobs=draw_knobs(seed))
     if options.routers:
         result.knobs = replace(result.knobs, routers=options.routers)
+    if options.policy:
+        fence_close_s = random.Random(f"fence/{seed}").choice((1.0, 3.0, 10.0))
+        edge = replace(result.knobs.edge, fence_close_s=fence_close_s)
+        result.knobs = replace(result.knobs, users=True, edge=edge)
     started = time.monotonic()
     scheduler = Scheduler(real_time_max_s=options.real_time_max_s)
     if options.log:
@@ -169,6 +177,7 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
         works = (*works, "pinned")
     result.works = works
     workload = Workload(cluster, works, clients=rng.choice((4, 8, 12)), pace_s=rng.choice((0.02, 0.1, 0.3)))
+    policy = PolicyWork(cluster) if options.policy else None
     cluster.run(1.0)
     drawn = draw_faults(rng, cluster, options.seconds - 1.0)
     result.faults = drawn if options.faults is None else list(options.faults)
@@ -191,11 +200,15 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
     permanent = _calm(cluster, options.mode, rng)
     cluster.mark(Kind.QUIET)
     workload.finish()
+    if policy is not None:
+        policy.finish()
     until = cluster.scheduler.now + QUIET_MAX_S
-    while not workload.settled() and cluster.scheduler.now < until:
+    while not (workload.settled() and (policy is None or policy.settled())) and cluster.scheduler.now < until:
         cluster.run(0.1)
     if not workload.settled():
         result.failures.append(f"not served {QUIET_MAX_S} s after the last fault {permanent}: {workload.unsettled()}")
+    if policy is not None and not policy.settled():
+        result.failures.append(f"not served {QUIET_MAX_S} s after the last fault {permanent}: {policy.unsettled()}")
     received = -1
     while received != (now := sum(len(client.received) for client in cluster.clients.values())):
         received = now  # queues drain as fast as windows of one allow
@@ -206,6 +219,9 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
     while any(not program.done for program in programs) and cluster.scheduler.now < until:
         cluster.run(0.1)
     cluster.run(1.0)
+    if policy is not None:
+        result.failures += policy.judge()
+        result.verbs, result.denied = policy.verbs, policy.watch.checked
     _judge(cluster, result)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from access.policy.commands import AddUser, encode_policy_command
 from bench.routes import EDGES, Router
 from router.events import Applied, ProposalFailed, Ready, RoleChanged, RoundEnded
 from router.map.commands import DeclareDead, RegisterNode, encode_command
@@ -193,6 +194,28 @@ def test_a_new_leader_waits_for_all_that_may_have_died_before_it() -> None:
     leader.pass_time(FENCE_S + 0.1)
     reply = leader.reply(request)
     assert reply is not None and reply.ok
+
+
+def test_a_new_leader_refuses_nothing_by_what_it_has_not_applied_yet() -> None:
+    """The log decides, and has it all before the order. An epoch that it may not know is not told as settled."""
+    leader = Leader()
+    leader.handle(RoleChanged(False, "r2"))
+    leader.handle(RoleChanged(True, "r1"))
+    status = leader.ask("policy status", epoch=1)
+    reply = leader.reply(status)
+    assert reply is not None and reply.exit_code == 4
+    asked = FrameArrived(ADMIN, FrameKind.CONTROL, encode_control(Admin(50, "user disable", {"user": "ann"})))
+    ready = leader.handle(asked)
+    assert len(ready.proposals) == 1 and leader.reply(50) is None
+    leader.commit(encode_policy_command(AddUser("ann", HASH)))
+    leader.handle(*(Applied(item.data) for item in ready.proposals))
+    for edge in leader.edges:
+        leader.beat(edge, 2)
+    leader.pass_time(FENCE_S + 0.1)
+    reply = leader.reply(50)
+    assert reply is not None and reply.ok
+    refused = leader.reply(leader.ask("user disable", user="bob"))
+    assert refused is not None and refused.exit_code == 1
 
 
 def test_an_edge_that_hears_of_no_step_loses_its_lease() -> None:

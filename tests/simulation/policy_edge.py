@@ -1,0 +1,71 @@
+"""Users of the cluster at one simulated edge: the chain of its closed listener, its rules, and a thread of hashes.
+
+The step, the questions to routers and the judging are the product's. Only argon2id is not: a record holds a quick
+digest in its place, and the hash takes a drawn time.
+"""
+
+import hashlib
+import random
+from collections.abc import Callable
+
+from access.identity.chain import Chain, ChainRules, Ticket
+from access.identity.password_step import PasswordStep, RouterUsers
+from access.identity.passwords import (
+    OWN_DIGEST_BYTES,
+    OWN_LANES,
+    OWN_MEMORY_KIB,
+    OWN_PASSES,
+    OWN_SALT_BYTES,
+    HashJob,
+    HashKind,
+    PasswordRecord,
+    encode_record,
+)
+from edge.login.chains import Chains
+from edge.login.job_desk import JobDesk
+from edge.login.logins import Logins
+from edge.node.limits import ListenerPolicy
+from edge.rights.sources import RuleBook, Sources
+
+__all__ = ["CLOSED", "UsersOfCluster", "quick_record"]
+
+CLOSED = ListenerPolicy("closed", False)
+LOGINS_MAX = 100  # that wait for a hash
+SALT = bytes(OWN_SALT_BYTES)
+
+
+def _digest(password: bytes) -> bytes:
+    return hashlib.sha256(SALT + password).digest()[:OWN_DIGEST_BYTES]
+
+
+def quick_record(password: bytes) -> str:
+    """Return a record in the form of argon2id whose digest costs nothing."""
+    return encode_record(
+        PasswordRecord(HashKind.ARGON2ID, SALT, _digest(password), OWN_PASSES, OWN_MEMORY_KIB, OWN_LANES)
+    )
+
+
+class UsersOfCluster:
+    """What one life of an edge has for users of the cluster."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._desk = JobDesk(LOGINS_MAX)
+        self.chains = Chains(rng.randbytes(32))
+        step = PasswordStep(RouterUsers(rng.randbytes(32)), self.chains.known)
+        rules, revoked = ChainRules(CLOSED.allow_anonymous), self.chains.revoked_of(CLOSED.name)
+        self.chains.put(CLOSED.name, Chain([step], rules, revoked, self.chains.bans))
+        self.rules = RuleBook({CLOSED.name: Sources(of_cluster=True), "plain": None})
+
+    def join(self, logins: Logins) -> None:
+        """Compute the hashes of these logins."""
+        logins.add_desks({"hash": self._desk})
+
+    def hash_all(self, later: Callable[..., None], done: Callable[[int, Ticket, object], None]) -> None:
+        """Begin the hashes that are asked for; each ends after a while, and now and then a long one."""
+        while (taken := self._desk.take()) is not None:
+            number, ticket = taken
+            job = ticket.job
+            assert isinstance(job, HashJob)
+            is_right = job.record.digest == _digest(job.password)
+            later(self._rng.choice((0.001, 0.02, 0.3)), done, number, ticket, is_right)

@@ -1,0 +1,254 @@
+"""Users of the cluster in one seed: operators that take rights and give them back, clients that use them all the time.
+
+Each user has a role, a group, two clients and an operator. The operator takes one right in one of many ways, waits for
+the verb to be settled, lets some time pass, and gives the right back; its clients come, publish and subscribe at
+whichever edge, as fast as they can. An observer, from whom nothing is taken, is given all that they publish and feeds
+them. What must not be seen is in ``policy_watch.py``.
+"""
+
+import random
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from mqtt.packets import Connect
+from stratamq.history.operations import Header, Kind
+from stratamq.history.writer import HistoryWriter
+from tests.simulation.cluster import Cluster
+from tests.simulation.edge_process import USERS, EdgeProcess
+from tests.simulation.policy_edge import quick_record
+from tests.simulation.policy_operator import PARTIAL_MAX_S, Operator
+from tests.simulation.policy_watch import Sent, Watch
+from tests.simulation.program import Program, sleep
+from tests.simulation.router_process import RouterProcess
+from tests.simulation.workload import EPHEMERAL, WorkingClient
+
+__all__ = ["PolicyWork"]
+
+USER_COUNT = 3
+OBSERVER = "observer"
+ALL_ACTIONS = 31
+PASSWORD, OTHER = b"good", b"other"
+DURABLE = replace(EPHEMERAL, clean_start=False, session_expiry_interval_s=300)
+PACE_S = 0.1
+
+Order = tuple[str, dict[str, Any]]
+
+
+class Way(NamedTuple):
+    """One way to take a right, and to give it back."""
+
+    take: Order
+    give: Order
+    login: bool  # the user cannot come in either
+
+
+class _Nowhere:
+    """Histories of these clients are judged as they happen."""
+
+    def write(self, data: bytes, /) -> None:
+        """Keep nothing."""
+
+
+class UserClient(WorkingClient):
+    """A client that logs in as a user."""
+
+    sent: Sent
+    watch: Watch
+
+    def _connect_packet(self) -> Connect:
+        packet = super()._connect_packet()
+        packet.username, packet.password = self.sent.user, PASSWORD
+        packet.client_id = f"{self.client_id}-{self.sent.life}"
+        return packet
+
+    def _invoke(self, kind: Kind, **fields: Any) -> Any:
+        if kind is Kind.PUBLISH:
+            now = self.world.scheduler.now
+            self.sent.payloads[fields["payload"]] = now
+            self.sent.identifiers[fields["packet_identifier"]] = now
+            self.watch.authors[fields["payload"]] = self.sent
+        return super()._invoke(kind, **fields)
+
+
+def _rules(*filters: str) -> list[dict[str, Any]]:
+    return [{"allow": True, "actions": ALL_ACTIONS, "filter": text} for text in filters]
+
+
+def ways_of(user: str) -> tuple[Way, ...]:
+    """Return all ways to take something from a user."""
+    role, group, about = f"role-{user}", f"group-{user}", {"user": user}
+    ban: dict[str, Any] = {"kind": "user", "value": user}
+    every = _rules(f"p/{user}/#", f"d/{user}/#")
+    return (
+        Way(("user disable", about), ("user enable", about), True),
+        Way(("ban add", ban), ("ban del", ban), True),
+        Way(("user delete", about), ("user add", _user(user)), True),
+        Way(
+            ("user password", {**about, "record": quick_record(OTHER)}),
+            ("user password", {**about, "record": quick_record(PASSWORD)}),
+            True,
+        ),
+        Way(
+            ("role put", {"role": role, "rules": _rules("nothing")}),
+            ("role put", {"role": role, "rules": every}),
+            False,
+        ),
+        Way(("user change", {**about, "groups": []}), ("user change", {**about, "groups": [group]}), False),
+        Way(("group put", {"group": group, "roles": []}), ("group put", {"group": group, "roles": [role]}), False),
+    )
+
+
+def _user(user: str) -> dict[str, Any]:
+    return {"user": user, "record": quick_record(PASSWORD), "groups": [f"group-{user}"]}
+
+
+class PolicyWork:
+    """Operators and clients of one seed; the work begins when all users are there."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.watch = Watch(lambda: cluster.scheduler.now)
+        self._routers = [name for name, node in cluster.nodes.items() if isinstance(node, RouterProcess)]
+        self._edges = [name for name, node in cluster.nodes.items() if isinstance(node, EdgeProcess)]
+        self._writer = HistoryWriter(_Nowhere(), Header(workload="simulation", seed=0, broker=("sim",), settings={}))
+        self._users = [f"u{number}" for number in range(1, USER_COUNT + 1)]
+        self._working = True
+        self._numbers = 0
+        self._operators: list[Operator] = []
+        self._programs: list[Program] = []
+        self._clients: list[UserClient] = []
+        for name in self._edges:
+            edge = cluster.edge(name)
+            edge.written = lambda end, data, name=name: self.watch.written(name, end, data)  # type: ignore[method-assign,misc]
+        self._prepare()
+        for user in self._users:
+            self._run(self._operate(user))
+            for kind, options in (("a", EPHEMERAL), ("b", DURABLE)):
+                client = self._client(f"{user}-{kind}", user, options)
+                self._run(self._use(client, f"d/{user}/#", [f"p/{user}/x"]), stays=True)
+        observer = self._client(OBSERVER, OBSERVER, EPHEMERAL)
+        self._run(self._use(observer, "p/#", [f"d/{user}/x" for user in self._users]), stays=True)
+
+    def _run(self, program: Any, *, stays: bool = False) -> Program:
+        running = Program(self.cluster.scheduler, program)
+        if not stays:
+            self._programs.append(running)
+        return running
+
+    def _operator(self, name: str) -> Operator:
+        operator = Operator(self.cluster.world, f"op-{name}", self._routers, self.cluster.rng(f"policy/{name}"))
+        self._operators.append(operator)
+        return operator
+
+    def _client(self, host: str, user: str, options: Any) -> UserClient:
+        client = UserClient(self.cluster.world, self._writer, host, host, options)
+        client.sent, client.watch = Sent(user), self.watch
+        self.watch.clients[host] = client.sent
+        self._clients.append(client)
+        return client
+
+    # -- operators
+
+    def _prepare(self) -> None:
+        """Make roles, groups and users."""
+        first = self._run(self._make_users(self._operator("first")))
+        self.cluster.until(lambda: first.done, 60.0)
+
+    async def _make_users(self, operator: Operator) -> None:
+        await operator.settle("role put", role="all", rules=_rules("#"))
+        await operator.settle("user add", user=OBSERVER, record=quick_record(PASSWORD), roles=["all"])
+        for user in self._users:
+            await operator.settle("role put", role=f"role-{user}", rules=_rules(f"p/{user}/#", f"d/{user}/#"))
+            await operator.settle("group put", group=f"group-{user}", roles=[f"role-{user}"])
+            await operator.settle("user add", **_user(user))
+
+    async def _operate(self, user: str) -> None:
+        operator, rng = self._operator(user), self.cluster.rng(f"policy/{user}/ways")
+        ways = ways_of(user)
+        while self._working:
+            await sleep(rng.expovariate(1.0))
+            way = rng.choice(ways)
+            verb, arguments = way.take
+            await operator.settle(verb, **arguments)
+            self.watch.deny(user, verb, login=way.login)
+            if verb == "user delete":
+                self._begin_life(user)
+            await sleep(rng.choice((0.05, 0.5, 2.0, 6.0)))
+            self.watch.allow(user)
+            verb, arguments = way.give
+            await operator.settle(verb, **arguments)
+
+    def _begin_life(self, user: str) -> None:
+        """Take other client identifiers: the sessions under the former ones belong to the user who is gone."""
+        for client in self._clients:
+            if client.sent.user == user:
+                client.sent.life += 1
+
+    # -- clients
+
+    async def _use(self, client: UserClient, wanted: str, topics: list[str]) -> None:
+        rng = self.cluster.rng(f"policy/{client.process}")
+        while True:
+            client.connect(f"{rng.choice(self._edges)}:{USERS}")
+            await client.change.until(lambda: client.connected or not client.trying)
+            if client.connected:
+                client.subscribe(wanted, 1)
+                await self._publish(client, rng, wanted, topics)
+                client.drop()
+            await sleep(rng.uniform(0.02, 0.25))
+
+    async def _publish(self, client: UserClient, rng: random.Random, wanted: str, topics: list[str]) -> None:
+        """Publish, and ask again for what was refused, until the connection ends, by itself or by a whim."""
+        while client.connected and (self._rests() or rng.random() > 0.02):
+            if not self._rests():
+                self._numbers += 1
+                client.publish(rng.choice(topics), f"{client.sent.user}-{self._numbers}", rng.choice((0, 0, 1, 2)))
+            if not client.asking and (wanted not in client.subscribed or rng.random() < 0.05):
+                client.subscribe(wanted, 1)
+            await client.change.until(lambda: not client.connected, rng.uniform(0.0, 2 * PACE_S))
+
+    def _rests(self) -> bool:
+        return not self._working and all(program.done for program in self._programs)
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Let operators end what they have begun; from here on each answer comes in time."""
+        self._working = False
+        for operator in self._operators:
+            operator.longest_s = 0.0
+
+    def settled(self) -> bool:
+        """Whether every right is given back, and everybody uses it."""
+        return all(program.done for program in self._programs) and all(
+            client.connected and client.subscribed for client in self._clients
+        )
+
+    def unsettled(self) -> str:
+        """Say what is missing."""
+        away = [client.process for client in self._clients if not (client.connected and client.subscribed)]
+        return f"{sum(not program.done for program in self._programs)} operators wait; {away} are not served"
+
+    @property
+    def verbs(self) -> int:
+        """How many were settled."""
+        return sum(operator.settled for operator in self._operators)
+
+    def judge(self) -> list[str]:
+        """Return what is wrong, behind the quiet phase."""
+        wrong = list(self.watch.violations)
+        for operator in self._operators:
+            wrong += operator.refusals
+            if operator.longest_s > PARTIAL_MAX_S:
+                wrong.append(f"{operator.host} waited {operator.longest_s:.1f} s for an answer with all nodes there")
+        asker = self._operator("last")
+        asked = self._run(asker.settle("policy status"), stays=True)
+        end = self.cluster.scheduler.now + PARTIAL_MAX_S
+        while not asked.done and self.cluster.scheduler.now < end:
+            self.cluster.run(0.1)
+        if not asked.done or asker.partial or asker.refusals:
+            wrong.append(f"`policy status` is not settled at rest: {asker.refusals or asker.partial}")
+        routers = [self.cluster.router(name) for name in self._routers]
+        epochs = {router.node: router.core.policy.epoch for router in routers if router.up}
+        wrong += [f"routers at rest have policies of {epochs}"] * (len(set(epochs.values())) > 1)
+        return wrong
