@@ -83,8 +83,9 @@ class _Exchange:
 class Operator(Process):
     """One operator at a host of its own."""
 
-    def __init__(self, world: World, host: str, routers: list[str], rng: random.Random) -> None:
+    def __init__(self, world: World, host: str, routers: list[str], rng: random.Random, *, hasty: bool = True) -> None:
         super().__init__(world, host)
+        self._hasty = hasty
         self.up = True
         self.refusals: list[str] = []
         self.settled = 0
@@ -95,8 +96,8 @@ class Operator(Process):
         self._change = Change(world.scheduler)
         self._asked = 0
 
-    async def settle(self, verb: str, **arguments: Any) -> None:
-        """Order, and return when the verb is settled."""
+    async def settle(self, verb: str, **arguments: Any) -> bool:
+        """Order, and return when the verb is settled; False if it was refused."""
         order = self._rng.randbytes(16).hex()
         reply = await self._ask(verb, arguments, order)
         while reply.exit_code == PARTIAL:
@@ -109,6 +110,7 @@ class Operator(Process):
         else:
             assert isinstance(reply.result, dict) and reply.result["settled"]
             self.settled += 1
+        return reply.ok
 
     async def _ask(self, verb: str, arguments: dict[str, Any], order: str) -> AdminReply:
         """Ask each router in turn until one that leads answers."""
@@ -128,7 +130,7 @@ class Operator(Process):
         identity = NodeIdentity(CLUSTER, f"cli-{self.host}-{self._asked}", TIER_OPERATOR, self._asked, "")
         exchange = _Exchange(self._change, identity, question)
         began = self.world.scheduler.now
-        wait_s = HASTY_S if self._rng.random() < 0.2 else WAIT_S
+        wait_s = HASTY_S if self._hasty and self._rng.random() < 0.2 else WAIT_S
         self.world.network.connect(self.host, address, wait_s, exchange.connected)
         await self._change.until(lambda: exchange.over, wait_s)
         exchange.close()

@@ -22,7 +22,7 @@ from tests.simulation.program import Program, sleep
 from tests.simulation.router_process import RouterProcess
 from tests.simulation.workload import EPHEMERAL, WorkingClient
 
-__all__ = ["PolicyWork"]
+__all__ = ["PASSWORD", "PolicyWork", "UserClient", "rules_of"]
 
 USER_COUNT = 3
 OBSERVER = "observer"
@@ -53,7 +53,7 @@ class UserClient(WorkingClient):
     """A client that logs in as a user."""
 
     sent: Sent
-    watch: Watch
+    watch: Watch | None = None
 
     def _connect_packet(self) -> Connect:
         packet = super()._connect_packet()
@@ -66,11 +66,13 @@ class UserClient(WorkingClient):
             now = self.world.scheduler.now
             self.sent.payloads[fields["payload"]] = now
             self.sent.identifiers[fields["packet_identifier"]] = now
-            self.watch.authors[fields["payload"]] = self.sent
+            if self.watch is not None:
+                self.watch.authors[fields["payload"]] = self.sent
         return super()._invoke(kind, **fields)
 
 
-def _rules(*filters: str) -> list[dict[str, Any]]:
+def rules_of(*filters: str) -> list[dict[str, Any]]:
+    """Return rules that allow everything with these topics."""
     return [{"allow": True, "actions": ALL_ACTIONS, "filter": text} for text in filters]
 
 
@@ -78,7 +80,7 @@ def ways_of(user: str) -> tuple[Way, ...]:
     """Return all ways to take something from a user."""
     role, group, about = f"role-{user}", f"group-{user}", {"user": user}
     ban: dict[str, Any] = {"kind": "user", "value": user}
-    every = _rules(f"p/{user}/#", f"d/{user}/#")
+    every = rules_of(f"p/{user}/#", f"d/{user}/#")
     return (
         Way(("user disable", about), ("user enable", about), True),
         Way(("ban add", ban), ("ban del", ban), True),
@@ -89,7 +91,7 @@ def ways_of(user: str) -> tuple[Way, ...]:
             True,
         ),
         Way(
-            ("role put", {"role": role, "rules": _rules("nothing")}),
+            ("role put", {"role": role, "rules": rules_of("nothing")}),
             ("role put", {"role": role, "rules": every}),
             False,
         ),
@@ -155,10 +157,10 @@ class PolicyWork:
         self.cluster.until(lambda: first.done, 60.0)
 
     async def _make_users(self, operator: Operator) -> None:
-        await operator.settle("role put", role="all", rules=_rules("#"))
+        await operator.settle("role put", role="all", rules=rules_of("#"))
         await operator.settle("user add", user=OBSERVER, record=quick_record(PASSWORD), roles=["all"])
         for user in self._users:
-            await operator.settle("role put", role=f"role-{user}", rules=_rules(f"p/{user}/#", f"d/{user}/#"))
+            await operator.settle("role put", role=f"role-{user}", rules=rules_of(f"p/{user}/#", f"d/{user}/#"))
             await operator.settle("group put", group=f"group-{user}", roles=[f"role-{user}"])
             await operator.settle("user add", **_user(user))
 
@@ -169,7 +171,8 @@ class PolicyWork:
             await sleep(rng.expovariate(1.0))
             way = rng.choice(ways)
             verb, arguments = way.take
-            await operator.settle(verb, **arguments)
+            if not await operator.settle(verb, **arguments):
+                continue
             self.watch.deny(user, verb, login=way.login)
             if verb == "user delete":
                 self._begin_life(user)

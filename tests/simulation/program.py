@@ -54,7 +54,7 @@ class Change:
 class Program:
     """One coroutine while it runs."""
 
-    def __init__(self, scheduler: Scheduler, coroutine: Coroutine[Any, Any, None]) -> None:
+    def __init__(self, scheduler: Scheduler, coroutine: Coroutine[Any, Any, object]) -> None:
         self._scheduler = scheduler
         self._coroutine = coroutine
         self._turn = 0
