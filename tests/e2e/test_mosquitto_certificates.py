@@ -1,0 +1,182 @@
+"""Eight kinds of client certificates, shown by a real ``mosquitto_pub``: who gets in, and what the others are told."""
+
+import datetime
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tests.clients.blocking import BlockingClient
+from tests.e2e.extra_edge import ExtraEdge, extra_edge
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.wire.revocation_lists import revocation_list
+from wire.links.authority import DevelopmentAuthority
+
+TIMEOUT_S = 30.0
+PUBLISHER = shutil.which("mosquitto_pub") or ""
+NOT_AUTHORIZED = 0x87  # mosquitto_pub ends with the reason code of CONNACK
+DAY = datetime.timedelta(days=1)
+CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+
+pytestmark = pytest.mark.skipif(not PUBLISHER, reason="mosquitto_pub is not installed (Debian: mosquitto-clients)")
+
+
+class Place(NamedTuple):
+    """An edge that takes certificates of one authority, and looks at its list."""
+
+    cluster: LocalCluster
+    edge: ExtraEdge
+    devices: Path  # folder of the authority
+    strangers: Path  # folder of another one
+    revoked: Path  # a certificate in the list
+    crl: Path
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with local_cluster("--edges", "1") as cluster:
+        now = datetime.datetime.now(datetime.UTC)
+        folders = [cluster.data / name for name in ("devices", "strangers")]
+        authorities = [DevelopmentAuthority(folder, folder.name, now) for folder in folders]
+        crl = cluster.data / "devices.crl"
+        revoked = make(folders[0], "revoked")
+        crl.write_bytes(revocation_list(folders[0], [revoked]))
+        ca = str(authorities[0].certificate)
+        table = {"tls": True, "allow_anonymous": False, "client_ca": ca, "crl_files": [str(crl)]}
+        with extra_edge(cluster, {"mutual": table}) as edge:
+            yield Place(cluster, edge, folders[0], folders[1], revoked, crl)
+
+
+def make(
+    authority: Path,
+    name: str,
+    *,
+    days: tuple[int, int] = (-1, 30),
+    use: x509.ObjectIdentifier = CLIENT,
+    unnamed: bool = False,
+) -> Path:
+    """Make a certificate, its key beside it, and return its path.
+
+    Args:
+        authority: Folder of the one that signs it.
+        name: Of the file, and its common name.
+        days: From now: when it begins and ends to be valid.
+        use: What it is for.
+        unnamed: It has an organization and no common name.
+    """
+    issuer = x509.load_pem_x509_certificate((authority / "ca.pem").read_bytes())
+    signer = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    kind = NameOID.ORGANIZATION_NAME if unnamed else NameOID.COMMON_NAME
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(kind, name)]))
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + days[0] * DAY)
+        .not_valid_after(now + days[1] * DAY)
+        .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+        .sign(cast("ec.EllipticCurvePrivateKey", signer), hashes.SHA256())
+    )
+    path = authority / f"{name}.pem"
+    path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.with_suffix(".key").write_bytes(secret)
+    return path
+
+
+def command(place: Place, certificate: Path, *more: str) -> list[str]:
+    key = str(certificate.with_suffix(".key"))
+    trusted = str(place.cluster.data / "tls" / "ca.pem")
+    words = [PUBLISHER, "-h", "localhost", "-p", str(place.edge.port("mutual")), "-V", "5", "-q", "1"]
+    return [*words, "--cafile", trusted, "--cert", str(certificate), "--key", key, "-t", "of/devices", *more]
+
+
+def publish(place: Place, certificate: Path, text: str) -> int:
+    """Publish one message, and return how mosquitto_pub ended."""
+    done = subprocess.run(
+        command(place, certificate, "-m", text), capture_output=True, timeout=TIMEOUT_S, check=False, text=True
+    )
+    return done.returncode
+
+
+def witness(place: Place) -> BlockingClient:
+    """Return a client that gets what the devices publish."""
+    client = BlockingClient(place.cluster.port(0, "plain"), timeout_s=TIMEOUT_S)
+    client.open("witness")
+    client.subscribe("of/devices", qos=0)
+    return client
+
+
+def ended(place: Place) -> float:
+    """Return how many connections lost their login while they were open."""
+    return place.edge.events(place.cluster).get("logins_ended", 0.0)
+
+
+def test_who_gets_in_and_what_the_others_are_told(place: Place) -> None:
+    """NIST: protect. TLS refuses what is out of its time, foreign or for another purpose; CONNACK the other two."""
+    devices = place.devices
+    seen = witness(place)
+    good = make(devices, "good")
+    by_tls = {
+        "expired": make(devices, "expired", days=(-30, -1)),
+        "future": make(devices, "future", days=(1, 30)),
+        "foreign": make(place.strangers, "foreign"),
+        "server": make(devices, "server", use=SERVER),
+    }
+    by_edge = {"revoked": place.revoked, "unnamed": make(devices, "unnamed", unnamed=True)}
+    assert publish(place, good, "first") == 0
+    for text, certificate in by_tls.items():
+        assert publish(place, certificate, text) not in (0, NOT_AUTHORIZED), text
+    for text, certificate in by_edge.items():
+        assert publish(place, certificate, text) == NOT_AUTHORIZED, text
+    assert publish(place, good, "last") == 0
+    assert [seen.take().payload for _ in range(2)] == [b"first", b"last"]
+    seen.close()
+
+
+def test_one_that_is_revoked_while_it_is_connected(place: Place) -> None:
+    """NIST: respond. It publishes a line, and after the new list no other; one that is not in the list goes on."""
+    lost, kept = (make(place.devices, name) for name in ("lost", "kept"))
+    seen = witness(place)
+    running = {
+        path.stem: subprocess.Popen(command(place, path, "-l"), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        for path in (lost, kept)
+    }
+
+    def say(name: str, text: str) -> None:
+        stdin = running[name].stdin
+        assert stdin is not None
+        stdin.write(f"{name} {text}\n".encode())
+        stdin.flush()
+
+    try:
+        for name in running:
+            say(name, "before")
+        assert {seen.take().payload for _ in running} == {b"lost before", b"kept before"}
+        before = ended(place)
+        place.crl.write_bytes(revocation_list(place.devices, [place.revoked, lost]))
+        os.kill(place.edge.process, signal.SIGHUP)
+        place.cluster.wait_for(lambda: ended(place) == before + 1, "ended", TIMEOUT_S)
+        say("lost", "after")
+        assert publish(place, lost, "lost again") == NOT_AUTHORIZED
+        say("kept", "after")
+        assert seen.take().payload == b"kept after"
+    finally:
+        seen.close()
+        for process in running.values():
+            process.kill()
+            process.communicate()
