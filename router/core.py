@@ -307,8 +307,7 @@ class RouterCore:
         self.holder.leader = event.leader
         if event.leads and not led:
             self.leases.begin(self._now, self.machine.map)
-            self.policy.waits.begin(self._now, self.machine.map, self.policy.epoch)
-            self.policy.is_current = False
+            self.policy.elected(self._now, self.machine.map)
             self.holder.router_up(self.node, self._now)
             if not self.machine.map.cluster and not self._bootstrapping:
                 self._bootstrapping = True

@@ -94,6 +94,11 @@ class PolicyDesk:
             if proposed.asker is not None:
                 self._answer(now, proposed.asker, outcome)
 
+    def elected(self, now: float, cluster_map: ClusterMap) -> None:
+        """This router leads from here; it may have yet to apply what its former leaders committed."""
+        self.waits.begin(now, cluster_map, self.epoch)
+        self.is_current = False
+
     def replaced(self, now: float) -> None:
         """Have those who follow read the whole policy: a snapshot took the place of the one before."""
         for node, message in self._stream.replaced(now, self.machine.epoch, self.machine.tables):

@@ -21,6 +21,7 @@ from access.identity.passwords import (
     PasswordRecord,
     encode_record,
 )
+from access.rules.role_table import make_role_table
 from edge.login.chains import Chains
 from edge.login.job_desk import JobDesk
 from edge.login.logins import Logins
@@ -45,6 +46,10 @@ def quick_record(password: bytes) -> str:
     )
 
 
+ALL = {"publish": ["#"], "subscribe": ["#"]}
+EVERYTHING = Sources(make_role_table({"roles": {"all": ALL}}), authenticated=("all",), anonymous=("all",))
+
+
 class UsersOfCluster:
     """What one life of an edge has for users of the cluster."""
 
@@ -55,7 +60,7 @@ class UsersOfCluster:
         step = PasswordStep(RouterUsers(rng.randbytes(32)), self.chains.known)
         rules, revoked = ChainRules(CLOSED.allow_anonymous), self.chains.revoked_of(CLOSED.name)
         self.chains.put(CLOSED.name, Chain([step], rules, revoked, self.chains.bans))
-        self.rules = RuleBook({CLOSED.name: Sources(of_cluster=True), "plain": None})
+        self.rules = RuleBook({CLOSED.name: Sources(of_cluster=True), "plain": EVERYTHING})
 
     def join(self, logins: Logins) -> None:
         """Compute the hashes of these logins."""
