@@ -15,8 +15,8 @@ from pathlib import Path
 from conf.errors import ExitCode, UserError
 from conf.private_files import make_private_folder
 from membership.keyring import generate_key, write_key_file
+from stratamq.client_files import DEVICE_ROLES, write_roles, write_secret
 from stratamq.init_plan import Layout, LayoutNode, lay_out, parse_node
-from stratamq.role_files import DEVICE_ROLES, write_roles
 from stratamq.toml_text import toml_document
 from wire.links.authority import LOOPBACK, DevelopmentAuthority
 
@@ -101,7 +101,7 @@ class ClusterFolder:
         files += [tls / "ca.pem", tls / "gossip.key"] if shared else []
         if node.tier == "edge":
             files += [clients / f"{node.name}.pem", clients / f"{node.name}.key"]
-            files += [clients / "ca.pem", self.path / "roles.toml"] if shared else []
+            files += [clients / "ca.pem", self.path / "roles.toml", tls / "scram.secret"] if shared else []
         return files
 
     def _create(self, layout: Layout) -> None:
@@ -124,6 +124,7 @@ class ClusterFolder:
         self._nodes_authority(layout.cluster).node(node.tier, node.name, hosts)
         if node.tier == "edge":
             write_roles(self.path / "roles.toml", DEVICE_ROLES)
+            write_secret(self.path / "tls" / "scram.secret")
             names = tuple(dict.fromkeys((node.host, *LOOPBACK)))
             self._clients_authority(layout.cluster).server(node.name, names)
         text = HEADING.format(tier=node.tier) + toml_document(layout.settings(node, self.path))

@@ -192,7 +192,7 @@ class Layout:
             "authenticated_roles": ["device"],
         }
         rates = {"connect_rate_max": 1000.0, "publish_rate_max": 10000.0, "takeovers_max": 5, "will_rate_max": 100.0}
-        return {**rates, "listeners": {"tls": listener}}
+        return {**rates, "scram_secret_file": folder / "tls" / "scram.secret", "listeners": {"tls": listener}}
 
 
 def lay_out(cluster: str, words: Sequence[str]) -> Layout:

@@ -15,7 +15,7 @@ from pathlib import Path
 from conf.errors import ExitCode, UserError
 from conf.settings import EdgeConfig
 from membership.keyring import generate_key, write_key_file
-from stratamq.role_files import LOCAL_ROLES, write_roles
+from stratamq.client_files import LOCAL_ROLES, write_roles
 from stratamq.rooms import load_config
 from stratamq.toml_text import toml_document
 from wire.links.authority import DevelopmentAuthority

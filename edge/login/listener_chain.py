@@ -70,13 +70,10 @@ class ListenerChain:
         self.chain = Chain(steps, rules, chains.revoked_of(listener.name), chains.bans)
 
     def is_gone(self, method: str, user: str, former: "ListenerChain") -> bool:
-        (
-            """Return whether a user whom a file of the former chain had is none of this one's, or has another secret.
+        """Return whether a user whom a file of the former chain had is none of this one's, or has another secret.
 
         A key of tokens that is gone takes all clients with tokens along: they log in again with what is left.
         """
-            ""
-        )
         if method == "token":  # which key let it in is not known
             return not former.token_keys.items() <= self.token_keys.items()
         known = former.users.get(method)

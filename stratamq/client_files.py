@@ -1,12 +1,13 @@
-"""Files of roles that `stratamq init` and `stratamq up` write: what clients may do until their operator says more.
+"""Files about clients that `stratamq init` and `stratamq up` write: their roles, and the secret of SCRAM.
 
 ``conf/roles.toml`` is what ``init`` writes, as a file to begin with; ``up`` lets anonymous clients do the same, and
 read the figures of its edges. Nothing that exists is overwritten.
 """
 
+import secrets
 from pathlib import Path
 
-__all__ = ["DEVICE_ROLES", "LOCAL_ROLES", "write_roles"]
+__all__ = ["DEVICE_ROLES", "LOCAL_ROLES", "write_roles", "write_secret"]
 
 DEVICE_ROLES = """\
 # What clients may do: roles, groups and users. Read at the start and at a reload (SIGHUP, `stratamq reload`).
@@ -45,3 +46,14 @@ def write_roles(path: Path, text: str) -> None:
     if not path.exists():
         path.touch(mode=0o600)
         path.write_text(text)
+
+
+def write_secret(path: Path) -> None:
+    """Write the secret by which names that no user has look the same at every edge (SCRAM), unless it is there.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_bytes(secrets.token_bytes(32))
