@@ -102,7 +102,7 @@ class EdgeCore:
         chains: Chains | None = None,
         read_certificate: CertificateReader = shown_facts,
         utc: Callable[[], float] = lambda: 0.0,
-        rules: RuleBook | None = None,
+        rules: RuleBook | None,
         new_client_id: Callable[[], str] | None = None,
         accept: Callable[[object, int], None] = lambda *_: None,
         relinked: Callable[[], None] = lambda: None,

@@ -25,7 +25,8 @@ GOSSIP_PORT = 7946
 LINK_PORTS = {"router": 7947, "storage": 7948, "edge": 7949}
 METRICS_PORTS = {"router": 9747, "storage": 9748, "edge": 9749}
 CLIENT_PORT = 8883
-TAKEN_NAMES = ("ca", "operator", "admin", "device", "gossip", "tls", "clients", "cluster")  # files of other meaning
+# Files of other meaning.
+TAKEN_NAMES = ("ca", "operator", "admin", "device", "gossip", "tls", "clients", "cluster", "roles")
 TAKEN_ENDINGS = (".toml", ".json", ".pem", ".key", ".new")
 NAME_CHARACTERS_MAX = 64
 HOST_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$"

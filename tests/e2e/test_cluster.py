@@ -248,6 +248,17 @@ def test_export_and_compaction(cluster: LocalCluster, tmp_path: Path) -> None:
     assert total > 5
 
 
+def test_an_edge_whose_listener_has_no_rules_does_not_start(tmp_path: Path) -> None:
+    """One line that names the setting, before a router is asked; the file of `init` without its roles."""
+    assert LocalCluster.command("init", str(tmp_path / "cluster")).returncode == 0
+    config = tmp_path / "cluster" / "edge-0.toml"
+    lines = config.read_text().splitlines(keepends=True)
+    config.write_text("".join(line for line in lines if "roles" not in line))
+    result = LocalCluster.command("edge", "--config", str(config), "--set", "logs.level=error")
+    assert result.returncode != 0 and result.stderr.count("\n") == 1, result.stderr
+    assert "edge.listeners.tls.roles_file" in result.stderr
+
+
 def test_mistakes_in_the_configuration_are_one_line_each(tmp_path: Path) -> None:
     """A broken configuration: every mistake in a line of its own, exit code 2, no traceback."""
     broken = tmp_path / "edge.toml"

@@ -117,6 +117,21 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert missing.value.exit_code == ExitCode.USAGE
 
 
+def test_roles_of_an_operator_stay_and_a_folder_without_any_gets_them(tmp_path: Path) -> None:
+    """An edge that is added needs the file on its host; `init` of before roles made none."""
+    folder = tmp_path / "cluster"
+    made = ClusterFolder(folder, NOW)
+    made.create("stratamq", ())
+    roles = folder / "roles.toml"
+    assert roles.stat().st_mode & 0o777 == 0o600
+    roles.write_text("[roles.device]\n")
+    added = made.add(["edge/edge-1"])[1]
+    assert roles.read_text() == "[roles.device]\n" and roles in made.files(added[0])
+    roles.unlink()
+    added = made.add(["edge/edge-2", "storage/storage-1"])[1]
+    assert "[roles.device]" in roles.read_text() and roles not in made.files(added[1])
+
+
 def test_nodes_are_added_later(tmp_path: Path) -> None:
     """Each kind: same authorities, free ports, seeds of the first routers; a router joins."""
     folder = tmp_path / "cluster"
@@ -151,6 +166,7 @@ def test_nodes_are_added_later(tmp_path: Path) -> None:
         (["edge/a="], "expected TIER/NAME"),
         (["edge/../a"], "a name has letters"),
         (["edge/ca"], "ca names other files"),
+        (["storage/roles"], "roles names other files"),
         (["edge/router-0.toml"], "names other files"),
         (["edge/a=host:8883"], "neither an address nor a name"),
         (["edge/a=0.0.0.0"], "no address that another node can dial"),

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from access.identity.principal import Principal
 from access.policy.view import PolicyView
+from access.rules.rules import Action, Policy, Who
 from conf.edge_settings import ListenerSettings
 from conf.errors import UserError
 from edge.reload import ListenerRuleFiles
@@ -63,6 +65,21 @@ def test_a_file_that_is_missing_or_open_to_others_is_refused(tmp_path: Path) -> 
     for one in (path, tmp_path / "missing", tmp_path):
         with pytest.raises(UserError):
             read_rules([listener(acl_file=one)])
+
+
+def test_a_role_of_everything_reaches_no_topic_that_begins_with_a_dollar(tmp_path: Path) -> None:
+    """The shipped role, for whoever is given it; nobody else has any."""
+    shipped = Path(__file__).parents[3] / "conf" / "roles.toml"
+    path = file(tmp_path, "shipped.toml", shipped.read_text())
+    book = read_rules([listener(roles_file=path, authenticated_roles=("device",))])
+
+    def may(who: Principal | None, action: Action, topic: str) -> bool:
+        return Policy(book.tiers(book.key("tcp", who, "c"))).decide(action, topic, Who("c", ""))
+
+    for action in (Action.PUBLISH, Action.RECEIVE, Action.RETAIN, Action.WILL):
+        known = Principal("anna", "", "c")
+        assert may(known, action, "a/b") and not may(None, action, "a/b")
+        assert not may(known, action, "$SYS/a") and not may(known, action, "$a")
 
 
 def test_roles_that_a_listener_gives_must_be_known(tmp_path: Path) -> None:
