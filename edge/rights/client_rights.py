@@ -142,8 +142,11 @@ class ClientRights:
             self._loop.void_verdicts(classes.epoch)
 
     def opened(self, client: Judged, resumed: bool) -> None:
-        """Have each push to a session judged that stood before: its filters were granted by rules of another time."""
-        if self._classes is not None and resumed:
+        """Have each push to a session judged that stood before: its filters were granted by rules of another time.
+
+        Whoever may receive every topic is spared that; topics that begin with $ are in no queue.
+        """
+        if self._classes is not None and resumed and self.grant(client, "#", 2) is not Grant.GRANTED:
             self._loop.judge_pushes_to(client.conn)
 
     def judge_deliveries(self, client: Judged) -> None:
