@@ -1,0 +1,179 @@
+"""Rules of the cluster's policy, each taken away, and the script or seed that notices.
+
+Rules of steps and chains are in ``access_rules.py``, those of owners and recheck marks in ``storage_rights.py``.
+"""
+
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from access.policy import commands as c
+from access.policy.pages import PolicyReader
+from access.policy.settling import PolicySettling
+from edge.clients.connect import Connecting
+from edge.cluster_policy import ClusterPolicy
+from edge.login.logins import Logins
+from edge.login.user_questions import UserQuestions
+from router.policy.policy_desk import PolicyDesk
+from router.policy.policy_proposals import PolicyProposals
+from router.policy.verb_waits import VerbWaits
+from tests.access.policy import test_pages as _P
+from tests.access.policy import test_settling as _S
+from tests.edge import test_cluster_policy as _E
+from tests.mutants.access_rules import _said
+from tests.mutants.seeded import SeededBug, _wrapped
+from tests.router.policy import test_policy_desk as _D
+from tests.simulation import test_policy as _W
+from tests.simulation.simulation import Options, run_seed
+
+__all__ = ["POLICY_RULES"]
+
+SEED, SECONDS = 2_001, 6.0
+
+
+def _seed() -> None:
+    """P9 by one whole cluster."""
+    result = run_seed(SEED, Options(seconds=SECONDS, policy=True))
+    assert not result.failures, result.failures[0]
+
+
+def _acknowledged_at_receipt(original: Any, self: Any, step: Any) -> None:
+    original(self, step)
+    lease = self._node.lease
+    lease.follow_policy(self._node.now, self._follower.received, self._follower.received)
+
+
+def _nobody_is_judged(original: Any, self: Any, client: Any, judging: Any) -> bool:
+    del original, self, client, judging
+    return False
+
+
+def _no_fence_time(original: Any, self: Any, now: float, incarnation: Any, *, proved: bool) -> None:
+    del proved
+    original(self, now, incarnation, proved=True)
+
+
+def _no_time_of_before(original: Any, self: Any, now: float, live: Any, fence_max_s: float) -> None:
+    del fence_max_s
+    original(self, now, live, 0.0)
+
+
+def _as_of_now(original: Any, self: Any, message: Any) -> None:
+    original(self, msgspec.structs.replace(message, epoch=self._view().epoch))
+
+
+def _any_view(original: Any, self: Any, page: Any, epoch: int) -> Any:
+    del epoch
+    return original(self, page, 0)
+
+
+def _kept(original: Any, self: Any, client: Any, answer: Any, began: Any) -> None:
+    del original, began
+    self._opened(client, answer)
+
+
+def _refuses_early(original: Any, self: Any, command: Any, asker: Any = None, *, is_current: bool = True) -> Any:
+    del is_current
+    return original(self, command, asker)
+
+
+def _repeats_do_not_wait(original: Any, self: Any, now: float, asker: Any, outcome: Any) -> None:
+    if outcome.order is None or outcome.order.refusal:
+        original(self, now, asker, outcome)
+    else:
+        waits, self.waits = self.waits, _settled_at_once(self.waits)
+        original(self, now, asker, outcome)
+        self.waits = waits
+
+
+def _settled_at_once(waits: VerbWaits) -> Any:
+    class AtOnce:
+        def wait(self, now: float, _epoch: int, asker: Any) -> None:
+            waits.wait(now, 0, asker)
+
+    return AtOnce()
+
+
+POLICY_RULES: tuple[SeededBug, ...] = (
+    SeededBug(
+        "a step is acknowledged when it comes",
+        "edge/cluster_policy.py ClusterPolicy._stepped",
+        _wrapped(ClusterPolicy, "_stepped", _acknowledged_at_receipt),
+        partial(_E.test_what_is_taken_is_taken_from_those_who_are_there, c.SetDisabled("ann", True)),
+        "test_what_is_taken_is_taken_from_those_who_are_there",
+    ),
+    SeededBug(
+        "a pass ends nobody",
+        "edge/cluster_policy.py ClusterPolicy._is_gone",
+        _wrapped(ClusterPolicy, "_is_gone", _nobody_is_judged),
+        _seed,
+        "a seed of --policy",
+        30.0,
+    ),
+    SeededBug(
+        "a login outlives the epoch that it was judged by",
+        "edge/login/logins.py Logins.rights_taken",
+        lambda patch: patch.setattr(Logins, "rights_taken", lambda _: None),
+        _E.test_a_login_between_chain_and_connack_is_judged_anew,
+        "test_a_login_between_chain_and_connack_is_judged_anew",
+    ),
+    SeededBug(
+        "a login is answered by users of an older epoch",
+        "edge/login/user_questions.py UserQuestions.handle",
+        _wrapped(UserQuestions, "handle", _as_of_now),
+        _E.test_a_router_that_answers_by_an_older_policy_tells_nothing,
+        "test_a_router_that_answers_by_an_older_policy_tells_nothing",
+    ),
+    SeededBug(
+        "a silent death counts at once",
+        "access/policy/settling.py PolicySettling.ended",
+        _wrapped(PolicySettling, "ended", _no_fence_time),
+        _W.test_c2_dead_and_still_at_work,
+        "tests/simulation/test_policy.py, C2",
+        10.0,
+    ),
+    SeededBug(
+        "the next incarnation answers for the last",
+        "access/policy/settling.py PolicySettling.ended",
+        _wrapped(PolicySettling, "ended", _no_fence_time),
+        _S.test_c4_the_next_incarnation_does_not_answer_for_the_last,
+        "test_c4_the_next_incarnation_does_not_answer_for_the_last",
+    ),
+    SeededBug(
+        "a leader takes deaths from before its election for old",
+        "access/policy/settling.py PolicySettling.begin",
+        _wrapped(PolicySettling, "begin", _no_time_of_before),
+        _W.test_c5_the_leader_changes_during_the_fence_time,
+        "tests/simulation/test_policy.py, C5",
+        10.0,
+    ),
+    SeededBug(
+        "a repeated order does not wait again",
+        "router/policy/policy_desk.py PolicyDesk._answer",
+        _wrapped(PolicyDesk, "_answer", _repeats_do_not_wait),
+        _D.test_a_verb_names_whom_it_waits_for_and_can_be_asked_again,
+        "test_a_verb_names_whom_it_waits_for_and_can_be_asked_again",
+    ),
+    SeededBug(
+        "a view of a lower epoch is taken",
+        "access/policy/pages.py PolicyReader.take",
+        _wrapped(PolicyReader, "take", _any_view),
+        _said(_P.test_a_view_of_a_lower_epoch_is_refused),
+        "test_a_view_of_a_lower_epoch_is_refused",
+    ),
+    SeededBug(
+        "a session is kept whose login waited once more",
+        "edge/clients/connect.py Connecting._judged_anew",
+        _wrapped(Connecting, "_judged_anew", _kept),
+        partial(_E.test_a_session_whose_login_waits_once_more_is_opened_anew, 60),
+        "test_a_session_whose_login_waits_once_more_is_opened_anew",
+    ),
+    SeededBug(
+        "a new leader refuses by what it has applied so far",
+        "router/policy/policy_proposals.py PolicyProposals.propose",
+        _wrapped(PolicyProposals, "propose", _refuses_early),
+        _D.test_a_new_leader_refuses_nothing_by_what_it_has_not_applied_yet,
+        "test_a_new_leader_refuses_nothing_by_what_it_has_not_applied_yet",
+    ),
+)
