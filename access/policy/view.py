@@ -68,7 +68,7 @@ class PolicyView:
         """Move to the step's epoch.
 
         Raises:
-            ValueError: The step does not follow this epoch, or has a ban that is none; nothing changed.
+            ValueError: The step does not follow this epoch, or has a ban or role that is none; nothing changed.
         """
         if step.epoch != self.epoch + 1:
             raise ValueError(f"a step to policy epoch {step.epoch} does not follow epoch {self.epoch}")
@@ -76,6 +76,9 @@ class PolicyView:
             kind, _, value = key.partition(" ")
             if normal_value(kind, value) != value or (ban is not None and ban_key(ban.kind, ban.value) != key):
                 raise ValueError("a step with a ban that is none")
+        for name, role in step.roles.items():
+            if role is not None:
+                _check(name, role)
         for key, ban in step.bans.items():
             if ban is None:
                 kind, _, value = key.partition(" ")
@@ -99,6 +102,8 @@ class PolicyView:
         self._revoked.load(encoded.revoked)
         for ban in bans.records():
             self.bans.put(ban)
+        for role in self._roles.records():
+            _check(role.name, role)
         self.epoch = encoded.epoch
 
 
@@ -106,6 +111,17 @@ def roles_of(user: User, view: PolicyView) -> tuple[str, ...]:
     """Return the roles of a user, those of its groups behind its own."""
     groups = [group for name in user.groups if (group := view.group(name)) is not None]
     return tuple(dict.fromkeys((*user.roles, *(role for group in groups for role in group.roles))))
+
+
+def _check(name: str, role: Role) -> None:
+    """Refuse a role whose rules nobody can judge by: found at a login, it would end the node.
+
+    Raises:
+        ValueError: It is one.
+    """
+    if role.name != name:
+        raise ValueError("a role under another's name")
+    tiers_of((role,))
 
 
 def encode_view(epoch: int, tables: Tables) -> bytes:

@@ -26,6 +26,7 @@ from membership.packets import (
 from tests.fuzz import core_targets as cores
 from tests.fuzz import file_targets as files
 from tests.fuzz import identity_target as identity
+from tests.fuzz import policy_target as policy
 from tests.fuzz.command_target import COMMANDS, committed
 from tests.fuzz.filter_target import FILTERS, filters
 from tests.fuzz.fuzz_decoder import CORPUS as PACKETS
@@ -268,5 +269,8 @@ TARGETS = (
     Target("certificates", identity.CERTIFICATES, identity.certificates, 0.5, ("access",)),
     Target("lists", identity.LISTS, identity.lists, 0.5, ("access",)),
     Target("tokens", identity.TOKENS, identity.tokens, 0.5, ("access",)),
+    Target("policy-steps", policy.STEPS, policy.steps, 0.5, ("access", "wire"), mutator=mutate_either),
+    Target("policy-views", policy.VIEWS, policy.views, 0.5, ("access", "wire"), mutator=mutate_either),
+    Target("policy-talks", policy.TALKS, policy.talks, 1.0, ("access", "wire"), mutator=policy.mutate_talk),
     Target("http-answers", identity.HTTP_ANSWERS, identity.http_answers, 0.5, ("access",)),
 )

@@ -8,9 +8,10 @@ from access.limits.bans import Ban
 from access.policy.commands import AddBan, DeleteBan, PutRole
 from access.policy.machine import PolicyMachine
 from access.policy.pages import ENCODED_MAX, STEPS_MAX, PolicyReader, PolicyShelf
-from access.policy.records import Rule
+from access.policy.records import Role, Rule
 from access.policy.step import PolicyStep
-from access.policy.view import PolicyView, encode_view
+from access.policy.view import PolicyView, decode_view, encode_view
+from wire.decoding import Unreadable
 
 PAGE = 100
 
@@ -138,3 +139,17 @@ def test_a_step_that_does_not_follow_changes_nothing() -> None:
         with pytest.raises(ValueError):
             view.apply(step)
         assert view.epoch == 0 and not len(view.bans)
+
+
+def test_a_role_that_nobody_can_judge_by_is_refused_when_it_comes() -> None:
+    """Found by the target "policy-steps": an edge took it, and its first login ended the edge."""
+    view = PolicyView()
+    damaged = Role("device", (Rule(True, 3, "a/#", network="10/0.0.0/8"),))
+    for name, role in (("device", damaged), ("other", Role("device"))):
+        with pytest.raises(ValueError):
+            view.apply(PolicyStep(1, roles={name: role}))
+        assert view.epoch == 0 and view.role("device") is None
+    policy = machine()
+    policy.tables.roles.put(damaged)
+    with pytest.raises(Unreadable):
+        decode_view(encode_view(policy.epoch, policy.tables))
