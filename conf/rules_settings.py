@@ -36,6 +36,10 @@ class ListenerRules(BaseModel, frozen=True, extra="forbid"):
         default="refuse",
         description="answer to a filter of which a part is denied: 0x87, or each delivery is judged; acl_file: filter",
     )
+    tell_refusals: bool = Field(
+        default=True,
+        description="tell MQTT 5 clients that they lack a right to a filter (0x87); off: 0x80, which says nothing",
+    )
 
     @model_validator(mode="after")
     def _roles_of_a_file(self) -> "ListenerRules":

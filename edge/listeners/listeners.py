@@ -29,6 +29,7 @@ class Listener:
             settings.publish_rate_max,
             settings.byte_rate_max,
             settings.subscribe_rate_max,
+            tell_refusals=settings.tell_refusals,
             proxy_identity=settings.proxy_identity,
             unmetered=_unmetered(settings),
         )

@@ -19,6 +19,7 @@ class ListenerPolicy:
     publish_rate_max: float = 0.0
     byte_rate_max: float = 0.0
     subscribe_rate_max: float = 0.0
+    tell_refusals: bool = True
     proxy_identity: bool = False  # the certificate that a PROXY header vouches for names the client
     unmetered: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # networks whose clients no rate per address holds for
 

@@ -230,7 +230,8 @@ class Subscribing:
         grant = self._rights.grant(client, topic_filter, min(qos, self._node.limits.maximum_qos))
         if grant is Grant.REFUSED:
             self._node.count("refused_filter_rights")
-            return _refusal(client, ReasonCode.NOT_AUTHORIZED)
+            told = client.policy.tell_refusals
+            return _refusal(client, ReasonCode.NOT_AUTHORIZED if told else ReasonCode.UNSPECIFIED_ERROR)
         if grant is Grant.PARTIAL:
             client.partial.add(topic_filter)
             self._rights.judge_deliveries(client)

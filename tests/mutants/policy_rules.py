@@ -115,8 +115,8 @@ POLICY_RULES: tuple[SeededBug, ...] = (
         "a login outlives the epoch that it was judged by",
         "edge/login/logins.py Logins.rights_taken",
         lambda patch: patch.setattr(Logins, "rights_taken", lambda _: None),
-        _E.test_a_login_between_chain_and_connack_is_judged_anew,
-        "test_a_login_between_chain_and_connack_is_judged_anew",
+        partial(_E.test_a_session_whose_login_waits_once_more_is_opened_anew, expiry_s=60),
+        "test_a_session_whose_login_waits_once_more_is_opened_anew",
     ),
     SeededBug(
         "a login is answered by users of an older epoch",

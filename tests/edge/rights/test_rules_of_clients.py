@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from edge.node.limits import ListenerPolicy
 from edge.rights.sources import Sources
 from mqtt.packets import Will
 from tests.edge.edge_harness import Edge, Session
@@ -213,3 +214,13 @@ def test_new_rules_hold_for_the_next_message() -> None:
     assert published(session, "up/a") == NOT_AUTHORIZED
     edge.core.replace_rules(book(roles()))
     assert published(session, "up/a") < 0x80
+
+
+@pytest.mark.parametrize(("tells", "version", "code"), [(True, 5, 0x87), (False, 5, 0x80), (True, 4, 0x80)])
+def test_a_listener_may_keep_to_itself_why_a_filter_is_refused(tells: bool, version: int, code: int) -> None:
+    edge = ruled(roles())
+    policy = ListenerPolicy("plain", True, tell_refusals=tells)
+    session = edge.accept(policy)
+    session.connect("c", version)
+    session.read()
+    assert subscribed(session, "up/a") == [code]
