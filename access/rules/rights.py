@@ -182,11 +182,12 @@ class RouteRights:
 class ConnectionRights:
     """Rights of one connection, and the decisions that only it can use."""
 
-    __slots__ = ("_epoch", "_has_levels", "_joined_at", "_table", "rights_class", "who")
+    __slots__ = ("_epoch", "_has_levels", "_joined_at", "_table", "principal", "rights_class", "who")
 
-    def __init__(self, rights_class: RightsClass, who: Who) -> None:
+    def __init__(self, rights_class: RightsClass, who: Who, principal: object = None) -> None:
         self.rights_class = rights_class
         self.who = who
+        self.principal = principal  # that it was joined for
         self._joined_at = rights_class.steps
         self._epoch = 0
         self._has_levels = False  # decisions of the whole class hold for this client

@@ -369,7 +369,7 @@ class Connecting:
         began.clear()
         if not stands:
             return
-        if not self._give_rights(client):  # its principal, or the rules, may be others by now
+        if not self._rights.has_joined(client) and not self._give_rights(client):
             self.refused(client, ReasonCode.NOT_AUTHORIZED, guessed=False)
             return
         packet = client.connect

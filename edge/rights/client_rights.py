@@ -89,13 +89,19 @@ class ClientRights:
         if self._classes is None:
             return
         self._now = now
-        principal = client.principal
-        who = Who(client.client_id, "", listener=client.policy.name, address=address)
-        if principal is not None:
-            who = Who(
-                client.client_id, principal.user, principal.common_name, principal.attributes, who.listener, address
-            )
+        principal, name = client.principal, client.policy.name
+        if principal is None:
+            who = Who(client.client_id, "", listener=name, address=address)
+        else:
+            who = Who(client.client_id, principal.user, principal.common_name, principal.attributes, name, address)
         self._join(client, who)
+
+    def has_joined(self, client: Judged) -> bool:
+        """Return whether a client's rights are those of its principal of now, by the rules of now."""
+        if self._classes is None:
+            return True
+        rights = client.rights
+        return rights is not None and rights.is_current and rights.principal is client.principal
 
     def renew(self, client: Judged, now: float, address: str) -> None:
         """Give an open client other rights in place of its own; the sweep judges its filters in its next turn."""
@@ -122,7 +128,7 @@ class ClientRights:
         joined = classes.join(book.key(client.policy.name, client.principal, client.client_id), self._now)
         self.leave(client)
         self._follow(classes)
-        client.rights = ConnectionRights(joined, who)
+        client.rights = ConnectionRights(joined, who, client.principal)
         return client.rights
 
     def _rights_of(self, client: Judged) -> ConnectionRights | None:

@@ -107,6 +107,7 @@ class RuleBook:
 
     by_listener: Mapping[str, Sources]
     policy: PolicyView = field(default_factory=PolicyView)  # of the cluster
+    _anonymous: dict[str, RightsKey] = field(default_factory=dict, compare=False)  # by listener, where all are alike
 
     @property
     def of_cluster(self) -> bool:
@@ -130,8 +131,16 @@ class RuleBook:
 
     def key(self, listener: str, principal: Principal | None, client_id: str) -> RightsKey:
         """Return the names of a client's rules."""
-        key = self.of(listener).key(principal, client_id)
-        return RightsKey((LISTENER + listener, *key.names), key.tiers)
+        sources = self.of(listener)
+        is_alike = sources.acl is None and (principal is None or not (principal.user or principal.roles))
+        known = self._anonymous.get(listener) if is_alike else None
+        if known is not None and (principal is None or not principal.tiers):
+            return known
+        own = sources.key(principal, client_id)
+        key = RightsKey((LISTENER + listener, *own.names), own.tiers)
+        if is_alike and not own.tiers:
+            self._anonymous[listener] = key
+        return key
 
     def tiers(self, key: RightsKey) -> Sequence[Tier]:
         """Return the tiers of a key; of a listener that is known no more there is none."""
