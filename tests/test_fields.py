@@ -20,7 +20,7 @@ from wire.messages import batches
 from wire.messages.hello import Hello
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("edge", "router", "storage", "wire", "mqtt", "membership", "access", "jobs", "conf", "stratamq")
+ROOMS = ("edge", "router", "storage", "gateways", "wire", "mqtt", "membership", "access", "jobs", "conf", "stratamq")
 CODEC = "wire/messages/batches.py"  # it packs and unpacks field by field: that is no use of what they say
 BINARY = (batches.PublishMessage, batches.PublishRun, batches.PublishAck, batches.Push, batches.PushAck)
 WIDE = {"Any", "object", "Control", "Message", "Command", "T"}  # an annotation that may mean each class

@@ -11,10 +11,11 @@ ROOT = Path(__file__).parent.parent
 
 # Which rooms a room may import from; a tier never another tier, ``jobs`` of ``wire`` only the SSTable modules.
 ARROWS: dict[str, set[str]] = {
-    "stratamq": {"edge", "router", "storage", "jobs", "membership", "access", "wire", "mqtt", "conf"},
+    "stratamq": {"edge", "router", "storage", "gateways", "jobs", "membership", "access", "wire", "mqtt", "conf"},
     "edge": {"membership", "access", "wire", "mqtt", "conf"},
     "router": {"membership", "access", "wire", "mqtt", "conf"},
     "storage": {"membership", "access", "wire", "mqtt", "conf"},
+    "gateways": {"membership", "access", "wire", "mqtt", "conf"},
     "access": {"wire", "mqtt", "conf"},
     "membership": {"wire", "mqtt", "conf"},
     "jobs": {"wire", "conf"},
@@ -52,6 +53,10 @@ SUB_ROOMS: dict[str, dict[str, set[str]]] = {
         "subscriptions": {"hot", "node", "rights", "clients", "cluster", "routes"},
         "publishing": {"hot", "node", "rights", "clients", "cluster", "routes", "subscriptions"},
     },
+    "gateways": {
+        "balancer": set(),
+        "bridges": set(),
+    },
     "router": {
         "raft": set(),
         "placement": set(),
@@ -78,7 +83,15 @@ SUB_ROOMS: dict[str, dict[str, set[str]]] = {
         "node": {"messages", "links"},
     },
 }
-FLOORS = {"access.files", "wire.clock", "wire.decoding"}  # files beside sub-rooms that these may import
+FLOORS = {
+    "access.files",
+    "gateways.addresses",
+    "gateways.client",
+    "gateways.retry_delay",
+    "gateways.transport",
+    "wire.clock",
+    "wire.decoding",
+}  # files beside sub-rooms that these may import
 PARAGRAPHS = ("Owns: ", "Doors: ", "Always holds: ", "May import: ")  # of a package's docstring, after its first line
 
 # Thin shells: everything else is a core, or plain code, and neither waits nor owns sockets.
@@ -95,6 +108,8 @@ SHELLS = {
     "edge.login.hash_worker_service",
     "edge.login.asking_service",
     "edge.login.key_refresh_service",
+    "gateways.client",
+    "gateways.transport",
     "membership.admin",
     "membership.discovery",
     "membership.event_queue",

@@ -5,11 +5,13 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("edge", "router", "storage", "wire", "mqtt", "membership", "access", "jobs", "conf", "stratamq")
+ROOMS = ("edge", "router", "storage", "gateways", "wire", "mqtt", "membership", "access", "jobs", "conf", "stratamq")
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 # A name without a reader in Python, and why it stands.
 WITHOUT_READER = {
+    "GatewayClient": "the floor of gateways/, on which the bridges stand",
+    "outgoing_bytes": "the same",
     "AckSink": "the shape of the ledger that a compiled Engine takes",
     "after_io_wait": "trio calls it, by the name of its instruments",
     "before_io_wait": "the same",

@@ -10,7 +10,7 @@ import pytest
 from tests.stratamq.readme_lines import CANNOT, lines_of
 
 ROOT = Path(__file__).parent.parent.parent
-ROOMS = ("edge", "router", "storage", "membership", "access", "wire", "mqtt", "conf", "jobs", "stratamq")
+ROOMS = ("edge", "router", "storage", "gateways", "membership", "access", "wire", "mqtt", "conf", "jobs", "stratamq")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,301 @@
+"""The trio shell of one MQTT client session: it opens ways to a broker, for ever, and moves the session's bytes.
+
+Decides which address is tried next and when, that every filter must be granted, and which Server Reference is followed
+(``gateways/addresses.py``). Packets, timers and what is sent again are ``mqtt/client_session.py``; what a message means
+is the user's, who is called synchronously and sends by ``publish`` and ``acknowledge``.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+import trio
+
+from conf.errors import UserError
+from gateways.addresses import Address, follow_reference
+from gateways.retry_delay import RetryDelay
+from gateways.transport import Transport, open_transport
+from mqtt.client_session import (
+    Accepted,
+    ClientBounds,
+    ClientSession,
+    ClientState,
+    Event,
+    MustClose,
+    PublishAnswered,
+    Received,
+    Refused,
+    RequestAnswered,
+    ToldToLeave,
+)
+from mqtt.packets import Connect, Publish, Subscribe, SubscriptionRequest
+from mqtt.properties import PropertyId
+from mqtt.reasons import FAILURE, ConnectReturnCode, ReasonCode
+
+__all__ = ["ClientUser", "GatewayClient", "GatewayClientOptions", "RefusedFilter"]
+
+BOUNDS = ClientBounds(connect_timeout_s=10.0, goodbye_timeout_s=1.0, silence_s=45.0, window=1024)
+SUBSCRIBE_TOKEN = -1  # tokens of publishes are 0 or greater
+REDIRECTING = (ReasonCode.USE_ANOTHER_SERVER, ReasonCode.SERVER_MOVED)
+ENDINGS = {
+    "refused": "the broker refused the connection",
+    "silent": "the broker does not answer",
+    "protocol": "the broker broke the protocol",
+    "local": "closed",
+}
+WELL_AFTER_S = 5.0  # a connection that held so long does not count as a failed attempt
+
+
+class RefusedFilter(UserError):
+    """The broker does not grant a filter; half a gateway is not run."""
+
+
+class ClientUser(Protocol):
+    """The gateway that owns a client; called between two awaits, and waits for nothing."""
+
+    def connected(self, accepted: Accepted) -> None:
+        """A connection stands, and every filter is asked for."""
+
+    def parted(self, reason: str) -> None:
+        """An attempt failed, or a connection ended; the reason in words."""
+
+    def received(self, packet: Publish) -> None:
+        """A message came; ``GatewayClient.acknowledge`` when it is done."""
+
+    def answered(self, token: int, reason_code: int) -> None:
+        """A publish of QoS 1 or 2 was answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayClientOptions:
+    """One client of one broker.
+
+    Attributes:
+        addresses: Tried in turn.
+        connect: Makes the CONNECT of the next connection, with client ID, version and properties.
+        filters: Subscribed on each connection.
+        context: TLS; None for the system's authorities.
+        bounds: Of each connection.
+        follow_references: Go where the broker sends (MQTT 5.0 section 4.11).
+    """
+
+    addresses: tuple[Address, ...]
+    connect: Callable[[], Connect]
+    filters: tuple[SubscriptionRequest, ...] = ()
+    context: ssl.SSLContext | None = None
+    bounds: ClientBounds = field(default=BOUNDS)
+    follow_references: bool = True
+
+
+class GatewayClient:
+    """One client identifier at one broker; ``run`` ends by cancellation or ``RefusedFilter`` only.
+
+    Attributes:
+        session: To ask whether there is room, and for identifiers.
+        address: The door of the present connection or attempt.
+    """
+
+    def __init__(self, options: GatewayClientOptions, user: ClientUser, random: Random) -> None:
+        self.session = ClientSession()
+        self.address = options.addresses[0]
+        self._options, self._user = options, user
+        self._delay = RetryDelay(random)
+        self._turn = 0  # of the configured addresses
+        self._hops = 0
+        self._referred: Address | None = None  # where the broker sent us
+        self._outgoing = bytearray()  # bounded by the session's windows and ``outgoing_bytes``, which the user heeds
+        self._wake = trio.Event()
+        self._asked: tuple[SubscriptionRequest, ...] = ()
+        self._version = 5
+        self._reason = ""
+        self._refusal: RefusedFilter | None = None
+        self._over = trio.Event()  # of the present connection
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether messages may be published."""
+        return self.session.state is ClientState.CONNECTED
+
+    @property
+    def outgoing_bytes(self) -> int:
+        """Return the bytes that wait for the kernel: QoS 0 messages have no other bound."""
+        return len(self._outgoing)
+
+    def publish(self, topic: str, payload: bytes, qos: int, token: int, *, retain: bool = False) -> None:
+        """Send a message on the present connection; for QoS 1 and 2 the session has room."""
+        packet = Publish(topic, payload, qos, retain)
+        if qos:
+            packet.packet_identifier = self.session.next_identifier()
+        self.session.publish(packet, token)
+        self._flush()
+
+    def acknowledge(self, packet: Publish) -> None:
+        """Note that a message is done; after its connection ended this does nothing."""
+        if self.is_connected:
+            self.session.acknowledge(packet)
+            self._flush()
+
+    async def run(self) -> None:
+        """Keep a connection, for ever.
+
+        Raises:
+            RefusedFilter: One line for the operator.
+        """
+        while True:
+            begun = trio.current_time()
+            self.address = self._next_address()
+            await self._connection(self.address)
+            self._user.parted(self._reason)
+            if self._refusal is not None:
+                raise self._refusal
+            if trio.current_time() - begun > WELL_AFTER_S:
+                self._delay.reset()
+                self._hops = 0
+            if self._referred is not None:
+                continue  # at once: this broker sent us
+            await trio.sleep(self._delay.next())
+
+    def _next_address(self) -> Address:
+        if self._referred is not None:
+            address, self._referred = self._referred, None
+            return address
+        self._hops = 0
+        address = self._options.addresses[self._turn % len(self._options.addresses)]
+        self._turn += 1
+        return address
+
+    async def _connection(self, address: Address) -> None:
+        """Run one attempt, and the connection that it leads to, to its end; ``_reason`` says how it ended."""
+        self._outgoing.clear()
+        self._reason, self._over = "", trio.Event()
+        self.session.begin(trio.current_time(), self._options.bounds)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._time_loop)
+                nursery.start_soon(self._live, address)
+                await self._over.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.session.closed()
+
+    async def _live(self, address: Address) -> None:
+        try:
+            transport = await open_transport(address, self._options.context)
+        except OSError as error:
+            self._end(error.strerror or str(error))
+            return
+        try:
+            connect = self._options.connect()
+            self._version = connect.protocol_version
+            self.session.opened(trio.current_time(), connect)
+            self._flush()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write_loop, transport)
+                await self._read_loop(transport)
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await transport.close()
+
+    async def _read_loop(self, transport: Transport) -> None:
+        while not self._over.is_set():
+            try:
+                data = await transport.receive()
+            except OSError as error:
+                self._end(str(error))
+                return
+            if not data:
+                self._end("the broker closed the connection")
+                return
+            self._take(data)
+
+    async def _write_loop(self, transport: Transport) -> None:
+        while True:
+            data, self._outgoing = bytes(self._outgoing), bytearray()
+            if data:
+                try:
+                    await transport.send(data)
+                except OSError:
+                    return  # the reader finds the end, after what was still readable
+            if not self._outgoing:
+                self._wake = trio.Event()
+                await self._wake.wait()
+
+    async def _time_loop(self) -> None:
+        while not self._over.is_set():
+            await trio.sleep_until(self.session.next_deadline())
+            self._take(b"")
+
+    def _take(self, data: bytes) -> None:
+        """Take bytes, and the time; act on each event."""
+        self.session.handle(trio.current_time(), data)
+        while (event := self.session.next_event()) is not None:
+            self._act(event)
+        self._flush()
+
+    def _act(self, event: Event) -> None:
+        match event:
+            case Accepted():
+                self._subscribe()
+                self._user.connected(event)
+            case Received(packet):
+                self._user.received(packet)
+            case PublishAnswered(token, reason_code):
+                self._user.answered(token, reason_code)
+            case RequestAnswered(_, packet):
+                self._granted(packet.reason_codes)
+            case Refused(connack):
+                code = connack.reason_code
+                self._left(f"the broker refused the connection: {self._words(code)}", code, connack.properties)
+            case ToldToLeave(packet):
+                self._left(
+                    f"the broker ended the connection: {self._words(packet.reason_code)}",
+                    packet.reason_code,
+                    packet.properties,
+                )
+            case MustClose(reason):
+                self._end(ENDINGS[reason])
+
+    def _subscribe(self) -> None:
+        filters = self._options.filters
+        if filters:
+            identifier = self.session.next_identifier()
+            self.session.request(Subscribe(identifier, list(filters)), SUBSCRIBE_TOKEN)
+            self._asked = filters
+
+    def _granted(self, codes: list[int]) -> None:
+        for wanted, code in zip(self._asked, codes, strict=False):
+            if code >= FAILURE:
+                text = f"{self.address} refuses the filter {wanted.topic_filter}: {self._words(code)}"
+                self._refusal = RefusedFilter(text)
+                self._end(text)
+                return
+
+    def _left(self, reason: str, code: int, properties: Mapping[int, object]) -> None:
+        reference = properties.get(PropertyId.SERVER_REFERENCE, "")
+        if code in REDIRECTING and self._options.follow_references and isinstance(reference, str):
+            self._referred = follow_reference(reference, self.address, self._hops)
+            self._hops += 1
+        self._end(reason)
+
+    def _words(self, code: int) -> str:
+        names = ReasonCode if self._version == 5 else ConnectReturnCode
+        try:
+            return f"{names(code).name.lower().replace('_', ' ')} (0x{code:02x})"
+        except ValueError:
+            return f"code 0x{code:02x}"
+
+    def _flush(self) -> None:
+        for data in self.session.take_output():
+            self._outgoing += data
+        if self._outgoing:
+            self._wake.set()
+
+    def _end(self, reason: str) -> None:
+        """End the present connection; the first reason counts."""
+        self._reason = self._reason or reason
+        self._over.set()

@@ -1,0 +1,153 @@
+"""Ways of an MQTT client's bytes: TCP, TLS, and WebSocket on either, as one kind of stream.
+
+Decides how a stream is opened and what TLS demands of a broker: its certificate names the host. Packets are the
+caller's.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import trio
+
+from conf.errors import UserError
+from gateways.addresses import Address
+from gateways.websocket_client import WebSocketClient
+
+__all__ = ["Transport", "client_context", "open_transport"]
+
+READ_BYTES = 65_536
+
+
+def client_context(authority: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
+    """Return how a client verifies a broker and shows itself: TLS 1.2 or newer.
+
+    Args:
+        authority: PEM that signs the broker; None for those that the system trusts.
+        certificate: PEM chain of the client; None for none.
+        key: Its private key.
+    Raises:
+        UserError: A file cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=None if authority is None else str(authority))
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(f"authority {authority} cannot be read: {_words(error)}") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if certificate is not None:
+        try:
+            context.load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as error:
+            raise UserError(f"certificate {certificate} and key {key} cannot be used: {_words(error)}") from None
+    return context
+
+
+class Transport:
+    """One open way; one task receives, one sends."""
+
+    def __init__(self, stream: trio.abc.Stream, websocket: WebSocketClient | None) -> None:
+        self._stream, self._websocket = stream, websocket
+        self._sending = trio.Lock()
+        self._early = b""  # came together with the answer to the handshake
+
+    async def receive(self) -> bytes:
+        """Return the next bytes, empty at the end.
+
+        Raises:
+            OSError: The connection broke; in words.
+        """
+        if self._early:
+            early, self._early = self._early, b""
+            return early
+        while True:
+            try:
+                data = await self._stream.receive_some(READ_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise ConnectionResetError(_words(error.__cause__ or error)) from None
+            if self._websocket is None or not data:
+                return bytes(data)
+            received = self._websocket.receive(bytes(data))
+            if answer := self._websocket.take_output():
+                await self._send(answer)
+            if received:
+                return received
+            if self._websocket.failure:
+                raise ConnectionResetError(self._websocket.failure)
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes.
+
+        Raises:
+            OSError: The connection broke.
+        """
+        await self._send(data if self._websocket is None else self._websocket.wrap(data))
+
+    async def _send(self, data: bytes) -> None:
+        async with self._sending:
+            try:
+                await self._stream.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise ConnectionResetError(_words(error.__cause__ or error)) from None
+
+    async def open_websocket(self) -> None:
+        """Shake hands, where there is a WebSocket.
+
+        Raises:
+            OSError: The server refuses.
+        """
+        websocket = self._websocket
+        if websocket is None:
+            return
+        await self._send(websocket.take_output())
+        while not websocket.is_open:
+            data = await self._stream.receive_some(READ_BYTES)
+            if not data:
+                raise ConnectionResetError("the server closed during the WebSocket handshake")
+            self._early += websocket.receive(bytes(data))
+            if websocket.failure:
+                raise ConnectionResetError(websocket.failure)
+
+    async def close(self) -> None:
+        """Close at once."""
+        await trio.aclose_forcefully(self._stream)
+
+
+async def open_transport(address: Address, context: ssl.SSLContext | None) -> Transport:
+    """Open a way to a broker; the caller bounds the time.
+
+    Raises:
+        OSError: It cannot be opened; the reason in words.
+    """
+    stream: trio.abc.Stream = await trio.open_tcp_stream(address.host, address.port)
+    try:
+        if address.secure:
+            secured = trio.SSLStream(
+                stream,
+                context or client_context(None, None, None),
+                server_hostname=address.host,
+                https_compatible=True,
+            )
+            stream = secured
+            await secured.do_handshake()
+        port = "" if address.port in (80, 443) else f":{address.port}"
+        websocket = WebSocketClient(f"{address.host}{port}", address.path) if address.websocket else None
+        transport = Transport(stream, websocket)
+        await transport.open_websocket()
+    except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        await trio.aclose_forcefully(stream)
+        raise ConnectionRefusedError(f"no TLS: {_words(error.__cause__ or error)}") from None
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return transport
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).replace("_", " ").lower()
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

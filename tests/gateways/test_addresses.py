@@ -1,0 +1,72 @@
+"""Addresses of brokers, Server References that are followed, and delays between attempts."""
+
+from random import Random
+
+import pytest
+
+from gateways.addresses import HOPS_MAX, Address, follow_reference, parse_address
+from gateways.retry_delay import DELAY_MAX_S, DELAY_MIN_S, RetryDelay
+
+GOOD = [
+    ("mqtts://e0.example:8884", Address("mqtts", "e0.example", 8884)),
+    ("mqtts://e0.example", Address("mqtts", "e0.example", 8883)),
+    ("e0.example", Address("mqtt", "e0.example", 1883)),
+    ("127.0.0.1:1884", Address("mqtt", "127.0.0.1", 1884)),
+    ("mqtt://[::1]:1884", Address("mqtt", "::1", 1884)),
+    ("ws://broker:8083", Address("ws", "broker", 8083, "/mqtt")),
+    ("wss://broker/other", Address("wss", "broker", 443, "/other")),
+]
+BAD = [
+    "http://broker",
+    "mqtt://",
+    "mqtt://a:0",
+    "mqtt://a:70000",
+    "mqtt://user:secret@a",
+    "mqtt://a/path",
+    "ws://a/b?c=d",
+]
+
+
+@pytest.mark.parametrize(("text", "address"), GOOD)
+def test_addresses(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+    assert parse_address(str(address)) == address
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_address(text)
+    assert "secret" not in str(caught.value)
+
+
+SECURE, PLAIN = parse_address("mqtts://a"), parse_address("mqtt://a")
+REFERENCES = [
+    (SECURE, "b:8883", parse_address("mqtts://b")),
+    (SECURE, "mqtts://b c", parse_address("mqtts://b")),
+    (SECURE, "wss://b", parse_address("wss://b")),
+    (SECURE, "mqtt://b", None),  # never from TLS to plain
+    (SECURE, "ws://b", None),
+    (PLAIN, "b:1884", parse_address("mqtt://b:1884")),
+    (PLAIN, "mqtts://b", parse_address("mqtts://b")),
+    (PLAIN, "mqtt://a:1883", None),  # where it is
+    (PLAIN, "", None),
+    (PLAIN, "   ", None),
+    (PLAIN, "http://b", None),
+]
+
+
+@pytest.mark.parametrize(("present", "reference", "followed"), REFERENCES)
+def test_references(present: Address, reference: str, followed: Address | None) -> None:
+    """MQTT 5.0 section 4.11."""
+    assert follow_reference(reference, present, 0) == followed
+    assert follow_reference(reference, present, HOPS_MAX) is None
+
+
+def test_delays_spread_and_end_at_the_bound() -> None:
+    delay = RetryDelay(Random(1))
+    delays = [delay.next() for _ in range(200)]
+    assert all(DELAY_MIN_S <= each <= DELAY_MAX_S for each in delays)
+    assert delays[0] == DELAY_MIN_S and max(delays) == DELAY_MAX_S and len(set(delays)) > 100
+    delay.reset()
+    assert delay.next() == DELAY_MIN_S

@@ -1,0 +1,185 @@
+"""The shell of the MQTT client against a broker that others wrote, and against one that misbehaves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from gateways.addresses import parse_address
+from gateways.client import GatewayClient, GatewayClientOptions, RefusedFilter
+from gateways.transport import client_context
+from mqtt import StreamDecoder, encode_packet
+from mqtt.client_session import Accepted
+from mqtt.packets import Connack, Connect, Disconnect, Packet, Publish, Suback, Subscribe, SubscriptionRequest
+from mqtt.properties import Properties, PropertyId
+from tests.gateways.mosquitto_doors import INSTALLED, mosquitto_doors
+
+FILTERS = (SubscriptionRequest("a/#", 2),)
+
+
+class User:
+    """Keeps what comes, and acknowledges it at once."""
+
+    def __init__(self) -> None:
+        self.client: GatewayClient | None = None
+        self.messages: list[Publish] = []
+        self.answers: list[tuple[int, int]] = []
+        self.partings: list[str] = []
+        self.standing = trio.Event()
+        self.changed = trio.Event()
+
+    def connected(self, accepted: Accepted) -> None:
+        del accepted
+        self.standing.set()
+
+    def parted(self, reason: str) -> None:
+        self.partings.append(reason)
+        self._change()
+
+    def received(self, packet: Publish) -> None:
+        self.messages.append(packet)
+        assert self.client is not None
+        self.client.acknowledge(packet)
+        self._change()
+
+    def answered(self, token: int, reason_code: int) -> None:
+        self.answers.append((token, reason_code))
+        self._change()
+
+    def _change(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def has(self, messages: int, answers: int) -> bool:
+        return len(self.messages) == messages and len(self.answers) == answers
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        with trio.fail_after(10):
+            while not condition():
+                await self.changed.wait()
+
+
+def client_of(user: User, *addresses: str, authority: Path | None = None, version: int = 5) -> GatewayClient:
+    user.client = GatewayClient(
+        GatewayClientOptions(
+            tuple(map(parse_address, addresses)),
+            lambda: Connect("bridge-1", protocol_version=version, keep_alive_s=30),
+            FILTERS,
+            None if authority is None else client_context(authority, None, None),
+        ),
+        user,
+        Random(1),
+    )
+    return user.client
+
+
+Script = Callable[[trio.SocketStream, list[Packet]], Awaitable[None]]
+
+
+@asynccontextmanager
+async def broker(script: Script) -> AsyncIterator[str]:
+    """Run a script for each connection, which gets the first packets; yield the address."""
+    async with trio.open_nursery() as nursery:
+
+        async def serve(stream: trio.SocketStream) -> None:
+            decoder = StreamDecoder(5)
+            packets: list[Packet] = []
+            while not packets:
+                data = await stream.receive_some(65536)
+                if not data:
+                    return
+                packets = decoder.feed(bytes(data))
+            await script(stream, packets)
+
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, serve, [listener])
+        yield f"mqtt://127.0.0.1:{listener.socket.getsockname()[1]}"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
+async def test_each_way_of_bytes_carries_messages_both_ways(tmp_path: Path) -> None:
+    """TCP, TLS, WebSocket and both; QoS 0 to 2, 3.1.1 and 5."""
+    async with mosquitto_doors(tmp_path) as doors:
+        for number, (scheme, address) in enumerate(doors.addresses.items()):
+            user = User()
+            secure = scheme in ("mqtts", "wss")
+            client = client_of(user, address, authority=doors.authority if secure else None, version=5 - number % 2)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.run)
+                with trio.fail_after(10):
+                    await user.standing.wait()
+                for qos in (0, 1, 2):
+                    client.publish(f"a/{qos}", b"x" * 40_000, qos, qos)
+                await user.until(partial(user.has, 3, 2))
+                nursery.cancel_scope.cancel()
+            assert sorted((packet.topic_name, len(packet.payload)) for packet in user.messages) == [
+                (f"a/{qos}", 40_000) for qos in (0, 1, 2)
+            ]
+            assert sorted(user.answers) == [(1, 0), (2, 0)]
+
+
+@pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
+async def test_a_stranger_is_not_believed_and_the_next_address_is_tried(tmp_path: Path) -> None:
+    """A certificate of an unknown authority, a port where nothing listens, then a broker."""
+    async with mosquitto_doors(tmp_path) as doors:
+        user = User()
+        client = client_of(user, doors.addresses["mqtts"], "mqtt://127.0.0.1:1", doors.addresses["mqtt"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            with trio.fail_after(10):
+                await user.standing.wait()
+            nursery.cancel_scope.cancel()
+        assert "certificate" in user.partings[0] and len(user.partings) == 2
+
+
+async def test_a_refused_filter_ends_the_client_with_one_line() -> None:
+    async def refuse(stream: trio.SocketStream, packets: list[Packet]) -> None:
+        assert isinstance(packets[0], Connect)
+        await stream.send_all(encode_packet(Connack(), 5))
+        (subscribe,) = StreamDecoder(5).feed(bytes(await stream.receive_some(65536)))
+        assert isinstance(subscribe, Subscribe)
+        await stream.send_all(encode_packet(Suback(subscribe.packet_identifier, [0x87]), 5))
+        await trio.sleep_forever()
+
+    async with broker(refuse) as address:
+        with (
+            pytest.raises(RefusedFilter, match=r"refuses the filter a/#: not authorized \(0x87\)"),
+            trio.fail_after(10),
+        ):
+            await client_of(User(), address).run()
+
+
+async def test_a_circle_of_references_is_left_after_three_hops() -> None:
+    """Each of two brokers names the other one, one by CONNACK, one by DISCONNECT."""
+    references = ["", ""]
+    visits: list[int] = []
+
+    def script(number: int) -> Script:
+        async def send_away(stream: trio.SocketStream, packets: list[Packet]) -> None:
+            del packets
+            visits.append(number)
+            properties: Properties = {PropertyId.SERVER_REFERENCE: references[1 - number]}
+            code = 0x9C
+            answers: list[Packet] = [Connack(reason_code=code, properties=properties)]
+            if number:
+                answers = [Connack(), Disconnect(code, properties)]
+            await stream.send_all(b"".join(encode_packet(each, 5) for each in answers))
+
+        return send_away
+
+    user = User()
+    async with broker(script(0)) as references[0], broker(script(1)) as references[1]:
+        client = client_of(user, references[0])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            await user.until(lambda: len(user.partings) == 5)
+            nursery.cancel_scope.cancel()
+    assert visits[:5] == [0, 1, 0, 1, 0], "three hops, then the configured address after a delay"
+    assert all("(0x9c)" in reason for reason in user.partings)
