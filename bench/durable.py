@@ -1,16 +1,16 @@
 """The durable path on real processes: `stratamq up`, `mqload`, and what each message costs every tier.
 
-Durable QoS 1 with 1, 2 and 3 copies (100 pairs, 64 bytes), queueing for the absent and the drain, durable CONNECTs, and
-Mosquitto beside it (persistence on; it writes its file at intervals, without a sync per message: what it acknowledged
-since the last write dies with it). Everything runs on this machine, load generator included; CPU per message hardly
-depends on what else it does, rates do. Any loss, repeat or disorder fails the run. Restarts: ``bench/restart.py``.
+Durable QoS 1 with 1, 2 and 3 copies (100 pairs, 64 bytes), in crowds and paced (``bench/durable_paced.py``), queueing
+for the absent and the drain, durable CONNECTs, and Mosquitto beside it (persistence on; it writes its file at
+intervals, without a sync per message: what it acknowledged since the last write dies with it). Everything runs on this
+machine, load generator included; CPU per message hardly depends on what else it does, rates do. Any loss, repeat or
+disorder fails the run. Restarts: ``bench/restart.py``.
 
-    python -m bench.durable [--runs 5] [--only online offline connect mosquitto] [--messages 300] [--output PAGE]
+    python -m bench.durable [--runs 5] [--only online paced offline connect mosquitto] [--messages 300] [--output PAGE]
 """
 
 import argparse
 import contextlib
-import json
 import os
 import selectors
 import shutil
@@ -19,17 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from bench.durable_figures import Costs, cpu_s, durable_cluster, mqload, sync_latency
+from bench.durable_paced import RATES, paced
 from bench.durable_table import Table
 from bench.hot import build_mqload
 from tests.clients import packets
-from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 PAIRS = 100
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 MOSQUITTO = Path("/usr/sbin/mosquitto")
 PARALLEL = 64  # handshakes under way at once
 EXPIRY_S = 3600
@@ -39,12 +37,14 @@ def main() -> int:
     """Run what was asked for and print one line per figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mqload", type=Path, help="the load generator; built when none is given")
-    parser.add_argument("--only", nargs="+", default=["online", "offline", "connect", "mosquitto"])
+    parser.add_argument("--only", nargs="+", default=["online", "paced", "offline", "connect", "mosquitto"])
     parser.add_argument("--runs", type=int, default=1, help="of everything; the table at the end has medians")
     parser.add_argument("--output", type=Path, help="write the table there, too")
     parser.add_argument("--copies", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--messages", type=int, default=300, help="per publisher")
     parser.add_argument("--windows", nargs="+", type=int, default=[20, 3], help="unacknowledged, per publisher")
+    parser.add_argument("--rates", nargs="+", type=int, default=[*RATES], help="of the paced rows, messages a second")
+    parser.add_argument("--paced-s", type=float, default=10.0, help="how long a paced row lasts")
     parser.add_argument("--queued", type=int, default=100_000, help="messages queued for the absent, all sessions")
     parser.add_argument("--connects", type=int, default=5_000)
     options = parser.parse_args()
@@ -64,6 +64,9 @@ def run_all(options: argparse.Namespace) -> int:
         if "online" in options.only:
             for copies in options.copies:
                 failed += online(options, copies)
+        if "paced" in options.only:
+            for copies in options.copies:
+                failed += paced(options, copies)
         for what, run in (("offline", offline), ("connect", connect), ("mosquitto", mosquitto)):
             if what in options.only:
                 failed += run(options)
@@ -73,108 +76,6 @@ def run_all(options: argparse.Namespace) -> int:
     if options.output:
         options.output.write_text(page)
     return min(failed, 1)
-
-
-def sync_latency(rounds: int = 100) -> str:
-    """Return what the disk under the temporary folder needs for one sync, without us."""
-    figures = []
-    with tempfile.TemporaryFile() as file:
-        for _ in range(rounds):
-            file.write(b"x" * 8192)
-            file.flush()
-            begun = time.perf_counter()
-            os.fdatasync(file.fileno())
-            figures.append((time.perf_counter() - begun) * 1e3)
-    figures.sort()
-    return f"P50 {figures[rounds // 2]:.2f} ms, P99 {figures[-1 - rounds // 100]:.2f} ms"
-
-
-# --- what is measured around a run
-
-
-def cpu_s(pid: int) -> float:
-    """Return CPU seconds of a process so far, user and system."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-
-
-def nodes_cpu(cluster: LocalCluster) -> dict[str, float]:
-    """Return CPU seconds by tier."""
-    used: dict[str, float] = {}
-    for node in cluster.state["nodes"].values():
-        used[node["tier"]] = used.get(node["tier"], 0.0) + cpu_s(node["pid"])
-    return used
-
-
-def store_figures(cluster: LocalCluster) -> dict[str, float]:
-    """Return rows written, syncs and drops of all storage nodes."""
-    found: dict[str, float] = {"rows": 0.0, "syncs": 0.0, "dropped": 0.0}
-    for name, node in cluster.state["nodes"].items():
-        if node["tier"] != "storage":
-            continue
-        for line in cluster.metrics(name).splitlines():
-            for metric, what in (("store_rows_total ", "rows"), ("store_syncs_total ", "syncs")):
-                if line.startswith(f"stratamq_{metric}"):
-                    found[what] += float(line.rsplit(" ", 1)[1])
-            if line.startswith("stratamq_storage_events_total") and 'event="dropped' in line:
-                found["dropped"] += float(line.rsplit(" ", 1)[1])
-    return found
-
-
-def mqload(options: argparse.Namespace, port: int, *arguments: str) -> tuple[dict[str, Any], int]:
-    """Run the load generator; return its report and 1 if a promise was broken."""
-    command = [str(options.mqload), "-H", f"127.0.0.1:{port}", "--json", "-q", "1", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    report = json.loads(result.stdout) if result.stdout.strip().startswith("{") else {}
-    if result.returncode:
-        names = ("first_error", "expected", "received", "lost", "duplicates", "out_of_order", "corrupt")
-        wrong = {name: report.get(name) for name in names}
-        print(f"  FAILED: exit {result.returncode}, {wrong} {result.stderr.strip()[-300:]}")
-        return {}, 1
-    return report, 0
-
-
-class Costs:
-    """What a run cost the cluster, per message."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
-        self._cpu = nodes_cpu(cluster)
-        self._store = store_figures(cluster)
-
-    def cpu_us(self, messages: float) -> float:
-        """Return CPU of all nodes per message since this was made, microseconds."""
-        return (sum(nodes_cpu(self._cluster).values()) - sum(self._cpu.values())) / messages * 1e6
-
-    def figures(self, messages: float) -> dict[str, float]:
-        """Return the costs since this was made, over so many messages."""
-        cpu, store = nodes_cpu(self._cluster), store_figures(self._cluster)
-        found = {f"{tier} us": (cpu[tier] - self._cpu[tier]) / messages * 1e6 for tier in sorted(cpu)}
-        found["rows"] = (store["rows"] - self._store["rows"]) / messages
-        found["syncs"] = (store["syncs"] - self._store["syncs"]) / messages
-        found["dropped"] = store["dropped"] - self._store["dropped"]
-        return found
-
-    def line(self, messages: float) -> str:
-        """Return them as text."""
-        found = self.figures(messages)
-        tiers = ", ".join(f"{name[:-3]} {value:.1f}" for name, value in found.items() if name.endswith(" us"))
-        syncs = found["syncs"] * messages
-        return (
-            f"CPU us: {tiers}; {found['rows']:.2f} rows, {syncs:.0f} syncs (one per {messages / max(syncs, 1):.0f})"
-            + (f"; {found['dropped']:.0f} DROPPED" if found["dropped"] else "")
-        )
-
-
-@contextlib.contextmanager
-def durable_cluster(*arguments: str) -> Iterator[LocalCluster]:
-    """One edge, one router and storage nodes; at the end the logs are looked through for exceptions."""
-    with local_cluster("--edges", "1", "--set", "storage.queue_messages_max=1000000", *arguments) as cluster:
-        yield cluster
-        for log in sorted((cluster.data / "logs").glob("*.log")):
-            for line in log.read_text().splitlines():
-                if "Traceback" in line or '"level": "error"' in line or '"level": "critical"' in line:
-                    print(f"  {log.name}: {line[:300]}")
 
 
 # --- the figures

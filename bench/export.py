@@ -19,7 +19,8 @@ from statistics import median
 from typing import Any
 from zlib import crc32
 
-from bench.durable import PAIRS, Costs, durable_cluster, mqload, sync_latency
+from bench.durable import PAIRS
+from bench.durable_figures import Costs, durable_cluster, mqload, sync_latency
 from bench.hot import build_mqload
 from storage.export.export_run import export_store
 from storage.export.importing import import_runs

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
-from bench.durable import sync_latency
+from bench.durable_figures import sync_latency
 from mqtt.properties import PropertyId
 from storage.export.run_rows import RowReader
 from storage.state import keys
