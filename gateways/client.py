@@ -47,6 +47,7 @@ ENDINGS = {
     "protocol": "the broker broke the protocol",
     "local": "closed",
 }
+GOODBYE_S = 1.0  # for a last DISCONNECT to leave
 WELL_AFTER_S = 5.0  # a connection that held so long does not count as a failed attempt
 
 
@@ -108,10 +109,12 @@ class GatewayClient:
         self._hops = 0
         self._referred: Address | None = None  # where the broker sent us
         self._outgoing = bytearray()  # bounded by the session's windows and ``outgoing_bytes``, which the user heeds
+        self._idle = trio.Event()  # set while nothing waits to be sent
         self._wake = trio.Event()
         self._asked: tuple[SubscriptionRequest, ...] = ()
         self._version = 5
         self._reason = ""
+        self._tells_why = False
         self._refusal: RefusedFilter | None = None
         self._over = trio.Event()  # of the present connection
 
@@ -125,19 +128,22 @@ class GatewayClient:
         """Return the bytes that wait for the kernel: QoS 0 messages have no other bound."""
         return len(self._outgoing)
 
-    def publish(self, topic: str, payload: bytes, qos: int, token: int, *, retain: bool = False) -> None:
-        """Send a message on the present connection; for QoS 1 and 2 the session has room."""
-        packet = Publish(topic, payload, qos, retain)
-        if qos:
+    def publish(self, packet: Publish, token: int) -> bool:
+        """Send a message on the present connection; for QoS 1 and 2 the session has room.
+
+        Returns:
+            False for a message that is too large for this broker.
+        """
+        if packet.qos:
             packet.packet_identifier = self.session.next_identifier()
-        self.session.publish(packet, token)
+        taken = self.session.publish(packet, token)
         self._flush()
+        return taken
 
     def acknowledge(self, packet: Publish) -> None:
-        """Note that a message is done; after its connection ended this does nothing."""
-        if self.is_connected:
-            self.session.acknowledge(packet)
-            self._flush()
+        """Note that a message is done; after the end of its connection the session remembers it."""
+        self.session.acknowledge(packet)
+        self._flush()
 
     async def run(self) -> None:
         """Keep a connection, for ever.
@@ -171,13 +177,16 @@ class GatewayClient:
     async def _connection(self, address: Address) -> None:
         """Run one attempt, and the connection that it leads to, to its end; ``_reason`` says how it ended."""
         self._outgoing.clear()
-        self._reason, self._over = "", trio.Event()
+        self._reason, self._over, self._tells_why = "", trio.Event(), False
         self.session.begin(trio.current_time(), self._options.bounds)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._time_loop)
                 nursery.start_soon(self._live, address)
                 await self._over.wait()
+                if self._tells_why:
+                    with trio.move_on_after(GOODBYE_S):
+                        await self._idle.wait()
                 nursery.cancel_scope.cancel()
         finally:
             self.session.closed()
@@ -195,8 +204,7 @@ class GatewayClient:
             self._flush()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_loop, transport)
-                await self._read_loop(transport)
-                nursery.cancel_scope.cancel()
+                await self._read_loop(transport)  # the writer may have a last DISCONNECT to send: see _connection
         finally:
             with trio.CancelScope(shield=True):
                 await transport.close()
@@ -222,6 +230,7 @@ class GatewayClient:
                 except OSError:
                     return  # the reader finds the end, after what was still readable
             if not self._outgoing:
+                self._idle.set()
                 self._wake = trio.Event()
                 await self._wake.wait()
 
@@ -233,9 +242,16 @@ class GatewayClient:
     def _take(self, data: bytes) -> None:
         """Take bytes, and the time; act on each event."""
         self.session.handle(trio.current_time(), data)
+        ending: MustClose | None = None
         while (event := self.session.next_event()) is not None:
-            self._act(event)
+            if isinstance(event, MustClose):
+                ending = event
+            else:
+                self._act(event)
         self._flush()
+        if ending is not None:
+            self._tells_why = ending.reason == "protocol"  # by DISCONNECT, which waits to be sent
+            self._end(f"{ENDINGS[ending.reason]}: {ending.detail}" if ending.detail else ENDINGS[ending.reason])
 
     def _act(self, event: Event) -> None:
         match event:
@@ -243,7 +259,10 @@ class GatewayClient:
                 self._subscribe()
                 self._user.connected(event)
             case Received(packet):
-                self._user.received(packet)
+                if self.session.is_repeat(packet):
+                    self.session.acknowledge(packet)
+                else:
+                    self._user.received(packet)
             case PublishAnswered(token, reason_code):
                 self._user.answered(token, reason_code)
             case RequestAnswered(_, packet):
@@ -257,8 +276,8 @@ class GatewayClient:
                     packet.reason_code,
                     packet.properties,
                 )
-            case MustClose(reason):
-                self._end(ENDINGS[reason])
+            case MustClose():
+                pass  # ``_take`` acts on it, behind the output
 
     def _subscribe(self) -> None:
         filters = self._options.filters
@@ -293,6 +312,8 @@ class GatewayClient:
         for data in self.session.take_output():
             self._outgoing += data
         if self._outgoing:
+            if self._idle.is_set():
+                self._idle = trio.Event()
             self._wake.set()
 
     def _end(self, reason: str) -> None:

@@ -10,29 +10,47 @@ opens and closes streams, and reads its own monotonic clock.
         while (event := session.next_event()) is not None: act on it, send session.take_output()
     when the stream has ended, or after MustClose: session.closed()
 
-The session sends again: unanswered PUBLISHes go out with DUP on the next connection of the same session, in their
-order; after PUBREC only PUBREL does. A message belongs to the caller after ``acknowledge`` and not before: a QoS 2
-packet identifier is marked as handed over at that moment. When the broker has forgotten the session, it is forgotten
-here too. The caller decides when to connect again. Source: MQTT 5.0 sections 4.1, 4.3 and 4.4.
+The session sends again what was not answered (``mqtt/client_outbound.py``). A message belongs to the caller after
+``acknowledge`` and not before; PUBACK and PUBREC leave then (``mqtt/client_inbound.py``). Where the session outlives
+its process, ``take_changes`` names what must be durable before ``take_output`` leaves. When the broker has forgotten
+the session, it is forgotten here too. The caller decides when and where to connect again. Source: MQTT 5.0 sections
+4.1, 4.3, 4.4 and 4.9.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
-from enum import Enum
-from typing import Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Literal
 
 from mqtt import property_values
-from mqtt.codec import StreamDecoder, encode_packet
-from mqtt.errors import LocalProtocolError, MqttError
+from mqtt.client_events import (
+    Accepted,
+    ClientBounds,
+    ClientState,
+    Event,
+    MustClose,
+    OpenPublish,
+    PublishAnswered,
+    Received,
+    Refused,
+    RequestAnswered,
+    StateChange,
+    Timer,
+    ToldToLeave,
+)
+from mqtt.client_inbound import ClientInbound
+from mqtt.client_outbound import ClientOutbound
+from mqtt.codec import Limits, StreamDecoder, encode_packet
+from mqtt.errors import LocalProtocolError, MqttError, RemoteProtocolError
 from mqtt.packets import (
     Connack,
     Connect,
     Disconnect,
     Packet,
     Pingreq,
+    Pingresp,
     Puback,
     Pubcomp,
     Publish,
@@ -43,7 +61,7 @@ from mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from mqtt.reasons import FAILURE, ReasonCode
+from mqtt.reasons import ReasonCode
 
 __all__ = [
     "Accepted",
@@ -57,129 +75,22 @@ __all__ = [
     "Received",
     "Refused",
     "RequestAnswered",
+    "StateChange",
     "Timer",
     "ToldToLeave",
 ]
 
 PINGS_PER_SILENCE = 3
-
-
-class ClientState(Enum):
-    """State of the connection; ``closed`` leads from each of them to AWAY."""
-
-    AWAY = "no connection and no attempt"  # begin -> OPENING
-    OPENING = "the caller opens a stream; the connect timer runs"  # opened -> CONNECTING
-    CONNECTING = "CONNECT is sent; the connect timer runs"  # CONNACK -> CONNECTED or REFUSED
-    CONNECTED = "requests are taken; the ping timer runs"  # disconnect -> LEAVING
-    LEAVING = "DISCONNECT is sent, and nothing after it; the goodbye timer runs"
-    REFUSED = "CONNACK carried an error; no timer runs, and the caller closes"
-
-
-@dataclass(frozen=True, slots=True)
-class ClientBounds:
-    """Bounds of one connection.
-
-    Attributes:
-        connect_timeout_s: For the stream and CONNACK together.
-        goodbye_timeout_s: For the broker to close after DISCONNECT.
-        silence_s: Close when nothing was heard for so long; a PINGREQ goes out three times as often.
-        window: QoS 1 and 2 publishes in flight; the broker's Receive Maximum may lower it.
-        heedless: Ignore the broker's Receive Maximum, as paho does after a reconnect.
-    """
-
-    connect_timeout_s: float = 3.0
-    goodbye_timeout_s: float = 1.0
-    silence_s: float = 3.0
-    window: int = 16
-    heedless: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Timer:
-    """The one timer that runs, on the caller's clock."""
-
-    kind: Literal["connect", "ping", "goodbye"]
-    due: float
-
-
-@dataclass(slots=True)
-class OpenPublish:
-    """A QoS 1 or 2 PUBLISH whose packet identifier is in use."""
-
-    token: int  # of the caller
-    packet: Publish
-    released: bool = False  # PUBREC was read: PUBREL is what is sent again
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """CONNACK accepted the connection; ``forgotten`` and ``resent`` are tokens of publishes."""
-
-    connack: Connack
-    forgotten: tuple[int, ...]  # the broker has no session: nobody will answer these
-    resent: tuple[int, ...]  # sent with DUP behind this event
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """CONNACK carried an error; MustClose follows."""
-
-    connack: Connack
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A PUBLISH arrived. The caller stores it, and then calls ``acknowledge``."""
-
-    packet: Publish
-
-
-@dataclass(frozen=True, slots=True)
-class PublishAnswered:
-    """PUBACK, or the first PUBREC, answered a publish."""
-
-    token: int
-    reason_code: int
-
-
-@dataclass(frozen=True, slots=True)
-class RequestAnswered:
-    """SUBACK or UNSUBACK answered a request."""
-
-    token: int
-    packet: Suback | Unsuback
-
-
-@dataclass(frozen=True, slots=True)
-class ToldToLeave:
-    """The broker sent DISCONNECT; it closes next."""
-
-    packet: Disconnect
-
-
-@dataclass(frozen=True, slots=True)
-class MustClose:
-    """The caller closes the stream and calls ``closed``: nothing else comes out of this connection.
-
-    ``reason`` is "refused" (CONNACK), "silent" (no CONNACK, or nothing heard), "protocol" (bytes that are no packet, or
-    a packet out of place), or "local" (the broker did not close after DISCONNECT).
-    """
-
-    reason: Literal["refused", "silent", "protocol", "local"]
-
-
-Event: TypeAlias = Accepted | Refused | Received | PublishAnswered | RequestAnswered | ToldToLeave | MustClose
+UNBOUNDED_RECEIVE_MAXIMUM = 65_535  # 3.1.1 has no Receive Maximum: packet identifiers are the bound
 
 
 class ClientSession:
     """One session; see the module for the order of calls.
 
-    What survives a connection: ``outbound``, ``inbound``, and the latest packet identifier. All else belongs to the
-    present connection, and ``closed`` discards it.
+    What survives a connection: open messages of both directions, and the latest packet identifier. All else belongs to
+    the present connection, and ``closed`` discards it.
 
     Attributes:
-        outbound: Open publishes by packet identifier, in order of sending. Bounded by the window.
-        inbound: QoS 2 identifiers handed over and not released. Bounded by our Receive Maximum, which the broker keeps.
         first_identifier, last_identifier: Packet identifiers to use, both included. Programs that fight for one
             client identifier use ranges of their own, so that the broker cannot take one's message for another's.
         timer: The one that runs; each start of a timer makes a new object.
@@ -188,19 +99,32 @@ class ClientSession:
     def __init__(self, first_identifier: int = 1, last_identifier: int = 0xFFFF) -> None:
         self.first_identifier, self.last_identifier = first_identifier, last_identifier
         self.latest_identifier = 0
-        self.outbound: dict[int, OpenPublish] = {}
-        self.inbound: set[int] = set()
         self.state = ClientState.AWAY
         self.timer: Timer | None = None
+        self._out = ClientOutbound()
+        self._in = ClientInbound()
         self._bounds = ClientBounds()
         self._version = 5
         self._decoder = StreamDecoder(5)
-        self._send_quota = 0
+        self._packet_bytes_max = 0  # that the broker takes; 0: no bound
+        self._ping_s = 0.0
         self._requests: dict[int, int] = {}  # tokens of SUBSCRIBE and UNSUBSCRIBE by packet identifier
         self._now = self._heard = -math.inf
         self._packets: deque[Packet] = deque()  # decoded and not looked at: those of one ``handle``
+        self._events: deque[Event] = deque()  # that came out of one packet beside its own
         self._must_close: MustClose | None = None
         self._output: list[bytes] = []
+        self._changes: list[StateChange] = []
+
+    @property
+    def outbound(self) -> dict[int, OpenPublish]:
+        """Return the open publishes by packet identifier, in order of sending."""
+        return self._out.open
+
+    @property
+    def inbound(self) -> set[int]:
+        """Return the QoS 2 identifiers handed over and not released."""
+        return self._in.taken
 
     # The connection
 
@@ -212,11 +136,16 @@ class ClientSession:
         self._start("connect", now + bounds.connect_timeout_s)
 
     def opened(self, now: float, connect: Connect) -> None:
-        """Send CONNECT: bytes can travel."""
+        """Send CONNECT: bytes can travel. Its properties say what this side takes."""
         if self.state is not ClientState.OPENING:
             raise LocalProtocolError(f"CONNECT out of place: {self.state.value}")
         self.state, self._heard = ClientState.CONNECTING, now
-        self._version, self._decoder = connect.protocol_version, StreamDecoder(connect.protocol_version)
+        self._version, properties = connect.protocol_version, connect.properties
+        bytes_max = property_values.maximum_packet_size(properties)
+        limits = Limits(maximum_packet_size=bytes_max) if bytes_max else Limits()
+        self._decoder = StreamDecoder(connect.protocol_version, limits)
+        receive_maximum = property_values.receive_maximum(properties) if self._version == 5 else 0
+        self._in.begin(receive_maximum or UNBOUNDED_RECEIVE_MAXIMUM, property_values.topic_alias_maximum(properties))
         self._put(connect)
 
     def handle(self, now: float, data: bytes = b"") -> None:
@@ -228,15 +157,16 @@ class ClientSession:
                 self._packets.extend(self._decoder.feed(data))
             except MqttError:
                 pass  # the decoder keeps it
-            if self._decoder.error is not None:
-                self._must_close = MustClose("protocol")  # after the packets that stand before it
 
     def next_event(self) -> Event | None:
         """Return the next event of what ``handle`` took, or None; answers that need no decision are in the output."""
-        while self._packets:
-            event = self._take(self._packets.popleft())
+        while self._events or self._packets:
+            event = self._events.popleft() if self._events else self._take(self._packets.popleft())
             if event is not None:
                 return event
+        if self._must_close is None and self._decoder.error is not None and self.state is not ClientState.AWAY:
+            self._break_protocol(self._decoder.error)  # after the packets that stand before it
+            self._decoder.error = None
         if self._must_close is None and self.timer is not None and self.timer.due <= self._now:
             self._expired(self.timer)
         must_close, self._must_close = self._must_close, None
@@ -251,6 +181,11 @@ class ClientSession:
         output, self._output = self._output, []
         return output
 
+    def take_changes(self) -> list[StateChange]:
+        """Return what must be durable before the output of the same moment leaves."""
+        changes, self._changes = self._changes, []
+        return changes
+
     def closed(self) -> tuple[int, ...]:
         """Note that the stream is closed, or was not opened; return the tokens of requests that nobody will answer.
 
@@ -259,17 +194,26 @@ class ClientSession:
         unanswered = tuple(self._requests.values())
         self._requests.clear()
         self._packets.clear()
+        self._events.clear()
         self._output.clear()
+        self._in.end()
+        self._out.end()
         self.timer = self._must_close = None
         self.state = ClientState.AWAY
         return unanswered
+
+    def restore(self, open_publishes: dict[int, OpenPublish], taken: Iterable[int]) -> None:
+        """Put back what ``take_changes`` named in a former process; there was no connection yet."""
+        self._out.open.update(open_publishes)
+        self.latest_identifier = max(open_publishes, default=0)
+        self._in.restore(taken)
 
     # Requests, on a connection that was accepted
 
     @property
     def has_room(self) -> bool:
         """Whether a QoS 1 or 2 message may be sent now."""
-        return self.state is ClientState.CONNECTED and len(self.outbound) < self._send_quota
+        return self.state is ClientState.CONNECTED and self._out.has_room
 
     def next_identifier(self) -> int:
         """Return a packet identifier that nothing uses.
@@ -287,13 +231,25 @@ class ClientSession:
                 return candidate
         raise LocalProtocolError("all packet identifiers are in use")
 
-    def publish(self, packet: Publish, token: int) -> None:
-        """Send a message; with QoS 1 and 2 it carries an identifier of ``next_identifier``, and ``has_room`` holds."""
+    def publish(self, packet: Publish, token: int) -> bool:
+        """Send a message; with QoS 1 and 2 it carries an identifier of ``next_identifier``, and ``has_room`` holds.
+
+        Returns:
+            False for a message above the Maximum Packet Size of the broker [MQTT-3.2.2-15]: nothing is sent.
+        """
+        if self.state is not ClientState.CONNECTED:
+            raise LocalProtocolError(f"a request without a connection: {self.state.value}")
+        if packet.qos and (packet.packet_identifier is None or not self.has_room):
+            raise LocalProtocolError("a PUBLISH without an identifier, or above the window")
+        data = encode_packet(packet, self._version)
+        if self._packet_bytes_max and len(data) > self._packet_bytes_max:
+            return False
         if packet.qos:
-            if packet.packet_identifier is None or not self.has_room:
-                raise LocalProtocolError("a PUBLISH without an identifier, or above the window")
-            self.outbound[packet.packet_identifier] = OpenPublish(token, packet)
-        self._request(packet)
+            assert packet.packet_identifier is not None
+            self._out.open[packet.packet_identifier] = OpenPublish(token, packet)
+            self._changes.append(StateChange("sent", packet.packet_identifier, token))
+        self._output.append(data)
+        return True
 
     def request(self, packet: Subscribe | Unsubscribe, token: int) -> None:
         """Send a SUBSCRIBE or UNSUBSCRIBE with an identifier of ``next_identifier``."""
@@ -301,17 +257,17 @@ class ClientSession:
         self._requests[packet.packet_identifier] = token
 
     def acknowledge(self, packet: Publish) -> bool:
-        """Answer a received PUBLISH; return whether the message is handed over now, and not for a second time."""
-        identifier = packet.packet_identifier
-        if packet.qos == 0 or identifier is None:
-            return True
-        if packet.qos == 1:
-            self._put(Puback(identifier))
-            return True
-        first = identifier not in self.inbound
-        self.inbound.add(identifier)
-        self._put(Pubrec(identifier))
+        """Answer a received PUBLISH; return whether the message is handed over now, and not for a second time.
+
+        After the end of its connection this is remembered: the broker sends the message again, and is answered.
+        """
+        first, answers = self._in.acknowledge(packet)
+        self._answer(answers)
         return first
+
+    def is_repeat(self, packet: Publish) -> bool:
+        """Whether a received QoS 2 message was handed over before: it wants an acknowledgement, and nothing else."""
+        return self._in.is_taken(packet)
 
     def disconnect(self, now: float, reason_code: int = 0) -> None:
         """Send DISCONNECT, after which nothing may be sent [MQTT-3.14.4-2]; the broker's close says it was read."""
@@ -321,10 +277,9 @@ class ClientSession:
 
     def forget(self) -> tuple[int, ...]:
         """Discard the session; return the tokens of publishes that will never be answered."""
-        unanswered = tuple(publish.token for publish in self.outbound.values() if not publish.released)
-        self.outbound.clear()
-        self.inbound.clear()
-        return unanswered
+        self._changes.append(StateChange("forgotten"))
+        self._in.forget()
+        return self._out.forget()
 
     # Packets
 
@@ -332,14 +287,24 @@ class ClientSession:
         if isinstance(packet, Connack):
             return self._connack(packet)
         if self.state is ClientState.CONNECTING:  # section 3.2: the first packet of the broker is CONNACK
-            self._break("protocol")
+            self._break("protocol", "a packet before CONNACK")
             return None
+        try:
+            return self._take_accepted(packet)
+        except RemoteProtocolError as error:
+            self._break_protocol(error)
+            return None
+
+    def _take_accepted(self, packet: Packet) -> Event | None:
         match packet:
             case Publish():
-                return Received(packet)
+                message, answers = self._in.receive(packet)
+                self._answer(answers)
+                return None if message is None else Received(message)
             case Pubrel():
-                known = packet.packet_identifier in self.inbound
-                self.inbound.discard(packet.packet_identifier)
+                known = self._in.release(packet.packet_identifier)
+                if known:
+                    self._changes.append(StateChange("finished", packet.packet_identifier))
                 self._put(Pubcomp(packet.packet_identifier, 0 if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
             case Puback() | Pubrec() | Pubcomp():
                 return self._acknowledged(packet)
@@ -348,44 +313,69 @@ class ClientSession:
                 return None if token is None else RequestAnswered(token, packet)
             case Disconnect():
                 return ToldToLeave(packet)
+            case Pingresp():
+                pass  # ``handle`` has noted that the broker was heard
             case _:
-                pass  # PINGRESP: ``handle`` has noted that the broker was heard
+                raise RemoteProtocolError(f"{type(packet).__name__.upper()} from a broker")
         return None
 
     def _connack(self, packet: Connack) -> Event | None:
         if self.state is not ClientState.CONNECTING:
-            self._break("protocol")
+            self._break("protocol", "a second CONNACK")
             return None
         if packet.reason_code:
             self.state = ClientState.REFUSED
             self._break("refused")
             return Refused(packet)
         forgotten = () if packet.session_present else self.forget()
-        maximum = property_values.receive_maximum(packet.properties)
+        properties = packet.properties
         window = self._bounds.window
-        self._send_quota = window if self._bounds.heedless else min(window, maximum)
+        self._packet_bytes_max = property_values.maximum_packet_size(properties)
         self.state = ClientState.CONNECTED
+        heedless = self._bounds.heedless
+        self._out.begin(window if heedless else min(window, property_values.receive_maximum(properties)))
         resent = tuple(publish.token for publish in self.outbound.values() if not publish.released)
-        for identifier, publish in self.outbound.items():  # before anything else [MQTT-4.4.0-1]
-            publish.packet.dup = True  # [MQTT-3.3.1-1]
-            self._put(Pubrel(identifier) if publish.released else publish.packet)
-        self._start("ping", self._now + self._bounds.silence_s / PINGS_PER_SILENCE)
+        self._resend()  # before anything else [MQTT-4.4.0-1]
+        keep_alive_s = property_values.server_keep_alive(properties)
+        self._ping_s = self._bounds.silence_s / PINGS_PER_SILENCE
+        if keep_alive_s:
+            self._ping_s = min(self._ping_s, keep_alive_s / 2)
+        self._start("ping", self._now + self._ping_s)
         return Accepted(packet, forgotten, resent)
+
+    def _resend(self) -> None:
+        while packets := self._out.resend():
+            for packet in packets:
+                data = encode_packet(packet, self._version)
+                if isinstance(packet, Publish) and 0 < self._packet_bytes_max < len(data):
+                    identifier = packet.packet_identifier
+                    assert identifier is not None
+                    token = self.outbound[identifier].token
+                    self._out.discard(identifier)  # this broker would close the connection [MQTT-3.2.2-15]
+                    self._changes.append(StateChange("ended", identifier, token))
+                    self._events.append(PublishAnswered(token, ReasonCode.PACKET_TOO_LARGE))
+                elif self.state is not ClientState.LEAVING:
+                    self._output.append(data)
 
     def _acknowledged(self, packet: Puback | Pubrec | Pubcomp) -> PublishAnswered | None:
         publish = self.outbound.get(packet.packet_identifier)
-        answer = None if publish is None else PublishAnswered(publish.token, packet.reason_code)
-        if isinstance(packet, Pubrec) and packet.reason_code < FAILURE:
-            self._put(
-                Pubrel(packet.packet_identifier, 0 if publish is not None else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
-            )
-            if publish is None or publish.released:
-                return None
-            publish.released = True
-            return answer
+        answered, release = self._out.answer(packet)
         if publish is not None:
-            del self.outbound[packet.packet_identifier]
-        return None if isinstance(packet, Pubcomp) else answer
+            identifier, token = packet.packet_identifier, publish.token
+            if identifier not in self.outbound:
+                self._changes.append(StateChange("ended", identifier, token))
+                self._resend()
+            elif answered is not None:
+                self._changes.append(StateChange("released", identifier, token))
+        if release is not None:
+            self._put(release)
+        return answered
+
+    def _answer(self, answers: list[Puback | Pubrec]) -> None:
+        for answer in answers:
+            if isinstance(answer, Pubrec):
+                self._changes.append(StateChange("taken", answer.packet_identifier))
+            self._put(answer)
 
     def _expired(self, timer: Timer) -> None:
         if timer.kind == "goodbye":
@@ -394,15 +384,21 @@ class ClientSession:
             self._break("silent")
         else:
             self._put(Pingreq())
-            self._start("ping", self._now + self._bounds.silence_s / PINGS_PER_SILENCE)
+            self._start("ping", self._now + self._ping_s)
 
     def _start(self, kind: Literal["connect", "ping", "goodbye"], due: float) -> None:
         self.timer = Timer(kind, due)
 
-    def _break(self, reason: Literal["refused", "silent", "protocol", "local"]) -> None:
+    def _break_protocol(self, error: MqttError) -> None:
+        """End the connection because of the broker; MQTT 5 tells it why (section 4.13)."""
+        if self.state is ClientState.CONNECTED and self._version == 5:
+            self._put(Disconnect(error.reason_code))
+        self._break("protocol", str(error))
+
+    def _break(self, reason: Literal["refused", "silent", "protocol", "local"], detail: str = "") -> None:
         self._packets.clear()
         self.timer = None
-        self._must_close = MustClose(reason)
+        self._must_close = MustClose(reason, detail)
 
     def _request(self, packet: Packet) -> None:
         if self.state is not ClientState.CONNECTED:

@@ -13,6 +13,7 @@ __all__ = [
     "authentication_method",
     "maximum_packet_size",
     "receive_maximum",
+    "server_keep_alive",
     "session_expiry_interval",
     "subscription_identifier",
     "topic_alias_maximum",
@@ -37,6 +38,11 @@ def receive_maximum(properties: Mapping[int, object]) -> int:
 def maximum_packet_size(properties: Mapping[int, object]) -> int:
     """Return the largest packet that the sender takes, in bytes; 0 is no bound."""
     return _number(properties, PropertyId.MAXIMUM_PACKET_SIZE, 0)
+
+
+def server_keep_alive(properties: Mapping[int, object]) -> int:
+    """Return the Keep Alive that a CONNACK puts in the place of the client's, in seconds; 0 is none."""
+    return _number(properties, PropertyId.SERVER_KEEP_ALIVE, 0)
 
 
 def topic_alias_maximum(properties: Mapping[int, object]) -> int:

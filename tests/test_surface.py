@@ -10,6 +10,7 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 
 # A name without a reader in Python, and why it stands.
 WITHOUT_READER = {
+    "take_changes": "a client session that outlives its process, which the exactly-once bridge is",
     "GatewayClient": "the floor of gateways/, on which the bridges stand",
     "outgoing_bytes": "the same",
     "AckSink": "the shape of the ledger that a compiled Engine takes",

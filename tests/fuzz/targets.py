@@ -27,6 +27,7 @@ from tests.fuzz import core_targets as cores
 from tests.fuzz import file_targets as files
 from tests.fuzz import identity_target as identity
 from tests.fuzz import policy_target as policy
+from tests.fuzz.client_target import CLIENT_STREAMS, client_stream
 from tests.fuzz.command_target import COMMANDS, committed
 from tests.fuzz.filter_target import FILTERS, filters
 from tests.fuzz.fuzz_decoder import CORPUS as PACKETS
@@ -246,6 +247,7 @@ TARGETS = (
     Target("acks", (batches.encode_push(_PUSH), batches.encode_publish_ack(1, 2, 0)), _small_batches, 1.0, ("wire",)),
     Target("filters", FILTERS, filters, 0.5),
     Target("proxy", PROXY_HEADERS, proxy_headers, 1.0, ("edge.listeners.proxy_protocol",)),
+    Target("broker-stream", CLIENT_STREAMS, client_stream, 1.0, ("mqtt",)),
     Target("acls", ACLS, acls, 1.0, ("access.rules",)),
     Target("rules", RULES, rules, 1.0),
     Target("control", (*_CONTROLS, *CONTROLS), _control, 1.0, ("wire",), mutator=mutate_either),

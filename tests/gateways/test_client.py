@@ -116,7 +116,7 @@ async def test_each_way_of_bytes_carries_messages_both_ways(tmp_path: Path) -> N
                 with trio.fail_after(10):
                     await user.standing.wait()
                 for qos in (0, 1, 2):
-                    client.publish(f"a/{qos}", b"x" * 40_000, qos, qos)
+                    assert client.publish(Publish(f"a/{qos}", b"x" * 40_000, qos), qos)
                 await user.until(partial(user.has, 3, 2))
                 nursery.cancel_scope.cancel()
             assert sorted((packet.topic_name, len(packet.payload)) for packet in user.messages) == [
@@ -183,3 +183,29 @@ async def test_a_circle_of_references_is_left_after_three_hops() -> None:
             nursery.cancel_scope.cancel()
     assert visits[:5] == [0, 1, 0, 1, 0], "three hops, then the configured address after a delay"
     assert all("(0x9c)" in reason for reason in user.partings)
+
+
+async def test_a_broker_that_breaks_the_protocol_is_told_why() -> None:
+    """A PUBLISH above Maximum Packet Size; the connection ends, and the next one is tried."""
+    heard: list[Packet] = []
+
+    async def too_large(stream: trio.SocketStream, packets: list[Packet]) -> None:
+        del packets
+        await stream.send_all(encode_packet(Connack(), 5) + encode_packet(Publish("a", bytes(2000)), 5))
+        decoder = StreamDecoder(5)
+        while data := await stream.receive_some(65536):
+            heard.extend(decoder.feed(bytes(data)))
+
+    user = User()
+    async with broker(too_large) as address:
+        options = GatewayClientOptions(
+            (parse_address(address),),
+            lambda: Connect("c", protocol_version=5, properties={PropertyId.MAXIMUM_PACKET_SIZE: 1000}),
+        )
+        user.client = GatewayClient(options, user, Random(1))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(user.client.run)
+            await user.until(lambda: len(user.partings) == 2)
+            nursery.cancel_scope.cancel()
+    assert Disconnect(0x95) in heard
+    assert user.partings[0].startswith("the broker broke the protocol: packet of ")

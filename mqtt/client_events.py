@@ -1,0 +1,154 @@
+"""Vocabulary of a client's session: its states, bounds and timers, the events that come out, what must be durable.
+
+Plain data; ``mqtt/client_session.py`` decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal, TypeAlias
+
+from mqtt.packets import Connack, Disconnect, Publish, Suback, Unsuback
+
+__all__ = [
+    "Accepted",
+    "ClientBounds",
+    "ClientState",
+    "Event",
+    "MustClose",
+    "OpenPublish",
+    "PublishAnswered",
+    "Received",
+    "Refused",
+    "RequestAnswered",
+    "StateChange",
+    "Timer",
+    "ToldToLeave",
+]
+
+
+class ClientState(Enum):
+    """State of the connection; ``closed`` leads from each of them to AWAY."""
+
+    AWAY = "no connection and no attempt"  # begin -> OPENING
+    OPENING = "the caller opens a stream; the connect timer runs"  # opened -> CONNECTING
+    CONNECTING = "CONNECT is sent; the connect timer runs"  # CONNACK -> CONNECTED or REFUSED
+    CONNECTED = "requests are taken; the ping timer runs"  # disconnect -> LEAVING
+    LEAVING = "DISCONNECT is sent, and nothing after it; the goodbye timer runs"
+    REFUSED = "CONNACK carried an error; no timer runs, and the caller closes"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientBounds:
+    """Bounds of one connection.
+
+    Attributes:
+        connect_timeout_s: For the stream and CONNACK together.
+        goodbye_timeout_s: For the broker to close after DISCONNECT.
+        silence_s: Close when nothing was heard for so long; a PINGREQ goes out three times as often, and more often
+            where the broker's Server Keep Alive asks for it.
+        window: QoS 1 and 2 publishes in flight; the broker's Receive Maximum may lower it.
+        heedless: Ignore the broker's Receive Maximum, as paho does after a reconnect.
+    """
+
+    connect_timeout_s: float = 3.0
+    goodbye_timeout_s: float = 1.0
+    silence_s: float = 3.0
+    window: int = 16
+    heedless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """The one timer that runs, on the caller's clock."""
+
+    kind: Literal["connect", "ping", "goodbye"]
+    due: float
+
+
+@dataclass(slots=True)
+class OpenPublish:
+    """A QoS 1 or 2 PUBLISH whose packet identifier is in use."""
+
+    token: int  # of the caller
+    packet: Publish
+    released: bool = False  # PUBREC was read: PUBREL is what is sent again
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """One change that must be durable before the packets behind it leave, where a session outlives its process.
+
+    Attributes:
+        kind: "sent" (PUBLISH of ``token`` uses the identifier), "released" (PUBREC came), "ended" (PUBACK, PUBCOMP or
+            an error: the identifier is free), "taken" (a QoS 2 message was handed over), "finished" (PUBREL came), or
+            "forgotten" (the broker has no session: all of both directions).
+        identifier: The packet identifier, 0 for "forgotten".
+        token: Of the publish, for the first three.
+    """
+
+    kind: Literal["sent", "released", "ended", "taken", "finished", "forgotten"]
+    identifier: int = 0
+    token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """CONNACK accepted the connection; ``forgotten`` and ``resent`` are tokens of publishes."""
+
+    connack: Connack
+    forgotten: tuple[int, ...]  # the broker has no session: nobody will answer these
+    resent: tuple[int, ...]  # sent with DUP behind this event
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """CONNACK carried an error; MustClose follows."""
+
+    connack: Connack
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A PUBLISH arrived. The caller stores it, and then calls ``acknowledge``."""
+
+    packet: Publish
+
+
+@dataclass(frozen=True, slots=True)
+class PublishAnswered:
+    """PUBACK, or the first PUBREC, answered a publish; or it is too large for the broker of a new connection."""
+
+    token: int
+    reason_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAnswered:
+    """SUBACK or UNSUBACK answered a request."""
+
+    token: int
+    packet: Suback | Unsuback
+
+
+@dataclass(frozen=True, slots=True)
+class ToldToLeave:
+    """The broker sent DISCONNECT; it closes next."""
+
+    packet: Disconnect
+
+
+@dataclass(frozen=True, slots=True)
+class MustClose:
+    """The caller closes the stream and calls ``closed``: nothing else comes out of this connection.
+
+    ``reason`` is "refused" (CONNACK), "silent" (no CONNACK, or nothing heard), "protocol" (bytes that are no packet, or
+    a packet out of place), or "local" (the broker did not close after DISCONNECT). ``detail`` is for people.
+    """
+
+    reason: Literal["refused", "silent", "protocol", "local"]
+    detail: str = field(default="", compare=False)
+
+
+Event: TypeAlias = Accepted | Refused | Received | PublishAnswered | RequestAnswered | ToldToLeave | MustClose

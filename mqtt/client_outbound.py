@@ -1,0 +1,95 @@
+"""QoS 1 and 2 messages that one client session sends, until their exchanges are over.
+
+Decides how many messages may be in flight (section 4.9), and what goes out again on the next
+connection: unanswered PUBLISHes with DUP in their order, after PUBREC only PUBREL [MQTT-4.4.0-1].
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mqtt.client_events import OpenPublish, PublishAnswered
+from mqtt.errors import RemoteProtocolError
+from mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from mqtt.reasons import FAILURE, ReasonCode
+
+__all__ = ["ClientOutbound"]
+
+
+class ClientOutbound:
+    """Open publishes of one session over all its connections.
+
+    Attributes:
+        open: By packet identifier, in order of sending. Bounded by the window.
+        quota: How many may be in flight on this connection; 0 while there is none.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[int, OpenPublish] = {}
+        self.quota = 0
+        self._waiting: deque[int] = deque()  # open ones that this connection has not seen: the quota was used up
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a further message may be sent now."""
+        return len(self.open) < self.quota and not self._waiting
+
+    def begin(self, quota: int) -> None:
+        """Begin a connection of the same session: everything open waits to be sent again."""
+        self.quota = quota
+        self._waiting = deque(self.open)
+
+    def end(self) -> None:
+        """Note that the connection ended."""
+        self.quota = 0
+        self._waiting.clear()
+
+    def resend(self) -> list[Publish | Pubrel]:
+        """Return what goes out again now: all at the start of a connection, or the rest as room comes."""
+        packets: list[Publish | Pubrel] = []
+        in_flight = len(self.open) - len(self._waiting)
+        while self._waiting and in_flight < self.quota:
+            identifier = self._waiting.popleft()
+            publish = self.open.get(identifier)
+            if publish is None:
+                continue
+            in_flight += 1
+            publish.packet.dup = True  # [MQTT-3.3.1-1]
+            packets.append(Pubrel(identifier) if publish.released else publish.packet)
+        return packets
+
+    def discard(self, identifier: int) -> None:
+        """Give up a message that cannot be sent again."""
+        del self.open[identifier]
+
+    def forget(self) -> tuple[int, ...]:
+        """Discard all; return the tokens of those that will never be answered."""
+        unanswered = tuple(publish.token for publish in self.open.values() if not publish.released)
+        self.open.clear()
+        self._waiting.clear()
+        return unanswered
+
+    def answer(self, packet: Puback | Pubrec | Pubcomp) -> tuple[PublishAnswered | None, Pubrel | None]:
+        """Take an answer; return what it means to the caller, and what is sent.
+
+        An answer to nothing that is open means nothing: a broker may send one after it lost its own state.
+
+        Raises:
+            RemoteProtocolError: The answer belongs to another QoS.
+        """
+        identifier = packet.packet_identifier
+        publish = self.open.get(identifier)
+        if publish is None:
+            if isinstance(packet, Pubrec) and packet.reason_code < FAILURE:
+                return None, Pubrel(identifier, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+            return None, None
+        if isinstance(packet, Puback) != (publish.packet.qos == 1):
+            raise RemoteProtocolError(f"answer to a message of QoS {publish.packet.qos}, identifier {identifier}")
+        answered = PublishAnswered(publish.token, packet.reason_code)
+        if isinstance(packet, Pubrec) and packet.reason_code < FAILURE:
+            if publish.released:
+                return None, Pubrel(identifier)
+            publish.released = True
+            return answered, Pubrel(identifier)
+        del self.open[identifier]
+        return (None if isinstance(packet, Pubcomp) and publish.released else answered), None

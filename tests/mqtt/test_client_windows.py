@@ -1,0 +1,281 @@
+"""Windows of a client's session: what both sides may have open, what is answered when, what must be durable."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from mqtt.client_session import (
+    Accepted,
+    ClientBounds,
+    ClientSession,
+    Event,
+    MustClose,
+    OpenPublish,
+    PublishAnswered,
+    Received,
+    StateChange,
+)
+from mqtt.codec import StreamDecoder, encode_packet
+from mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+)
+from mqtt.properties import Properties, PropertyId
+from mqtt.reasons import ReasonCode
+
+TAKES: Properties = {
+    PropertyId.RECEIVE_MAXIMUM: 3,
+    PropertyId.MAXIMUM_PACKET_SIZE: 100,
+    PropertyId.TOPIC_ALIAS_MAXIMUM: 2,
+}
+
+
+class Peer:
+    """The broker of one session, played by the test."""
+
+    def __init__(self, version: int = 5, session: ClientSession | None = None) -> None:
+        self.version = version
+        self.session = session or ClientSession()
+        self.now = 0.0
+
+    def connect(self, present: bool = True, **properties: int) -> list[Event]:
+        self.session.begin(self.now, ClientBounds(window=4, silence_s=60.0))
+        self.session.opened(self.now, Connect("c", protocol_version=self.version, properties=dict(TAKES)))
+        self.session.take_output()
+        found: Properties = {PropertyId[name.upper()]: value for name, value in properties.items()}
+        return self.says(Connack(present, 0, found))
+
+    def says(self, *packets: Packet) -> list[Event]:
+        return self.sends(b"".join(encode_packet(packet, self.version) for packet in packets))
+
+    def sends(self, data: bytes) -> list[Event]:
+        self.session.handle(self.now, data)
+        return list(iter(self.session.next_event, None))
+
+    def gives(self, *packets: Publish) -> list[Publish]:
+        """Send messages; return those that were handed over."""
+        events = self.says(*packets)
+        return [event.packet for event in events if isinstance(event, Received)]
+
+    def hears(self) -> list[Packet]:
+        return StreamDecoder(self.version).feed(b"".join(self.session.take_output()))
+
+    def publish(self, token: int, qos: int = 1, payload: bytes = b"") -> int:
+        identifier = self.session.next_identifier()
+        assert self.session.publish(Publish("a", payload, qos, packet_identifier=identifier), token)
+        self.hears()
+        return identifier
+
+
+def message(identifier: int, qos: int = 1, text: bytes = b"", *, dup: bool = False) -> Publish:
+    return Publish("t", text, qos, dup=dup, packet_identifier=identifier)
+
+
+def peer(version: int = 5) -> Peer:
+    made = Peer(version)
+    made.connect()
+    made.session.take_changes()
+    return made
+
+
+def test_acknowledgements_leave_in_the_order_of_arrival() -> None:
+    """[MQTT-4.6.0-2] [MQTT-4.6.0-3]: each QoS by itself, whatever the order in which messages are done."""
+    broker = peer()
+    one, two, three = broker.gives(message(1), message(2, 2), message(3))
+    assert broker.session.acknowledge(three) and not broker.hears()
+    assert broker.session.acknowledge(two)
+    assert broker.hears() == [Pubrec(2)]
+    assert broker.session.acknowledge(one)
+    assert broker.hears() == [Puback(1), Puback(3)]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_its_user_still_holds_is_not_handed_over_again(qos: int) -> None:
+    """The broker sends it again on the next connection; one answer is enough."""
+    broker = peer()
+    (held,) = broker.gives(message(1, qos, b"x"))
+    broker.session.closed()
+    broker.connect()
+    assert broker.gives(message(1, qos, b"x", dup=True)) == [] and not broker.hears()
+    broker.session.acknowledge(held)
+    assert broker.hears() == [Puback(1) if qos == 1 else Pubrec(1)]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_done_without_a_connection_is_answered_on_the_next(qos: int) -> None:
+    broker = peer()
+    (held,) = broker.gives(message(1, qos, b"x"))
+    broker.session.closed()
+    assert broker.session.acknowledge(held) and not broker.hears()
+    broker.connect()
+    assert broker.gives(message(1, qos, b"x", dup=True)) == []
+    assert broker.hears() == [Puback(1) if qos == 1 else Pubrec(1)]
+
+
+@pytest.mark.parametrize(("text", "dup"), [(b"y", True), (b"x", False)], ids=["other content", "not sent again"])
+def test_an_identifier_that_means_another_message_now(text: bytes, dup: bool) -> None:
+    """What was held is answered by nothing: its PUBACK would be the other message's."""
+    broker = peer()
+    (held,) = broker.gives(message(1, 1, b"x"))
+    broker.session.closed()
+    broker.connect()
+    (other,) = broker.gives(message(1, 1, text, dup=dup))
+    broker.session.acknowledge(held)
+    assert not broker.hears()
+    broker.session.acknowledge(other)
+    assert broker.hears() == [Puback(1)]
+
+
+def test_a_forgotten_session_has_nothing_to_answer() -> None:
+    broker = peer()
+    (held,) = broker.gives(message(1, 2, b"x"))
+    broker.session.closed()
+    broker.connect(present=False)
+    broker.session.acknowledge(held)
+    assert not broker.hears() and not broker.session.inbound
+
+
+BROKEN: dict[str, tuple[Sequence[Packet], int]] = {
+    "above Receive Maximum": ([message(number) for number in (1, 2, 3, 4)], ReasonCode.RECEIVE_MAXIMUM_EXCEEDED),
+    "QoS 2 not finished": ([message(number, 2) for number in (1, 2, 3, 4)], ReasonCode.RECEIVE_MAXIMUM_EXCEEDED),
+    "identifier in use": ([message(1), message(1, 1, b"y")], ReasonCode.PROTOCOL_ERROR),
+    "above Maximum Packet Size": ([message(1, 1, bytes(100))], ReasonCode.PACKET_TOO_LARGE),
+    "unknown alias": ([Publish("", properties={PropertyId.TOPIC_ALIAS: 2})], ReasonCode.TOPIC_ALIAS_INVALID),
+    "alias above the maximum": ([Publish("a", properties={PropertyId.TOPIC_ALIAS: 3})], ReasonCode.TOPIC_ALIAS_INVALID),
+    "PUBACK for QoS 2": ([Puback(1)], ReasonCode.PROTOCOL_ERROR),
+    "CONNECT": ([Pingreq()], ReasonCode.PROTOCOL_ERROR),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broker_that_breaks_the_protocol_hears_why(name: str) -> None:
+    packets, code = BROKEN[name]
+    broker = peer()
+    broker.publish(1, 2)
+    last = broker.says(*packets)[-1]
+    assert isinstance(last, MustClose) and last.reason == "protocol" and last.detail
+    assert broker.hears()[-1] == Disconnect(code)
+
+
+def test_answers_to_nothing_mean_nothing() -> None:
+    """Puback, Pubrec and Pubcomp of what was never sent."""
+    broker = peer()
+    assert broker.says(Puback(7), Pubcomp(8), Pubrec(9)) == []
+    assert broker.hears() == [Pubrel(9, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)]
+
+
+def test_topics_take_the_place_of_aliases() -> None:
+    broker = peer()
+    first, second = broker.gives(
+        Publish("long/topic", properties={PropertyId.TOPIC_ALIAS: 2}),
+        Publish("", properties={PropertyId.TOPIC_ALIAS: 2}),
+    )
+    assert first.topic_name == second.topic_name == "long/topic" and not second.properties
+    broker.session.closed()
+    broker.connect()
+    assert isinstance(broker.says(Publish("", properties={PropertyId.TOPIC_ALIAS: 2}))[0], MustClose)
+
+
+def test_what_is_too_large_for_the_broker_is_not_sent() -> None:
+    """[MQTT-3.2.2-15]; one that was open when the bound fell ends with an answer."""
+    broker = Peer()
+    broker.connect()
+    large, small = broker.publish(1, payload=bytes(60)), broker.publish(2)
+    broker.session.closed()
+    events = broker.connect(maximum_packet_size=50)
+    assert isinstance(events[0], Accepted) and events[1] == PublishAnswered(1, ReasonCode.PACKET_TOO_LARGE)
+    assert [packet.packet_identifier for packet in broker.hears() if isinstance(packet, Publish)] == [small]
+    assert large not in broker.session.outbound
+    assert not broker.session.publish(Publish("a", bytes(60)), 3) and not broker.hears()
+
+
+def test_a_lower_receive_maximum_bounds_what_is_sent_again() -> None:
+    """Section 4.9: the rest follows as answers come, in order, and before anything new."""
+    broker = Peer()
+    broker.connect()
+    identifiers = [broker.publish(token) for token in range(3)]
+    broker.session.closed()
+    broker.connect(receive_maximum=2)
+    assert [packet.packet_identifier for packet in broker.hears() if isinstance(packet, Publish)] == identifiers[:2]
+    assert not broker.session.has_room
+    assert broker.says(Puback(identifiers[0])) == [PublishAnswered(0, 0)]
+    (last,) = broker.hears()
+    assert isinstance(last, Publish) and last.packet_identifier == identifiers[2] and last.dup
+
+
+def test_the_broker_may_ask_for_more_pings() -> None:
+    """Server Keep Alive, section 3.2.2.3.14."""
+    broker = Peer()
+    broker.connect(server_keep_alive=6)
+    assert broker.session.next_deadline() == broker.now + 3.0
+
+
+def test_each_change_that_must_be_durable_has_a_name() -> None:
+    broker = Peer()
+    broker.connect(present=False)
+    first, second = broker.publish(11, 1), broker.publish(12, 2)
+    broker.says(Puback(first), Pubrec(second), Pubrec(second), Pubcomp(second))
+    (held,) = broker.gives(message(5, 2))
+    broker.session.acknowledge(held)
+    broker.says(Pubrel(5), Pubrel(5))
+    assert broker.session.take_changes() == [
+        StateChange("forgotten"),
+        StateChange("sent", first, 11),
+        StateChange("sent", second, 12),
+        StateChange("ended", first, 11),
+        StateChange("released", second, 12),
+        StateChange("ended", second, 12),
+        StateChange("taken", 5),
+        StateChange("finished", 5),
+    ]
+
+
+def test_a_session_goes_on_in_another_process() -> None:
+    """Identifiers stay in use, PUBREL is sent again, and a QoS 2 message is not handed over a second time."""
+    open_publishes = {
+        3: OpenPublish(31, Publish("a", b"", 2, packet_identifier=3), released=True),
+        4: OpenPublish(41, Publish("a", b"", 1, packet_identifier=4)),
+    }
+    session = ClientSession()
+    session.restore(open_publishes, [9])
+    broker = Peer(session=session)
+    broker.connect()
+    released, again = broker.hears()
+    assert released == Pubrel(3) and isinstance(again, Publish) and again.dup
+    assert session.next_identifier() == 5
+    (repeat,) = broker.gives(message(9, 2, dup=True))
+    assert session.is_repeat(repeat) and not session.acknowledge(repeat)
+    assert broker.hears() == [Pubrec(9)]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_every_split_of_the_stream_means_the_same(version: int) -> None:
+    packets: list[Packet] = [message(1), message(2, 2), Puback(1), Pubrec(2), Pubrel(2), Pubcomp(2), Publish("t")]
+    data = b"".join(encode_packet(packet, version) for packet in packets)
+
+    def run(pieces: list[bytes]) -> tuple[list[Event], list[Packet]]:
+        broker = peer(version)
+        for token, qos in ((1, 1), (2, 2)):
+            broker.publish(token, qos)
+        events: list[Event] = []
+        for piece in pieces:
+            broker.session.handle(broker.now, piece)
+            while (event := broker.session.next_event()) is not None:
+                events.append(event)
+                if isinstance(event, Received):
+                    broker.session.acknowledge(event.packet)
+        return events, sorted(broker.hears(), key=repr)
+
+    whole = run([data])
+    assert len(whole[0]) == 5
+    for cut in range(len(data)):
+        assert run([data[:cut], data[cut:]]) == whole
+    assert run([data[at : at + 1] for at in range(len(data))]) == whole
